@@ -1,0 +1,46 @@
+"""Attention you can see, measure and reuse, in any PyTorch model."""
+
+from regard import masks
+from regard.contract import Attended, Mechanism
+from regard.errors import RegardError
+from regard.kernel.attend import attend
+from regard.kernel.reduce import Reducer
+from regard.kernel.reducers import (
+    Apply,
+    Distance,
+    Entropy,
+    HeadMax,
+    HeadMean,
+    Histogram,
+    Mass,
+    Received,
+    Rows,
+    Support,
+    TopK,
+    Weights,
+)
+from regard.recipe import Recipe
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Apply",
+    "Attended",
+    "Distance",
+    "Entropy",
+    "HeadMax",
+    "HeadMean",
+    "Histogram",
+    "Mass",
+    "Mechanism",
+    "Received",
+    "Recipe",
+    "Reducer",
+    "RegardError",
+    "Rows",
+    "Support",
+    "TopK",
+    "Weights",
+    "attend",
+    "masks",
+]

@@ -1,0 +1,60 @@
+"""`regard look`: what a word attends to in a pretrained attention layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from regard.cli.minilm import MiniLM
+from regard.errors import RegardError
+from regard.plots import Heatmap
+from regard.types import Weights
+
+
+def look(
+    text: Annotated[str, typer.Argument(help="The sentence to look at.")] = "see that girl run",
+    word: Annotated[str, typer.Option(help="The word whose attention the table shows.")] = "that",
+    head: Annotated[
+        int | None, typer.Option(help="Draw this head (from 0); the mean of all when not given.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the heatmap goes (png, svg or pdf).")] = Path(
+        "look.png"
+    ),
+) -> None:
+    """Show what a word attends to in the first layer of a pretrained encoder (MiniLM)."""
+    model = MiniLM()
+    tokens, ids = model.tokens(text)
+    if word not in tokens:
+        raise RegardError(f"--word {word!r} is not among the tokens: {' '.join(tokens)}")
+    layer = model.attention(0)
+    with torch.inference_mode():
+        attended = layer(model.embed(ids), weights=True)
+    assert attended.weights is not None
+    if head is not None and not 0 <= head < layer.n_heads:
+        raise RegardError(f"--head {head} is not from 0 to {layer.n_heads - 1}")
+    console = Console()
+    console.print(_table(tokens, word, attended.weights))
+    drawn = attended.weights[0].mean(0) if head is None else attended.weights[0, head]
+    which = "mean of 12 heads" if head is None else f"head {head}"
+    title = f"MiniLM, layer 0, {which}"
+    path = Heatmap(drawn, tuple(tokens), tuple(tokens), title).save(out)
+    console.print(f"heatmap of every word: [bold]{path}[/bold]")
+
+
+def _table(tokens: list[str], word: str, weights: Weights) -> Table:
+    """A row for each token: its share of the word's attention, head by head."""
+    row = weights[0, :, tokens.index(word)]  # (head, key)
+    table = Table(title=f"what “{word}” attends to, in percent: MiniLM, layer 0")
+    table.add_column("token", style="bold")
+    table.add_column("mean", justify="right", style="bold")
+    for number in range(row.shape[0]):
+        table.add_column(f"h{number}", justify="right")
+    for index, token in enumerate(tokens):
+        shares = [f"{100 * share:.0f}" for share in row[:, index].tolist()]
+        table.add_row(token, f"{100 * float(row[:, index].mean()):.0f}", *shares)
+    return table

@@ -1,0 +1,136 @@
+"""The contract: what every attention returns (`Attended`) and promises (`Mechanism`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import StateError
+from regard.masks import Mask
+from regard.recipe import Bias, Recipe
+from regard.types import Kind, Weights, register_pytree
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """What an attention returns.
+
+    | field        | meaning                                                                     |
+    |--------------|-----------------------------------------------------------------------------|
+    | `output`     | (batch, query, width); from `attend`, (batch, head, query, value width)     |
+    | `weights`    | (batch, head, query, key), or None when not asked                           |
+    | `state`      | what the next step needs; None where there is none                          |
+    | `recipe`     | what the weights are made from; kept when weights or reductions were asked  |
+    | `reductions` | results in the order asked                                                  |
+    """
+
+    output: Float[Tensor, ...]
+    weights: Weights | None = None
+    state: State | None = None
+    recipe: Recipe | None = None
+    reductions: tuple[Any, ...] = ()
+
+    def finished(self, output: Tensor, state: State | None) -> Attended:
+        """The same attention with the mechanism's own output and state in place."""
+        return Attended(output, self.weights, state, self.recipe, self.reductions)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Keys and values that a mechanism has already prepared.
+
+    `growing`: each call appends its keys (a cache). Otherwise fixed: later calls pass the query
+    alone. `step` counts the queries that have been answered. The shapes of `key` and `value` are
+    the mechanism's own; their key axis is second to last.
+    """
+
+    key: Float[Tensor, ...]
+    value: Float[Tensor, ...]
+    growing: bool
+    step: int = 0
+
+    @property
+    def keys(self) -> int:
+        """How many keys are held."""
+        return self.key.shape[-2]
+
+    def append(self, key: Tensor, value: Tensor, queries: int) -> State:
+        """This state with more keys and values behind the old ones, after `queries` more."""
+        return State(
+            torch.cat([self.key, key], dim=-2),
+            torch.cat([self.value, value], dim=-2),
+            growing=True,
+            step=self.step + queries,
+        )
+
+
+register_pytree(State, static=("growing", "step"))
+register_pytree(Attended)
+
+
+class Traits(NamedTuple):
+    """Which laws hold for a mechanism; the contract suite chooses its checks by them."""
+
+    order_matters: bool = False  #: permuting the keys changes the output
+    keeps_state: bool = True  #: `begin` and growing states work
+    self_only: bool = False  #: queries and keys must be the same sequence
+    longest: int | None = None  #: more keys than this are refused
+
+
+class Mechanism(nn.Module, ABC):
+    """An attention mechanism. See the architecture page for the promises behind each argument."""
+
+    kind: Kind = "distribution"
+    traits: Traits = Traits()
+
+    @abstractmethod
+    def forward(
+        self,
+        query: Float[Tensor, "batch query query_width"],
+        key: Float[Tensor, "batch new_key key_width"] | None = None,
+        value: Float[Tensor, "batch new_key value_width"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: Tensor | Bias | None = None,
+        causal: bool = False,
+        state: State | bool | None = None,
+        weights: bool = False,
+        reduce: Sequence[Any] = (),
+    ) -> Attended:
+        """Attend.
+
+        Args:
+            query: (batch, query, width), the positions that look.
+            key: (batch, key, width), the positions looked at; defaults to `query`.
+            value: (batch, key, width), what is mixed; defaults to `key`.
+            mask: a `Mask`, or a boolean tensor (batch or 1, head or 1, query or 1, key);
+                True means "may attend". With a state it spans all keys, old and new.
+            bias: added to the scores, (batch or 1, head or 1, query or 1, key) or a `Bias`.
+            causal: intersect the mask with bottom-right causality.
+            state: a `State` to go on from, or True to start a growing one.
+            weights: also return the weights, before dropout.
+            reduce: reducers whose results come back in `Attended.reductions`.
+        """
+
+    @abstractmethod
+    def prepare(self, key: Tensor, value: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
+        """The keys and values that a state holds: projected, or whatever is computed once.
+
+        `start` is the position of the first key, behind those a growing state already holds.
+        """
+
+    def fix(self, key: Tensor, value: Tensor | None = None) -> State:
+        """A fixed state: keys and values prepared once; later calls pass the query alone."""
+        return State(*self.prepare(key, key if value is None else value), growing=False)
+
+    def begin(self, key: Tensor, value: Tensor | None = None) -> State:
+        """A growing state that already holds these keys; each call appends its own."""
+        if not self.traits.keeps_state:
+            raise StateError(f"{type(self).__name__} keeps no growing state; use fix(key, value)")
+        return State(*self.prepare(key, key if value is None else value), growing=True)

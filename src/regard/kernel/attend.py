@@ -1,0 +1,180 @@
+"""`attend`: attention on heads, with its weights or reductions where asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from regard import masks
+from regard.contract import Attended
+from regard.errors import DtypeError, ShapeError
+from regard.kernel import fused, tiles
+from regard.kernel.reduce import Reducer
+from regard.masks import Mask, clean
+from regard.recipe import Additive, Bias, Dot, Recipe, per_head
+from regard.types import Keys, Queries, Shape, Values
+
+
+def attend(
+    query: Queries,
+    key: Keys,
+    value: Values,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | Bias | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Float[Tensor, " head"] | None = None,
+    dropout: float = 0.0,
+    weights: bool = False,
+    reduce: Sequence[Reducer] = (),
+) -> Attended:
+    """Softmax attention on heads: the output, and in the same call weights or reductions.
+
+    Args:
+        query: (batch, head, query, width).
+        key: (batch, group, key, width); groups divide heads, each serving several.
+        value: (batch, group, key, value width).
+        mask: a `Mask`, or a boolean tensor (batch or 1, head or 1, query or 1, key);
+            True means "may attend".
+        bias: added to the scores; a tensor (batch or 1, head or 1, query or 1, key or 1) or a
+            structured part such as `regard.kernel.positions.Alibi`.
+        causal: a query attends to its own position and before, the last query to every key;
+            intersected with `mask`.
+        scale: what dot products are multiplied by; 1/√width when None.
+        softcap: scores become softcap · tanh(scores / softcap).
+        sink: one more score a head, (head,), in the denominator alone.
+        dropout: probability, applied whenever given: pass 0 in eval mode.
+        weights: also return the weights, (batch, head, query, key), before dropout.
+        reduce: reducers; their answers come back in `reductions`, in this order.
+
+    >>> import torch, regard
+    >>> q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
+    >>> out = regard.attend(q, k, v, causal=True, reduce=[regard.Entropy(), regard.HeadMean()])
+    >>> [tuple(answer.shape) for answer in out.reductions]
+    [(1, 2, 6), (1, 6, 6)]
+    """
+    shape = _check(query, key, value)
+    recipe = Dot(
+        query,
+        key,
+        value,
+        mask=None if mask is None and not causal else masks.resolve(mask, causal, shape),
+        bias=None if bias is None else checked_bias(bias, shape),
+        scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        softcap=softcap,
+        sink=sink if sink is None else _checked_sink(sink, shape),
+    )
+    return run(recipe, dropout=dropout, weights=weights, reduce=reduce)
+
+
+def run(
+    recipe: Recipe,
+    *,
+    dropout: float = 0.0,
+    weights: bool = False,
+    reduce: Sequence[Reducer] = (),
+) -> Attended:
+    """The output of a recipe on heads, with what was asked besides.
+
+    The output comes from the same path whatever is asked, so asking changes nothing.
+    """
+    if not 0.0 <= dropout <= 1.0:
+        raise ShapeError(f"dropout is {dropout}, expected a probability from 0 to 1")
+    if isinstance(recipe, Dot) and recipe.softcap is None:
+        output, lse = fused.attention(recipe, dropout)
+        if not weights and not reduce:
+            return Attended(output)
+        recipe = _with_lse(recipe, lse)
+        made = recipe.weights() if weights else None
+    else:
+        matrix = recipe.weights()
+        output = _mix(recipe, F.dropout(matrix, dropout) if dropout else matrix)
+        made = matrix if weights else None
+        if not weights and not reduce:
+            return Attended(output)
+    answers = tiles.reduce(recipe, reduce) if reduce else ()
+    return Attended(output, made, recipe=recipe, reductions=answers)
+
+
+def _with_lse(recipe: Dot, lse: Tensor | None) -> Dot:
+    if lse is None:
+        return recipe
+    return Dot(
+        recipe.query,
+        recipe.key,
+        recipe.value,
+        recipe.mask,
+        recipe.bias,
+        recipe.scale,
+        recipe.softcap,
+        recipe.sink,
+        lse.detach(),
+    )
+
+
+def _mix(recipe: Recipe, matrix: Tensor) -> Tensor:
+    """Weights times values, with values that nobody may see zeroed."""
+    value = recipe.value
+    assert value is not None
+    if isinstance(recipe, Dot | Additive) and recipe.mask is not None:
+        value = clean(value, recipe.mask.alive(*recipe.shape[2:]))
+    return (matrix @ per_head(value, recipe.shape.heads).to(matrix.dtype)).to(value.dtype)
+
+
+def checked_bias(bias: Tensor | Bias, shape: Shape) -> Tensor | Bias:
+    """The bias, after checking that it broadcasts to the scores."""
+    if isinstance(bias, Bias):
+        return bias
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        raise DtypeError(f"bias is {got}, expected floating point; a boolean belongs in mask=")
+    if bias.dim() != 4:
+        raise ShapeError(
+            f"bias has {bias.dim()} axes {tuple(bias.shape)}, expected 4: "
+            "(batch or 1, head or 1, query or 1, key or 1)"
+        )
+    for axis, size, want in zip(("batch", "head", "query", "key"), bias.shape, shape):
+        if size not in (1, want):
+            raise ShapeError(f"bias: axis {axis} has size {size}, expected {want} or 1")
+    return bias
+
+
+def _checked_sink(sink: Tensor, shape: Shape) -> Tensor:
+    if sink.shape != (shape.heads,):
+        raise ShapeError(
+            f"sink has shape {tuple(sink.shape)}, expected ({shape.heads},), the heads"
+        )
+    return sink
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor) -> Shape:
+    """Sizes of the attention, or an error that names the axis that does not fit."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 4:
+            raise ShapeError(
+                f"{name} has {tensor.dim()} axes {tuple(tensor.shape)}, expected 4: "
+                "(batch, head, position, width)"
+            )
+        if not tensor.is_floating_point():
+            raise DtypeError(f"{name} is {tensor.dtype}, expected floating point")
+        if tensor.dtype != query.dtype:
+            raise DtypeError(f"{name} is {tensor.dtype}, expected {query.dtype} as the query")
+    batch, heads, queries, width = query.shape
+    groups, keys = key.shape[1], key.shape[2]
+    for name, axis, got, want in (
+        ("key", "batch", key.shape[0], batch),
+        ("value", "batch", value.shape[0], batch),
+        ("key", "width", key.shape[3], width),
+        ("value", "head", value.shape[1], groups),
+        ("value", "key", value.shape[2], keys),
+    ):
+        if got != want:
+            raise ShapeError(f"{name}: axis {axis} has size {got}, expected {want}")
+    if groups == 0 or heads % groups:
+        raise ShapeError(f"key: axis head has size {groups}, expected a divisor of {heads}")
+    return Shape(batch, heads, queries, keys)

@@ -1,0 +1,216 @@
+"""The only file that knows torch's fused backends.
+
+On CPU the flash operator is called by name, because it also returns the log-sum-exp, at no cost;
+everywhere else, and where flash cannot serve (dropout, a bias that is trained, flash switched off
+by `torch.nn.attention.sdpa_kernel`), `F.scaled_dot_product_attention` is. Flex attention is not
+used: it has no log-sum-exp on CPU and is several times slower there.
+
+Known wrong cases of `F.scaled_dot_product_attention` are avoided here:
+
+- `is_causal` aligns unequal lengths at the top left, and together with a mask is refused by some
+  backends: it is used only for equal lengths, and a mask beside it is query-independent.
+- A row forbidden by `finfo.min` comes out as the mean of the values: masks are -inf, and rows
+  with no permitted key come out 0.
+- `dropout_p` is applied in eval mode too: modules pass 0 there.
+- The CPU operator kills the process on an empty query or key: those never reach it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.masks import both, clean
+from regard.masks.parts import Band, Mask, Padding, Pairs, parts
+from regard.recipe import Bias, Dot, bias_block
+from regard.types import Block, LogSumExp, Mixed, pieces, whole
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_STRIP = 1 << 23  # elements of mask and bias made at once (32 MB of float32)
+
+
+class _Call(NamedTuple):
+    """One call of a backend: some rows against some columns."""
+
+    rows: slice
+    columns: slice
+    added: Tensor | None  # -inf where forbidden, the bias elsewhere
+    causal: bool = False
+
+
+def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | None]:
+    """Output of a `Dot` recipe, and the log-sum-exp where the backend gives it.
+
+    The path depends on the inputs alone, never on what is asked for besides.
+    """
+    if recipe.value is None:
+        raise ValueError("fused.attention needs values")
+    query, key, value = recipe.query, recipe.key, recipe.value
+    batch, heads, queries, keys = recipe.shape
+    if 0 in recipe.shape:
+        nothing = query.new_zeros(batch, heads, queries, value.shape[-1])
+        return nothing, torch.zeros(batch, heads, queries, dtype=recipe.dtype, device=query.device)
+    if recipe.mask is not None:
+        alive = recipe.mask.alive(queries, keys)
+        key, value = clean(key, alive), clean(value, alive)
+    width = value.shape[-1]
+    if recipe.sink is not None:
+        query, key, value = _with_sink(query, key, value, recipe.sink, recipe.scale)
+
+    flash = _flash_serves(recipe, dropout)
+    if flash:
+        query, key, value = _same_width(query, key, value)
+    outputs, sums = [], []
+    for call in _calls(recipe, flash):
+        q, k, v = query[:, :, call.rows], key[:, :, call.columns], value[:, :, call.columns]
+        if recipe.sink is not None:
+            q, k, v = query[:, :, call.rows], _first_and(key, call), _first_and(value, call)
+        if flash:
+            output, lse = _flash(
+                q, k, v, 0.0, call.causal, attn_mask=call.added, scale=recipe.scale
+            )
+            sums.append(lse)
+        else:
+            output = _sdpa(q, k, v, call, recipe.scale, dropout)
+        outputs.append(output)
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    if output.shape[-1] != width:
+        output = output[..., :width]
+    if not flash:
+        return output, None
+    return output, sums[0] if len(sums) == 1 else torch.cat(sums, dim=2)
+
+
+def _flash_serves(recipe: Dot, dropout: float) -> bool:
+    trained = recipe.bias is not None and recipe.bias.requires_grad and torch.is_grad_enabled()
+    enabled = torch.compiler.is_compiling() or torch.backends.cuda.flash_sdp_enabled()
+    return recipe.device.type == "cpu" and not dropout and not trained and enabled
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, call: _Call, scale: float, dropout: float) -> Tensor:
+    added = None if call.added is None else call.added.to(q.dtype)
+    output = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=added,
+        dropout_p=dropout,
+        is_causal=call.causal and added is None,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    if added is None:
+        return output
+    dead = (added == -torch.inf).all(-1, keepdim=True)
+    return torch.where(dead, output.new_zeros(()), output)
+
+
+def _calls(recipe: Dot, flash: bool) -> list[_Call]:
+    """How to cut the attention into backend calls: one where possible, else strips of rows."""
+    mask, bias, sink = recipe.mask, recipe.bias, recipe.sink is not None
+    _, _, queries, keys = recipe.shape
+    everything = whole(queries, keys)
+    if mask is None and bias is None and not sink:
+        return [_Call(everything.rows, everything.columns, None)]
+    found = [] if mask is None else parts(mask)
+    rest = [part for part in found if not _is_causal(part)]
+    aligned = queries == keys
+    alone = bias is None and not sink and all(isinstance(part, Padding) for part in rest)
+    if aligned and alone and len(rest) < len(found) and (not rest or flash):
+        together = functools.reduce(both, rest, None)  # only flash takes causal and a mask at once
+        added = None if together is None else _added(together, None, everything, recipe)
+        return [_Call(everything.rows, everything.columns, added, causal=True)]
+    if all(_same_for_every_row(part) for part in found) and _same_bias(bias):
+        return [_call(recipe, everything.rows)]
+    if torch.compiler.is_compiling():
+        return [_call(recipe, everything.rows)]
+    breadth = keys * _leading(recipe)
+    return [_call(recipe, rows) for rows in pieces(queries, max(64, _STRIP // breadth))]
+
+
+def _call(recipe: Dot, rows: slice) -> _Call:
+    _, _, queries, keys = recipe.shape
+    columns = slice(0, keys)
+    if recipe.mask is not None and not torch.compiler.is_compiling():
+        columns = recipe.mask.columns(rows, queries, keys)
+        if columns.start == columns.stop:  # nothing to see: one forbidden key stands for none
+            columns = slice(0, 1)
+    block = Block(rows, columns, queries, keys)
+    added = _added(recipe.mask, recipe.bias, block, recipe)
+    if recipe.sink is not None:
+        shape = (added.shape[0], added.shape[1], added.shape[2]) if added is not None else (1, 1, 1)
+        if added is None:
+            added = recipe.query.new_zeros(*shape, block.breadth)
+        added = torch.cat([added.new_zeros(*shape, 1), added], dim=-1)
+    return _Call(rows, columns, added)
+
+
+def _added(
+    mask: Mask | None, bias: Tensor | Bias | None, block: Block, recipe: Dot
+) -> Tensor | None:
+    """What is added to the scores of a block: the bias, and -inf where forbidden."""
+    added = bias_block(bias, block)
+    allowed = True if mask is None else mask.block(block, recipe.device)
+    if added is not None:
+        added = added.to(recipe.dtype).expand(-1, -1, -1, block.breadth)
+    if allowed is True:
+        return added
+    if allowed is False:
+        return torch.full((1, 1, 1, block.breadth), -torch.inf, dtype=recipe.dtype)
+    zero = torch.zeros((), dtype=recipe.dtype, device=recipe.device) if added is None else added
+    return torch.where(allowed, zero, -torch.inf)
+
+
+def _with_sink(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One more key whose score is the sink and whose value is 0, so that flash can train it.
+
+    The score rides on an extra feature: sink / scale in the query, 1 in the new key, else 0.
+    """
+    column = (sink / scale).to(query.dtype)[None, :, None, None]
+    query = torch.cat([query, column.expand(*query.shape[:-1], 1)], dim=-1)
+    first = key.new_zeros(*key.shape[:2], 1, key.shape[-1] + 1)
+    first[..., -1] = 1.0
+    key = torch.cat([first, F.pad(key, (0, 1))], dim=2)
+    return query, key, F.pad(value, (0, 0, 1, 0))
+
+
+def _first_and(tensor: Tensor, call: _Call) -> Tensor:
+    """The sink's key and the call's columns."""
+    if call.columns.start == 0:
+        return tensor[:, :, : call.columns.stop + 1]
+    real = tensor[:, :, call.columns.start + 1 : call.columns.stop + 1]
+    return torch.cat([tensor[:, :, :1], real], dim=2)
+
+
+def _same_width(*tensors: Tensor) -> list[Tensor]:
+    """Flash wants one width and unit stride: pad with zeros, which add nothing to any product."""
+    width = max(tensor.shape[-1] for tensor in tensors)
+    padded = [F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t for t in tensors]
+    return [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in padded]
+
+
+def _is_causal(mask: Mask) -> bool:
+    return isinstance(mask, Band) and mask.left is None and mask.right == 0
+
+
+def _same_for_every_row(mask: Mask) -> bool:
+    return isinstance(mask, Padding) or (isinstance(mask, Pairs) and mask.allowed.shape[2] == 1)
+
+
+def _same_bias(bias: Tensor | Bias | None) -> bool:
+    return bias is None or (isinstance(bias, Tensor) and bias.shape[2] == 1)
+
+
+def _leading(recipe: Dot) -> int:
+    """An upper bound on the batch and head entries that a mask or bias strip has."""
+    if isinstance(recipe.bias, Bias):
+        return recipe.shape.heads * recipe.shape.batch
+    if isinstance(recipe.bias, Tensor):
+        return recipe.bias.shape[0] * recipe.bias.shape[1]
+    return recipe.shape.batch

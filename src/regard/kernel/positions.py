@@ -1,0 +1,87 @@
+"""Positions as functions and biases: rotary, ALiBi, relative tables. Evaluated block by block."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.recipe import Bias
+from regard.types import Block, register_pytree
+
+
+def rotate(
+    features: Float[Tensor, "batch head position width"],
+    positions: Int[Tensor, " position"],
+    base: float = 10000.0,
+) -> Float[Tensor, "batch head position width"]:
+    """Turn pairs of features by an angle that grows with the position (Su et al. 2021, eq. 34).
+
+    Feature i is paired with feature i + width/2 and turned by position · base^(−2i/width), so
+    that the dot product of two turned vectors depends on their distance alone.
+    """
+    half = features.shape[-1] // 2
+    dtype = torch.promote_types(features.dtype, torch.float32)
+    rates = base ** (-torch.arange(half, dtype=dtype, device=features.device) / half)
+    angles = positions.to(dtype)[:, None] * rates  # (position, width/2)
+    cosine, sine = angles.cos(), angles.sin()
+    first, second = features[..., :half].to(dtype), features[..., half:].to(dtype)
+    turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+    return turned.to(features.dtype)
+
+
+def alibi_slopes(n_heads: int) -> Float[Tensor, " head"]:
+    """Slopes 2^(−8h/n) of ALiBi (Press et al. 2022); for other than powers of two the paper's
+    code fills up with every second slope of the next power."""
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2.0 ** (-8.0 * head / power) for head in range(1, power + 1)]
+    more = [2.0 ** (-4.0 * head / power) for head in range(1, 2 * (n_heads - power) + 1, 2)]
+    return torch.tensor(slopes + more)
+
+
+@dataclass(frozen=True, eq=False)
+class AlibiBias(Bias):
+    """−slope · |query position − key position|, one slope a head."""
+
+    slopes: Float[Tensor, " head"]
+
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        return -self.slopes[None, :, None, None] * _offsets(block, self.slopes.device).abs()
+
+    def at(self, batch: int, head: int) -> AlibiBias:
+        return AlibiBias(self.slopes[head : head + 1])
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.slopes.requires_grad
+
+
+@dataclass(frozen=True, eq=False)
+class RelativeTable(Bias):
+    """table[head, clip(key position − query position)], offsets −reach … reach."""
+
+    table: Float[Tensor, "head offset"]
+
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        reach = self.table.shape[1] // 2
+        return self.table[:, _offsets(block, self.table.device).clamp(-reach, reach) + reach][None]
+
+    def at(self, batch: int, head: int) -> RelativeTable:
+        return RelativeTable(self.table[head : head + 1])
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.table.requires_grad
+
+
+register_pytree(AlibiBias)
+register_pytree(RelativeTable)
+
+
+def _offsets(block: Block, device: torch.device) -> Int[Tensor, "query key"]:
+    """Key position minus query position."""
+    rows = torch.arange(block.rows.start, block.rows.stop, device=device) + block.offset
+    return torch.arange(block.columns.start, block.columns.stop, device=device) - rows[:, None]

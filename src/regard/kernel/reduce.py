@@ -1,0 +1,133 @@
+"""The Reducer contract: what may be asked of attention without ever holding the matrix.
+
+A reducer is about *one* matrix, the queries × keys weights of one example and head. The tile
+engine makes a copy for each matrix, calls `start`, then `tile` for every block of the matrix,
+`merge` where two threads shared the work, and stacks the `result`s over batch and head.
+
+>>> import torch, regard
+>>> class PreviousToken(regard.Reducer):
+...     "Mean weight on the key just before the query."
+...     def start(self, matrix):
+...         self.total, self.queries = torch.zeros(()), matrix.queries
+...     def tile(self, rows, columns, log_weights, weights):
+...         self.total += weights.diagonal(rows.start - columns.start - 1).sum()
+...     def merge(self, other):
+...         self.total += other.total
+...     def result(self):
+...         return self.total / (self.queries - 1)
+>>> q = torch.randn(1, 2, 5, 8)
+>>> regard.attend(q, q, q, reduce=[PreviousToken()]).reductions[0].shape
+torch.Size([1, 2])
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import UnavailableError
+from regard.recipe import Recipe
+from regard.types import NEVER
+
+
+class Matrix(NamedTuple):
+    """The matrix a reducer is about to see."""
+
+    batch: int  #: which example
+    head: int  #: which head; the first one for a reducer across heads
+    heads: int  #: how many heads there are
+    queries: int
+    keys: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Zeros to add up in."""
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def full(self, *shape: int) -> Tensor:
+        """Log-weights of nothing, to take maxima in."""
+        return torch.full(shape, NEVER, dtype=self.dtype, device=self.device)
+
+
+class Reducer(ABC):
+    """Sees each tile of the weights once and keeps an answer.
+
+    Class attributes say what the engine must do: `across_heads` feeds the tiles of every head of
+    an example into one reducer; `needs_weights` or `needs_log_weights` False means that the other
+    one is enough, and spares making it (None may come in its place).
+    `differentiable=True` makes the answer part of the autograd graph, at the price of the full
+    matrix; otherwise answers are detached.
+    """
+
+    across_heads: bool = False
+    needs_weights: bool = True
+    needs_log_weights: bool = True
+    differentiable: bool = False
+    matrix: Matrix  #: set by `started`
+
+    def __init__(self, *, differentiable: bool = False) -> None:
+        self.differentiable = differentiable
+
+    @abstractmethod
+    def start(self, matrix: Matrix) -> None:
+        """Make room for the answer."""
+
+    @abstractmethod
+    def tile(
+        self,
+        rows: slice,
+        columns: slice,
+        log_weights: Float[Tensor, "row column"] | None,
+        weights: Float[Tensor, "row column"] | None,
+    ) -> None:
+        """Take one block. Both tensors are reused afterwards: copy what is to be kept.
+
+        Where a pair may not attend, weights are 0 and log-weights a huge negative number, so
+        that their product is 0. Blocks in which nothing may attend are not shown.
+        """
+
+    @abstractmethod
+    def merge(self, other: Self) -> None:
+        """Add what another copy of this reducer saw of the same matrix."""
+
+    @abstractmethod
+    def result(self) -> Any:
+        """The answer: a tensor or a tuple of tensors, of one size for every matrix."""
+
+    def shortcut(self, recipe: Recipe) -> Any:
+        """The stacked answer without tiles, where an identity or a few entries give it; or None."""
+        return None
+
+    def combine(self, results: Sequence[Any]) -> Any:
+        """One answer for a corpus out of many, where adding up makes sense."""
+        raise UnavailableError(f"{type(self).__name__}: results do not add up over a corpus")
+
+    def started(self, matrix: Matrix) -> Self:
+        """A copy of this reducer, ready for the tiles of `matrix`."""
+        twin = copy.copy(self)
+        twin.matrix = matrix
+        twin.start(matrix)
+        return twin
+
+    def fork(self) -> Self:
+        """A started copy for a thread that will see other rows of the same matrix."""
+        return self.started(self.matrix)
+
+
+class Sum(Reducer):
+    """A reducer whose answer is one tensor, added up."""
+
+    total: Tensor
+
+    def merge(self, other: Self) -> None:
+        self.total = self.total + other.total
+
+    def result(self) -> Any:
+        return self.total

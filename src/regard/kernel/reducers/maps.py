@@ -1,0 +1,90 @@
+"""Whole maps: over the heads, or everything."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from regard.kernel.reduce import Matrix, Reducer, Sum
+from regard.recipe import Recipe, exp
+from regard.types import NEVER
+
+
+class HeadMean(Sum):
+    """Mean over the heads, (batch, query, key)."""
+
+    across_heads = True
+    needs_log_weights = False
+
+    def start(self, matrix: Matrix) -> None:
+        self.total = matrix.zeros(matrix.queries, matrix.keys)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        self.total[rows, columns].add_(weights)
+
+    def fork(self) -> Self:
+        return copy.copy(self)  # other rows of the same map: no second map is needed
+
+    def merge(self, other: Self) -> None:
+        if other.total is not self.total:
+            super().merge(other)
+
+    def result(self) -> Tensor:
+        return self.total.div_(self.matrix.heads)
+
+
+class HeadMax(Reducer):
+    """Largest weight over the heads, (batch, query, key)."""
+
+    across_heads = True
+    needs_weights = False
+
+    def start(self, matrix: Matrix) -> None:
+        self.largest = matrix.full(matrix.queries, matrix.keys)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert log_weights is not None
+        seen = self.largest[rows, columns]
+        if torch.is_grad_enabled():
+            self.largest[rows, columns] = torch.maximum(seen, log_weights)
+        else:
+            torch.maximum(seen, log_weights, out=seen)
+
+    def fork(self) -> Self:
+        return copy.copy(self)
+
+    def merge(self, other: Self) -> None:
+        if other.largest is not self.largest:
+            self.largest = torch.maximum(self.largest, other.largest)
+
+    def result(self) -> Tensor:
+        if self.differentiable:
+            return exp(self.largest) * (self.largest > NEVER / 2)
+        forbidden = self.largest <= NEVER / 2
+        return exp(self.largest, out=self.largest).masked_fill_(forbidden, 0.0)
+
+
+class Weights(Sum):
+    """Everything, (batch, head, query, key): the full matrix, because it was asked for."""
+
+    needs_log_weights = False
+
+    def start(self, matrix: Matrix) -> None:
+        self.total = matrix.zeros(matrix.queries, matrix.keys)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        self.total[rows, columns].add_(weights)
+
+    def shortcut(self, recipe: Recipe) -> Any:
+        return recipe.weights()

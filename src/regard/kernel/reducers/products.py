@@ -1,0 +1,170 @@
+"""Products of the matrix with vectors: received mass, applied vectors, segments, distance."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import RegardError, ShapeError
+from regard.kernel.reduce import Matrix, Sum
+
+
+class Received(Sum):
+    """Attention each key receives: Σᵢ wᵢ Aᵢⱼ, the row weights wᵢ being 1 unless given.
+
+    Args:
+        rows: a vector (query,) for an answer (batch, head, key); or several vectors,
+            (batch or 1, head or 1, vector, query), for (batch, head, vector, key).
+    """
+
+    needs_log_weights = False
+
+    def __init__(
+        self, rows: Float[Tensor, ...] | None = None, *, differentiable: bool = False
+    ) -> None:
+        super().__init__(differentiable=differentiable)
+        self.rows = _vectors("Received: rows", rows)
+
+    def start(self, matrix: Matrix) -> None:
+        self.left = matrix.zeros(matrix.queries).add_(1.0)
+        if self.rows is not None:
+            self.left = _of_matrix("Received: rows", self.rows, matrix, matrix.queries)
+        self.total = matrix.zeros(*self.left.shape[:-1], matrix.keys)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        if self.left.dim() == 1:
+            self.total[columns].addmv_(weights.T, self.left[rows])
+        else:
+            self.total[:, columns].addmm_(self.left[:, rows], weights)
+
+
+class Apply(Sum):
+    """The matrix times vectors over the keys: Σⱼ Aᵢⱼ xⱼ.
+
+    Args:
+        vectors: (key,) for an answer (batch, head, query); or several,
+            (batch or 1, head or 1, vector, key), for (batch, head, vector, query).
+    """
+
+    needs_log_weights = False
+
+    def __init__(self, vectors: Float[Tensor, ...], *, differentiable: bool = False) -> None:
+        super().__init__(differentiable=differentiable)
+        self.vectors = _vectors("Apply: vectors", vectors)
+
+    def start(self, matrix: Matrix) -> None:
+        assert self.vectors is not None
+        self.right = _of_matrix("Apply: vectors", self.vectors, matrix, matrix.keys)
+        self.total = matrix.zeros(*self.right.shape[:-1], matrix.queries)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        self.total[..., rows] += self.right[..., columns] @ weights.T
+
+
+class Mass(Sum):
+    """Weight each query gives to each segment of keys, (batch, head, query, segment).
+
+    Args:
+        segments: the segment number of every key, (key,) or (batch, key), from 0.
+        n_segments: how many there are; the largest number plus one when None.
+    """
+
+    needs_log_weights = False
+
+    def __init__(
+        self,
+        segments: Int[Tensor, ...],
+        n_segments: int | None = None,
+        *,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(differentiable=differentiable)
+        if segments.dim() not in (1, 2):
+            raise ShapeError(
+                f"Mass: segments has {segments.dim()} axes, expected (key,) or (batch, key)"
+            )
+        self.segments = segments if segments.dim() == 2 else segments[None]
+        most = int(self.segments.max()) if self.segments.numel() else -1
+        self.n_segments = most + 1 if n_segments is None else n_segments
+        if most >= self.n_segments or (self.segments < 0).any():
+            raise RegardError(f"Mass: segment numbers must be from 0 to {self.n_segments - 1}")
+
+    def start(self, matrix: Matrix) -> None:
+        if self.segments.shape[1] != matrix.keys:
+            raise ShapeError(
+                f"Mass: segments: axis key has size {self.segments.shape[1]}, "
+                f"expected {matrix.keys}"
+            )
+        row = matrix.batch if self.segments.shape[0] > 1 else 0
+        numbers = self.segments[row].to(matrix.device)
+        self.member = matrix.zeros(matrix.keys, self.n_segments)
+        self.member[torch.arange(matrix.keys), numbers] = 1.0
+        self.total = matrix.zeros(matrix.queries, self.n_segments)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        self.total[rows] += weights @ self.member[columns]
+
+
+class Distance(Sum):
+    """Mean distance |i − j| from each query to what it attends to, (batch, head, query).
+
+    Positions are aligned at the end, as for causal masks. `signed=True` gives the mean of j − i,
+    negative for looking back. A row is not renormalised: one that attends to nothing gives 0.
+    """
+
+    needs_log_weights = False
+
+    def __init__(self, *, signed: bool = False, differentiable: bool = False) -> None:
+        super().__init__(differentiable=differentiable)
+        self.signed = signed
+
+    def start(self, matrix: Matrix) -> None:
+        self.total = matrix.zeros(matrix.queries)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        shift = self.matrix.keys - self.matrix.queries
+        here = _range(rows, weights) + shift
+        there = _range(columns, weights)
+        behind = columns.stop - 1 <= rows.start + shift
+        ahead = columns.start >= rows.stop - 1 + shift
+        if self.signed or behind or ahead:  # j − i has one sign: two vector products do
+            moved = weights @ there - here * weights.sum(1)
+            self.total[rows] += -moved if behind and not self.signed else moved
+        else:
+            self.total[rows] += (weights * (there - here[:, None]).abs()).sum(1)
+
+
+def _range(where: slice, like: Tensor) -> Tensor:
+    return torch.arange(where.start, where.stop, dtype=like.dtype, device=like.device)
+
+
+def _vectors(place: str, vectors: Tensor | None) -> Tensor | None:
+    if vectors is not None and vectors.dim() not in (1, 4):
+        raise ShapeError(
+            f"{place} has {vectors.dim()} axes {tuple(vectors.shape)}, expected (position,) or "
+            "(batch or 1, head or 1, vector, position)"
+        )
+    return vectors
+
+
+def _of_matrix(place: str, vectors: Tensor, matrix: Matrix, length: int) -> Tensor:
+    """The vectors that belong to one matrix."""
+    if vectors.shape[-1] != length:
+        raise ShapeError(f"{place}: last axis has size {vectors.shape[-1]}, expected {length}")
+    if vectors.dim() == 4:
+        vectors = vectors[matrix.batch if vectors.shape[0] > 1 else 0]
+        vectors = vectors[matrix.head if vectors.shape[0] > 1 else 0]
+    return vectors.to(matrix.device, matrix.dtype)

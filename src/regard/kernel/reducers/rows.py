@@ -1,0 +1,245 @@
+"""What can be said of each row: its entropy, support, strongest keys, the row itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.kernel.reduce import Matrix, Reducer, Sum
+from regard.recipe import Recipe, exp
+from regard.types import NEVER
+
+
+class Entropy(Sum):
+    """Entropy of each row in nats, (batch, head, query): −Σⱼ Aᵢⱼ log Aᵢⱼ."""
+
+    def start(self, matrix: Matrix) -> None:
+        self.total = matrix.zeros(matrix.queries)
+        self.product: Tensor | None = None
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None and log_weights is not None
+        if torch.is_grad_enabled():
+            self.product = weights * log_weights
+        else:  # half a megabyte a tile: memory is reused, because getting it costs more
+            if self.product is None or self.product.shape != weights.shape:
+                self.product = torch.empty_like(weights)
+            torch.mul(weights, log_weights, out=self.product)
+        self.total[rows].sub_(self.product.sum(1))
+
+
+class Supported(NamedTuple):
+    """How many keys a row rests on."""
+
+    above: Float[Tensor, "batch head query"]  #: keys whose weight is above the threshold
+    effective: Float[
+        Tensor, "batch head query"
+    ]  #: 1 / Σⱼ Aᵢⱼ²; 0 for a row that attends to nothing
+
+
+class Support(Reducer):
+    """How many keys a row rests on, as `Supported`: above a threshold, and effectively."""
+
+    def __init__(self, threshold: float = 0.01, *, differentiable: bool = False) -> None:
+        super().__init__(differentiable=differentiable)
+        if not 0.0 < threshold < 1.0:
+            raise RegardError(f"Support: threshold={threshold}, expected between 0 and 1")
+        self.threshold = threshold
+
+    def start(self, matrix: Matrix) -> None:
+        self.count, self.squares = matrix.zeros(matrix.queries), matrix.zeros(matrix.queries)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None and log_weights is not None
+        self.count[rows] += (log_weights > math.log(self.threshold)).to(weights.dtype).sum(1)
+        self.squares[rows] += (weights * weights).sum(1)
+
+    def merge(self, other: Self) -> None:
+        self.count, self.squares = self.count + other.count, self.squares + other.squares
+
+    def result(self) -> Supported:
+        some = self.squares > 0
+        return Supported(self.count, some / torch.where(some, self.squares, 1.0))
+
+
+class Top(NamedTuple):
+    """The strongest keys of each row, strongest first; weight 0 where fewer may be attended."""
+
+    weights: Float[Tensor, "batch head query k"]
+    keys: Int[Tensor, "batch head query k"]
+
+
+class TopK(Reducer):
+    """The `k` strongest keys of each row and their weights, as `Top`.
+
+    The k largest entries lie in the k groups of columns with the largest maxima: a row is cut
+    into groups, and only the entries of those k groups are sorted.
+    """
+
+    needs_weights = False
+
+    def __init__(self, k: int, *, differentiable: bool = False) -> None:
+        super().__init__(differentiable=differentiable)
+        if k < 1:
+            raise RegardError(f"TopK: k={k}, expected at least 1")
+        self.k = k
+
+    def start(self, matrix: Matrix) -> None:
+        if self.k > matrix.keys:
+            raise RegardError(f"TopK: k={self.k}, but there are only {matrix.keys} keys")
+        self.values = matrix.full(matrix.queries, self.k)
+        self.found = torch.zeros(matrix.queries, self.k, dtype=torch.long, device=matrix.device)
+        self.band = matrix.zeros(0, matrix.keys)  # the rows being walked, until complete
+        self.rows = self.columns = slice(0, 0)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert log_weights is not None
+        if rows != self.rows or columns.start != self.columns.stop:
+            self._settle()
+            if self.band.shape[0] < rows.stop - rows.start or torch.is_grad_enabled():
+                self.band = log_weights.new_empty(rows.stop - rows.start, self.matrix.keys)
+            self.rows, self.columns = rows, slice(columns.start, columns.start)
+        self.band[: rows.stop - rows.start, columns] = log_weights
+        self.columns = slice(self.columns.start, columns.stop)
+
+    def _settle(self) -> None:
+        """Take the strongest entries of the rows walked so far into the answer."""
+        if self.columns.start == self.columns.stop:
+            return
+        band = self.band[: self.rows.stop - self.rows.start, self.columns]
+        values, places = _strongest(band, self.k)
+        self._take(self.rows, values, places + self.columns.start)
+        self.rows = self.columns = slice(0, 0)
+
+    def _take(self, rows: slice, values: Tensor, places: Tensor) -> None:
+        if values.shape[1] == self.k and bool((self.values[rows, 0] <= NEVER).all()):
+            self.values[rows], self.found[rows] = values, places  # nothing to compete with
+            return
+        both = torch.cat([self.values[rows], values], dim=1)
+        where = torch.cat([self.found[rows], places], dim=1)
+        best = both.topk(self.k, dim=1)
+        self.values[rows], self.found[rows] = best.values, where.gather(1, best.indices)
+
+    def merge(self, other: Self) -> None:
+        other._settle()
+        self._settle()
+        self._take(slice(0, self.matrix.queries), other.values, other.found)
+
+    def result(self) -> Top:
+        self._settle()
+        return Top(_weights(self.values), self.found.masked_fill(self.values <= NEVER / 2, 0))
+
+
+class Rows(Reducer):
+    """The full rows of named queries, (batch, head, row, key); -1 is the last query."""
+
+    needs_log_weights = False
+
+    def __init__(self, queries: Sequence[int], *, differentiable: bool = False) -> None:
+        super().__init__(differentiable=differentiable)
+        self.queries = list(queries)
+
+    def start(self, matrix: Matrix) -> None:
+        self.places = self._places(matrix.queries)
+        self.total = matrix.zeros(len(self.places), matrix.keys)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        for index, place in enumerate(self.places):
+            if rows.start <= place < rows.stop:
+                self.total[index, columns] += weights[place - rows.start]
+
+    def merge(self, other: Self) -> None:
+        self.total = self.total + other.total
+
+    def result(self) -> Tensor:
+        return self.total
+
+    def shortcut(self, recipe: Recipe) -> Any:
+        places = self._places(recipe.shape.queries)
+        rows = [recipe.weights(slice(place, place + 1)) for place in places]
+        return torch.cat(rows, dim=2) if rows else recipe.weights(slice(0, 0))
+
+    def _places(self, queries: int) -> list[int]:
+        for query in self.queries:
+            if not -queries <= query < queries:
+                raise RegardError(f"Rows: query {query} is outside the {queries} queries")
+        return [query % queries for query in self.queries]
+
+
+class Histogram(Reducer):
+    """Counts of permitted weights in equal bins, (batch, head, bin): of log₁₀ weight, or of weight.
+
+    Args:
+        bins: how many.
+        low: lower end of the axis, log₁₀ weight; the upper end is 0 (weight 1). Smaller weights
+            fall into the first bin. None bins the weight itself from 0 to 1.
+    """
+
+    def __init__(self, bins: int = 40, low: float | None = -8.0) -> None:
+        super().__init__()
+        if bins < 1 or (low is not None and low >= 0):
+            raise RegardError(f"Histogram: bins={bins}, low={low}; expected bins >= 1, low < 0")
+        self.bins, self.low = bins, low
+
+    def start(self, matrix: Matrix) -> None:
+        self.total = torch.zeros(self.bins, dtype=torch.long, device=matrix.device)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None and log_weights is not None
+        permitted = log_weights > NEVER / 2
+        if self.low is None:
+            place = weights[permitted] * self.bins
+        else:
+            place = (log_weights[permitted] / math.log(10) - self.low) / -self.low * self.bins
+        place = place.floor().clamp(0, self.bins - 1).long()
+        self.total += torch.bincount(place, minlength=self.bins)
+
+    def merge(self, other: Self) -> None:
+        self.total = self.total + other.total
+
+    def result(self) -> Tensor:
+        return self.total
+
+    def combine(self, results: Sequence[Tensor]) -> Tensor:
+        """Counts over a corpus, (head, bin)."""
+        return torch.stack([result.sum(0) for result in results]).sum(0)
+
+
+def _strongest(band: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest entries of each row and their columns, by maxima of strided groups."""
+    rows, columns = band.shape
+    k = min(k, columns)
+    groups = max(k, math.isqrt(k * columns))
+    size = columns // groups
+    if size < 4:  # too short to be worth grouping
+        best = band.topk(k, dim=1)
+        return best.values, best.indices
+    leaders = band[:, : size * groups].unflatten(1, (size, groups)).amax(1)
+    leaders = leaders.topk(k, dim=1, sorted=False).indices  # (row, k)
+    steps = torch.arange(size, device=band.device) * groups
+    places = (leaders[:, :, None] + steps).flatten(1)  # (row, k · size)
+    rest = torch.arange(size * groups, columns, device=band.device)
+    places = torch.cat([places, rest.expand(rows, -1)], dim=1)
+    best = band.gather(1, places).topk(k, dim=1)
+    return best.values, places.gather(1, best.indices)
+
+
+def _weights(logs: Tensor) -> Tensor:
+    return exp(logs) * (logs > NEVER / 2)

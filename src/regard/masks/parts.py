@@ -1,0 +1,309 @@
+"""The parts a mask is made of, and what all of them can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from regard.errors import MaskError
+from regard.types import Allowed, Block, Shape, pieces, register_pytree, whole
+
+_STRIP = 1 << 22  # elements of a boolean strip evaluated at once
+
+
+class Mask(ABC):
+    """Who may attend to whom. Combine with `&`, `|`, `~`; evaluate with `block` or `dense`."""
+
+    @abstractmethod
+    def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
+        """May these queries attend to these keys?
+
+        Returns a boolean tensor that broadcasts to (batch, head, rows, columns), or True or False
+        where the whole block is known to be alike.
+        """
+
+    def columns(self, rows: slice, queries: int, keys: int) -> slice:
+        """A range of keys outside which these rows may attend to nothing."""
+        return slice(0, keys)
+
+    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+        """Keys that some query may attend to; None when that is every key."""
+        found: Tensor | None = None
+        for rows in _strips(queries, keys):
+            allowed = self.block(Block(rows, slice(0, keys), queries, keys))
+            if allowed is True:
+                return None
+            if allowed is not False:
+                here = allowed.any(2).expand(-1, -1, keys)
+                found = here if found is None else found | here
+        return torch.zeros(1, 1, keys, dtype=torch.bool) if found is None else found
+
+    def check(self, shape: Shape) -> None:  # noqa: B027  # a band fits every shape
+        """Raise a `MaskError` that names the axis when this mask does not fit `shape`."""
+
+    def dense(self, queries: int, keys: int, device: torch.device | None = None) -> Allowed:
+        """The mask as a boolean tensor that broadcasts over batch and head."""
+        allowed = self.block(whole(queries, keys), device)
+        if isinstance(allowed, bool):
+            return torch.full((1, 1, queries, keys), allowed, device=device)
+        return allowed.expand(-1, -1, queries, keys)
+
+    def at(self, batch: int, head: int) -> Mask:
+        """The mask of one example and head."""
+        return self
+
+    def to(self, device: torch.device | str) -> Mask:
+        """The same mask with its tensors on `device`."""
+        moved = {}
+        for field in fields(self):  # type: ignore[arg-type]  # every mask is a dataclass
+            part = getattr(self, field.name)
+            moved[field.name] = part.to(device) if isinstance(part, Tensor | Mask) else part
+        return type(self)(**moved)
+
+    def __and__(self, other: Mask) -> Mask:
+        if isinstance(self, Band) and isinstance(other, Band):
+            return Band(_least(self.left, other.left), _least(self.right, other.right))
+        return Both(self, other)
+
+    def __or__(self, other: Mask) -> Mask:
+        return Either(self, other)
+
+    def __invert__(self) -> Mask:
+        return Opposite(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(Mask):
+    """Keys that are real: `keep` (batch or 1, key)."""
+
+    keep: Bool[Tensor, "batch key"]
+
+    def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
+        return self.keep[:, None, None, block.columns]
+
+    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+        return self.keep[:, None]
+
+    def check(self, shape: Shape) -> None:
+        _fits("padding", self.keep.shape, {"batch": shape.batch, "key": shape.keys}, ("batch",))
+
+    def at(self, batch: int, head: int) -> Mask:
+        return Padding(_pick(self.keep, 0, batch))
+
+
+@dataclass(frozen=True, eq=False)
+class Band(Mask):
+    """Keys from `left` before to `right` after the query's own position; None is no limit."""
+
+    left: int | None
+    right: int | None
+
+    def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
+        # Offsets key − query position over the block run from `least` to `most`.
+        least = block.columns.start - (block.rows.stop - 1 + block.offset)
+        most = block.columns.stop - 1 - (block.rows.start + block.offset)
+        if (self.left is None or least >= -self.left) and (
+            self.right is None or most <= self.right
+        ):
+            return True
+        if self.left is not None and most < -self.left:
+            return False
+        if self.right is not None and least > self.right:
+            return False
+        rows = torch.arange(block.rows.start, block.rows.stop, device=device) + block.offset
+        offset = (
+            torch.arange(block.columns.start, block.columns.stop, device=device) - rows[:, None]
+        )
+        allowed = torch.ones_like(offset, dtype=torch.bool)
+        if self.left is not None:
+            allowed = allowed & (offset >= -self.left)
+        if self.right is not None:
+            allowed = allowed & (offset <= self.right)
+        return allowed[None, None]
+
+    def columns(self, rows: slice, queries: int, keys: int) -> slice:
+        offset = keys - queries
+        start = 0 if self.left is None else rows.start + offset - self.left
+        stop = keys if self.right is None else rows.stop + offset + self.right
+        return _clip(start, stop, keys)
+
+    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+        seen = self.columns(slice(0, queries), queries, keys)
+        if seen.start == 0 and seen.stop == keys:
+            return None
+        position = torch.arange(keys)
+        inside: Tensor = (position >= seen.start) & (position < seen.stop)
+        return inside[None, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs(Mask):
+    """Any boolean tensor in the full form (batch or 1, head or 1, query or 1, key)."""
+
+    allowed: Allowed
+
+    def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
+        if self.allowed.shape[2] == 1:
+            return self.allowed[..., block.columns]
+        return self.allowed[:, :, block.rows, block.columns]
+
+    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+        return self.allowed.any(2)
+
+    def check(self, shape: Shape) -> None:
+        sizes = {"batch": shape.batch, "head": shape.heads, "query": shape.queries}
+        sizes["key"] = shape.keys
+        _fits("pairs", self.allowed.shape, sizes, ("batch", "head", "query"))
+
+    def at(self, batch: int, head: int) -> Mask:
+        return Pairs(_pick(_pick(self.allowed, 0, batch), 1, head))
+
+
+@dataclass(frozen=True, eq=False)
+class Segments(Mask):
+    """Packed sequences: attend only within the same segment number."""
+
+    query: Int[Tensor, "batch query"]
+    key: Int[Tensor, "batch key"]
+
+    def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
+        mine, theirs = self.query[:, block.rows, None], self.key[:, None, block.columns]
+        return (mine == theirs)[:, None]
+
+    def check(self, shape: Shape) -> None:
+        for name, numbers, size in (
+            ("query", self.query, shape.queries),
+            ("key", self.key, shape.keys),
+        ):
+            _fits("segments", numbers.shape, {"batch": shape.batch, name: size}, ("batch",))
+
+    def at(self, batch: int, head: int) -> Mask:
+        return Segments(_pick(self.query, 0, batch), _pick(self.key, 0, batch))
+
+
+@dataclass(frozen=True, eq=False)
+class Both(Mask):
+    """What both masks permit."""
+
+    first: Mask
+    second: Mask
+
+    def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
+        first, second = self.first.block(block, device), self.second.block(block, device)
+        if isinstance(first, bool):
+            return second if first else False
+        if isinstance(second, bool):
+            return first if second else False
+        return first & second
+
+    def columns(self, rows: slice, queries: int, keys: int) -> slice:
+        first = self.first.columns(rows, queries, keys)
+        second = self.second.columns(rows, queries, keys)
+        return _clip(max(first.start, second.start), min(first.stop, second.stop), keys)
+
+    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+        if all(isinstance(part, Padding | Band) for part in parts(self)):
+            # Padding asks nothing of the query, so the parts decide one by one.
+            first, second = self.first.alive(queries, keys), self.second.alive(queries, keys)
+            if first is None or second is None:
+                return second if first is None else first
+            return first.to(second.device) & second.to(first.device)
+        return super().alive(queries, keys)
+
+    def check(self, shape: Shape) -> None:
+        self.first.check(shape)
+        self.second.check(shape)
+
+    def at(self, batch: int, head: int) -> Mask:
+        return Both(self.first.at(batch, head), self.second.at(batch, head))
+
+
+@dataclass(frozen=True, eq=False)
+class Either(Mask):
+    """What at least one of the masks permits."""
+
+    first: Mask
+    second: Mask
+
+    def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
+        first, second = self.first.block(block, device), self.second.block(block, device)
+        if isinstance(first, bool):
+            return True if first else second
+        if isinstance(second, bool):
+            return True if second else first
+        return first | second
+
+    def columns(self, rows: slice, queries: int, keys: int) -> slice:
+        first = self.first.columns(rows, queries, keys)
+        second = self.second.columns(rows, queries, keys)
+        return slice(min(first.start, second.start), max(first.stop, second.stop))
+
+    def check(self, shape: Shape) -> None:
+        self.first.check(shape)
+        self.second.check(shape)
+
+    def at(self, batch: int, head: int) -> Mask:
+        return Either(self.first.at(batch, head), self.second.at(batch, head))
+
+
+@dataclass(frozen=True, eq=False)
+class Opposite(Mask):
+    """What the mask forbids."""
+
+    mask: Mask
+
+    def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
+        allowed = self.mask.block(block, device)
+        return not allowed if isinstance(allowed, bool) else ~allowed
+
+    def check(self, shape: Shape) -> None:
+        self.mask.check(shape)
+
+    def at(self, batch: int, head: int) -> Mask:
+        return Opposite(self.mask.at(batch, head))
+
+
+for _cls in (Padding, Pairs, Segments, Both, Either, Opposite):
+    register_pytree(_cls)
+register_pytree(Band, static=("left", "right"))
+
+
+def parts(mask: Mask) -> list[Mask]:
+    """The masks whose intersection this is."""
+    return parts(mask.first) + parts(mask.second) if isinstance(mask, Both) else [mask]
+
+
+def _strips(queries: int, keys: int) -> list[slice]:
+    if torch.compiler.is_compiling():
+        return [slice(0, queries)]
+    return list(pieces(queries, max(1, _STRIP // max(1, keys))))
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    sizes = [size for size in (first, second) if size is not None]
+    return min(sizes) if sizes else None
+
+
+def _clip(start: Any, stop: Any, keys: int) -> slice:
+    start = min(max(start, 0), keys)
+    return slice(start, max(min(stop, keys), start))
+
+
+def _pick(tensor: Tensor, axis: int, index: int) -> Tensor:
+    """One entry of `axis`, kept as an axis of size one."""
+    return tensor if tensor.shape[axis] == 1 else tensor.narrow(axis, index, 1)
+
+
+def _fits(part: str, got: Any, expected: dict[str, int], broadcast: tuple[str, ...]) -> None:
+    for size, (axis, want) in zip(got, expected.items()):
+        if size != want and not (size == 1 and axis in broadcast):
+            one = " or 1" if axis in broadcast else ""
+            raise MaskError(
+                f"masks.{part}: axis {axis} has size {size}, expected {want}{one} "
+                f"(mask {tuple(got)})"
+            )

@@ -1,0 +1,26 @@
+"""Attention mechanisms, all under the contract of `regard.Mechanism`."""
+
+from regard.mechanisms.additive import Additive
+from regard.mechanisms.decomposable import Decomposable
+from regard.mechanisms.dot_product import DotProduct
+from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
+from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
+from regard.mechanisms.multi_head import MultiHead
+from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
+
+__all__ = [
+    "Additive",
+    "Alibi",
+    "ConcatScore",
+    "Decomposable",
+    "DotProduct",
+    "DotScore",
+    "GeneralScore",
+    "LocalMonotonic",
+    "LocalPredictive",
+    "LocationScore",
+    "Luong",
+    "MultiHead",
+    "RelativeBias",
+    "Rotary",
+]

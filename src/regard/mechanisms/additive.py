@@ -1,0 +1,81 @@
+"""Additive attention: a small network scores every pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from regard.contract import Attended, Mechanism, State
+from regard.kernel.attend import checked_bias, run
+from regard.kernel.reduce import Reducer
+from regard.masks import Mask
+from regard.mechanisms.inputs import Widths, gather
+from regard.recipe import Additive as AdditiveRecipe
+from regard.recipe import Bias
+
+
+class Additive(Mechanism):
+    """eᵢⱼ = vₐᵀ tanh(Wₐ sᵢ₋₁ + Uₐ hⱼ), αᵢ = softmaxⱼ(eᵢⱼ), cᵢ = Σⱼ αᵢⱼ hⱼ.
+
+    Bahdanau, Cho & Bengio 2015, "Neural machine translation by jointly learning to align and
+    translate", section 3.1 and appendix A.1.2. Encyclopaedias often leave out vₐᵀ; without it the
+    formula gives a vector, not a score.
+
+    | here       | paper | meaning                                                          |
+    |------------|-------|------------------------------------------------------------------|
+    | `query`    | sᵢ₋₁  | the decoder's *previous* state, (batch, query, query width)      |
+    | `key`      | hⱼ    | the annotations, (batch, key, key width)                         |
+    | `to_query` | Wₐ    | query width → width, drawn from N(0, 0.001²)                     |
+    | `to_key`   | Uₐ    | key width → width, drawn from N(0, 0.001²)                       |
+    | `vector`   | vₐ    | (width,), 0 at the start, so that every weight is 1/T at first   |
+
+    Because vₐ starts at 0, Wₐ and Uₐ get no gradient on the first step. `fix(key)` computes Uₐ h
+    once a sentence. The original exponentiates without subtracting the maximum; this does not.
+    """
+
+    def __init__(
+        self, query_width: int, key_width: int, *, width: int, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.widths = Widths(query_width, key_width)
+        self.to_query = nn.Linear(query_width, width, bias=False)
+        self.to_key = nn.Linear(key_width, width, bias=False)
+        self.vector = nn.Parameter(torch.zeros(width))
+        self.dropout = dropout
+        for linear in (self.to_query, self.to_key):
+            nn.init.normal_(linear.weight, std=0.001)
+
+    def prepare(self, key: Tensor, value: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
+        return self.to_key(key)[:, None], value[:, None]  # (batch, 1, key, width)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: Tensor | Bias | None = None,
+        causal: bool = False,
+        state: State | bool | None = None,
+        weights: bool = False,
+        reduce: Sequence[Reducer] = (),
+    ) -> Attended:
+        """Attend; see `Mechanism.forward`."""
+        given = gather(
+            self, query, key, value, mask=mask, causal=causal, state=state, widths=self.widths
+        )
+        recipe = AdditiveRecipe(
+            self.to_query(given.query)[:, None],
+            given.key,
+            self.vector,
+            given.value,
+            mask=given.mask,
+            bias=None if bias is None else checked_bias(bias, given.shape),
+        )
+        attended = run(
+            recipe, dropout=self.dropout if self.training else 0.0, weights=weights, reduce=reduce
+        )
+        return attended.finished(attended.output[:, 0], given.state)

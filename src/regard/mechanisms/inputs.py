@@ -1,0 +1,113 @@
+"""What every mechanism does before it attends: defaults, checks, masks, state."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from regard import masks
+from regard.contract import Mechanism, State
+from regard.errors import DtypeError, ShapeError, StateError
+from regard.masks import Mask
+from regard.types import Shape
+
+
+class Widths(NamedTuple):
+    """Features a position that a mechanism takes; None where any number will do."""
+
+    query: int | None = None
+    key: int | None = None
+    value: int | None = None
+
+
+class Inputs(NamedTuple):
+    """Checked inputs: keys and values as the mechanism's `prepare` made them, all of them."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Mask | None
+    state: State | None
+    step: int  # queries answered before this call
+    shape: Shape
+
+
+def gather(
+    mechanism: Mechanism,
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    *,
+    mask: Mask | Tensor | None,
+    causal: bool,
+    state: State | bool | None,
+    widths: Widths,
+    n_heads: int = 1,
+) -> Inputs:
+    """Resolve defaults and state, check every axis, and zero what nobody may see."""
+    name = type(mechanism).__name__
+    fixed = isinstance(state, State) and not state.growing
+    if fixed and (key is not None or value is not None):
+        raise StateError(f"{name}: a fixed state holds the keys; pass the query alone")
+    if state not in (None, False) and not fixed and not mechanism.traits.keeps_state:
+        raise StateError(f"{name} keeps no growing state; use fix(key, value)")
+    _check(name, "query", query, widths.query, query)
+    old = state.keys if isinstance(state, State) else 0
+    if fixed:
+        new = 0
+    else:
+        alone = key is None
+        key = query if key is None else key
+        value = key if value is None else value
+        _check(name, "key", key, widths.key, query)
+        _check(name, "value", value, widths.value, query)
+        new = key.shape[1]
+        if value.shape[1] != new:
+            raise ShapeError(f"{name}: value: axis key has size {value.shape[1]}, expected {new}")
+    shape = Shape(query.shape[0], n_heads, query.shape[1], old + new)
+    longest = mechanism.traits.longest
+    if longest is not None and shape.keys > longest:
+        raise ShapeError(f"{name}: axis key has size {shape.keys}, expected at most {longest}")
+    whole = None if mask is None and not causal else masks.resolve(mask, causal, shape)
+    step = state.step if isinstance(state, State) else 0
+
+    if fixed:
+        assert isinstance(state, State)
+        after = State(state.key, state.value, growing=False, step=step + shape.queries)
+        return Inputs(query, state.key, state.value, whole, after, step, shape)
+    assert key is not None and value is not None
+    if whole is not None:
+        alive = whole.alive(shape.queries, shape.keys)
+        if alive is not None:
+            same_value = value is key
+            key = masks.clean(key, alive[..., old:])
+            value = key if same_value else masks.clean(value, alive[..., old:])
+            query = key if alone else query
+    keys, values = mechanism.prepare(key, value, start=old)
+    if not isinstance(state, State):
+        started = State(keys, values, growing=True, step=shape.queries) if state else None
+        return Inputs(query, keys, values, whole, started, step, shape)
+    after = state.append(keys, values, shape.queries)
+    return Inputs(query, after.key, after.value, whole, after, step, shape)
+
+
+def _check(name: str, which: str, tensor: Tensor, width: int | None, query: Tensor) -> None:
+    axis = "query" if which == "query" else "key"
+    if tensor.dim() != 3:
+        raise ShapeError(
+            f"{name}: {which} has {tensor.dim()} axes {tuple(tensor.shape)}, expected 3: "
+            f"(batch, {axis}, width)"
+        )
+    if not tensor.is_floating_point():
+        raise DtypeError(f"{name}: {which} is {tensor.dtype}, expected floating point")
+    if tensor.dtype != query.dtype:
+        raise DtypeError(f"{name}: {which} is {tensor.dtype}, expected {query.dtype} as the query")
+    if tensor.shape[0] != query.shape[0]:
+        raise ShapeError(
+            f"{name}: {which}: axis batch has size {tensor.shape[0]}, expected {query.shape[0]}"
+        )
+    if width is not None and tensor.shape[2] != width:
+        raise ShapeError(
+            f"{name}: {which}: axis width has size {tensor.shape[2]}, expected {width}"
+        )

@@ -1,0 +1,230 @@
+"""Multi-head attention: grouped heads, positions, windows, sinks, a key/value cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from regard import masks
+from regard.contract import Attended, Mechanism, State, Traits
+from regard.errors import RegardError, ShapeError
+from regard.kernel.attend import checked_bias, run
+from regard.kernel.reduce import Reducer
+from regard.masks import Mask
+from regard.mechanisms.inputs import Widths, gather
+from regard.mechanisms.positions import Position
+from regard.recipe import Bias, Dot
+from regard.types import Shape, whole
+
+
+class MultiHead(Mechanism):
+    """headᵢ = softmax(Q Wᵢᑫ (K Wᵢᴷ)ᵀ / √dₖ) V Wᵢⱽ, output = concat(heads) Wᴼ.
+
+    Vaswani et al. 2017, "Attention is all you need", section 3.2.2. Grouped and multi-query heads:
+    Ainslie et al. 2023. Sinks: one learned score a head in the denominator. Query-key norm:
+    Henry et al. 2020.
+
+    | here                         | paper         | shape                          |
+    |------------------------------|---------------|--------------------------------|
+    | `to_query`, `to_key`         | Wᑫ, Wᴷ        | width → heads or groups × dₖ   |
+    | `to_value`                   | Wⱽ            | width → groups × dᵥ            |
+    | `to_output`                  | Wᴼ            | heads × dᵥ → width             |
+    | `n_heads`, `head_width`      | h, dₖ         |                                |
+    | `value_width`                | dᵥ            | features a head of the values  |
+
+    Each projection is Xavier-uniform by itself (`nn.MultiheadAttention` draws the stacked three
+    as one matrix, which is narrower), biases 0.
+
+    Args:
+        width: features a position of queries and output.
+        n_heads: how many heads; divides `width` unless `head_width` is given.
+        n_groups: key/value heads, a divisor of `n_heads`; 1 is multi-query, None one a head.
+        head_width: features of a query or key in one head.
+        value_width: features of a value in one head; `head_width` when None.
+        inputs: features of the keys and values that come in; both `width` when None.
+        bias: whether the projections have one.
+        dropout: of the weights, in training.
+        position: `Rotary()`, `Alibi(n_heads)`, `RelativeBias(n_heads)` or None.
+        window: how far before and after its position a query sees, each a number or None.
+        sinks: learn one score a head that takes weight away from every key.
+        norms: modules for queries and keys of one head, such as two `nn.RMSNorm(head_width)`.
+
+    >>> import torch
+    >>> from regard.mechanisms import MultiHead
+    >>> attn = MultiHead(16, 4, n_groups=2)
+    >>> attended = attn(torch.randn(2, 5, 16), causal=True, weights=True)
+    >>> attended.output.shape, attended.weights.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        width: int,
+        n_heads: int,
+        *,
+        n_groups: int | None = None,
+        head_width: int | None = None,
+        value_width: int | None = None,
+        inputs: tuple[int, int] | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        position: Position | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        sinks: bool = False,
+        norms: tuple[nn.Module, nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        if head_width is None and width % n_heads:
+            raise ShapeError(f"MultiHead: width {width} is not a multiple of n_heads {n_heads}")
+        self.n_heads = n_heads
+        self.n_groups = n_heads if n_groups is None else n_groups
+        if n_heads % self.n_groups:
+            raise ShapeError(f"MultiHead: n_groups {n_groups} is not a divisor of {n_heads} heads")
+        self.head_width = width // n_heads if head_width is None else head_width
+        self.value_width = self.head_width if value_width is None else value_width
+        self.widths = Widths(width, *(inputs or (width, width)))
+        self.dropout = dropout
+        key_in, value_in = inputs or (width, width)
+        self.to_query = nn.Linear(width, n_heads * self.head_width, bias=bias)
+        self.to_key = nn.Linear(key_in, self.n_groups * self.head_width, bias=bias)
+        self.to_value = nn.Linear(value_in, self.n_groups * self.value_width, bias=bias)
+        self.to_output = nn.Linear(n_heads * self.value_width, width, bias=bias)
+        for linear in (self.to_query, self.to_key, self.to_value, self.to_output):
+            nn.init.xavier_uniform_(linear.weight)
+            if bias:
+                nn.init.zeros_(linear.bias)
+        self.position = position
+        self.window = None if window is None else masks.window(*window)
+        self.sinks = nn.Parameter(torch.zeros(n_heads)) if sinks else None
+        self.query_norm, self.key_norm = norms or (nn.Identity(), nn.Identity())
+        self.kind = "partial" if sinks else "distribution"
+        self.traits = Traits(order_matters=position is not None or window is not None)
+
+    def prepare(self, key: Tensor, value: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
+        keys = self.to_key(key).unflatten(-1, (self.n_groups, self.head_width)).transpose(1, 2)
+        keys = self.key_norm(keys)  # (batch, group, key, head width)
+        if self.position is not None:
+            keys = self.position.turn(keys, start)
+        values = self.to_value(value).unflatten(-1, (self.n_groups, self.value_width))
+        return keys, values.transpose(1, 2)  # (batch, group, key, value width)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: Tensor | Bias | None = None,
+        causal: bool = False,
+        state: State | bool | None = None,
+        weights: bool = False,
+        reduce: Sequence[Reducer] = (),
+    ) -> Attended:
+        """Attend; see `Mechanism.forward`."""
+        given = gather(
+            self,
+            query,
+            key,
+            value,
+            mask=mask,
+            causal=causal,
+            state=state,
+            widths=self.widths,
+            n_heads=self.n_heads,
+        )
+        queries = self.to_query(given.query).unflatten(-1, (self.n_heads, self.head_width))
+        queries = self.query_norm(queries.transpose(1, 2))  # (batch, head, query, head width)
+        if self.position is not None:
+            queries = self.position.turn(queries, given.shape.keys - given.shape.queries)
+        recipe = Dot(
+            queries,
+            given.key,
+            given.value,
+            mask=masks.both(given.mask, self.window),
+            bias=self._bias(bias, given.shape),
+            scale=self.head_width**-0.5,
+            sink=self.sinks,
+        )
+        attended = run(
+            recipe, dropout=self.dropout if self.training else 0.0, weights=weights, reduce=reduce
+        )
+        output = self.to_output(attended.output.transpose(1, 2).flatten(2))
+        return attended.finished(output, given.state)
+
+    def _bias(self, bias: Tensor | Bias | None, shape: Shape) -> Tensor | Bias | None:
+        own = None if self.position is None else self.position.bias()
+        if bias is None or own is None:
+            return own if bias is None else checked_bias(bias, shape)
+        both = checked_bias(bias, shape)
+        block = whole(shape.queries, shape.keys)
+        return own.block(block) + (both.block(block) if isinstance(both, Bias) else both)
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention) -> MultiHead:
+        """The same attention as an `nn.MultiheadAttention`, with its weights copied.
+
+        Its masks mean the opposite of ours: `masks.from_torch` converts them.
+        """
+        if module.bias_k is not None or module.add_zero_attn:
+            raise RegardError(
+                "MultiHead.from_torch: add_bias_kv and add_zero_attn are not supported"
+            )
+        width, key_in, value_in = module.embed_dim, module.kdim, module.vdim
+        assert key_in is not None and value_in is not None
+        stacked = module.in_proj_weight is not None
+        mine = cls(
+            width,
+            module.num_heads,
+            inputs=(key_in, value_in),
+            bias=module.in_proj_bias is not None,
+            dropout=module.dropout,
+        ).to(module.out_proj.weight.device, module.out_proj.weight.dtype)
+        projections = (mine.to_query, mine.to_key, mine.to_value)
+        separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        with torch.no_grad():
+            for i, linear in enumerate(projections):
+                rows = slice(i * width, (i + 1) * width)
+                linear.weight.copy_(module.in_proj_weight[rows] if stacked else separate[i])
+                if module.in_proj_bias is not None:
+                    linear.bias.copy_(module.in_proj_bias[rows])
+            mine.to_output.weight.copy_(module.out_proj.weight)
+            if module.out_proj.bias is not None:
+                mine.to_output.bias.copy_(module.out_proj.bias)
+        return mine.train(module.training)
+
+    def to_torch(self) -> nn.MultiheadAttention:
+        """The same attention as a batch-first `nn.MultiheadAttention`, where it can say it."""
+        width = self.to_query.in_features
+        plain = self.n_groups == self.n_heads and self.head_width * self.n_heads == width
+        plain = plain and self.value_width == self.head_width and self.position is None
+        plain = plain and self.window is None and self.sinks is None
+        if not plain or not isinstance(self.query_norm, nn.Identity):
+            raise RegardError(
+                "MultiHead.to_torch: nn.MultiheadAttention has no grouped heads, other head "
+                "widths, positions, windows, sinks or norms"
+            )
+        theirs = nn.MultiheadAttention(
+            width,
+            self.n_heads,
+            dropout=self.dropout,
+            bias=self.to_query.bias is not None,
+            kdim=self.to_key.in_features,
+            vdim=self.to_value.in_features,
+            batch_first=True,
+        ).to(self.to_query.weight.device, self.to_query.weight.dtype)
+        projections = (self.to_query, self.to_key, self.to_value)
+        separate = (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)
+        with torch.no_grad():
+            for i, linear in enumerate(projections):
+                rows = slice(i * width, (i + 1) * width)
+                into = separate[i] if theirs.in_proj_weight is None else theirs.in_proj_weight[rows]
+                into.copy_(linear.weight)
+                if theirs.in_proj_bias is not None:
+                    theirs.in_proj_bias[rows].copy_(linear.bias)
+            theirs.out_proj.weight.copy_(self.to_output.weight)
+            if theirs.out_proj.bias is not None:
+                theirs.out_proj.bias.copy_(self.to_output.bias)
+        return theirs.train(self.training)

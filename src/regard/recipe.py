@@ -1,0 +1,381 @@
+"""Recipes: what weights are made from, kept instead of the weights.
+
+A recipe knows its shapes, gives back any block of exact weights, and says how many bytes it
+holds. The family is closed: `Dot`, `Additive`, `Given`.
+
+Half-precision inputs are computed in float32, so weights are never rounded to half precision.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import UnavailableError
+from regard.masks import Mask, clean
+from regard.types import (
+    NEVER,
+    Block,
+    Keys,
+    Kind,
+    LogSumExp,
+    Mixed,
+    Queries,
+    Scores,
+    Shape,
+    Values,
+    Weights,
+    pieces,
+    register_pytree,
+)
+
+_STRIP = 1 << 22  # scores evaluated at once when the full matrix is not asked for
+
+
+class Bias(ABC):
+    """Numbers added to the scores, evaluated block by block."""
+
+    @abstractmethod
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        """The bias of a block; broadcasts over batch and head."""
+
+    @abstractmethod
+    def at(self, batch: int, head: int) -> Bias:
+        """The bias of one example and head."""
+
+    @property
+    @abstractmethod
+    def requires_grad(self) -> bool:
+        """Whether training reaches it."""
+
+
+class Recipe(ABC):
+    """What weights are made from. `weights()` and `mixed()` answer whenever asked."""
+
+    value: Values | None
+
+    @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """Batch, heads, queries, keys."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> Kind:
+        """What the rows sum to."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """The dtype weights come in: float32, or float64 for float64 inputs."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
+
+    @abstractmethod
+    def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
+        """Exact weights, before dropout; of some rows or columns where asked."""
+
+    @abstractmethod
+    def log_weights(self, block: Block) -> Weights:
+        """Logarithms of a block of weights, `NEVER` where a pair may not attend."""
+
+    @abstractmethod
+    def at(self, batch: int, head: int) -> Recipe:
+        """The recipe of one matrix: batch and head of size one."""
+
+    def mixed(self) -> Mixed:
+        """Weights times values, before dropout and output projection."""
+        if self.value is None:
+            raise UnavailableError("recipe.mixed(): this recipe was made without values")
+        value = per_head(self.value, self.shape.heads).to(self.dtype)
+        if torch.is_grad_enabled():
+            return (self.weights() @ value).to(self.value.dtype)
+        strips = [self.weights(rows) @ value for rows in self._strips()]
+        if not strips:
+            return self.value.new_zeros(*self.shape[:3], self.value.shape[-1])
+        return torch.cat(strips, dim=2).to(self.value.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory this recipe keeps alive (a storage shared by two tensors counts once)."""
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for tensor in _tensors(self)
+        }
+        return sum(storages.values())
+
+    def detach(self) -> Self:
+        """The same recipe outside the autograd graph."""
+        held = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return replace(  # type: ignore[type-var]
+            self, **{name: part.detach() for name, part in held.items() if isinstance(part, Tensor)}
+        )
+
+    def _strips(self) -> list[slice]:
+        row = self.shape.batch * self.shape.heads * max(1, self.shape.keys)
+        return list(pieces(self.shape.queries, max(1, _STRIP // max(1, row))))
+
+
+class _Softmaxed(Recipe):
+    """What `Dot` and `Additive` share: scores, a mask, a bias, a softmax over the keys."""
+
+    query: Queries
+    key: Keys
+    mask: Mask | None
+    bias: Tensor | Bias | None
+    lse: LogSumExp | None
+    sink: Float[Tensor, " head"] | None = None
+
+    @abstractmethod
+    def _raw_scores(self, block: Block) -> Scores:
+        """Scores of a block before bias and mask."""
+
+    @property
+    def shape(self) -> Shape:
+        batch, heads, queries, _ = self.query.shape
+        return Shape(batch, heads, queries, self.key.shape[2])
+
+    @property
+    def kind(self) -> Kind:
+        return "distribution" if self.sink is None else "partial"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.promote_types(self.query.dtype, torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        return self.query.device
+
+    def scores(self, block: Block) -> Scores:
+        """Scores of a block, -inf where a pair may not attend."""
+        scores = self._raw_scores(block)
+        added = bias_block(self.bias, block)
+        if added is not None:
+            scores = scores + added.to(self.dtype)
+        allowed = True if self.mask is None else self.mask.block(block, self.device)
+        if isinstance(allowed, bool):
+            return scores if allowed else torch.full_like(scores, -torch.inf)
+        return scores.masked_fill(~allowed, -torch.inf)
+
+    def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
+        _, _, queries, keys = self.shape
+        block = Block(rows or slice(0, queries), slice(0, keys), queries, keys)
+        if columns is None:
+            return softmax(self.scores(block), self._sink())
+        if self.lse is None or torch.is_grad_enabled():
+            return softmax(self.scores(block), self._sink())[..., columns]
+        block = block._replace(columns=columns)
+        logs = self.log_weights(block)
+        return exp(logs).masked_fill(logs <= NEVER, 0.0)
+
+    def log_weights(self, block: Block) -> Weights:
+        lse = self.log_sum_exp(block.rows) if self.lse is None else self.lse[..., block.rows]
+        return (self.scores(block) - lse[..., None].to(self.dtype)).clamp_min(NEVER)
+
+    def log_sum_exp(self, rows: slice | None = None) -> LogSumExp:
+        """Logarithm of each row's denominator; 0 for a row that may attend to nothing."""
+        _, _, queries, keys = self.shape
+        block = Block(rows or slice(0, queries), slice(0, keys), queries, keys)
+        return log_sum_exp(self.scores(block), self._sink())
+
+    def with_lse(self) -> Self:
+        """This recipe with its log-sum-exp filled in, computed in strips of rows."""
+        if self.lse is not None:
+            return self
+        strips = [self.log_sum_exp(rows) for rows in self._strips()]
+        empty = torch.zeros(self.shape[:3], dtype=self.dtype, device=self.device)
+        return replace(self, lse=torch.cat(strips, dim=2) if strips else empty)  # type: ignore[type-var]
+
+    def _seen(self, keys: Tensor) -> Tensor:
+        """Keys with those nobody sees zeroed, so that NaN in padding reaches no gradient."""
+        if self.mask is None or not torch.is_grad_enabled():
+            return keys  # without a gradient the mask alone removes them
+        return clean(keys, self.mask.alive(*self.shape[2:]))
+
+    def _sink(self) -> Tensor | None:
+        return None if self.sink is None else self.sink.to(self.dtype)[None, :, None, None]
+
+    def _at(self, batch: int, head: int) -> dict[str, Any]:
+        """The fields of one matrix."""
+        one, group = slice(batch, batch + 1), head // (self.query.shape[1] // self.key.shape[1])
+        return {
+            "query": self.query[one, head : head + 1],
+            "key": self.key[one, group : group + 1],
+            "value": None if self.value is None else self.value[one, group : group + 1],
+            "mask": None if self.mask is None else self.mask.at(batch, head),
+            "bias": bias_at(self.bias, batch, head),
+            "lse": None if self.lse is None else self.lse[one, head : head + 1],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Dot(_Softmaxed):
+    """Softmax of scaled dot products.
+
+    scores = cap(scale · query · key) + bias, cap(x) = softcap · tanh(x / softcap);
+    weights = exp(scores) / (Σ exp(scores) + exp(sink)), the sum over permitted keys.
+    `lse` is the logarithm of that denominator.
+    """
+
+    query: Queries
+    key: Keys
+    value: Values | None = None
+    mask: Mask | None = None
+    bias: Tensor | Bias | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+    sink: Float[Tensor, " head"] | None = None
+    lse: LogSumExp | None = None
+
+    def _raw_scores(self, block: Block) -> Scores:
+        query = self.query[:, :, block.rows].to(self.dtype) * self.scale
+        key = self._seen(self.key)[:, :, block.columns].to(self.dtype)
+        scores = query @ per_head(key, self.query.shape[1]).mT
+        return scores if self.softcap is None else self.softcap * (scores / self.softcap).tanh()
+
+    def at(self, batch: int, head: int) -> Dot:
+        sink = None if self.sink is None else self.sink[head : head + 1]
+        return Dot(**self._at(batch, head), scale=self.scale, softcap=self.softcap, sink=sink)
+
+
+@dataclass(frozen=True, eq=False)
+class Additive(_Softmaxed):
+    """Softmax of vectorᵀ tanh(query + key): the projections are already made, one head."""
+
+    query: Queries
+    key: Keys
+    vector: Float[Tensor, " width"]
+    value: Values | None = None
+    mask: Mask | None = None
+    bias: Tensor | Bias | None = None
+    lse: LogSumExp | None = None
+
+    def _raw_scores(self, block: Block) -> Scores:
+        query = self.query[:, :, block.rows, None].to(self.dtype)
+        key = self._seen(self.key)[:, :, None, block.columns].to(self.dtype)
+        return (query + key).tanh() @ self.vector.to(self.dtype)
+
+    def at(self, batch: int, head: int) -> Additive:
+        return Additive(**self._at(batch, head), vector=self.vector)
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Recipe):
+    """A matrix somebody else made, held as it is, with the kind its rows are."""
+
+    matrix: Weights
+    value: Values | None = None
+    of: Kind = "distribution"
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(*self.matrix.shape)
+
+    @property
+    def kind(self) -> Kind:
+        return self.of
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.promote_types(self.matrix.dtype, torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrix.device
+
+    def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
+        return self.matrix[:, :, rows or slice(None), columns or slice(None)].to(self.dtype)
+
+    def log_weights(self, block: Block) -> Weights:
+        if self.of in ("signed", "gate"):
+            raise UnavailableError(f"{self.of} weights have no logarithm; this reducer needs one")
+        return self.weights(block.rows, block.columns).log().clamp_min(NEVER)
+
+    def at(self, batch: int, head: int) -> Given:
+        one = slice(batch, batch + 1)
+        group = 0
+        if self.value is not None:
+            group = head // (self.matrix.shape[1] // self.value.shape[1])
+        value = None if self.value is None else self.value[one, group : group + 1]
+        return Given(self.matrix[one, head : head + 1], value, self.of)
+
+
+register_pytree(Dot, static=("scale", "softcap"))
+register_pytree(Additive)
+register_pytree(Given, static=("of",))
+
+
+def softmax(scores: Scores, sink: Tensor | None = None) -> Weights:
+    """Softmax over the keys; zeros, with finite gradients, where a row is all -inf."""
+    keys = scores.shape[-1]
+    if sink is not None:
+        scores = torch.cat([scores, sink.expand(*scores.shape[:-1], 1)], dim=-1)
+    if scores.shape[-1] == 0:
+        return scores
+    dead = scores.detach().amax(-1, keepdim=True) == -torch.inf
+    return scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)[..., :keys]
+
+
+def log_sum_exp(scores: Scores, sink: Tensor | None = None) -> LogSumExp:
+    """Logarithm of each row's denominator; 0 where a row is all -inf."""
+    if sink is not None:
+        scores = torch.cat([scores, sink.expand(*scores.shape[:-1], 1)], dim=-1)
+    if scores.shape[-1] == 0:
+        return scores.sum(-1)
+    peak = scores.detach().amax(-1, keepdim=True)
+    dead = peak == -torch.inf
+    scores = scores.masked_fill(dead, 0.0)
+    total = exp(scores - peak.masked_fill(dead, 0.0)).sum(-1)
+    return (peak[..., 0] + total.log()).masked_fill(dead[..., 0], 0.0)
+
+
+def exp(logs: Tensor, out: Tensor | None = None) -> Tensor:
+    """Exponential that never underflows: where a processor's exp would leave the normal numbers it
+    is up to 250 times slower, and attention is full of such places. At least 1e-38, never 0."""
+    floor = -87.0 if logs.dtype == torch.float32 else -708.0
+    return (
+        logs.clamp_min(floor).exp() if out is None else torch.clamp_min(logs, floor, out=out).exp_()
+    )
+
+
+def per_head(tensor: Tensor, heads: int) -> Tensor:
+    """(batch, group, key, width) to (batch, head, key, width): each group serves its heads."""
+    groups = tensor.shape[1]
+    return tensor if groups == heads else tensor.repeat_interleave(heads // groups, dim=1)
+
+
+def bias_block(bias: Tensor | Bias | None, block: Block) -> Tensor | None:
+    """The bias of a block, whether it is a tensor or a structured part."""
+    if bias is None or isinstance(bias, Bias):
+        return None if bias is None else bias.block(block)
+    rows = slice(None) if bias.shape[2] == 1 else block.rows
+    columns = slice(None) if bias.shape[3] == 1 else block.columns
+    return bias[:, :, rows, columns]
+
+
+def bias_at(bias: Tensor | Bias | None, batch: int, head: int) -> Tensor | Bias | None:
+    """The bias of one example and head."""
+    if bias is None or isinstance(bias, Bias):
+        return None if bias is None else bias.at(batch, head)
+    for axis, index in ((0, batch), (1, head)):
+        if bias.shape[axis] != 1:
+            bias = bias.narrow(axis, index, 1)
+    return bias
+
+
+def _tensors(part: Any) -> Iterator[Tensor]:
+    """Every tensor inside a recipe, its mask and its bias."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, Recipe | Mask | Bias):
+        for field in fields(part):  # type: ignore[arg-type]
+            yield from _tensors(getattr(part, field.name))

@@ -1,0 +1,113 @@
+"""The axis alphabet and the shape aliases that signatures use.
+
+| axis    | meaning                                            |
+|---------|----------------------------------------------------|
+| batch   | independent examples                               |
+| head    | parallel attentions; always present in weights     |
+| group   | key/value heads; divides the number of heads       |
+| query   | positions that look                                |
+| key     | positions that are looked at                       |
+| width   | features a position; `value_width` those of values |
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Queries = Float[Tensor, "batch head query width"]
+Keys = Float[Tensor, "batch group key width"]
+Values = Float[Tensor, "batch group key value_width"]
+Mixed = Float[Tensor, "batch head query value_width"]
+Weights = Float[Tensor, "batch head query key"]
+Scores = Float[Tensor, "batch head query key"]
+LogSumExp = Float[Tensor, "batch head query"]
+Allowed = Bool[Tensor, "batch head query key"]
+Features = Float[Tensor, "batch position width"]
+
+Kind = Literal["distribution", "partial", "signed", "gate"]
+
+#: Log-weight of a forbidden pair: its exponential is 0, and its product with 0 is 0, not NaN.
+NEVER = -1e30
+
+
+class Shape(NamedTuple):
+    """The four sizes of an attention."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+
+
+class Block(NamedTuple):
+    """A rectangle of the query-by-key plane, and the size of the whole plane.
+
+    Queries are aligned with the *last* keys (bottom right), as with a key/value cache:
+    query `i` stands at key position `i + offset`.
+    """
+
+    rows: slice
+    columns: slice
+    queries: int
+    keys: int
+
+    @property
+    def offset(self) -> int:
+        return self.keys - self.queries
+
+    @property
+    def height(self) -> int:
+        return int(self.rows.stop - self.rows.start)
+
+    @property
+    def breadth(self) -> int:
+        return int(self.columns.stop - self.columns.start)
+
+
+def whole(queries: int, keys: int) -> Block:
+    """The block that covers the whole plane."""
+    return Block(slice(0, queries), slice(0, keys), queries, keys)
+
+
+def pieces(length: int, size: int, start: int = 0) -> Iterator[slice]:
+    """Consecutive slices of at most `size` that cover `start` to `length`."""
+    for begin in range(start, length, size):
+        yield slice(begin, min(begin + size, length))
+
+
+def register_pytree(cls: type[Any], static: tuple[str, ...] = ()) -> None:
+    """Make a dataclass a pytree, so that `torch.compile` and `torch.export` take it.
+
+    Fields named in `static` are part of the structure (compared, not traced).
+    """
+    from dataclasses import fields
+
+    from torch.utils import _pytree
+
+    dynamic = [field.name for field in fields(cls) if field.name not in static]
+
+    def flatten(value: Any) -> tuple[list[Any], Any]:
+        return [getattr(value, name) for name in dynamic], tuple(
+            getattr(value, name) for name in static
+        )
+
+    def unflatten(children: Any, context: Any) -> Any:
+        return cls(**dict(zip(dynamic, children)), **dict(zip(static, context)))
+
+    def flatten_with_keys(value: Any) -> tuple[list[Any], Any]:
+        children, context = flatten(value)
+        return [
+            (_pytree.GetAttrKey(name), child) for name, child in zip(dynamic, children)
+        ], context
+
+    _pytree.register_pytree_node(
+        cls,
+        flatten,
+        unflatten,
+        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        flatten_with_keys_fn=flatten_with_keys,
+        to_dumpable_context=list,
+        from_dumpable_context=tuple,
+    )
