@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -36,6 +36,9 @@ from regard.types import (
 )
 
 _STRIP = 1 << 22  # scores evaluated at once when the full matrix is not asked for
+
+_This = TypeVar("_This", bound="Recipe")
+_Soft = TypeVar("_Soft", bound="_Softmaxed")
 
 
 class Bias(ABC):
@@ -112,7 +115,7 @@ class Recipe(ABC):
         }
         return sum(storages.values())
 
-    def detach(self) -> Self:
+    def detach(self: _This) -> _This:
         """The same recipe outside the autograd graph."""
         held = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return replace(  # type: ignore[type-var]
@@ -187,7 +190,7 @@ class _Softmaxed(Recipe):
         block = Block(rows or slice(0, queries), slice(0, keys), queries, keys)
         return log_sum_exp(self.scores(block), self._sink())
 
-    def with_lse(self) -> Self:
+    def with_lse(self: _Soft) -> _Soft:
         """This recipe with its log-sum-exp filled in, computed in strips of rows."""
         if self.lse is not None:
             return self

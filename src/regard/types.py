@@ -59,11 +59,13 @@ class Block(NamedTuple):
 
     @property
     def height(self) -> int:
-        return int(self.rows.stop - self.rows.start)
+        height: int = self.rows.stop - self.rows.start  # int() would freeze a symbolic size
+        return height
 
     @property
     def breadth(self) -> int:
-        return int(self.columns.stop - self.columns.start)
+        breadth: int = self.columns.stop - self.columns.start
+        return breadth
 
 
 def whole(queries: int, keys: int) -> Block:

@@ -118,9 +118,8 @@ def _calls(recipe: Dot, flash: bool) -> list[_Call]:
         return [_Call(everything.rows, everything.columns, None)]
     found = [] if mask is None else parts(mask)
     rest = [part for part in found if not _is_causal(part)]
-    aligned = queries == keys
     alone = bias is None and not sink and all(isinstance(part, Padding) for part in rest)
-    if aligned and alone and len(rest) < len(found) and (not rest or flash):
+    if len(rest) < len(found) and alone and (not rest or flash) and queries == keys:
         together = functools.reduce(both, rest, None)  # only flash takes causal and a mask at once
         added = None if together is None else _added(together, None, everything, recipe)
         return [_Call(everything.rows, everything.columns, added, causal=True)]

@@ -25,7 +25,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -34,6 +34,8 @@ from torch import Tensor
 from regard.errors import UnavailableError
 from regard.recipe import Recipe
 from regard.types import NEVER
+
+_This = TypeVar("_This", bound="Reducer")
 
 
 class Matrix(NamedTuple):
@@ -94,7 +96,7 @@ class Reducer(ABC):
         """
 
     @abstractmethod
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         """Add what another copy of this reducer saw of the same matrix."""
 
     @abstractmethod
@@ -109,14 +111,14 @@ class Reducer(ABC):
         """One answer for a corpus out of many, where adding up makes sense."""
         raise UnavailableError(f"{type(self).__name__}: results do not add up over a corpus")
 
-    def started(self, matrix: Matrix) -> Self:
+    def started(self: _This, matrix: Matrix) -> _This:
         """A copy of this reducer, ready for the tiles of `matrix`."""
         twin = copy.copy(self)
         twin.matrix = matrix
         twin.start(matrix)
         return twin
 
-    def fork(self) -> Self:
+    def fork(self: _This) -> _This:
         """A started copy for a thread that will see other rows of the same matrix."""
         return self.started(self.matrix)
 
@@ -126,7 +128,7 @@ class Sum(Reducer):
 
     total: Tensor
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         self.total = self.total + other.total
 
     def result(self) -> Any:

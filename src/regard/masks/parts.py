@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any
@@ -42,6 +43,21 @@ class Mask(ABC):
                 here = allowed.any(2).expand(-1, -1, keys)
                 found = here if found is None else found | here
         return torch.zeros(1, 1, keys, dtype=torch.bool) if found is None else found
+
+    def awake(self, queries: int, keys: int) -> Bool[Tensor, "batch head query"] | None:
+        """Queries that may attend to some key; None when that is every query."""
+        strips = []
+        for rows in _strips(queries, keys):
+            allowed = self.block(Block(rows, slice(0, keys), queries, keys))
+            if isinstance(allowed, bool):
+                strips.append(torch.full((1, 1, rows.stop - rows.start), allowed and keys > 0))
+            else:
+                strips.append(allowed.any(3).expand(-1, -1, rows.stop - rows.start))
+        if not strips:
+            return None
+        batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))
+        device = next((s.device for s in strips if s.device.type != "cpu"), strips[0].device)
+        return torch.cat([strip.to(device).expand(batch, heads, -1) for strip in strips], dim=2)
 
     def check(self, shape: Shape) -> None:  # noqa: B027  # a band fits every shape
         """Raise a `MaskError` that names the axis when this mask does not fit `shape`."""
@@ -89,6 +105,9 @@ class Padding(Mask):
     def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
         return self.keep[:, None]
 
+    def awake(self, queries: int, keys: int) -> Bool[Tensor, "batch head query"] | None:
+        return self.keep.any(1)[:, None, None].expand(-1, -1, queries)
+
     def check(self, shape: Shape) -> None:
         _fits("padding", self.keep.shape, {"batch": shape.batch, "key": shape.keys}, ("batch",))
 
@@ -104,17 +123,9 @@ class Band(Mask):
     right: int | None
 
     def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
-        # Offsets key − query position over the block run from `least` to `most`.
-        least = block.columns.start - (block.rows.stop - 1 + block.offset)
-        most = block.columns.stop - 1 - (block.rows.start + block.offset)
-        if (self.left is None or least >= -self.left) and (
-            self.right is None or most <= self.right
-        ):
-            return True
-        if self.left is not None and most < -self.left:
-            return False
-        if self.right is not None and least > self.right:
-            return False
+        alike = None if torch.compiler.is_compiling() else self._alike(block)
+        if alike is not None:
+            return alike
         rows = torch.arange(block.rows.start, block.rows.stop, device=device) + block.offset
         offset = (
             torch.arange(block.columns.start, block.columns.stop, device=device) - rows[:, None]
@@ -126,6 +137,17 @@ class Band(Mask):
             allowed = allowed & (offset <= self.right)
         return allowed[None, None]
 
+    def _alike(self, block: Block) -> bool | None:
+        """Whether the whole block is permitted or forbidden; None where it is mixed."""
+        # Offsets key − query position over the block run from `least` to `most`.
+        least = block.columns.start - (block.rows.stop - 1 + block.offset)
+        most = block.columns.stop - 1 - (block.rows.start + block.offset)
+        left = -most if self.left is None else self.left
+        right = most if self.right is None else self.right
+        if (self.left is None or least >= -left) and most <= right:
+            return True
+        return False if most < -left or least > right else None
+
     def columns(self, rows: slice, queries: int, keys: int) -> slice:
         offset = keys - queries
         start = 0 if self.left is None else rows.start + offset - self.left
@@ -133,12 +155,20 @@ class Band(Mask):
         return _clip(start, stop, keys)
 
     def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
-        seen = self.columns(slice(0, queries), queries, keys)
-        if seen.start == 0 and seen.stop == keys:
-            return None
+        if not torch.compiler.is_compiling():
+            seen = self.columns(slice(0, queries), queries, keys)
+            if seen.start == 0 and seen.stop == keys:
+                return None
+        first = 0 if self.left is None else keys - queries - self.left
+        last = keys if self.right is None else keys - 1 + self.right
         position = torch.arange(keys)
-        inside: Tensor = (position >= seen.start) & (position < seen.stop)
+        inside: Tensor = (position >= first) & (position <= last)
         return inside[None, None]
+
+    def awake(self, queries: int, keys: int) -> Bool[Tensor, "batch head query"] | None:
+        # With no more queries than keys every query sees at least its own position.
+        sees_itself = not torch.compiler.is_compiling() and queries <= keys
+        return None if sees_itself else super().awake(queries, keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,8 +242,24 @@ class Both(Mask):
             first, second = self.first.alive(queries, keys), self.second.alive(queries, keys)
             if first is None or second is None:
                 return second if first is None else first
-            return first.to(second.device) & second.to(first.device)
+            device = first.device if second.device.type == "cpu" else second.device
+            return first.to(device) & second.to(device)
         return super().alive(queries, keys)
+
+    def awake(self, queries: int, keys: int) -> Bool[Tensor, "batch head query"] | None:
+        found = parts(self)
+        bands = [part for part in found if isinstance(part, Band)]
+        pads = [part.keep for part in found if isinstance(part, Padding)]
+        if len(bands) != 1 or len(pads) != len(found) - 1:
+            return super().awake(queries, keys)
+        # Padding and one band: count the real keys within each query's range.
+        keep = functools.reduce(torch.logical_and, pads)
+        counts = torch.nn.functional.pad(keep.long().cumsum(1), (1, 0))  # (batch, key + 1)
+        place = torch.arange(queries, device=keep.device) + (keys - queries)
+        left, right = bands[0].left, bands[0].right
+        start = torch.zeros_like(place) if left is None else (place - left).clamp(0, keys)
+        stop = torch.full_like(place, keys) if right is None else (place + right + 1).clamp(0, keys)
+        return (counts[:, stop] > counts[:, start.minimum(stop)])[:, None]
 
     def check(self, shape: Shape) -> None:
         self.first.check(shape)

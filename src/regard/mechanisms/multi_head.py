@@ -152,7 +152,18 @@ class MultiHead(Mechanism):
             recipe, dropout=self.dropout if self.training else 0.0, weights=weights, reduce=reduce
         )
         output = self.to_output(attended.output.transpose(1, 2).flatten(2))
-        return attended.finished(output, given.state)
+        return attended.finished(self._silenced(output, recipe), given.state)
+
+    def _silenced(self, output: Tensor, recipe: Dot) -> Tensor:
+        """The projection's bias must not speak for a query that attends to nothing."""
+        if recipe.shape.keys == 0:
+            return torch.zeros_like(output)
+        if recipe.mask is None or self.to_output.bias is None:
+            return output
+        awake = recipe.mask.awake(recipe.shape.queries, recipe.shape.keys)
+        if awake is None:
+            return output
+        return output.masked_fill(~awake.any(1).to(output.device)[..., None], 0.0)
 
     def _bias(self, bias: Tensor | Bias | None, shape: Shape) -> Tensor | Bias | None:
         own = None if self.position is None else self.position.bias()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,10 +28,10 @@ class HeadMean(Sum):
         assert weights is not None
         self.total[rows, columns].add_(weights)
 
-    def fork(self) -> Self:
+    def fork(self) -> HeadMean:
         return copy.copy(self)  # other rows of the same map: no second map is needed
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         if other.total is not self.total:
             super().merge(other)
 
@@ -58,10 +58,10 @@ class HeadMax(Reducer):
         else:
             torch.maximum(seen, log_weights, out=seen)
 
-    def fork(self) -> Self:
+    def fork(self) -> HeadMax:
         return copy.copy(self)
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         if other.largest is not self.largest:
             self.largest = torch.maximum(self.largest, other.largest)
 

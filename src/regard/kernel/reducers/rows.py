@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -64,7 +64,7 @@ class Support(Reducer):
         self.count[rows] += (log_weights > math.log(self.threshold)).to(weights.dtype).sum(1)
         self.squares[rows] += (weights * weights).sum(1)
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         self.count, self.squares = self.count + other.count, self.squares + other.squares
 
     def result(self) -> Supported:
@@ -132,7 +132,7 @@ class TopK(Reducer):
         best = both.topk(self.k, dim=1)
         self.values[rows], self.found[rows] = best.values, where.gather(1, best.indices)
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         other._settle()
         self._settle()
         self._take(slice(0, self.matrix.queries), other.values, other.found)
@@ -163,7 +163,7 @@ class Rows(Reducer):
             if rows.start <= place < rows.stop:
                 self.total[index, columns] += weights[place - rows.start]
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         self.total = self.total + other.total
 
     def result(self) -> Tensor:
@@ -211,7 +211,7 @@ class Histogram(Reducer):
         place = place.floor().clamp(0, self.bins - 1).long()
         self.total += torch.bincount(place, minlength=self.bins)
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: Any) -> None:
         self.total = self.total + other.total
 
     def result(self) -> Tensor:

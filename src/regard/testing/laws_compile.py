@@ -1,0 +1,76 @@
+"""Laws of compiling and exporting."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard import masks
+from regard.testing.law import law
+from regard.testing.subject import Subject, call, close
+
+
+class _Outputs(nn.Module):
+    """Calls a module and hands out plain tensors, which is what a compiled graph returns."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor
+    ) -> tuple[Tensor, ...]:
+        attended = self.module(query, key, value, mask=masks.padding(keep), weights=True)
+        return attended.output, attended.weights
+
+
+@law(
+    "torch.compile takes it whole, without a graph break, plain and with mask and weights",
+    compiles=True,
+)
+def compiles(subject: Subject) -> None:
+    module = subject.module()
+    query, key, value = subject.inputs()
+    torch.compiler.reset()
+    with torch.no_grad():
+        compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+        for options in ({}, {"causal": True, "weights": True}):
+            got, want = (
+                compiled(query, key, value, **options),
+                call(module, query, key, value, **options),
+            )
+            close(got.output, want.output, 1e-6, f"compiled output with {options}")
+        keep = torch.ones(key.shape[:2], dtype=torch.bool)
+        keep[:, -1] = subject.traits.self_only
+        whole = torch.compile(_Outputs(module), fullgraph=True, backend="aot_eager")
+        for got, want in zip(
+            whole(query, key, value, keep), _Outputs(module)(query, key, value, keep)
+        ):
+            close(got, want, 1e-6, "compiled output with a mask")
+
+
+@law("torch.export takes it with dynamic lengths and returns an Attended", compiles=True)
+def exports(subject: Subject) -> None:
+    module = subject.module()
+    query, key, value = subject.inputs()
+    torch.compiler.reset()
+    longest = min(64, subject.traits.longest or 64)
+    queries = torch.export.Dim("queries", max=longest - 1)
+    keys = queries if subject.traits.self_only else torch.export.Dim("keys", max=longest - 1)
+    lengths = ({1: queries}, {1: keys}, {1: keys})
+    shared = value is key
+    inputs = (query, key.clone(), key.clone() if shared else value)
+    more = subject.inputs(queries=min(9, longest - 1), keys=min(12, longest - 1), seed=6)
+    program = torch.export.export(module, inputs, dynamic_shapes=(*lengths,), strict=False)
+    got, want = program.module()(*more), call(module, *more)
+    close(got.output, want.output, 1e-6, "exported output at other lengths")
+    exported = torch.export.export(
+        _Outputs(module),
+        (*inputs, torch.ones(key.shape[:2], dtype=torch.bool)),
+        dynamic_shapes=(*lengths, {1: keys}),
+        strict=False,
+    )
+    keep = torch.ones(more[1].shape[:2], dtype=torch.bool)
+    keep[:, 0] = subject.traits.self_only
+    for got, want in zip(exported.module()(*more, keep), _Outputs(module)(*more, keep)):
+        close(got, want, 1e-6, "exported output with a mask at other lengths")

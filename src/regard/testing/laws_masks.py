@@ -1,0 +1,144 @@
+"""Laws of masks: padding, causality, rows with nothing to see, empty sequences."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from regard import masks
+from regard.testing.law import law
+from regard.testing.subject import Subject, Unchecked, call, close, largest, weights_of
+
+
+@law("a mask is applied: forbidden pairs have weight exactly 0, permitted rows keep their sums")
+def mask_is_applied(subject: Subject) -> None:
+    query, key, value = subject.inputs()
+    random = torch.Generator().manual_seed(2)
+    allowed = torch.rand(1, 1, query.shape[1], key.shape[1], generator=random) > 0.4
+    allowed[..., 0] = True
+    plain = weights_of(call(subject.module(), query, key, value, weights=True))
+    weights = weights_of(call(subject.module(), query, key, value, mask=allowed, weights=True))
+    leaked = largest(weights.masked_fill(allowed, 0.0))
+    assert leaked == 0.0, f"a forbidden pair has weight {leaked:.3g}"
+    assert largest(plain.masked_fill(allowed, 0.0)) > 0, "weights were 0 without the mask"
+    if subject.kind == "distribution" and not subject.traits.order_matters:
+        close(weights.sum(-1), torch.ones_like(weights[..., 0]), 1e-6, "masked row sums")
+
+
+@law("padding that holds NaN equals deletion, and reaches neither output nor gradients")
+def padding(subject: Subject) -> None:
+    query, key, value = subject.inputs()
+    if subject.traits.self_only:
+        raise Unchecked("the module attends to itself only")
+    keep = torch.ones(key.shape[:2], dtype=torch.bool)
+    gone = [1, key.shape[1] - 1]
+    keep[:, gone] = False
+    left = [place for place in range(key.shape[1]) if place not in gone]
+    module = subject.module()
+    dirty_key, dirty_value = key.clone(), value.clone()
+    dirty_key[:, gone] = dirty_value[:, gone] = torch.nan
+    if value is key:
+        dirty_value = dirty_key
+    mask = masks.padding(keep)
+    dirty = call(module, query, dirty_key, dirty_value, mask=mask, weights=True)
+    assert not dirty.output.isnan().any(), "NaN in padding reached the output"
+    if subject.traits.order_matters:  # deleting would move what is left: other contents instead
+        want = call(module, query, key, value, mask=mask, weights=True)
+        close(dirty.output, want.output, 1e-9, "output with NaN in padding")
+    else:
+        want = call(module, query, key[:, left], value[:, left], weights=True)
+        close(dirty.output, want.output, 1e-9, "output with padding, against deletion")
+        close(weights_of(dirty)[..., left], weights_of(want), 1e-9, "weights, against deletion")
+    assert largest(weights_of(dirty)[..., gone]) == 0.0, "padding has weight"
+    _finite_gradients(module, dirty.output.square().sum(), "NaN in padding")
+
+
+@law("padded places of a sequence that attends to itself may hold NaN")
+def own_padding(subject: Subject) -> None:
+    x = subject.own()
+    keep = torch.ones(x.shape[:2], dtype=torch.bool)
+    keep[:, -2:] = False
+    dirty = x.masked_fill(~keep[..., None], torch.nan)
+    module, mask = subject.module(), masks.padding(keep)
+    got, want = call(module, dirty, mask=mask).output, call(module, x, mask=mask).output
+    close(got[:, :-2], want[:, :-2], 1e-9, "real places of a padded sequence")
+    _finite_gradients(module, got[:, :-2].square().sum(), "NaN in padding")
+
+
+@law("what comes later, a thousand times larger, changes nothing under causal=True")
+def causality(subject: Subject) -> None:
+    subject.takes("causal")
+    x = subject.own()
+    module, now = subject.module(), x.shape[1] // 2
+    loud = x.clone()
+    loud[:, now + 1 :] *= 1e4
+    before = call(module, x, causal=True, weights=True)
+    after = call(module, loud, causal=True, weights=True)
+    close(after.output[:, : now + 1], before.output[:, : now + 1], 1e-9, "output before the change")
+    future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    leaked = largest(weights_of(before).masked_fill(~future, 0.0))
+    assert leaked == 0.0, f"a later key has weight {leaked:.3g}"
+
+
+@law("causal and mask intersect, and unequal lengths are aligned at the end")
+def causal_and_mask(subject: Subject) -> None:
+    subject.takes("causal")
+    if subject.traits.self_only:
+        raise Unchecked("the module attends to itself only")
+    query, key, value = subject.inputs()
+    keep = torch.ones(key.shape[:2], dtype=torch.bool)
+    keep[:, 0] = False
+    options = {"mask": masks.padding(keep), "causal": True, "weights": True}
+    weights = weights_of(call(subject.module(), query, key, value, **options))
+    offset = key.shape[1] - query.shape[1]
+    allowed = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool).tril(offset)
+    allowed = allowed & keep[:1]
+    leaked = largest(weights.masked_fill(allowed, 0.0))
+    assert leaked == 0.0, f"a pair that causal or mask forbids has weight {leaked:.3g}"
+    last = weights_of(call(subject.module(), query, key, value, causal=True, weights=True))[
+        :, :, -1
+    ]
+    free = weights_of(call(subject.module(), query, key, value, weights=True))[:, :, -1]
+    if not subject.traits.order_matters:
+        close(last, free, 1e-9, "the last query, which causal leaves free")
+
+
+@law("a row with no permitted key has weights 0, output 0 and finite gradients")
+def masked_rows(subject: Subject) -> None:
+    query, key, value = subject.inputs()
+    allowed = torch.ones(1, 1, query.shape[1], key.shape[1], dtype=torch.bool)
+    allowed[:, :, 1] = False
+    module = subject.module()
+    query = query.clone().requires_grad_()
+    if subject.traits.self_only:
+        key = value = query
+    attended = call(module, query, key, value, mask=allowed, weights=True)
+    assert not attended.output.isnan().any(), "a row with no permitted key is NaN"
+    assert largest(weights_of(attended)[:, :, 1]) == 0.0, "weights of a forbidden row"
+    dead = largest(attended.output[:, 1])
+    assert dead == 0.0, f"the output of a row with no permitted key is {dead:.3g}, expected 0"
+    _finite_gradients(module, attended.output.square().sum(), "a row with no permitted key")
+    assert query.grad is not None and query.grad.isfinite().all(), "the query's gradient"
+
+
+@law("no queries give an empty output; no keys give output 0")
+def empty(subject: Subject) -> None:
+    module = subject.module()
+    query, key, value = subject.inputs(queries=0)
+    nothing = call(module, query, key, value, weights=True)
+    assert nothing.output.shape[:2] == (subject.sizes.batch, 0), "output for no queries"
+    if subject.traits.self_only:
+        return
+    query, key, value = subject.inputs(keys=0)
+    attended = call(module, query, key, value, weights=True)
+    assert weights_of(attended).shape[-1] == 0, "weights over no keys"
+    assert attended.output.shape[:2] == query.shape[:2], "output over no keys"
+    assert largest(attended.output) == 0.0, "output over no keys is not 0"
+
+
+def _finite_gradients(module: nn.Module, loss: torch.Tensor, cause: str) -> None:
+    if loss.requires_grad:
+        loss.backward()
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            assert parameter.grad.isfinite().all(), f"{cause}: gradient of {name} is not finite"

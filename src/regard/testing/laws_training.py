@@ -1,0 +1,83 @@
+"""Laws of training and of keeping: dropout, gradients, state dicts, copies, no trace."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import pickle
+
+import torch
+
+from regard.testing.law import law
+from regard.testing.subject import Subject, call, close, weights_of
+
+
+@law("returned weights are those before dropout: training and eval give the same")
+def weights_before_dropout(subject: Subject) -> None:
+    inputs = subject.inputs()
+    module = subject.module()
+    in_eval = weights_of(call(module, *inputs, weights=True))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        in_training = weights_of(call(module.train(), *inputs, weights=True))
+    close(in_training, in_eval, 1e-9, "weights in training")
+
+
+@law("gradients of output and weights are right (gradcheck in float64)")
+def gradients(subject: Subject) -> None:
+    small = Subject(subject.build, subject.sizes)
+    query, key, value = small.inputs(queries=3, keys=4)
+    module = small.module()
+    alone = subject.traits.self_only
+
+    def run(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        inputs = (query, query, query) if alone else (query, key, value)
+        attended = call(module, *inputs, weights=True)
+        return attended.output, weights_of(attended)
+
+    leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+    assert torch.autograd.gradcheck(run, leaves, fast_mode=True), "gradcheck"
+    output, weights = run(*leaves)
+    assert output.requires_grad, "the output is not in the graph"
+    reaches = bool(list(module.parameters())) or weights.requires_grad
+    assert reaches, "weights lost their graph"
+
+
+@law("a state dict carries everything to a freshly built module")
+def state_dict(subject: Subject) -> None:
+    inputs = subject.inputs()
+    first, second = subject.module(seed=0), subject.module(seed=7)
+    memory = io.BytesIO()
+    torch.save(first.state_dict(), memory)
+    memory.seek(0)
+    second.load_state_dict(torch.load(memory, weights_only=True))
+    want, got = call(first, *inputs).output, call(second, *inputs).output
+    assert torch.equal(got, want), "the output differs after load_state_dict"
+
+
+@law("deepcopy and pickle give a module with the same output")
+def copies(subject: Subject) -> None:
+    inputs, module = subject.inputs(), subject.module()
+    want = call(module, *inputs).output
+    for name, twin in (
+        ("deepcopy", copy.deepcopy(module)),
+        ("pickle", pickle.loads(pickle.dumps(module))),
+    ):
+        assert torch.equal(call(twin, *inputs).output, want), f"the output differs after {name}"
+
+
+@law("a call in eval mode leaves no trace: same answer twice; randomness, mode, threads as before")
+def leaves_no_trace(subject: Subject) -> None:
+    inputs, module = subject.inputs(), subject.module()
+    before = (torch.get_rng_state(), torch.get_num_threads(), torch.is_grad_enabled())
+    first = call(module, *inputs, weights=True).output
+    with contextlib.suppress(Exception):  # any error will do: what matters is what is left
+        module(inputs[0], torch.zeros(1), "nonsense")
+    assert torch.equal(torch.get_rng_state(), before[0]), "random numbers were drawn"
+    now = (torch.get_num_threads(), torch.is_grad_enabled())
+    assert now == before[1:], f"threads and grad mode are {now}, were {before[1:]}"
+    assert not module.training, "the module went into training mode"
+    assert torch.equal(call(module, *inputs, weights=True).output, first), "the second call differs"

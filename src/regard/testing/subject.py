@@ -1,0 +1,128 @@
+"""What is being checked: a module that is built anew for each law, and inputs that fit it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.contract import Attended, Traits
+from regard.types import Kind
+
+
+class Unchecked(Exception):
+    """A law that cannot be seen on this module, with the reason."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the inputs; widths of key and value default to the query's."""
+
+    width: int = 16
+    key_width: int | None = None
+    value_width: int | None = None
+    batch: int = 2
+    queries: int = 5
+    keys: int = 7
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A module under check."""
+
+    build: Callable[[], nn.Module]
+    sizes: Sizes
+
+    def module(self, dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.Module:
+        """A fresh module in eval mode, its parameters away from special starting values."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.build().to(torch.float64).eval()
+            for parameter in module.parameters():
+                parameter.data.add_(0.1 * torch.randn_like(parameter))
+        return module.to(dtype)
+
+    def inputs(
+        self,
+        dtype: torch.dtype = torch.float64,
+        *,
+        queries: int | None = None,
+        keys: int | None = None,
+        seed: int = 1,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A query, key and value of random numbers; the same tensor thrice for self-attention."""
+        sizes, random = self.sizes, torch.Generator().manual_seed(seed)
+
+        def draw(length: int, width: int) -> Tensor:
+            numbers = torch.randn(sizes.batch, length, width, generator=random, dtype=torch.float64)
+            return numbers.to(dtype)
+
+        query = draw(sizes.queries if queries is None else queries, sizes.width)
+        if self.traits.self_only:
+            return query, query, query
+        length = sizes.keys if keys is None else keys
+        key = draw(length, sizes.key_width or sizes.width)
+        value = draw(length, sizes.value_width) if sizes.value_width else key
+        return query, key, value
+
+    def own(self, dtype: torch.dtype = torch.float64, *, length: int | None = None) -> Tensor:
+        """One sequence that attends to itself."""
+        sizes = self.sizes
+        if (sizes.key_width or sizes.width) != sizes.width or sizes.value_width is not None:
+            raise Unchecked("queries and keys have different widths: no self-attention")
+        return self.inputs(dtype, queries=length)[0]
+
+    @property
+    def traits(self) -> Traits:
+        """What the module declares; for a stranger, the mildest assumption."""
+        traits: Traits = getattr(self.build(), "traits", Traits(keeps_state=False))
+        return traits
+
+    @property
+    def kind(self) -> Kind:
+        kind: Kind = getattr(self.build(), "kind", "distribution")
+        return kind
+
+    def takes(self, argument: str) -> None:
+        """Raise `Unchecked` where the module's forward has no such argument."""
+        taken = inspect.signature(self.build().forward).parameters
+        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+        if argument not in taken and not anything:
+            raise Unchecked(f"forward takes no `{argument}`")
+
+
+def call(module: nn.Module, *inputs: Tensor, **options: Any) -> Attended:
+    """Call a module and make sure that it returned an `Attended`."""
+    attended = module(*inputs, **options)
+    assert isinstance(attended, Attended), (
+        f"forward returned {type(attended).__name__}, expected regard.Attended"
+    )
+    return attended
+
+
+def weights_of(attended: Attended) -> Tensor:
+    """The weights, which must be there because they were asked for."""
+    assert attended.weights is not None, "weights=True was asked and weights is None"
+    return attended.weights
+
+
+def largest(tensor: Tensor) -> float:
+    """The largest absolute value, 0 for an empty tensor."""
+    return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
+
+
+def close(got: Tensor, want: Tensor, tolerance: float, what: str) -> None:
+    """Fail with the largest difference where two tensors are not close."""
+    assert got.shape == want.shape, (
+        f"{what}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+    )
+    got, want = got.detach().double(), want.detach().double()
+    assert not got.isnan().any(), f"{what}: NaN"
+    apart, scale = largest(got - want), max(1.0, largest(want))
+    assert apart <= tolerance * scale, (
+        f"{what}: apart by {apart:.3g}, allowed {tolerance * scale:.3g}"
+    )

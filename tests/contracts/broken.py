@@ -1,0 +1,202 @@
+"""For each law of the contract, a mechanism that breaks it on purpose."""
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from regard.kernel import dense
+from regard.mechanisms import DotProduct, MultiHead
+
+
+class NoHeadAxis(DotProduct):
+    def forward(self, *inputs, **options):
+        attended = super().forward(*inputs, **options)
+        return replace(
+            attended, weights=None if attended.weights is None else attended.weights[:, 0]
+        )
+
+
+class NotNormalised(DotProduct):
+    def forward(self, *inputs, **options):
+        attended = super().forward(*inputs, **options)
+        return replace(attended, weights=attended.weights * 1.1)
+
+
+class WeightsOfAnotherMatrix(DotProduct):
+    def forward(self, *inputs, **options):
+        attended = super().forward(*inputs, **options)
+        return replace(attended, weights=attended.weights.flip(-1))
+
+
+class SlowPathWhenAsked(DotProduct):
+    """What torch's own module does: another path, another answer, when weights are asked."""
+
+    def forward(self, query, key=None, value=None, **options):
+        attended = super().forward(query, key, value, **options)
+        if not options.get("weights"):
+            return attended
+        output, _ = dense.attention(query.double(), key.double(), value.double())
+        return replace(attended, output=output.to(query.dtype))
+
+
+class ReductionsSwapped(DotProduct):
+    def forward(self, *inputs, **options):
+        attended = super().forward(*inputs, **options)
+        return replace(attended, reductions=attended.reductions[::-1])
+
+
+class IgnoresBias(DotProduct):
+    def forward(self, *inputs, bias=None, **options):
+        return super().forward(*inputs, **options)
+
+
+class KnowsPlaces(DotProduct):
+    def forward(self, query, key=None, value=None, **options):
+        ramp = torch.linspace(0, 1, key.shape[1], dtype=key.dtype)[:, None]
+        return super().forward(query, key + ramp, value, **options)
+
+
+class AlwaysFloat32(DotProduct):
+    def forward(self, *inputs, **options):
+        attended = super().forward(*[tensor.float() for tensor in inputs], **options)
+        return replace(attended, output=attended.output.float())
+
+
+class IgnoresMask(DotProduct):
+    def forward(self, *inputs, mask=None, **options):
+        return super().forward(*inputs, **options)
+
+
+class TakesCausalAsHint(DotProduct):
+    """Causal is dropped when a mask is there, a mistake of several libraries."""
+
+    def forward(self, *inputs, mask=None, causal=False, **options):
+        return super().forward(*inputs, mask=mask, causal=causal and mask is None, **options)
+
+
+class IgnoresCausal(DotProduct):
+    def forward(self, *inputs, causal=False, **options):
+        return super().forward(*inputs, **options)
+
+
+class MultipliesPadding(DotProduct):
+    """Zeroes by a product, so that NaN stays NaN."""
+
+    def forward(self, query, key=None, value=None, **options):
+        attended = super().forward(query, key, value, **options)
+        kept = query if value is None else value
+        return replace(attended, output=attended.output + 0.0 * kept.mean(1, keepdim=True))
+
+
+class BiasSpeaksForNobody(MultiHead):
+    def _silenced(self, output, recipe):
+        return output
+
+
+class NeedsSomeKeys(DotProduct):
+    def forward(self, *inputs, **options):
+        attended = super().forward(*inputs, **options)
+        attended.output.amax(1)
+        return attended
+
+
+class WeightsAfterDropout(DotProduct):
+    def forward(self, *inputs, **options):
+        attended = super().forward(*inputs, **options)
+        return replace(
+            attended, weights=nn.functional.dropout(attended.weights, 0.5, self.training)
+        )
+
+
+class DetachedWeights(DotProduct):
+    def forward(self, *inputs, **options):
+        attended = super().forward(*inputs, **options)
+        return replace(attended, weights=attended.weights.detach())
+
+
+class HidesAParameter(MultiHead):
+    def __init__(self):
+        super().__init__(16, 4)
+        self.hidden = [torch.randn(16, 16, dtype=torch.float64)]
+
+    def forward(self, query, *inputs, **options):
+        return super().forward(query @ self.hidden[0].to(query.dtype), *inputs, **options)
+
+
+class CannotBePickled(DotProduct):
+    def __init__(self):
+        super().__init__()
+        self.helper = lambda tensor: tensor
+
+
+class DrawsRandomNumbers(DotProduct):
+    def forward(self, *inputs, **options):
+        torch.rand(1)
+        return super().forward(*inputs, **options)
+
+
+class ForgetsOldKeys(DotProduct):
+    def forward(self, *inputs, state=None, **options):
+        return super().forward(*inputs, state=True if state else None, **options)
+
+
+class ForgetsToFix(DotProduct):
+    def fix(self, key, value=None):
+        state = super().fix(key, value)
+        return replace(state, key=state.key * 1.01)
+
+
+class LooksAtNumbers(DotProduct):
+    """A branch on data cannot be compiled or exported."""
+
+    def forward(self, query, *inputs, **options):
+        if float(query.sum()) > 1e9:
+            query = query * 2
+        return super().forward(query, *inputs, **options)
+
+
+class FreezesLengths(DotProduct):
+    def forward(self, query, *inputs, **options):
+        return super().forward(
+            query[:, : int(query.shape[1])] + torch.zeros(5, 1), *inputs, **options
+        )
+
+
+class BareErrors(DotProduct):
+    def forward(self, *inputs, **options):
+        try:
+            return super().forward(*inputs, **options)
+        except Exception:
+            raise ValueError("invalid input") from None
+
+
+BROKEN = {
+    "shapes": NoHeadAxis,
+    "row_sums": NotNormalised,
+    "weights_times_values": WeightsOfAnotherMatrix,
+    "asking_changes_nothing": SlowPathWhenAsked,
+    "reductions": ReductionsSwapped,
+    "bias": IgnoresBias,
+    "key_permutation": KnowsPlaces,
+    "dtypes": AlwaysFloat32,
+    "mask_is_applied": IgnoresMask,
+    "padding": MultipliesPadding,
+    "own_padding": MultipliesPadding,
+    "causality": IgnoresCausal,
+    "causal_and_mask": TakesCausalAsHint,
+    "masked_rows": lambda: BiasSpeaksForNobody(16, 4),
+    "empty": NeedsSomeKeys,
+    "weights_before_dropout": WeightsAfterDropout,
+    "gradients": DetachedWeights,
+    "state_dict": HidesAParameter,
+    "copies": CannotBePickled,
+    "leaves_no_trace": DrawsRandomNumbers,
+    "step_by_step": ForgetsOldKeys,
+    "fixed_state": ForgetsToFix,
+    "compiles": LooksAtNumbers,
+    "exports": FreezesLengths,
+    "wrong_shapes": BareErrors,
+    "wrong_masks": BareErrors,
+    "wrong_dtypes": BareErrors,
+}

@@ -1,0 +1,55 @@
+"""Every mechanism, built in each of its forms. A class without an entry here fails the suite."""
+
+from torch import nn
+
+from regard.mechanisms import (
+    Additive,
+    Alibi,
+    ConcatScore,
+    Decomposable,
+    DotProduct,
+    GeneralScore,
+    LocalMonotonic,
+    LocalPredictive,
+    LocationScore,
+    Luong,
+    MultiHead,
+    RelativeBias,
+    Rotary,
+)
+
+
+def _normed() -> MultiHead:
+    return MultiHead(16, 4, norms=(nn.RMSNorm(4), nn.RMSNorm(4)), sinks=True)
+
+
+#: name -> (build, sizes)
+MEMBERS = {
+    "dot_product": (DotProduct, {}),
+    "dot_product_plain": (lambda: DotProduct(scale=1.0, dropout=0.5), {}),
+    "multi_head": (lambda: MultiHead(16, 4, dropout=0.5), {}),
+    "multi_head_grouped": (lambda: MultiHead(16, 4, n_groups=2, value_width=3), {}),
+    "multi_head_multi_query": (lambda: MultiHead(16, 4, n_groups=1, bias=False), {}),
+    "multi_head_inputs": (
+        lambda: MultiHead(16, 2, inputs=(6, 10), head_width=5),
+        {"key_width": 6, "value_width": 10},
+    ),
+    "multi_head_rotary": (lambda: MultiHead(16, 4, position=Rotary()), {}),
+    "multi_head_alibi": (lambda: MultiHead(16, 4, position=Alibi(4)), {}),
+    "multi_head_relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, 3)), {}),
+    "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
+    "multi_head_sinks_norms": (_normed, {}),
+    "multi_head_everything": (
+        lambda: MultiHead(16, 4, n_groups=2, position=Rotary(), window=(4, 4), sinks=True),
+        {},
+    ),
+    "additive": (lambda: Additive(16, 6, width=8, dropout=0.5), {"key_width": 6}),
+    "additive_self": (lambda: Additive(16, 16, width=8), {}),
+    "luong_dot": (Luong, {}),
+    "luong_general": (lambda: Luong(GeneralScore(16, 6), dropout=0.5), {"key_width": 6}),
+    "luong_concat": (lambda: Luong(ConcatScore(16, 16, width=8)), {}),
+    "luong_location": (lambda: Luong(LocationScore(16, longest=12)), {}),
+    "luong_local_m": (lambda: Luong(window=LocalMonotonic(2)), {}),
+    "luong_local_p": (lambda: Luong(GeneralScore(16, 16), window=LocalPredictive(16, 4)), {}),
+    "decomposable": (lambda: Decomposable(nn.Linear(16, 8)), {}),
+}

@@ -1,0 +1,31 @@
+"""Every mechanism of the library under every law of the contract."""
+
+import importlib
+import pkgutil
+
+import pytest
+from members import MEMBERS
+
+import regard.mechanisms
+from regard import Mechanism
+from regard.testing import mechanism_checks
+
+
+def _params():
+    for member, (build, sizes) in MEMBERS.items():
+        for check in mechanism_checks(build, **sizes):
+            marks = [pytest.mark.compiled] if check.law.compiles else []
+            yield pytest.param(check, id=f"{member}-{check.name}", marks=marks)
+
+
+@pytest.mark.parametrize("check", list(_params()))
+def test_law(check):
+    check()
+
+
+def test_every_mechanism_is_a_member():
+    for module in pkgutil.iter_modules(regard.mechanisms.__path__):
+        importlib.import_module(f"regard.mechanisms.{module.name}")
+    found = {cls for cls in Mechanism.__subclasses__() if cls.__module__.startswith("regard.")}
+    covered = {type(build()) for build, _ in MEMBERS.values()}
+    assert found == covered

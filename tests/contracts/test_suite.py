@@ -1,0 +1,81 @@
+"""The suite itself: each law can fail, and says what it did not check."""
+
+import pytest
+import torch
+from broken import BROKEN
+from torch import nn
+
+from regard import Attended, RegardError
+from regard.mechanisms import DotProduct
+from regard.testing import ContractError, check_mechanism, mechanism_checks
+from regard.testing.law import LAWS
+
+
+def _params():
+    for name, law in LAWS.items():
+        yield pytest.param(name, marks=[pytest.mark.compiled] if law.compiles else [])
+
+
+def test_every_law_has_a_broken_mechanism():
+    assert set(BROKEN) == set(LAWS)
+
+
+@pytest.mark.parametrize("name", list(_params()))
+def test_a_broken_mechanism_is_caught(name):
+    (check,) = [check for check in mechanism_checks(BROKEN[name]) if check.name == name]
+    with pytest.raises(ContractError, match=name):
+        check()
+
+
+@pytest.mark.parametrize("name", list(_params()))
+def test_a_sound_mechanism_passes(name):
+    (check,) = [check for check in mechanism_checks(DotProduct) if check.name == name]
+    assert check() is None
+
+
+class Stranger(nn.Module):
+    """Somebody else's attention: it returns an Attended and promises nothing more."""
+
+    def forward(self, query, key, value, *, mask=None, weights=False):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        made = scores.softmax(-1)[:, None]
+        return Attended(made[:, 0] @ value, made if weights else None)
+
+
+def test_a_stranger_is_told_what_was_not_checked_and_what_is_broken():
+    checks = {check.name: check for check in mechanism_checks(Stranger)}
+    assert checks["shapes"]() is None
+    assert checks["row_sums"]() is None
+    assert "reduce" in checks["reductions"]()
+    assert "state" in checks["step_by_step"]()
+    assert "recipe" in checks["weights_times_values"]()
+    with pytest.raises(ContractError, match="forbidden pair has weight"):
+        checks["mask_is_applied"]()
+
+
+def test_all_broken_laws_are_listed_at_once():
+    with pytest.raises(ContractError) as caught:
+        check_mechanism(Stranger, without=["compiles", "exports"])
+    text = str(caught.value)
+    assert "mask_is_applied" in text
+    assert "wrong_masks" in text
+
+
+def test_report_reads_like_a_report():
+    report = check_mechanism(DotProduct, without=["compiles", "exports"])
+    assert str(report).startswith(f"{len(report.passed)} laws hold: ")
+    assert report.unchecked == {}
+
+
+def test_an_unknown_law_is_refused():
+    with pytest.raises(RegardError, match="no such law"):
+        check_mechanism(DotProduct, without=["gravity"])
+
+
+@pytest.mark.compiled
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, in its compiler
+def test_inductor_agrees_with_eager():
+    module, x = DotProduct(), torch.randn(2, 6, 8)
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True)
+    torch.testing.assert_close(compiled(x, causal=True).output, module(x, causal=True).output)
