@@ -50,6 +50,10 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
     if recipe.value is None:
         raise ValueError("fused.attention needs values")
     query, key, value = recipe.query, recipe.key, recipe.value
+    flash = _flash_serves(recipe, dropout)
+    if flash and _plain(recipe):
+        output, lse = _flash(query, key, value, 0.0, False, attn_mask=None, scale=recipe.scale)
+        return output, lse
     batch, heads, queries, keys = recipe.shape
     if 0 in recipe.shape:
         nothing = query.new_zeros(batch, heads, queries, value.shape[-1])
@@ -61,7 +65,6 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
     if recipe.sink is not None:
         query, key, value = _with_sink(query, key, value, recipe.sink, recipe.scale)
 
-    flash = _flash_serves(recipe, dropout)
     if flash:
         query, key, value = _same_width(query, key, value)
     outputs, sums = [], []
@@ -89,6 +92,16 @@ def _flash_serves(recipe: Dot, dropout: float) -> bool:
     trained = recipe.bias is not None and recipe.bias.requires_grad and torch.is_grad_enabled()
     enabled = torch.compiler.is_compiling() or torch.backends.cuda.flash_sdp_enabled()
     return recipe.device.type == "cpu" and not dropout and not trained and enabled
+
+
+def _plain(recipe: Dot) -> bool:
+    """Whether flash takes the tensors as they are, which is the case that must cost nothing."""
+    query, key, value = recipe.query, recipe.key, recipe.value
+    if recipe.mask is not None or recipe.bias is not None or recipe.sink is not None:
+        return False
+    if value is None or 0 in query.shape or key.shape[2] == 0 or query.shape[3] != value.shape[3]:
+        return False
+    return query.stride(3) == key.stride(3) == value.stride(3) == 1
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, call: _Call, scale: float, dropout: float) -> Tensor:

@@ -63,7 +63,8 @@ class Reducer(ABC):
 
     Class attributes say what the engine must do: `across_heads` feeds the tiles of every head of
     an example into one reducer; `needs_weights` or `needs_log_weights` False means that the other
-    one is enough, and spares making it (None may come in its place).
+    one is enough, and spares making it (None may come in its place); `whole_rows` asks for tiles
+    that span all columns a row may attend to.
     `differentiable=True` makes the answer part of the autograd graph, at the price of the full
     matrix; otherwise answers are detached.
     """
@@ -71,6 +72,7 @@ class Reducer(ABC):
     across_heads: bool = False
     needs_weights: bool = True
     needs_log_weights: bool = True
+    whole_rows: bool = False
     differentiable: bool = False
     matrix: Matrix  #: set by `started`
 
@@ -94,6 +96,16 @@ class Reducer(ABC):
         Where a pair may not attend, weights are 0 and log-weights a huge negative number, so
         that their product is 0. Blocks in which nothing may attend are not shown.
         """
+
+    def last_tile(
+        self,
+        rows: slice,
+        columns: slice,
+        log_weights: Float[Tensor, "row column"] | None,
+        weights: Float[Tensor, "row column"] | None,
+    ) -> None:
+        """The same as `tile`, but nobody looks at the tensors afterwards: they may be spoilt."""
+        self.tile(rows, columns, log_weights, weights)
 
     @abstractmethod
     def merge(self, other: Any) -> None:

@@ -21,19 +21,18 @@ class Entropy(Sum):
 
     def start(self, matrix: Matrix) -> None:
         self.total = matrix.zeros(matrix.queries)
-        self.product: Tensor | None = None
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None and log_weights is not None
-        if torch.is_grad_enabled():
-            self.product = weights * log_weights
-        else:  # half a megabyte a tile: memory is reused, because getting it costs more
-            if self.product is None or self.product.shape != weights.shape:
-                self.product = torch.empty_like(weights)
-            torch.mul(weights, log_weights, out=self.product)
-        self.total[rows].sub_(self.product.sum(1))
+        self.total[rows].sub_((weights * log_weights).sum(1))
+
+    def last_tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None and log_weights is not None
+        self.total[rows].sub_(log_weights.mul_(weights).sum(1))
 
 
 class Supported(NamedTuple):
@@ -87,6 +86,7 @@ class TopK(Reducer):
     """
 
     needs_weights = False
+    whole_rows = True
 
     def __init__(self, k: int, *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
@@ -99,29 +99,13 @@ class TopK(Reducer):
             raise RegardError(f"TopK: k={self.k}, but there are only {matrix.keys} keys")
         self.values = matrix.full(matrix.queries, self.k)
         self.found = torch.zeros(matrix.queries, self.k, dtype=torch.long, device=matrix.device)
-        self.band = matrix.zeros(0, matrix.keys)  # the rows being walked, until complete
-        self.rows = self.columns = slice(0, 0)
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert log_weights is not None
-        if rows != self.rows or columns.start != self.columns.stop:
-            self._settle()
-            if self.band.shape[0] < rows.stop - rows.start or torch.is_grad_enabled():
-                self.band = log_weights.new_empty(rows.stop - rows.start, self.matrix.keys)
-            self.rows, self.columns = rows, slice(columns.start, columns.start)
-        self.band[: rows.stop - rows.start, columns] = log_weights
-        self.columns = slice(self.columns.start, columns.stop)
-
-    def _settle(self) -> None:
-        """Take the strongest entries of the rows walked so far into the answer."""
-        if self.columns.start == self.columns.stop:
-            return
-        band = self.band[: self.rows.stop - self.rows.start, self.columns]
-        values, places = _strongest(band, self.k)
-        self._take(self.rows, values, places + self.columns.start)
-        self.rows = self.columns = slice(0, 0)
+        values, places = _strongest(log_weights, self.k)
+        self._take(rows, values, places + columns.start)
 
     def _take(self, rows: slice, values: Tensor, places: Tensor) -> None:
         if values.shape[1] == self.k and bool((self.values[rows, 0] <= NEVER).all()):
@@ -133,12 +117,9 @@ class TopK(Reducer):
         self.values[rows], self.found[rows] = best.values, where.gather(1, best.indices)
 
     def merge(self, other: Any) -> None:
-        other._settle()
-        self._settle()
         self._take(slice(0, self.matrix.queries), other.values, other.found)
 
     def result(self) -> Top:
-        self._settle()
         return Top(_weights(self.values), self.found.masked_fill(self.values <= NEVER / 2, 0))
 
 

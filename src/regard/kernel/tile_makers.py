@@ -1,0 +1,222 @@
+"""Makes tiles of log-weights and weights out of a recipe.
+
+For a dot product one matrix product gives a tile of log-weights, because −log-sum-exp rides in
+one more column of the query against ones in the key; the scale rides on the key.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.masks import clean
+from regard.masks.parts import Band, Mask
+from regard.recipe import Bias, Dot, Recipe, bias_at, bias_block, exp
+from regard.types import NEVER, Block, pieces
+
+Tile = tuple[Tensor | None, Tensor | None]  # log-weights and weights
+
+
+class Needs(NamedTuple):
+    """What the reducers of a walk look at; without log-weights, weights take their memory."""
+
+    logs: bool
+    weights: bool
+
+
+def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
+    """The fastest maker that serves this recipe."""
+    return DotTileMaker(recipe, size) if isinstance(recipe, Dot) else TileMaker(recipe, size)
+
+
+class TileMaker:
+    """Tiles of any recipe, by its own formula."""
+
+    def __init__(self, recipe: Recipe, size: tuple[int, int]) -> None:
+        self.recipe = recipe
+        self.rows, self.breadth = size
+        self._buffers = threading.local()
+
+    def prepare(self, batch: int, heads: range) -> Any:
+        """What the tiles of these heads of an example share."""
+        return [self.recipe.at(batch, head) for head in heads]
+
+    def queries(self, prepared: Any, rows: slice) -> Any:
+        """What the tiles of a block of rows share."""
+        return None
+
+    def columns(self, rows: slice) -> Iterator[slice]:
+        """Blocks of columns in which these rows may attend to something."""
+        _, _, queries, keys = self.recipe.shape
+        seen = slice(0, keys)
+        mask = getattr(self.recipe, "mask", None)
+        if mask is not None:
+            seen = mask.columns(rows, queries, keys)
+        return pieces(seen.stop, self.breadth, seen.start)
+
+    def tile(
+        self, prepared: Any, queries: Any, place: int, rows: slice, columns: slice, needs: Needs
+    ) -> Tile | None:
+        """The tile of the head at `place`, or None where nothing may attend."""
+        block = Block(rows, columns, *self.recipe.shape[2:])
+        logs: Tensor = prepared[place].log_weights(block)[0, 0]
+        if not needs.weights:
+            return logs, None
+        return logs, exp(logs).masked_fill_(logs <= NEVER / 2, 0.0)
+
+    def buffer(self, name: str, *shape: int) -> Tensor:
+        """A block of memory of this thread, reused, because getting it costs more than a tile."""
+        held: dict[Any, Tensor] = self._buffers.__dict__
+        view = held.get((name, shape))
+        if view is None:  # the first block of rows is the highest: what fits it fits the others
+            size, dtype = math.prod(shape), self.recipe.dtype
+            if name not in held or held[name].numel() < size:
+                room = max(size, shape[-2] * self.breadth) if shape[-1] <= self.breadth else size
+                held[name] = torch.empty(room, dtype=dtype, device=self.recipe.device)
+            view = held[name, shape] = held[name][:size].view(shape)
+        return view
+
+
+class Prepared(NamedTuple):
+    """What the dot-product tiles of some heads of one example are made from."""
+
+    queries: Tensor  # (head, query, width)
+    minus_lse: Tensor  # (head, query, 1)
+    keys: list[Tensor]  # (width + 1, key) for each head, ones in the last row
+    masks: list[Mask | None]
+    biases: list[Tensor | Bias | None]
+    deep: bool  # whether a score may be so far out that exp would under- or overflow
+
+
+class Permit(NamedTuple):
+    """A block of a mask as numbers: to add to log-weights, to multiply weights with."""
+
+    logs: Tensor
+    weights: Tensor
+
+
+class DotTileMaker(TileMaker):
+    """Tiles of a dot-product recipe: one product gives log-weights."""
+
+    recipe: Dot
+
+    def __init__(self, recipe: Dot, size: tuple[int, int]) -> None:
+        super().__init__(recipe.with_lse(), size)
+        self.alive = None if recipe.mask is None else recipe.mask.alive(*recipe.shape[2:])
+        self.bands: dict[tuple[int, int, int], Permit] = {}
+
+    def prepare(self, batch: int, heads: range) -> Prepared:
+        recipe, which = self.recipe, slice(heads[0], heads[-1] + 1)
+        share = recipe.query.shape[1] // recipe.key.shape[1]
+        first, last = heads[0] // share, heads[-1] // share
+        key = recipe.key[batch : batch + 1, first : last + 1].to(recipe.dtype)
+        if self.alive is not None:  # NaN in padding must not reach a product
+            one = slice(batch, batch + 1) if self.alive.shape[0] > 1 else slice(None)
+            key = clean(key, self.alive[one].any(1, keepdim=True))
+        keys = F.pad(key[0] * recipe.scale, (0, 1), value=1.0).mT  # (group, width + 1, key)
+        assert recipe.lse is not None
+        lse = recipe.lse[batch, which, :, None].to(recipe.dtype)
+        queries = recipe.query[batch, which]
+        return Prepared(
+            queries,
+            -lse,
+            [keys[head // share - first] for head in heads],
+            [None if recipe.mask is None else recipe.mask.at(batch, head) for head in heads],
+            [bias_at(recipe.bias, batch, head) for head in heads],
+            recipe.softcap is not None or _far_out(queries, keys, lse),
+        )
+
+    def queries(self, prepared: Prepared, rows: slice) -> Tensor:
+        """Queries with −log-sum-exp in one more column, (head, row, width + 1)."""
+        query, minus = prepared.queries[:, rows], prepared.minus_lse[:, rows]
+        heads, height, width = query.shape
+        out = self.buffer("queries", heads, height, width + 1)
+        return torch.cat([query.to(out.dtype), minus], dim=-1, out=out)
+
+    def tile(
+        self,
+        prepared: Prepared,
+        queries: Tensor,
+        place: int,
+        rows: slice,
+        columns: slice,
+        needs: Needs,
+    ) -> Tile | None:
+        mask, bias = prepared.masks[place], prepared.biases[place]
+        block = Block(rows, columns, *self.recipe.shape[2:])
+        permit = None if mask is None else self._permit(mask, block)
+        if permit is False:
+            return None
+        logs = self.buffer("logs", block.height, block.breadth)
+        key = prepared.keys[place][:, columns]
+        if self.recipe.softcap is None:
+            torch.mm(queries[place], key, out=logs)
+        else:
+            torch.mm(queries[place, :, :-1], key[:-1], out=logs)
+            logs.div_(self.recipe.softcap).tanh_().mul_(self.recipe.softcap)
+            logs.add_(queries[place, :, -1:])
+        added = bias_block(bias, block)
+        if added is not None:
+            logs.add_(added[0, 0].to(logs.dtype)).clamp_min_(NEVER)
+        out = self.buffer("weights", block.height, block.breadth) if needs.logs else logs
+        if prepared.deep or added is not None:
+            weights = _careful(logs, permit, needs, out)
+        else:
+            weights = _quick(logs, permit, needs, out)
+        return (logs if needs.logs else None), weights
+
+    def _permit(self, mask: Mask, block: Block) -> Permit | Literal[False] | None:
+        """How to forbid pairs of a block: None where all may attend, False where none may."""
+        place = (block.columns.start - block.rows.start, block.height, block.breadth)
+        band = isinstance(mask, Band)
+        if band and place in self.bands:
+            return self.bands[place]
+        allowed = mask.block(block, self.recipe.device)
+        if isinstance(allowed, bool):
+            return None if allowed else False
+        keep = allowed[0, 0].to(self.recipe.dtype)
+        total = 1.0 if band else float(keep.sum())
+        if not band and total in (0, keep.numel()):
+            return None if total else False
+        permit = Permit((1.0 - keep).mul_(NEVER), keep)
+        if band:  # a band looks the same all along the diagonal
+            self.bands[place] = permit
+        return permit
+
+
+def _quick(logs: Tensor, permit: Permit | None, needs: Needs, out: Tensor) -> Tensor | None:
+    """Weights where no exponential can leave the normal numbers, forbidden pairs included."""
+    weights = torch.exp(logs, out=out) if needs.weights else None
+    if permit is not None:
+        if weights is not None:
+            weights.mul_(permit.weights)
+        if needs.logs:
+            logs.add_(permit.logs)
+    return weights
+
+
+def _careful(logs: Tensor, permit: Permit | None, needs: Needs, out: Tensor) -> Tensor | None:
+    """Weights where a score may be anything: forbid first, and never let exp underflow."""
+    if permit is not None:
+        logs.add_(permit.logs)
+    if not needs.weights:
+        return None
+    gone = logs <= NEVER / 2
+    return exp(logs, out=out).masked_fill_(gone, 0.0)
+
+
+def _far_out(queries: Tensor, keys: Tensor, lse: Tensor) -> bool:
+    """Whether |log-weight| may pass 80; Cauchy and Schwarz bound each score by the norms.
+
+    Beyond 87 an exponential leaves float32, and on the way there it is up to 250 times slower.
+    """
+    if not queries.numel() or not keys.numel():
+        return False
+    norms = queries.to(keys.dtype).norm(dim=-1).max() * keys[..., :-1, :].norm(dim=-2).max()
+    return not float(norms + lse.abs().max()) < 80.0
