@@ -19,6 +19,7 @@ from regard.kernel.reducers import (
     TopK,
     Weights,
 )
+from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
 
 __version__ = "0.1.0"
@@ -43,4 +44,5 @@ __all__ = [
     "Weights",
     "attend",
     "masks",
+    "reduce",
 ]

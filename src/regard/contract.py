@@ -36,6 +36,18 @@ class Attended:
     recipe: Recipe | None = None
     reductions: tuple[Any, ...] = ()
 
+    def __repr__(self) -> str:
+        parts = [f"output={tuple(self.output.shape)}"]
+        if self.weights is not None:
+            parts.append(f"weights={tuple(self.weights.shape)}")
+        if self.recipe is not None:
+            parts.append(f"recipe={type(self.recipe).__name__}, {self.recipe.nbytes:,} bytes")
+        if self.state is not None:
+            parts.append(f"state of {self.state.keys} keys")
+        if self.reductions:
+            parts.append(f"{len(self.reductions)} reductions")
+        return f"Attended({'; '.join(parts)})"
+
     def finished(self, output: Tensor, state: State | None) -> Attended:
         """The same attention with the mechanism's own output and state in place."""
         return Attended(output, self.weights, state, self.recipe, self.reductions)
@@ -84,7 +96,7 @@ class Traits(NamedTuple):
 
 
 class Mechanism(nn.Module, ABC):
-    """An attention mechanism. See the architecture page for the promises behind each argument."""
+    """An attention mechanism. The contract page has the promises behind each argument."""
 
     kind: Kind = "distribution"
     traits: Traits = Traits()

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import UnavailableError
+from regard.errors import ShapeError, UnavailableError
 from regard.masks import Mask, clean
 from regard.types import (
     NEVER,
@@ -96,15 +96,20 @@ class Recipe(ABC):
 
     def mixed(self) -> Mixed:
         """Weights times values, before dropout and output projection."""
+        if torch.is_grad_enabled():
+            return self.mix(self.weights())
+        strips = [self.mix(self.weights(rows)) for rows in self._strips()]
+        return torch.cat(strips, dim=2) if strips else self.mix(self.weights())
+
+    def mix(self, weights: Weights) -> Mixed:
+        """Some weights (after dropout, of some rows) times the values."""
+        value = self._values()
+        return (weights @ per_head(value, self.shape.heads).to(weights.dtype)).to(value.dtype)
+
+    def _values(self) -> Values:
         if self.value is None:
             raise UnavailableError("recipe.mixed(): this recipe was made without values")
-        value = per_head(self.value, self.shape.heads).to(self.dtype)
-        if torch.is_grad_enabled():
-            return (self.weights() @ value).to(self.value.dtype)
-        strips = [self.weights(rows) @ value for rows in self._strips()]
-        if not strips:
-            return self.value.new_zeros(*self.shape[:3], self.value.shape[-1])
-        return torch.cat(strips, dim=2).to(self.value.dtype)
+        return self.value
 
     @property
     def nbytes(self) -> int:
@@ -117,10 +122,8 @@ class Recipe(ABC):
 
     def detach(self: _This) -> _This:
         """The same recipe outside the autograd graph."""
-        held = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return replace(  # type: ignore[type-var]
-            self, **{name: part.detach() for name, part in held.items() if isinstance(part, Tensor)}
-        )
+        detached: _This = _detached(self)
+        return detached
 
     def _strips(self) -> list[slice]:
         row = self.shape.batch * self.shape.heads * max(1, self.shape.keys)
@@ -171,23 +174,25 @@ class _Softmaxed(Recipe):
 
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         _, _, queries, keys = self.shape
-        block = Block(rows or slice(0, queries), slice(0, keys), queries, keys)
-        if columns is None:
-            return softmax(self.scores(block), self._sink())
-        if self.lse is None or torch.is_grad_enabled():
-            return softmax(self.scores(block), self._sink())[..., columns]
-        block = block._replace(columns=columns)
+        block = Block(_range(rows, queries), slice(0, keys), queries, keys)
+        if columns is None or self.lse is None or torch.is_grad_enabled():
+            made = softmax(self.scores(block), self._sink())
+            return made if columns is None else made[..., columns]
+        block = block._replace(columns=_range(columns, keys))
         logs = self.log_weights(block)
         return exp(logs).masked_fill(logs <= NEVER, 0.0)
 
     def log_weights(self, block: Block) -> Weights:
-        lse = self.log_sum_exp(block.rows) if self.lse is None else self.lse[..., block.rows]
-        return (self.scores(block) - lse[..., None].to(self.dtype)).clamp_min(NEVER)
+        if self.lse is None or torch.is_grad_enabled():  # a kept one carries no gradient
+            lse = self.log_sum_exp(block.rows)
+        else:
+            lse = self.lse[..., block.rows].to(self.dtype)
+        return (self.scores(block) - lse[..., None]).clamp_min(NEVER)
 
     def log_sum_exp(self, rows: slice | None = None) -> LogSumExp:
         """Logarithm of each row's denominator; 0 for a row that may attend to nothing."""
         _, _, queries, keys = self.shape
-        block = Block(rows or slice(0, queries), slice(0, keys), queries, keys)
+        block = Block(_range(rows, queries), slice(0, keys), queries, keys)
         return log_sum_exp(self.scores(block), self._sink())
 
     def with_lse(self: _Soft) -> _Soft:
@@ -203,6 +208,10 @@ class _Softmaxed(Recipe):
         if self.mask is None or not torch.is_grad_enabled():
             return keys  # without a gradient the mask alone removes them
         return clean(keys, self.mask.alive(*self.shape[2:]))
+
+    def _values(self) -> Values:
+        alive = None if self.mask is None else self.mask.alive(*self.shape[2:])
+        return clean(super()._values(), alive)
 
     def _sink(self) -> Tensor | None:
         return None if self.sink is None else self.sink.to(self.dtype)[None, :, None, None]
@@ -350,6 +359,16 @@ def exp(logs: Tensor, out: Tensor | None = None) -> Tensor:
     )
 
 
+def _range(where: slice | None, length: int) -> slice:
+    """A slice with plain ends, whatever way it was written."""
+    if where is None:
+        return slice(0, length)
+    start, stop, step = where.indices(length)
+    if step != 1:
+        raise ShapeError(f"a block of weights is a plain range, got step {step} in {where}")
+    return slice(start, max(start, stop))
+
+
 def per_head(tensor: Tensor, heads: int) -> Tensor:
     """(batch, group, key, width) to (batch, head, key, width): each group serves its heads."""
     groups = tensor.shape[1]
@@ -373,6 +392,16 @@ def bias_at(bias: Tensor | Bias | None, batch: int, head: int) -> Tensor | Bias 
         if bias.shape[axis] != 1:
             bias = bias.narrow(axis, index, 1)
     return bias
+
+
+def _detached(part: Any) -> Any:
+    """A recipe or bias with every tensor outside the graph."""
+    if isinstance(part, Tensor):
+        return part.detach()
+    if not isinstance(part, Recipe | Bias):
+        return part
+    held = {field.name: getattr(part, field.name) for field in fields(part)}  # type: ignore[arg-type]
+    return replace(part, **{name: _detached(value) for name, value in held.items()})  # type: ignore[type-var]
 
 
 def _tensors(part: Any) -> Iterator[Tensor]:

@@ -18,7 +18,10 @@ from regard.types import Weights
 
 def look(
     text: Annotated[str, typer.Argument(help="The sentence to look at.")] = "see that girl run",
-    word: Annotated[str, typer.Option(help="The word whose attention the table shows.")] = "that",
+    word: Annotated[
+        str | None,
+        typer.Option(help="The word whose attention the table shows; the second when not given."),
+    ] = None,
     head: Annotated[
         int | None, typer.Option(help="Draw this head (from 0); the mean of all when not given.")
     ] = None,
@@ -29,6 +32,7 @@ def look(
     """Show what a word attends to in the first layer of a pretrained encoder (MiniLM)."""
     model = MiniLM()
     tokens, ids = model.tokens(text)
+    word = tokens[min(2, len(tokens) - 1)] if word is None else word
     if word not in tokens:
         raise RegardError(f"--word {word!r} is not among the tokens: {' '.join(tokens)}")
     layer = model.attention(0)
@@ -40,7 +44,7 @@ def look(
     console = Console()
     console.print(_table(tokens, word, attended.weights))
     drawn = attended.weights[0].mean(0) if head is None else attended.weights[0, head]
-    which = "mean of 12 heads" if head is None else f"head {head}"
+    which = f"mean of {layer.n_heads} heads" if head is None else f"head {head}"
     title = f"MiniLM, layer 0, {which}"
     path = Heatmap(drawn, tuple(tokens), tuple(tokens), title).save(out)
     console.print(f"heatmap of every word: [bold]{path}[/bold]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -10,11 +11,11 @@ from torch import Tensor
 
 from regard import masks
 from regard.contract import Attended
-from regard.errors import DtypeError, ShapeError
+from regard.errors import DtypeError, RegardError, ShapeError
 from regard.kernel import fused, tiles
 from regard.kernel.reduce import Reducer
-from regard.masks import Mask, clean
-from regard.recipe import Additive, Bias, Dot, Recipe, per_head
+from regard.masks import Mask
+from regard.recipe import Bias, Dot, Recipe
 from regard.types import Keys, Queries, Shape, Values
 
 
@@ -42,7 +43,7 @@ def attend(
         mask: a `Mask`, or a boolean tensor (batch or 1, head or 1, query or 1, key);
             True means "may attend".
         bias: added to the scores; a tensor (batch or 1, head or 1, query or 1, key or 1) or a
-            structured part such as `regard.kernel.positions.Alibi`.
+            structured part such as `regard.kernel.positions.AlibiBias`.
         causal: a query attends to its own position and before, the last query to every key;
             intersected with `mask`.
         scale: what dot products are multiplied by; 1/√width when None.
@@ -50,7 +51,7 @@ def attend(
         sink: one more score a head, (head,), in the denominator alone.
         dropout: probability, applied whenever given: pass 0 in eval mode.
         weights: also return the weights, (batch, head, query, key), before dropout.
-        reduce: reducers; their answers come back in `reductions`, in this order.
+        reduce: a list of reducers; their answers come back in `reductions`, in this order.
 
     >>> import torch, regard
     >>> q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
@@ -84,46 +85,21 @@ def run(
     The output comes from the same path whatever is asked, so asking changes nothing.
     """
     if not 0.0 <= dropout <= 1.0:
-        raise ShapeError(f"dropout is {dropout}, expected a probability from 0 to 1")
+        raise RegardError(f"dropout is {dropout}, expected a probability from 0 to 1")
     if isinstance(recipe, Dot) and recipe.softcap is None:
         output, lse = fused.attention(recipe, dropout)
         if not weights and not reduce:
             return Attended(output)
-        recipe = _with_lse(recipe, lse)
+        recipe = recipe if lse is None else replace(recipe, lse=lse.detach())
         made = recipe.weights() if weights else None
     else:
         matrix = recipe.weights()
-        output = _mix(recipe, F.dropout(matrix, dropout) if dropout else matrix)
+        output = recipe.mix(F.dropout(matrix, dropout) if dropout else matrix)
         made = matrix if weights else None
         if not weights and not reduce:
             return Attended(output)
     answers = tiles.reduce(recipe, reduce) if reduce else ()
     return Attended(output, made, recipe=recipe, reductions=answers)
-
-
-def _with_lse(recipe: Dot, lse: Tensor | None) -> Dot:
-    if lse is None:
-        return recipe
-    return Dot(
-        recipe.query,
-        recipe.key,
-        recipe.value,
-        recipe.mask,
-        recipe.bias,
-        recipe.scale,
-        recipe.softcap,
-        recipe.sink,
-        lse.detach(),
-    )
-
-
-def _mix(recipe: Recipe, matrix: Tensor) -> Tensor:
-    """Weights times values, with values that nobody may see zeroed."""
-    value = recipe.value
-    assert value is not None
-    if isinstance(recipe, Dot | Additive) and recipe.mask is not None:
-        value = clean(value, recipe.mask.alive(*recipe.shape[2:]))
-    return (matrix @ per_head(value, recipe.shape.heads).to(matrix.dtype)).to(value.dtype)
 
 
 def checked_bias(bias: Tensor | Bias, shape: Shape) -> Tensor | Bias:

@@ -131,10 +131,11 @@ def _calls(recipe: Dot, flash: bool) -> list[_Call]:
         return [_Call(everything.rows, everything.columns, None)]
     found = [] if mask is None else parts(mask)
     rest = [part for part in found if not _is_causal(part)]
-    alone = bias is None and not sink and all(isinstance(part, Padding) for part in rest)
-    if len(rest) < len(found) and alone and (not rest or flash) and queries == keys:
+    flat = not sink and _same_bias(bias) and all(_same_for_every_row(part) for part in rest)
+    alone = bias is None and not rest
+    if len(rest) < len(found) and flat and (alone or flash) and queries == keys:
         together = functools.reduce(both, rest, None)  # only flash takes causal and a mask at once
-        added = None if together is None else _added(together, None, everything, recipe)
+        added = None if alone else _added(together, bias, everything, recipe)
         return [_Call(everything.rows, everything.columns, added, causal=True)]
     if all(_same_for_every_row(part) for part in found) and _same_bias(bias):
         return [_call(recipe, everything.rows)]

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from regard.masks import clean
 from regard.masks.parts import Band, Mask
-from regard.recipe import Bias, Dot, Recipe, bias_at, bias_block, exp
+from regard.recipe import Additive, Bias, Dot, Recipe, bias_at, bias_block, exp
 from regard.types import NEVER, Block, pieces
 
+_MASKED = 512  # columns of a mask looked at together
 Tile = tuple[Tensor | None, Tensor | None]  # log-weights and weights
 
 
@@ -32,6 +33,8 @@ class Needs(NamedTuple):
 
 def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
     """The fastest maker that serves this recipe."""
+    if isinstance(recipe, Dot | Additive):
+        recipe = recipe.with_lse()
     return DotTileMaker(recipe, size) if isinstance(recipe, Dot) else TileMaker(recipe, size)
 
 
@@ -64,11 +67,11 @@ class TileMaker:
         self, prepared: Any, queries: Any, place: int, rows: slice, columns: slice, needs: Needs
     ) -> Tile | None:
         """The tile of the head at `place`, or None where nothing may attend."""
-        block = Block(rows, columns, *self.recipe.shape[2:])
-        logs: Tensor = prepared[place].log_weights(block)[0, 0]
-        if not needs.weights:
-            return logs, None
-        return logs, exp(logs).masked_fill_(logs <= NEVER / 2, 0.0)
+        one: Recipe = prepared[place]
+        if not needs.logs:  # signed weights have no logarithm
+            return None, one.weights(rows, columns)[0, 0]
+        logs = one.log_weights(Block(rows, columns, *self.recipe.shape[2:]))[0, 0]
+        return logs, exp(logs).masked_fill_(logs <= NEVER / 2, 0.0) if needs.weights else None
 
     def buffer(self, name: str, *shape: int) -> Tensor:
         """A block of memory of this thread, reused, because getting it costs more than a tile."""
@@ -91,14 +94,17 @@ class Prepared(NamedTuple):
     keys: list[Tensor]  # (width + 1, key) for each head, ones in the last row
     masks: list[Mask | None]
     biases: list[Tensor | Bias | None]
-    deep: bool  # whether a score may be so far out that exp would under- or overflow
 
 
 class Permit(NamedTuple):
     """A block of a mask as numbers: to add to log-weights, to multiply weights with."""
 
-    logs: Tensor
-    weights: Tensor
+    logs: Tensor | float
+    weights: Tensor | float
+    columns: slice = slice(None)  # of the tile
+
+
+_NOTHING = Permit(NEVER, 0.0)
 
 
 class DotTileMaker(TileMaker):
@@ -107,8 +113,9 @@ class DotTileMaker(TileMaker):
     recipe: Dot
 
     def __init__(self, recipe: Dot, size: tuple[int, int]) -> None:
-        super().__init__(recipe.with_lse(), size)
+        super().__init__(recipe, size)
         self.alive = None if recipe.mask is None else recipe.mask.alive(*recipe.shape[2:])
+        self.deep = recipe.softcap is not None or _far_out(recipe)
         self.bands: dict[tuple[int, int, int], Permit] = {}
 
     def prepare(self, batch: int, heads: range) -> Prepared:
@@ -129,7 +136,6 @@ class DotTileMaker(TileMaker):
             [keys[head // share - first] for head in heads],
             [None if recipe.mask is None else recipe.mask.at(batch, head) for head in heads],
             [bias_at(recipe.bias, batch, head) for head in heads],
-            recipe.softcap is not None or _far_out(queries, keys, lse),
         )
 
     def queries(self, prepared: Prepared, rows: slice) -> Tensor:
@@ -150,8 +156,8 @@ class DotTileMaker(TileMaker):
     ) -> Tile | None:
         mask, bias = prepared.masks[place], prepared.biases[place]
         block = Block(rows, columns, *self.recipe.shape[2:])
-        permit = None if mask is None else self._permit(mask, block)
-        if permit is False:
+        permits = [] if mask is None else self._permits(mask, block)
+        if permits is None:
             return None
         logs = self.buffer("logs", block.height, block.breadth)
         key = prepared.keys[place][:, columns]
@@ -165,11 +171,27 @@ class DotTileMaker(TileMaker):
         if added is not None:
             logs.add_(added[0, 0].to(logs.dtype)).clamp_min_(NEVER)
         out = self.buffer("weights", block.height, block.breadth) if needs.logs else logs
-        if prepared.deep or added is not None:
-            weights = _careful(logs, permit, needs, out)
+        if self.deep or added is not None:
+            weights = _careful(logs, permits, needs, out)
         else:
-            weights = _quick(logs, permit, needs, out)
+            weights = _quick(logs, permits, needs, out)
         return (logs if needs.logs else None), weights
+
+    def _permits(self, mask: Mask, block: Block) -> list[Permit] | None:
+        """What to do to the columns of a block where some pair is forbidden; None: all are."""
+        permits, seen = [], False
+        for columns in pieces(block.columns.stop, _MASKED, block.columns.start):
+            permit = self._permit(mask, block._replace(columns=columns))
+            seen = seen or permit is not False
+            if permit is not None:
+                start = columns.start - block.columns.start
+                here = slice(start, start + columns.stop - columns.start)
+                permits.append(
+                    _NOTHING._replace(columns=here)
+                    if permit is False
+                    else permit._replace(columns=here)
+                )
+        return permits if seen else None
 
     def _permit(self, mask: Mask, block: Block) -> Permit | Literal[False] | None:
         """How to forbid pairs of a block: None where all may attend, False where none may."""
@@ -190,33 +212,37 @@ class DotTileMaker(TileMaker):
         return permit
 
 
-def _quick(logs: Tensor, permit: Permit | None, needs: Needs, out: Tensor) -> Tensor | None:
+def _quick(logs: Tensor, permits: list[Permit], needs: Needs, out: Tensor) -> Tensor | None:
     """Weights where no exponential can leave the normal numbers, forbidden pairs included."""
     weights = torch.exp(logs, out=out) if needs.weights else None
-    if permit is not None:
+    for permit in permits:
         if weights is not None:
-            weights.mul_(permit.weights)
+            weights[:, permit.columns].mul_(permit.weights)
         if needs.logs:
-            logs.add_(permit.logs)
+            logs[:, permit.columns].add_(permit.logs)
     return weights
 
 
-def _careful(logs: Tensor, permit: Permit | None, needs: Needs, out: Tensor) -> Tensor | None:
+def _careful(logs: Tensor, permits: list[Permit], needs: Needs, out: Tensor) -> Tensor | None:
     """Weights where a score may be anything: forbid first, and never let exp underflow."""
-    if permit is not None:
-        logs.add_(permit.logs)
+    for permit in permits:
+        logs[:, permit.columns].add_(permit.logs)
     if not needs.weights:
         return None
     gone = logs <= NEVER / 2
     return exp(logs, out=out).masked_fill_(gone, 0.0)
 
 
-def _far_out(queries: Tensor, keys: Tensor, lse: Tensor) -> bool:
+def _far_out(recipe: Dot) -> bool:
     """Whether |log-weight| may pass 80; Cauchy and Schwarz bound each score by the norms.
 
     Beyond 87 an exponential leaves float32, and on the way there it is up to 250 times slower.
     """
-    if not queries.numel() or not keys.numel():
+    if 0 in recipe.shape or recipe.lse is None:
         return False
-    norms = queries.to(keys.dtype).norm(dim=-1).max() * keys[..., :-1, :].norm(dim=-2).max()
-    return not float(norms + lse.abs().max()) < 80.0
+    longest = [
+        torch.linalg.vector_norm(tensor, dim=-1, dtype=recipe.dtype).max()
+        for tensor in (recipe.query, recipe.key)
+    ]
+    bound = abs(recipe.scale) * longest[0] * longest[1] + recipe.lse.abs().max()
+    return not float(bound) < 80.0  # NaN in padding counts as far out

@@ -2,7 +2,7 @@
 
 Three tiers answer a question: a reducer's `shortcut`, which needs only a few entries or an
 identity; wide tiles, for reducers that want whole rows; and tiles small enough for a core's
-cache. Blocks where nothing may attend are skipped.
+cache. Blocks where nothing may attend are skipped. Small attentions are one tile a matrix.
 
 Thousands of small parallel products lose badly when two threads share each one, so torch's own
 threads are set to one for the duration, and Python threads take whole matrices or rows instead.
@@ -10,7 +10,9 @@ threads are set to one for the duration, and Python threads take whole matrices 
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,56 +24,100 @@ import torch
 from regard.errors import RegardError
 from regard.kernel.reduce import Matrix, Reducer
 from regard.kernel.tile_makers import Needs, TileMaker, tile_maker
-from regard.recipe import Recipe, exp
-from regard.types import NEVER, Shape, pieces, whole
+from regard.recipe import Recipe
+from regard.types import Shape, pieces, whole
 
 ROWS, COLUMNS = 256, 512  # a tile of float32 stays in a core's cache
+_SMALL = 1 << 19  # weights up to which one tile a matrix is faster than a walk
 _WORTH_THREADS = 1 << 21  # weights below which starting threads costs more than it gives
 
 
 def reduce(
-    recipe: Recipe, reducers: Sequence[Reducer], *, tile: tuple[int, int] = (ROWS, COLUMNS)
+    recipe: Recipe, reducers: Sequence[Reducer], *, tile: tuple[int, int] | None = None
 ) -> tuple[Any, ...]:
     """The reducers' answers about a recipe, in the order asked.
 
     Answers are stacked over (batch, head), or over batch for a reducer across heads.
+
+    Args:
+        recipe: what an attention kept, as `Attended.recipe`.
+        reducers: what is asked.
+        tile: rows and columns of a tile; chosen by size when None.
     """
+    if isinstance(reducers, Reducer):
+        raise RegardError(f"reduce: {type(reducers).__name__} alone; put it in a list")
     for reducer in reducers:
         if not isinstance(reducer, Reducer):
             raise RegardError(f"reduce: {reducer!r} is not a Reducer; pass instances, as Entropy()")
+    if "torch._dynamo" not in sys.modules:
+        return _answers(recipe, reducers, tile)
+    if not _outside_graphs:
+        _outside_graphs.append(torch._dynamo.disable(_answers))
+    return _outside_graphs[0](recipe, reducers, tile)
+
+
+#: `_answers`, kept outside compiled graphs; made when there is a compiler, which is slow to load.
+_outside_graphs: list[Callable[..., tuple[Any, ...]]] = []
+
+
+def _answers(
+    recipe: Recipe, reducers: Sequence[Reducer], tile: tuple[int, int] | None
+) -> tuple[Any, ...]:
     answers: dict[int, Any] = {}
     for index, reducer in enumerate(reducers):
         if reducer.differentiable:
-            answers[index] = _dense(recipe, reducer)
+            answers[index] = _dense(recipe, [reducer])[0]
     with torch.no_grad():
         detached = recipe.detach()
-        narrow: list[int] = []
-        wide: list[int] = []
+        waiting = []
         for index, reducer in enumerate(reducers):
-            if index in answers:
-                continue
-            answers[index] = reducer.shortcut(detached)
-            if answers[index] is None:
-                (wide if reducer.whole_rows else narrow).append(index)
-        for some, size in ((narrow, tile), (wide, (tile[0], max(1, recipe.shape.keys)))):
-            if some:
-                found = _walk(detached, [reducers[index] for index in some], size)
-                answers.update(zip(some, found))
+            if index not in answers:
+                answers[index] = reducer.shortcut(detached)
+                if answers[index] is None:
+                    waiting.append(index)
+        for some, walk in _plan(detached, reducers, waiting, tile):
+            answers.update(zip(some, walk(detached, [reducers[index] for index in some])))
     return tuple(answers[index] for index in range(len(reducers)))
 
 
-def _dense(recipe: Recipe, reducer: Reducer) -> Any:
-    """One big tile for each matrix, inside the autograd graph."""
+def _plan(
+    recipe: Recipe, reducers: Sequence[Reducer], waiting: list[int], tile: tuple[int, int] | None
+) -> Iterator[tuple[list[int], Callable[[Recipe, list[Reducer]], list[Any]]]]:
+    """Which reducers go over which tiles."""
+    if tile is None and math.prod(recipe.shape) <= _SMALL:
+        if waiting:
+            yield waiting, _small
+        return
+    rows, columns = (ROWS, COLUMNS) if tile is None else tile
+    wide = [index for index in waiting if reducers[index].whole_rows]
+    narrow = [index for index in waiting if not reducers[index].whole_rows]
+    for some, breadth in ((narrow, columns), (wide, max(1, recipe.shape.keys))):
+        if some:
+            yield some, functools.partial(_walk, size=(rows, breadth))
+
+
+def _dense(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
+    """One tile for each matrix: for small ones, and for answers inside the autograd graph."""
     block = whole(recipe.shape.queries, recipe.shape.keys)
-    logs = recipe.log_weights(block)
-    weights = exp(logs).masked_fill(logs <= NEVER / 2, 0.0)
-    results = []
-    for batch, heads in _matrices(recipe.shape, reducer.across_heads):
-        state = reducer.started(_matrix(recipe, batch, heads))
-        for head in heads:
-            state.tile(block.rows, block.columns, logs[batch, head], weights[batch, head])
-        results.append(state.result())
-    return _stack(results, recipe.shape, reducer.across_heads)
+    logs = recipe.log_weights(block) if any(r.needs_log_weights for r in reducers) else None
+    weights = recipe.weights() if any(r.needs_weights for r in reducers) else None
+    found = []
+    for reducer in reducers:
+        results = []
+        for batch, heads in _matrices(recipe.shape, reducer.across_heads):
+            state = reducer.started(_matrix(recipe, batch, heads))
+            for head in heads:
+                log_tile = None if logs is None else logs[batch, head]
+                tile = None if weights is None else weights[batch, head]
+                state.tile(block.rows, block.columns, log_tile, tile)
+            results.append(state.result())
+        found.append(_stack(results, recipe.shape, reducer.across_heads))
+    return found
+
+
+def _small(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
+    with _one_torch_thread():
+        return _dense(recipe, reducers)
 
 
 def _walk(recipe: Recipe, reducers: list[Reducer], size: tuple[int, int]) -> list[Any]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from regard.errors import MaskError
+from regard.errors import DtypeError, MaskError
 from regard.types import Allowed, Block, Shape, pieces, register_pytree, whole
 
 _STRIP = 1 << 22  # elements of a boolean strip evaluated at once
@@ -82,11 +82,13 @@ class Mask(ABC):
         return type(self)(**moved)
 
     def __and__(self, other: Mask) -> Mask:
+        _only_masks(other)
         if isinstance(self, Band) and isinstance(other, Band):
             return Band(_least(self.left, other.left), _least(self.right, other.right))
         return Both(self, other)
 
     def __or__(self, other: Mask) -> Mask:
+        _only_masks(other)
         return Either(self, other)
 
     def __invert__(self) -> Mask:
@@ -317,6 +319,14 @@ class Opposite(Mask):
 for _cls in (Padding, Pairs, Segments, Both, Either, Opposite):
     register_pytree(_cls)
 register_pytree(Band, static=("left", "right"))
+
+
+def _only_masks(other: Any) -> None:
+    if not isinstance(other, Mask):
+        raise DtypeError(
+            f"a Mask combines with a Mask, not with {type(other).__name__}; "
+            "a boolean tensor becomes one by masks.pairs(allowed) or masks.padding(keep)"
+        )
 
 
 def parts(mask: Mask) -> list[Mask]:

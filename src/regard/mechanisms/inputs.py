@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard import masks
@@ -83,13 +84,19 @@ def gather(
             same_value = value is key
             key = masks.clean(key, alive[..., old:])
             value = key if same_value else masks.clean(value, alive[..., old:])
-            query = key if alone else query
+            query = _finite(query, alive) if alone else query
     keys, values = mechanism.prepare(key, value, start=old)
     if not isinstance(state, State):
         started = State(keys, values, growing=True, step=shape.queries) if state else None
         return Inputs(query, keys, values, whole, started, step, shape)
     after = state.append(keys, values, shape.queries)
     return Inputs(query, after.key, after.value, whole, after, step, shape)
+
+
+def _finite(query: Tensor, alive: Tensor) -> Tensor:
+    """A padded place also asks; if it holds NaN its row is nobody's, but gradients meet in it."""
+    seen = alive.any(1).to(query.device)[..., None] | query.isfinite()
+    return torch.where(seen, query, query.new_zeros(()))
 
 
 def _check(name: str, which: str, tensor: Tensor, width: int | None, query: Tensor) -> None:

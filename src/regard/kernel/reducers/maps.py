@@ -54,7 +54,7 @@ class HeadMax(Reducer):
         assert log_weights is not None
         seen = self.largest[rows, columns]
         if torch.is_grad_enabled():
-            self.largest[rows, columns] = torch.maximum(seen, log_weights)
+            self.largest[rows, columns] = torch.maximum(seen.clone(), log_weights)
         else:
             torch.maximum(seen, log_weights, out=seen)
 
