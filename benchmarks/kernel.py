@@ -13,6 +13,7 @@ import argparse
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,9 @@ from timing import interleaved, table
 import regard
 from regard.kernel import tiles
 from regard.recipe import Recipe
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from cpu_probe import restart_where_needed
 
 QUESTIONS = {
     "received": [regard.Received()],
@@ -163,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under a minute")
     quick = parser.parse_args().quick
+    restart_where_needed()
     torch.set_num_threads(1)
     every = list(QUESTIONS)
     long = ["received", "received + entropy", "top 8"]

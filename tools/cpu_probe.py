@@ -1,4 +1,4 @@
-"""Does bfloat16 work on this processor? Prints a line for make to include.
+"""Does bfloat16 work on this processor? Prints the environment variables it needs.
 
 Some virtual machines advertise AMX and then kill the process that uses it. oneDNN can be told to
 leave it alone, but only before torch starts: the question is asked once, in a second process.
@@ -20,6 +20,13 @@ def needed() -> dict[str, str]:
     return {VARIABLE: WITHOUT_AMX} if died else {}
 
 
+def restart_where_needed() -> None:
+    """Start this script again with the variables it needs; call it before torch is used."""
+    missing = needed()
+    if missing:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **missing})
+
+
 if __name__ == "__main__":
     for name, value in needed().items():
-        print(f"export {name} := {value}")
+        print(f"{name}={value}")

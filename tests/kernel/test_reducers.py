@@ -1,0 +1,301 @@
+"""Every reducer, for any cutting into tiles and any order of merging, gives the dense answer."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import config
+
+import regard
+from regard import masks
+from regard.errors import RegardError, ShapeError, UnavailableError
+from regard.kernel import dense, tile_makers, tiles
+from regard.kernel.positions import AlibiBias
+from regard.kernel.reduce import Matrix
+from regard.recipe import Dot
+from regard.types import NEVER, whole
+
+sizes = st.integers(1, 41)
+quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+
+
+def entropy(w):
+    return -torch.xlogy(w, w).sum(-1)
+
+
+def effective(w):
+    squares = w.square().sum(-1)
+    return torch.where(squares > 0, 1 / squares.clamp_min(1e-300), 0.0)
+
+
+def distance(w, signed):
+    queries, keys = w.shape[-2:]
+    offset = torch.arange(keys) - (torch.arange(queries)[:, None] + keys - queries)
+    return (w * (offset if signed else offset.abs())).sum(-1)
+
+
+def histogram(w, allowed, bins, low):
+    """Counts of permitted weights, one by one."""
+    counts = torch.zeros(*w.shape[:2], bins, dtype=torch.long)
+    for b, h, i, j in allowed.expand_as(w).nonzero().tolist():
+        weight = float(w[b, h, i, j])
+        share = weight if low is None else 1 - math.log10(max(weight, 1e-300)) / low
+        counts[b, h, min(max(int(share * bins), 0), bins - 1)] += 1
+    return counts
+
+
+def vectors(length, several):
+    shape = (1, 1, 3, length) if several else (length,)
+    return torch.linspace(-1, 2, math.prod(shape), dtype=torch.float64).view(shape)
+
+
+# Each: the reducer for some queries and keys, and its answer from weights and what is permitted.
+CASES = {
+    "Received": (lambda q, k: regard.Received(), lambda w, a: w.sum(2)),
+    "Received: vector": (
+        lambda q, k: regard.Received(vectors(q, False)),
+        lambda w, a: (vectors(w.shape[2], False)[:, None] * w).sum(2),
+    ),
+    "Received: several": (
+        lambda q, k: regard.Received(vectors(q, True)),
+        lambda w, a: vectors(w.shape[2], True) @ w,
+    ),
+    "Apply: vector": (
+        lambda q, k: regard.Apply(vectors(k, False)),
+        lambda w, a: (w * vectors(w.shape[3], False)).sum(3),
+    ),
+    "Apply: several": (
+        lambda q, k: regard.Apply(vectors(k, True)),
+        lambda w, a: vectors(w.shape[3], True) @ w.mT,
+    ),
+    "Mass": (
+        lambda q, k: regard.Mass(torch.arange(k) % 3, 4),
+        lambda w, a: (
+            torch.stack([w[..., s::3].sum(3) for s in range(4)], -1) * torch.tensor([1, 1, 1, 0])
+        ),
+    ),
+    "Distance": (lambda q, k: regard.Distance(), lambda w, a: distance(w, False)),
+    "Distance: signed": (lambda q, k: regard.Distance(signed=True), lambda w, a: distance(w, True)),
+    "Entropy": (lambda q, k: regard.Entropy(), lambda w, a: entropy(w)),
+    "Support": (
+        lambda q, k: regard.Support(0.2),
+        lambda w, a: ((w > 0.2).sum(3).double(), effective(w)),
+    ),
+    "Rows": (lambda q, k: regard.Rows([0, -1]), lambda w, a: w[:, :, [0, -1]]),
+    "Histogram": (lambda q, k: regard.Histogram(7), lambda w, a: histogram(w, a, 7, -8.0)),
+    "Histogram: of weight": (
+        lambda q, k: regard.Histogram(7, low=None),
+        lambda w, a: histogram(w, a, 7, None),
+    ),
+    "Weights": (lambda q, k: regard.Weights(), lambda w, a: w),
+    "HeadMean": (lambda q, k: regard.HeadMean(), lambda w, a: w.mean(1)),
+    "HeadMax": (lambda q, k: regard.HeadMax(), lambda w, a: w.amax(1)),
+    "TopK": (lambda q, k: regard.TopK(min(2, k)), lambda w, a: w.topk(min(2, w.shape[3])).values),
+}
+every_reducer = pytest.mark.parametrize("case", CASES)
+
+
+@st.composite
+def recipes(draw):
+    """A small random attention."""
+    batch, groups, share = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    queries, keys = draw(st.integers(1, 9)), draw(st.sampled_from([1, 2, 5, 9, 40]))
+    heads = groups * share
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    mask = draw(
+        st.sampled_from(
+            [
+                None,
+                masks.causal(),
+                masks.window(2, 1),
+                masks.pairs(random(batch, heads, queries, keys) > 0),
+                masks.lengths(torch.arange(1, batch + 1), keys) & masks.causal(),
+                ~masks.causal() | masks.window(0, 0),
+                masks.segments(torch.arange(queries)[None] // 3, torch.arange(keys)[None] // 3),
+            ]
+        )
+    )
+    bias = draw(
+        st.sampled_from(
+            [
+                None,
+                random(1, heads, queries, keys),
+                random(batch, 1, 1, keys),
+                AlibiBias(random(heads)),
+            ]
+        )
+    )
+    return Dot(
+        random(batch, heads, queries, 4),
+        random(batch, groups, keys, 4),
+        mask=mask,
+        bias=bias,
+        scale=draw(st.sampled_from([0.5, 3.0])),
+        softcap=draw(st.sampled_from([None, 2.0])),
+        sink=random(heads) if draw(st.booleans()) else None,
+    )
+
+
+def matrices(recipe):
+    """The dense weights, and what is permitted."""
+    batch, heads, queries, keys = recipe.shape
+    allowed = (recipe.mask or masks.window(None, None)).dense(queries, keys)
+    bias = (
+        recipe.bias.block(whole(queries, keys))
+        if isinstance(recipe.bias, AlibiBias)
+        else recipe.bias
+    )
+    _, weights = dense.attention(
+        recipe.query,
+        recipe.key,
+        recipe.key,
+        mask=allowed,
+        bias=bias,
+        scale=recipe.scale,
+        softcap=recipe.softcap,
+        sink=recipe.sink,
+    )
+    return weights, allowed.expand(batch, heads, -1, -1)
+
+
+def same(case, got, weights, allowed):
+    expected = CASES[case][1](weights, allowed)
+    if case == "TopK":
+        strong = got.weights > 0
+        at_keys = weights.gather(3, got.keys)
+        torch.testing.assert_close(got.weights[strong], at_keys[strong], atol=1e-9, rtol=1e-9)
+        assert ((got.keys == 0) | strong).all()  # nothing is named where nothing was found
+        ranked = got.keys.masked_fill(~strong, -1).sort(-1).values
+        assert (ranked.diff(dim=-1) != 0)[ranked[..., 1:] >= 0].all()  # no key twice
+        got = got.weights
+    for part, wanted in zip(*((x,) if isinstance(x, torch.Tensor) else x for x in (got, expected))):
+        torch.testing.assert_close(part, wanted, atol=1e-9, rtol=1e-9)
+
+
+@every_reducer
+@quick
+@given(recipe=recipes(), rows=st.integers(1, 10), columns=sizes, masked=sizes)
+def test_any_cutting_into_tiles(case, recipe, rows, columns, masked):
+    reducer = CASES[case][0](*recipe.shape[2:])
+    reducer.shortcut = lambda recipe: None  # tiles, please
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tile_makers, "_MASKED", masked)  # columns of a mask looked at together
+        (got,) = tiles.reduce(recipe, [reducer], tile=(rows, columns))
+    same(case, got, *matrices(recipe))
+
+
+@quick
+@given(recipe=recipes(), rows=st.integers(1, 10), columns=sizes)
+def test_all_at_once(recipe, rows, columns):
+    """Reducers share a walk, whatever each of them needs, and may use their shortcuts."""
+    reducers = [make(*recipe.shape[2:]) for make, _ in CASES.values()]
+    answers = tiles.reduce(recipe, reducers, tile=(rows, columns))
+    for case, got in zip(CASES, answers, strict=True):
+        same(case, got, *matrices(recipe))
+
+
+@every_reducer
+@quick
+@given(recipe=recipes(), random=st.randoms(use_true_random=False))
+def test_any_order_of_merging(case, recipe, random):
+    """Tiles of one matrix in any order, dealt to several copies, merged in any order."""
+    weights, allowed = matrices(recipe)
+    _, heads, queries, keys = recipe.shape
+    reducer = CASES[case][0](queries, keys)
+    shown = range(heads) if reducer.across_heads else range(1)
+    matrix = Matrix(0, 0, heads, queries, keys, torch.float64, torch.device("cpu"))
+    copies = [reducer.started(matrix) for _ in range(random.randint(1, 4))]
+
+    def cuts(length):
+        inner = random.sample(range(1, length), random.randint(0, min(4, length - 1)))
+        ends = [0, *sorted(inner), length]
+        return [slice(a, b) for a, b in pairwise(ends)]
+
+    blocks = [(h, r, c) for h in shown for r in cuts(queries) for c in cuts(keys)]
+    random.shuffle(blocks)
+    for head, rows, columns in blocks:
+        part, permitted = weights[0, head, rows, columns], allowed[0, head, rows, columns]
+        if permitted.any() or random.random() < 0.5:  # blocks of nothing may be left out
+            logs = torch.where(permitted, part.log(), NEVER)
+            random.choice(copies).tile(rows, columns, logs, part.clone())
+    while len(copies) > 1:
+        random.shuffle(copies)
+        copies[0].merge(copies.pop())
+    answer = copies[0].result()
+    lead = (None,) if reducer.across_heads else (None, None)
+    got = type(answer)(*(x[lead] for x in answer)) if isinstance(answer, tuple) else answer[lead]
+    kept = slice(0, 1), slice(None) if reducer.across_heads else slice(0, 1)
+    same(case, got, weights[kept], allowed[kept])
+
+
+def ask(*reducers, queries=3, keys=4, heads=2, batch=2):
+    x = torch.randn(batch, heads, max(queries, keys), 4, generator=torch.Generator().manual_seed(0))
+    return tiles.reduce(Dot(x[:, :, :queries], x[:, :, :keys]), reducers)
+
+
+def test_vectors_and_segments_of_each_example_and_head():
+    rows, columns = torch.randn(2, 2, 1, 3), torch.randn(2, 1, 5, 4)
+    segments = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])
+    weights, received, applied, mass = ask(
+        regard.Weights(), regard.Received(rows), regard.Apply(columns), regard.Mass(segments)
+    )
+    torch.testing.assert_close(received, rows @ weights)
+    torch.testing.assert_close(applied, columns @ weights.mT)
+    torch.testing.assert_close(mass[0, ..., 0], weights[0, ..., :2].sum(-1))
+    torch.testing.assert_close(mass[1, ..., 1], weights[1, ..., 1:].sum(-1))
+
+
+@pytest.mark.parametrize(
+    ("question", "error", "text"),
+    [
+        (lambda: regard.TopK(0), RegardError, "TopK: k=0, expected at least 1"),
+        (lambda: ask(regard.TopK(5)), RegardError, "TopK: k=5, but there are only 4 keys"),
+        (lambda: ask(regard.Rows([0, 3])), RegardError, "Rows: query 3 is outside the 3 queries"),
+        (lambda: ask(regard.Rows([-4])), RegardError, "Rows: query -4 is outside the 3 queries"),
+        (lambda: regard.Support(0.0), RegardError, "threshold=0.0, expected between 0 and 1"),
+        (lambda: regard.Histogram(0), RegardError, "bins=0, low=-8.0; expected bins >= 1, low < 0"),
+        (lambda: regard.Histogram(low=1.0), RegardError, "low=1.0; expected bins >= 1, low < 0"),
+        (
+            lambda: regard.Received(torch.zeros(2, 3)),
+            ShapeError,
+            r"rows has 2 axes \(2, 3\), expec",
+        ),
+        (lambda: regard.Apply(torch.zeros(1, 3, 4)), ShapeError, r"vectors has 3 axes \(1, 3, 4\)"),
+        (
+            lambda: ask(regard.Received(torch.zeros(4))),
+            ShapeError,
+            "last axis has size 4, expected 3",
+        ),
+        (lambda: ask(regard.Apply(torch.zeros(3))), ShapeError, "last axis has size 3, expected 4"),
+        (lambda: regard.Mass(torch.zeros(1, 1, 4).int()), ShapeError, "segments has 3 axes, expec"),
+        (
+            lambda: ask(regard.Mass(torch.zeros(3).int())),
+            ShapeError,
+            "axis key has size 3, expected 4",
+        ),
+        (lambda: regard.Mass(torch.tensor([0, 3]), 2), RegardError, "must be from 0 to 1"),
+        (lambda: regard.Mass(torch.tensor([0, -1])), RegardError, "must be from 0 to 0"),
+        (lambda: ask(regard.Entropy), RegardError, "Entropy'> is not a Reducer; pass instances"),
+        (lambda: tiles.reduce(None, regard.TopK(1)), RegardError, "TopK alone; put it in a list"),
+        (lambda: regard.Entropy().combine([]), UnavailableError, "Entropy: results do not add up"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(monkeypatch, question, error, text):
+    monkeypatch.setattr(config, "jaxtyping_disable", True)  # our own errors, not the type checker's
+    with pytest.raises(error, match=text):
+        question()
+
+
+def test_histograms_add_up_over_a_corpus():
+    reducer = regard.Histogram(5)
+    results = [ask(reducer, batch=batch, keys=keys)[0] for batch, keys in ((1, 4), (3, 6))]
+    corpus = reducer.combine(results)
+    assert corpus.shape == (2, 5) and corpus.sum() == 2 * 3 * (4 + 3 * 6)
+    assert torch.equal(corpus, results[0].sum(0) + results[1].sum(0))

@@ -1,0 +1,13 @@
+"""The public names, exactly: adding or dropping one is a decision, made here too."""
+
+import regard
+
+NAMES = """
+Apply Attended Distance Entropy HeadMax HeadMean Histogram Mass Mechanism Received Recipe Reducer
+RegardError Rows Support TopK Weights attend masks reduce
+"""
+
+
+def test_public_names_are_exact():
+    assert sorted(regard.__all__) == NAMES.split()
+    assert all(hasattr(regard, name) for name in NAMES.split())
