@@ -93,17 +93,21 @@ def from_torch(
         full = (
             attn_mask[None, None] if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, n_heads))
         )
-        if full.dtype == torch.bool:
-            mask = Pairs(~full)
-        else:
-            bias = full
+        mask, bias = (Pairs(~full), None) if full.dtype == torch.bool else _split(full)
     if key_padding_mask is not None:
         if key_padding_mask.dtype == torch.bool:
             mask = both(mask, Padding(~key_padding_mask))
         else:
-            extra = key_padding_mask[:, None, None]
+            padded, extra = _split(key_padding_mask[:, None, None])
+            mask = both(mask, padded)
             bias = extra if bias is None else bias + extra
     return mask, bias
+
+
+def _split(added: Tensor) -> tuple[Mask, Tensor]:
+    """A float mask as what it forbids, -inf, and what it adds elsewhere."""
+    forbidden = added == -torch.inf
+    return Pairs(~forbidden), added.masked_fill(forbidden, 0.0)
 
 
 def both(first: Mask | None, second: Mask | None) -> Mask | None:

@@ -81,10 +81,10 @@ def gather(
     if whole is not None:
         alive = whole.alive(shape.queries, shape.keys)
         if alive is not None:
-            same_value = value is key
-            key = masks.clean(key, alive[..., old:])
-            value = key if same_value else masks.clean(value, alive[..., old:])
-            query = _finite(query, alive) if alone else query
+            same_value, new_alive = value is key, alive[..., old:]
+            key = _finite(key, new_alive)
+            value = key if same_value else _finite(value, new_alive)
+            query = key if alone else query
     keys, values = mechanism.prepare(key, value, start=old)
     if not isinstance(state, State):
         started = State(keys, values, growing=True, step=shape.queries) if state else None
@@ -93,10 +93,13 @@ def gather(
     return Inputs(query, after.key, after.value, whole, after, step, shape)
 
 
-def _finite(query: Tensor, alive: Tensor) -> Tensor:
-    """A padded place also asks; if it holds NaN its row is nobody's, but gradients meet in it."""
-    seen = alive.any(1).to(query.device)[..., None] | query.isfinite()
-    return torch.where(seen, query, query.new_zeros(()))
+def _finite(features: Tensor, alive: Tensor) -> Tensor:
+    """Features (batch, position, width) with NaN and inf zeroed where no query looks now.
+
+    Numbers stay: a later query may look at them, and a place nobody looks at may itself look.
+    """
+    kept = alive.any(1).to(features.device)[..., None] | features.isfinite()
+    return torch.where(kept, features, features.new_zeros(()))
 
 
 def _check(name: str, which: str, tensor: Tensor, width: int | None, query: Tensor) -> None:

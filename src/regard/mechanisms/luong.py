@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard import masks
 from regard.contract import Attended, Mechanism, State, Traits
+from regard.errors import RegardError
 from regard.kernel.attend import checked_bias, run
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
@@ -102,6 +103,8 @@ class Window(nn.Module):
 
     def __init__(self, reach: int = 10) -> None:
         super().__init__()
+        if reach < 1:
+            raise RegardError(f"{type(self).__name__}: reach={reach}, expected at least 1")
         self.reach = reach
 
     def centre(self, given: Inputs) -> Float[Tensor, "batch query"]:

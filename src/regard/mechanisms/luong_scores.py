@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.masks import Mask
+from regard.masks import Mask, clean
 from regard.mechanisms.inputs import Widths
 from regard.recipe import Additive, Bias, Dot, Given, Recipe, bias_block, softmax
 from regard.types import whole
@@ -140,4 +140,5 @@ class LocationScore(Score):
         if mask is None:
             return Given(softmax(scores), value)
         allowed = mask.dense(block.queries, block.keys, query.device)
+        value = clean(value, mask.alive(block.queries, block.keys))
         return Given(softmax(scores.masked_fill(~allowed, -torch.inf)), value)

@@ -80,7 +80,7 @@ class MultiHead(Mechanism):
             raise ShapeError(f"MultiHead: width {width} is not a multiple of n_heads {n_heads}")
         self.n_heads = n_heads
         self.n_groups = n_heads if n_groups is None else n_groups
-        if n_heads % self.n_groups:
+        if self.n_groups < 1 or n_heads % self.n_groups:
             raise ShapeError(f"MultiHead: n_groups {n_groups} is not a divisor of {n_heads} heads")
         self.head_width = width // n_heads if head_width is None else head_width
         self.value_width = self.head_width if value_width is None else value_width
@@ -212,7 +212,8 @@ class MultiHead(Mechanism):
         plain = self.n_groups == self.n_heads and self.head_width * self.n_heads == width
         plain = plain and self.value_width == self.head_width and self.position is None
         plain = plain and self.window is None and self.sinks is None
-        if not plain or not isinstance(self.query_norm, nn.Identity):
+        normed = any(not isinstance(m, nn.Identity) for m in (self.query_norm, self.key_norm))
+        if not plain or normed:
             raise RegardError(
                 "MultiHead.to_torch: nn.MultiheadAttention has no grouped heads, other head "
                 "widths, positions, windows, sinks or norms"
