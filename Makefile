@@ -35,13 +35,14 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports
 
+# Two workers, one torch thread each: more would only wait for each other.
 # Shapes and dtypes of every call are checked at run time (jaxtyping), except where torch compiles.
 unit: setup
-	$(BIN)/pytest -q -n 2 -m "not compiled$(if $(SLOW),, and not slow)" --doctest-modules \
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not compiled$(if $(SLOW),, and not slow)" --doctest-modules \
 		--jaxtyping-packages=regard,beartype.beartype tests src docs README.md
 
 compiled: setup
-	$(BIN)/pytest -q -n 2 -m "compiled$(if $(SLOW),, and not slow)" tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "compiled$(if $(SLOW),, and not slow)" tests
 
 docs: setup
 	$(BIN)/mkdocs build --quiet --strict --site-dir .site

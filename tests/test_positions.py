@@ -85,10 +85,12 @@ def test_a_block_and_a_head_are_parts_of_the_whole(bias):
 
 
 @pytest.mark.parametrize("bias", [AlibiBias(features(1)), RelativeTable(features(1, 5))])
-def test_one_head_of_bias_serves_all(bias):
+@pytest.mark.parametrize("tile", [None, (4, 4)], ids=["one tile", "many"])
+def test_one_head_of_bias_serves_all(bias, tile):
     x = features(1, 3, 6, 4)
-    found = regard.attend(x, x, x, bias=bias, weights=True, reduce=[regard.Received()])
-    torch.testing.assert_close(found.reductions[0], found.weights.sum(2))
+    found = regard.attend(x, x, x, bias=bias, weights=True)
+    (received,) = regard.reduce(found.recipe, [regard.Received()], tile=tile)
+    torch.testing.assert_close(received, found.weights.sum(2))
 
 
 def test_a_trained_table_gets_gradients():

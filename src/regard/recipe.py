@@ -175,7 +175,7 @@ class _Softmaxed(Recipe):
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         _, _, queries, keys = self.shape
         block = Block(_range(rows, queries), slice(0, keys), queries, keys)
-        if columns is None or self.lse is None or torch.is_grad_enabled():
+        if columns is None or self.lse is None or torch.is_grad_enabled() or self.absorbs:
             made = softmax(self.scores(block), self._sink())
             return made if columns is None else made[..., columns]
         block = block._replace(columns=_range(columns, keys))
@@ -183,11 +183,17 @@ class _Softmaxed(Recipe):
         return exp(logs).masked_fill(logs <= NEVER, 0.0)
 
     def log_weights(self, block: Block) -> Weights:
-        if self.lse is None or torch.is_grad_enabled():  # a kept one carries no gradient
-            lse = self.log_sum_exp(block.rows)
-        else:
-            lse = self.lse[..., block.rows].to(self.dtype)
-        return (self.scores(block) - lse[..., None]).clamp_min(NEVER)
+        if self.lse is None or torch.is_grad_enabled() or self.absorbs:
+            rows = block._replace(columns=slice(0, block.keys))
+            return log_softmax(self.scores(rows), self._sink())[..., block.columns]
+        lse = self.lse[..., block.rows, None].to(self.dtype)
+        return (self.scores(block) - lse).clamp_min(NEVER)
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether a bias is so large (`finfo.min` as a mask) that the log-sum-exp swallows the
+        rest of its row; weights must then come from whole rows."""
+        return self.bias is not None and self.lse is not None and bool(self.lse.abs().max() > 1e4)
 
     def log_sum_exp(self, rows: slice | None = None) -> LogSumExp:
         """Logarithm of each row's denominator; 0 for a row that may attend to nothing."""
@@ -310,7 +316,9 @@ class Given(Recipe):
     def log_weights(self, block: Block) -> Weights:
         if self.of in ("signed", "gate"):
             raise UnavailableError(f"{self.of} weights have no logarithm; this reducer needs one")
-        return self.weights(block.rows, block.columns).log().clamp_min(NEVER)
+        weights = self.weights(block.rows, block.columns)
+        some = weights > 0
+        return torch.where(some, weights, 1.0).log().masked_fill(~some, NEVER)
 
     def at(self, batch: int, head: int) -> Given:
         one = slice(batch, batch + 1)
@@ -335,6 +343,18 @@ def softmax(scores: Scores, sink: Tensor | None = None) -> Weights:
         return scores
     dead = scores.detach().amax(-1, keepdim=True) == -torch.inf
     return scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)[..., :keys]
+
+
+def log_softmax(scores: Scores, sink: Tensor | None = None) -> Weights:
+    """Logarithm of `softmax`, `NEVER` where that is 0."""
+    keys = scores.shape[-1]
+    if sink is not None:
+        scores = torch.cat([scores, sink.expand(*scores.shape[:-1], 1)], dim=-1)
+    if keys == 0:
+        return scores[..., :0]
+    dead = scores.detach().amax(-1, keepdim=True) == -torch.inf
+    never = (scores == -torch.inf)[..., :keys]
+    return scores.masked_fill(dead, 0.0).log_softmax(-1)[..., :keys].masked_fill(never, NEVER)
 
 
 def log_sum_exp(scores: Scores, sink: Tensor | None = None) -> LogSumExp:

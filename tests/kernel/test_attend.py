@@ -8,7 +8,7 @@ from torch.utils import _pytree
 import regard
 from regard import attend, masks
 from regard.errors import DtypeError, MaskError, RegardError, ShapeError
-from regard.kernel import dense
+from regard.kernel import dense, tiles
 from regard.kernel.attend import run
 from regard.kernel.positions import RelativeTable
 from regard.recipe import Additive, Dot, Given
@@ -21,6 +21,12 @@ def random(*shape, seed=0, dtype=torch.float64):
 
 def entropy(w):
     return -(w * w.clamp_min(1e-300).log()).sum(-1)
+
+
+@pytest.fixture(autouse=True, params=[0, 1 << 19], ids=["tiles", "one tile"])
+def _small(request, monkeypatch):
+    """Small attentions are reduced as one tile a matrix; here also as large ones are."""
+    monkeypatch.setattr(tiles, "_SMALL", request.param)
 
 
 Q, K, V = random(2, 4, 6, 8, seed=1), random(2, 2, 9, 8, seed=2), random(2, 2, 9, 5, seed=3)
@@ -53,13 +59,12 @@ def test_asking_changes_no_bit_of_the_output(options):
 @every_option
 def test_weights_are_exact_and_mix_the_values_into_the_output(options):
     found = attend(Q, K, V, **options, weights=True)
-    sums = found.weights.sum(-1)
     assert found.weights.shape == (2, 4, 6, 9) and found.weights.dtype == torch.float64
-    alive = found.weights.any(-1)
+    sums = found.weights.sum(-1)
     if "sink" in options:
         assert (sums < 1).all() and found.recipe.kind == "partial"
     else:
-        torch.testing.assert_close(sums, alive.double())
+        torch.testing.assert_close(sums, found.weights.any(-1).double())
     mixed = found.weights @ V.repeat_interleave(2, 1)
     torch.testing.assert_close(found.recipe.mixed(), mixed)
     torch.testing.assert_close(found.recipe.weights(), found.weights)
@@ -96,18 +101,15 @@ def test_weights_keep_their_graph():
     query = Q.clone().requires_grad_()
     weights = attend(query, K, V, causal=True, weights=True).weights
     _, expected = dense.attention(query, K, V, causal=True)
-    upstream = random(*weights.shape, seed=5)
-    torch.testing.assert_close(
-        *(torch.autograd.grad(w, query, upstream)[0] for w in (weights, expected))
-    )
+    grads = [torch.autograd.grad(w.square().sum(), query) for w in (weights, expected)]
+    torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize("asked", [{}, {"weights": True}], ids=["output", "weights"])
 def test_any_recipe_runs(asked):
-    matrix = random(2, 4, 6, 9).softmax(-1)
-    torch.testing.assert_close(
-        run(Given(matrix, V), **asked).output, matrix @ V.repeat_interleave(2, 1)
-    )
+    recipe = Given(random(2, 4, 6, 9).softmax(-1), V)
+    expected = recipe.matrix @ V.repeat_interleave(2, 1)
+    torch.testing.assert_close(run(recipe, **asked).output, expected)
     value = V[:, :1].clone()
     value[1, :, 4:] = torch.nan  # padding
     recipe = Additive(Q[:, :1], K[:, :1], random(8), value, PADDING)
@@ -164,10 +166,9 @@ def test_differentiable_answers_have_the_gradients_of_dense_ones(kind, name):
         answer = answer.effective if name == "Support" else answer.weights
     expected = by_dense(weights)
     torch.testing.assert_close(answer, expected)
-    upstream = random(*answer.shape, seed=7)
-    torch.testing.assert_close(
-        *(torch.autograd.grad(x, (query, key), upstream) for x in (answer, expected))
-    )
+    pulled = random(*answer.shape, seed=7)
+    grads = [torch.autograd.grad(x, (query, key), pulled) for x in (answer, expected)]
+    torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -220,10 +221,12 @@ def test_a_bias_that_forbids_by_the_lowest_number():
     """As masks of other libraries do: a row with nothing else becomes a mean, weights 1/n."""
     x, bias = random(1, 1, 4, 8, dtype=torch.float32), torch.zeros(1, 1, 4, 4)
     bias[..., :2, 2:] = bias[..., 0, :] = torch.finfo(torch.float32).min
-    found = attend(x, x, x, bias=bias, weights=True, reduce=[regard.HeadMean()])
+    asked = [regard.HeadMean(), regard.HeadMax()]
+    found = attend(x, x, x, bias=bias, weights=True, reduce=asked)
     torch.testing.assert_close(found.weights[0, 0, 0], torch.full((4,), 0.25))
     torch.testing.assert_close(found.output[0, 0, 0], x[0, 0].mean(0))
-    torch.testing.assert_close(found.reductions[0], found.weights[:, 0])
+    for answer in found.reductions:
+        torch.testing.assert_close(answer, found.weights[:, 0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -233,9 +236,8 @@ def test_half_precision_is_weighed_and_reduced_in_float32(dtype):
     found = attend(x, x, x, causal=True, weights=True, reduce=asked)
     expected = dense.attention(x.double(), x.double(), x.double(), causal=True)[1]
     assert found.output.dtype == dtype
-    for got, wanted in zip(
-        (found.weights, *found.reductions), (expected, expected.mean(1), entropy(expected))
-    ):
+    answers = expected, expected.mean(1), entropy(expected)
+    for got, wanted in zip((found.weights, *found.reductions), answers):
         assert got.dtype == torch.float32  # the fused log-sum-exp of half inputs is good to 1e-4
         torch.testing.assert_close(got.double(), wanted, atol=2e-4, rtol=2e-4)
 
@@ -243,22 +245,14 @@ def test_half_precision_is_weighed_and_reduced_in_float32(dtype):
 @pytest.mark.parametrize(("queries", "keys"), [(0, 9), (6, 0), (0, 0)])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_nothing_to_attend(queries, keys, softcap):
-    found = attend(
-        Q[:, :, :queries],
-        K[:, :, :keys],
-        V[:, :, :keys],
-        causal=True,
-        softcap=softcap,
-        weights=True,
-        reduce=[regard.Entropy(), regard.Received(), regard.HeadMax()],
-    )
+    inputs = Q[:, :, :queries], K[:, :, :keys], V[:, :, :keys]
+    asked = [regard.Entropy(), regard.Received(), regard.HeadMax()]
+    found = attend(*inputs, causal=True, softcap=softcap, weights=True, reduce=asked)
     assert found.output.shape == (2, 4, queries, 5) and (found.output == 0).all()
     assert found.weights.shape == (2, 4, queries, keys)
-    assert [x.shape for x in found.reductions] == [
-        (2, 4, queries),
-        (2, 4, keys),
-        (2, queries, keys),
-    ]
+    spread, received, largest = found.reductions
+    assert spread.shape == (2, 4, queries) and received.shape == (2, 4, keys)
+    assert largest.shape == (2, queries, keys)
 
 
 def changed(**changes):

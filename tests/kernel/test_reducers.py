@@ -1,7 +1,7 @@
 """Every reducer, for any cutting into tiles and any order of merging, gives the dense answer."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -192,11 +192,11 @@ def test_any_cutting_into_tiles(case, recipe, rows, columns, masked):
 
 
 @quick
-@given(recipe=recipes(), rows=st.integers(1, 10), columns=sizes)
-def test_all_at_once(recipe, rows, columns):
+@given(recipe=recipes(), tile=st.none() | st.tuples(st.integers(1, 10), sizes))
+def test_all_at_once(recipe, tile):
     """Reducers share a walk, whatever each of them needs, and may use their shortcuts."""
     reducers = [make(*recipe.shape[2:]) for make, _ in CASES.values()]
-    answers = tiles.reduce(recipe, reducers, tile=(rows, columns))
+    answers = tiles.reduce(recipe, reducers, tile=tile)
     for case, got in zip(CASES, answers, strict=True):
         same(case, got, *matrices(recipe))
 
@@ -214,15 +214,10 @@ def test_any_order_of_merging(case, recipe, random):
 
     def cuts(length):
         inner = random.sample(range(1, length), random.randint(0, min(4, length - 1)))
-        ends = [0, *sorted(inner), length]
-        return [slice(a, b) for a, b in pairwise(ends)]
+        return [slice(*ends) for ends in pairwise([0, *sorted(inner), length])]
 
-    blocks = [
-        (h, r, c)
-        for h in range(heads if reducer.across_heads else 1)
-        for r in cuts(queries)
-        for c in cuts(keys)
-    ]
+    shown = range(heads if reducer.across_heads else 1)
+    blocks = list(product(shown, cuts(queries), cuts(keys)))
     random.shuffle(blocks)
     for head, rows, columns in blocks:
         part, permitted = weights[0, head, rows, columns], allowed[0, head, rows, columns]

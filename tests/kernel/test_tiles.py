@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -56,11 +57,12 @@ def dense_weights(recipe):
     return scores.masked_fill(~mask, -torch.inf).softmax(-1)
 
 
+one_or_many = pytest.mark.parametrize("tile", [None, (3, 2)], ids=["one tile", "many"])
 every_recipe = pytest.mark.parametrize("make", [dot, additive, given])
 
 
 @every_recipe
-@pytest.mark.parametrize("tile", [(1, 1), (4, 5), (256, 512)], ids=str)
+@pytest.mark.parametrize("tile", [None, (1, 1), (4, 5), (256, 512)], ids=str)
 def test_every_kind_of_recipe(make, tile):
     weights = dense_weights(make())
     received, spread, best, mean = tiles.reduce(
@@ -73,13 +75,14 @@ def test_every_kind_of_recipe(make, tile):
 
 
 @pytest.mark.parametrize("kind", ["signed", "gate"])
-def test_weights_of_any_sign_are_reduced_where_no_logarithm_is_needed(kind):
+@one_or_many
+def test_weights_of_any_sign_are_reduced_where_no_logarithm_is_needed(tile, kind):
     recipe = Given(random(2, 3, 5, 7), of=kind)
-    received, mean = tiles.reduce(recipe, [regard.Received(), regard.HeadMean()], tile=(2, 3))
+    received, mean = tiles.reduce(recipe, [regard.Received(), regard.HeadMean()], tile=tile)
     torch.testing.assert_close(received, recipe.matrix.sum(2))
     torch.testing.assert_close(mean, recipe.matrix.mean(1))
     with pytest.raises(UnavailableError, match=f"{kind} weights have no logarithm"):
-        tiles.reduce(recipe, [regard.Entropy()])
+        tiles.reduce(recipe, [regard.Entropy()], tile=tile)
 
 
 def test_zeros_in_a_given_matrix_have_finite_gradients():
@@ -96,9 +99,11 @@ def test_zeros_in_a_given_matrix_have_finite_gradients():
     assert grad.isfinite().all()
 
 
-def test_other_answers_are_detached_and_grad_mode_is_kept():
+@one_or_many
+def test_other_answers_are_detached_and_grad_mode_is_kept(tile):
     recipe = dot(query=random(2, 4, 6, 4).requires_grad_())
-    answers = tiles.reduce(recipe, [regard.Rows([0]), regard.Entropy(), regard.Received()])
+    asked = [regard.Rows([0]), regard.Entropy(), regard.Received()]
+    answers = tiles.reduce(recipe, asked, tile=tile)
     assert torch.is_grad_enabled() and not any(answer.requires_grad for answer in answers)
 
 
@@ -187,7 +192,7 @@ class Trips(regard.Entropy):
 @pytest.mark.parametrize("where", ["start", "tile", "merge", "result"])
 def test_a_reducer_that_raises_leaves_no_trace(where, heads):
     x = random(1, heads, 8, 4)
-    if where != "merge" or heads == 1:  # heads of their own are never merged
+    if where != "merge" or heads == 1:  # heads of one thread are not merged
         with pytest.raises(RuntimeError, match=f"tripped in {where}"):
             tiles.reduce(Dot(x, x), [Trips(where)], tile=(2, 8))
     assert torch.get_num_threads() == 2 and torch.is_grad_enabled()
@@ -198,7 +203,7 @@ def test_a_reducer_that_raises_leaves_no_trace(where, heads):
 @pytest.mark.parametrize("leaves_first", ["main", "other"])
 def test_two_walks_at_once_give_the_threads_back(monkeypatch, leaves_first):
     monkeypatch.setattr(tiles, "_WORTH_THREADS", 1 << 60)
-    recipe, counts = dot(heads=1), []
+    recipe = dot(heads=1)
     other_is_in, main_is_out = threading.Event(), threading.Event()
 
     class Other(regard.Received):
@@ -214,18 +219,17 @@ def test_two_walks_at_once_give_the_threads_back(monkeypatch, leaves_first):
                 other.join(20 if leaves_first == "other" else 0)
 
     other = threading.Thread(target=lambda: tiles.reduce(recipe, [Other()]))
-    tiles.reduce(recipe, [Main()])
+    tiles.reduce(recipe, [Main()], tile=(8, 8))
     main_is_out.set()
     other.join(20)
-    later = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
-    later.start()
-    later.join()
-    assert [torch.get_num_threads(), *counts] == [2, 2]
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result() == torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
 @pytest.mark.parametrize("per_head", [False, True])
-def test_what_nobody_sees_reaches_no_answer(bad, per_head):
+@one_or_many
+def test_what_nobody_sees_reaches_no_answer(tile, bad, per_head):
     keep = torch.ones(1, 2 if per_head else 1, 1, 5, dtype=torch.bool)
     keep[:, 0, :, 3] = False  # for every head, or for the first one alone
     query, key = random(1, 2, 4, 4), random(1, 2, 5, 4, seed=1)
@@ -234,6 +238,7 @@ def test_what_nobody_sees_reaches_no_answer(bad, per_head):
     received, spread, most = tiles.reduce(
         Dot(query, key, mask=masks.pairs(keep)),
         [regard.Received(), regard.Entropy(), regard.HeadMax()],
+        tile=tile,
     )
     torch.testing.assert_close(received, weights.sum(2))
     torch.testing.assert_close(spread, entropy(weights))
@@ -241,11 +246,11 @@ def test_what_nobody_sees_reaches_no_answer(bad, per_head):
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(0, 3), (3, 0), (0, 0)])
-def test_nothing_to_attend(queries, keys):
+@one_or_many
+def test_nothing_to_attend(tile, queries, keys):
     recipe = Dot(random(2, 3, queries, 4), random(2, 3, keys, 4), mask=masks.causal())
-    received, spread, mean, far = tiles.reduce(
-        recipe, [regard.Received(), regard.Entropy(), regard.HeadMean(), regard.Distance()]
-    )
+    asked = [regard.Received(), regard.Entropy(), regard.HeadMean(), regard.Distance()]
+    received, spread, mean, far = tiles.reduce(recipe, asked, tile=tile)
     assert received.shape == (2, 3, keys) and spread.shape == far.shape == (2, 3, queries)
     assert mean.shape == (2, queries, keys)
     assert not any(answer.any() for answer in (received, spread, mean, far))

@@ -56,8 +56,8 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
         return output, lse
     batch, heads, queries, keys = recipe.shape
     if 0 in recipe.shape:
-        nothing = query.new_zeros(batch, heads, queries, value.shape[-1])
-        return nothing, torch.zeros(batch, heads, queries, dtype=recipe.dtype, device=query.device)
+        none = torch.zeros(batch, heads, queries, dtype=recipe.dtype, device=query.device)
+        return recipe.mixed(), none
     if recipe.mask is not None:
         alive = recipe.mask.alive(queries, keys)
         key, value = clean(key, alive), clean(value, alive)
@@ -185,7 +185,8 @@ def _with_sink(
 
     The score rides on an extra feature: sink / scale in the query, 1 in the new key, else 0.
     """
-    column = (sink / scale).to(query.dtype)[None, :, None, None]
+    lowest = torch.finfo(query.dtype).min / 4  # -inf times the 0 of the other keys would be NaN
+    column = (sink / scale).to(query.dtype).clamp_min(lowest)[None, :, None, None]
     query = torch.cat([query, column.expand(*query.shape[:-1], 1)], dim=-1)
     first = key.new_zeros(*key.shape[:2], 1, key.shape[-1] + 1)
     first[..., -1] = 1.0

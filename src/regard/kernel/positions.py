@@ -52,7 +52,8 @@ class AlibiBias(Bias):
         return -self.slopes[None, :, None, None] * _offsets(block, self.slopes.device).abs()
 
     def at(self, batch: int, head: int) -> AlibiBias:
-        return AlibiBias(self.slopes[head : head + 1])
+        one = slice(head, head + 1) if len(self.slopes) > 1 else slice(None)
+        return AlibiBias(self.slopes[one])
 
     @property
     def requires_grad(self) -> bool:
@@ -70,7 +71,8 @@ class RelativeTable(Bias):
         return self.table[:, _offsets(block, self.table.device).clamp(-reach, reach) + reach][None]
 
     def at(self, batch: int, head: int) -> RelativeTable:
-        return RelativeTable(self.table[head : head + 1])
+        one = slice(head, head + 1) if len(self.table) > 1 else slice(None)
+        return RelativeTable(self.table[one])
 
     @property
     def requires_grad(self) -> bool:

@@ -35,7 +35,9 @@ def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
     """The fastest maker that serves this recipe."""
     if isinstance(recipe, Dot | Additive):
         recipe = recipe.with_lse()
-    return DotTileMaker(recipe, size) if isinstance(recipe, Dot) else TileMaker(recipe, size)
+    if isinstance(recipe, Dot) and not recipe.absorbs:
+        return DotTileMaker(recipe, size)
+    return TileMaker(recipe, size)
 
 
 class TileMaker:
@@ -125,7 +127,8 @@ class DotTileMaker(TileMaker):
         key = recipe.key[batch : batch + 1, first : last + 1].to(recipe.dtype)
         if self.alive is not None:  # NaN in padding must not reach a product
             one = slice(batch, batch + 1) if self.alive.shape[0] > 1 else slice(None)
-            key = clean(key, self.alive[one].any(1, keepdim=True))
+            served = slice(first * share, (last + 1) * share)
+            key = clean(key, self.alive[one, served if self.alive.shape[1] > 1 else slice(None)])
         keys = F.pad(key[0] * recipe.scale, (0, 1), value=1.0).mT  # (group, width + 1, key)
         assert recipe.lse is not None
         lse = recipe.lse[batch, which, :, None].to(recipe.dtype)

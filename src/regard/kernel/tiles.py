@@ -247,17 +247,19 @@ _before = 1
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """Torch's own threads set to one; the last to leave restores what the first one found."""
+    """Torch's own threads set to one; everybody who leaves restores what the first one found.
+
+    The number is kept by each thread for itself, so one cannot restore it for the others.
+    """
     global _inside, _before
     with _lock:
         if _inside == 0:
             _before = torch.get_num_threads()
-            torch.set_num_threads(1)
+        torch.set_num_threads(1)
         _inside += 1
     try:
         yield
     finally:
         with _lock:
             _inside -= 1
-            if _inside == 0:
-                torch.set_num_threads(_before)
+            torch.set_num_threads(_before)
