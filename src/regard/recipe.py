@@ -54,6 +54,11 @@ class Bias(ABC):
 
     @property
     @abstractmethod
+    def heads(self) -> int:
+        """Heads it has; 1 serves all."""
+
+    @property
+    @abstractmethod
     def requires_grad(self) -> bool:
         """Whether training reaches it."""
 
@@ -193,7 +198,9 @@ class _Softmaxed(Recipe):
     def absorbs(self) -> bool:
         """Whether a bias is so large (`finfo.min` as a mask) that the log-sum-exp swallows the
         rest of its row; weights must then come from whole rows."""
-        return self.bias is not None and self.lse is not None and bool(self.lse.abs().max() > 1e4)
+        if self.bias is None or self.lse is None or 0 in self.shape:
+            return False
+        return bool(self.lse.abs().max() > 1e4)
 
     def log_sum_exp(self, rows: slice | None = None) -> LogSumExp:
         """Logarithm of each row's denominator; 0 for a row that may attend to nothing."""

@@ -1,6 +1,7 @@
 """Every mechanism of the library under every law of the contract."""
 
 import importlib
+import inspect
 import pkgutil
 
 import pytest
@@ -23,9 +24,16 @@ def test_law(check):
     check()
 
 
+def _subclasses(cls):
+    for child in cls.__subclasses__():
+        if not inspect.isabstract(child):
+            yield child
+        yield from _subclasses(child)
+
+
 def test_every_mechanism_is_a_member():
     for module in pkgutil.iter_modules(regard.mechanisms.__path__):
         importlib.import_module(f"regard.mechanisms.{module.name}")
-    found = {cls for cls in Mechanism.__subclasses__() if cls.__module__.startswith("regard.")}
+    found = {cls for cls in _subclasses(Mechanism) if cls.__module__.startswith("regard.")}
     covered = {type(build()) for build, _ in MEMBERS.values()}
     assert found == covered

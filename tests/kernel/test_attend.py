@@ -243,11 +243,11 @@ def test_half_precision_is_weighed_and_reduced_in_float32(dtype):
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(0, 9), (6, 0), (0, 0)])
-@pytest.mark.parametrize("softcap", [None, 2.0])
-def test_nothing_to_attend(queries, keys, softcap):
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"bias": random(1, 4, 1, 1)}])
+def test_nothing_to_attend(queries, keys, options):
     inputs = Q[:, :, :queries], K[:, :, :keys], V[:, :, :keys]
     asked = [regard.Entropy(), regard.Received(), regard.HeadMax()]
-    found = attend(*inputs, causal=True, softcap=softcap, weights=True, reduce=asked)
+    found = attend(*inputs, causal=True, weights=True, reduce=asked, **options)
     assert found.output.shape == (2, 4, queries, 5) and (found.output == 0).all()
     assert found.weights.shape == (2, 4, queries, keys)
     spread, received, largest = found.reductions

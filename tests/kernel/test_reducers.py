@@ -209,7 +209,7 @@ def test_any_order_of_merging(case, recipe, random):
     weights, allowed = matrices(recipe)
     _, heads, queries, keys = recipe.shape
     reducer = CASES[case][0](queries, keys)
-    matrix = Matrix(0, 0, heads, queries, keys, torch.float64, torch.device("cpu"))
+    matrix = Matrix(0, 1, 0, heads, queries, keys, torch.float64, torch.device("cpu"))
     copies = [reducer.started(matrix) for _ in range(random.randint(1, 4))]
 
     def cuts(length):
@@ -257,7 +257,7 @@ def test_vectors_and_segments_of_each_example_and_head():
         (lambda: regard.TopK(0), RegardError, "TopK: k=0, expected at least 1"),
         (lambda: ask(regard.TopK(5)), RegardError, "TopK: k=5, but there are only 4 keys"),
         (lambda: ask(regard.Rows([0, 3])), RegardError, "Rows: query 3 is outside the 3 queries"),
-        (lambda: ask(regard.Rows([-4])), RegardError, "Rows: query -4 is outside the 3 queries"),
+        (lambda: ask(regard.Apply(torch.zeros(1, 3, 1, 4))), ShapeError, "head.* 3, expected 2"),
         (lambda: regard.Support(0.0), RegardError, "threshold=0.0, expected between 0 and 1"),
         (lambda: regard.Histogram(0), RegardError, "bins=0, low=-8.0; expected bins >= 1, low < 0"),
         (lambda: regard.Histogram(low=1.0), RegardError, "low=1.0; expected bins >= 1, low < 0"),

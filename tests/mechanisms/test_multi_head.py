@@ -139,7 +139,7 @@ VARIANTS = {
 def test_the_equations_head_by_head(name: str, causal: bool, queries: int) -> None:
     build, parts = VARIANTS[name]
     attn = drawn(build())
-    query, key, value = (normal(2, n, w) for n, w in zip((queries, 6, 6), attn.widths))
+    query, key, value = (normal(2, n, w) for n, w in zip((queries, 6, 6), attn.sizes))
     sees = parts.get("sees", lambda i, j: True)
     parts = {**parts, "sees": lambda i, j: sees(i, j) and (not causal or j <= i)}
     output, weights = reading(attn, (query, key, value), **parts)
@@ -173,7 +173,7 @@ def steps(attn: MultiHead, x: Tensor, chunks: list[int], **more: Tensor) -> list
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "input widths"])
 def test_the_cache_gives_what_the_full_pass_gives(name: str, chunks: list[int]) -> None:
     attn = drawn(VARIANTS[name][0]())
-    x = normal(2, 8, attn.widths.query)
+    x = normal(2, 8, attn.sizes.query)
     full = attn(x, causal=True, weights=True)
     output, weights = steps(attn, x, chunks)
     torch.testing.assert_close(output, full.output, rtol=0, atol=1e-10)

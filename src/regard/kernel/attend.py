@@ -105,6 +105,8 @@ def run(
 def checked_bias(bias: Tensor | Bias, shape: Shape) -> Tensor | Bias:
     """The bias, after checking that it broadcasts to the scores."""
     if isinstance(bias, Bias):
+        if bias.heads not in (1, shape.heads):
+            raise ShapeError(f"bias: axis head has size {bias.heads}, expected {shape.heads} or 1")
         return bias
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.errors import ShapeError
 from regard.recipe import Bias
 from regard.types import Block, register_pytree
 
@@ -24,6 +25,8 @@ def rotate(
     that the dot product of two turned vectors depends on their distance alone.
     """
     half = features.shape[-1] // 2
+    if 2 * half != features.shape[-1]:
+        raise ShapeError(f"rotate: width is {features.shape[-1]}, expected an even number")
     dtype = torch.promote_types(features.dtype, torch.float32)
     rates = base ** (-torch.arange(half, dtype=dtype, device=features.device) / half)
     angles = positions.to(dtype)[:, None] * rates  # (position, width/2)
@@ -56,6 +59,10 @@ class AlibiBias(Bias):
         return AlibiBias(self.slopes[one])
 
     @property
+    def heads(self) -> int:
+        return len(self.slopes)
+
+    @property
     def requires_grad(self) -> bool:
         return self.slopes.requires_grad
 
@@ -66,6 +73,12 @@ class RelativeTable(Bias):
 
     table: Float[Tensor, "head offset"]
 
+    def __post_init__(self) -> None:
+        if self.table.dim() == 2 and self.table.shape[1] % 2 == 0:
+            raise ShapeError(
+                f"RelativeTable: axis offset has size {self.table.shape[1]}, expected an odd number"
+            )
+
     def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
         reach = self.table.shape[1] // 2
         return self.table[:, _offsets(block, self.table.device).clamp(-reach, reach) + reach][None]
@@ -73,6 +86,10 @@ class RelativeTable(Bias):
     def at(self, batch: int, head: int) -> RelativeTable:
         one = slice(head, head + 1) if len(self.table) > 1 else slice(None)
         return RelativeTable(self.table[one])
+
+    @property
+    def heads(self) -> int:
+        return len(self.table)
 
     @property
     def requires_grad(self) -> bool:

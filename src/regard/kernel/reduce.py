@@ -42,6 +42,7 @@ class Matrix(NamedTuple):
     """The matrix a reducer is about to see."""
 
     batch: int  #: which example
+    examples: int  #: how many examples there are
     head: int  #: which head; the first one for a reducer across heads
     heads: int  #: how many heads there are
     queries: int

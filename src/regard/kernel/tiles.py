@@ -212,9 +212,9 @@ def _matrices(shape: Shape, together: bool) -> Iterator[tuple[int, range]]:
 
 
 def _matrix(recipe: Recipe, batch: int, heads: Sequence[int]) -> Matrix:
-    _, n_heads, queries, keys = recipe.shape
+    examples, n_heads, queries, keys = recipe.shape
     first = heads[0] if len(heads) else 0
-    return Matrix(batch, first, n_heads, queries, keys, recipe.dtype, recipe.device)
+    return Matrix(batch, examples, first, n_heads, queries, keys, recipe.dtype, recipe.device)
 
 
 def _stack(results: list[Any], shape: Shape, across_heads: bool) -> Any:

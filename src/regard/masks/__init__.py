@@ -62,6 +62,10 @@ def padding(keep: Bool[Tensor, "batch key"]) -> Mask:
 
 def lengths(sizes: Int[Tensor, " batch"], keys: int) -> Mask:
     """The first `sizes[b]` keys of each example are real."""
+    if sizes.is_floating_point() or sizes.dim() != 1:
+        raise MaskError(
+            f"masks.lengths: {sizes.dtype} with {sizes.dim()} axes, expected whole numbers (batch,)"
+        )
     return Padding(torch.arange(keys, device=sizes.device) < sizes[:, None])
 
 

@@ -3,6 +3,7 @@
 from regard.mechanisms.additive import Additive
 from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.dot_product import DotProduct
+from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
 from regard.mechanisms.multi_head import MultiHead
@@ -15,6 +16,7 @@ __all__ = [
     "Decomposable",
     "DotProduct",
     "DotScore",
+    "FromRecipe",
     "GeneralScore",
     "LocalMonotonic",
     "LocalPredictive",

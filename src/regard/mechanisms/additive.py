@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-from regard.contract import Attended, Mechanism, State
-from regard.kernel.attend import checked_bias, run
-from regard.kernel.reduce import Reducer
-from regard.masks import Mask
-from regard.mechanisms.inputs import Widths, gather
+from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.inputs import Inputs, Widths
 from regard.recipe import Additive as AdditiveRecipe
 from regard.recipe import Bias
 
 
-class Additive(Mechanism):
+class Additive(FromRecipe):
     """eᵢⱼ = vₐᵀ tanh(Wₐ sᵢ₋₁ + Uₐ hⱼ), αᵢ = softmaxⱼ(eᵢⱼ), cᵢ = Σⱼ αᵢⱼ hⱼ.
 
     Bahdanau, Cho & Bengio 2015, "Neural machine translation by jointly learning to align and
@@ -39,7 +34,7 @@ class Additive(Mechanism):
         self, query_width: int, key_width: int, *, width: int, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.widths = Widths(query_width, key_width)
+        self.sizes = Widths(query_width, key_width)
         self.to_query = nn.Linear(query_width, width, bias=False)
         self.to_key = nn.Linear(key_width, width, bias=False)
         self.vector = nn.Parameter(torch.zeros(width))
@@ -50,32 +45,9 @@ class Additive(Mechanism):
     def prepare(self, key: Tensor, value: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
         return self.to_key(key)[:, None], value[:, None]  # (batch, 1, key, width)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        bias: Tensor | Bias | None = None,
-        causal: bool = False,
-        state: State | bool | None = None,
-        weights: bool = False,
-        reduce: Sequence[Reducer] = (),
-    ) -> Attended:
-        """Attend; see `Mechanism.forward`."""
-        given = gather(
-            self, query, key, value, mask=mask, causal=causal, state=state, widths=self.widths
-        )
-        recipe = AdditiveRecipe(
-            self.to_query(given.query)[:, None],
-            given.key,
-            self.vector,
-            given.value,
-            mask=given.mask,
-            bias=None if bias is None else checked_bias(bias, given.shape),
-        )
-        attended = run(
-            recipe, dropout=self.dropout if self.training else 0.0, weights=weights, reduce=reduce
-        )
-        return attended.finished(attended.output[:, 0], given.state)
+    def widths(self, query_width: int) -> Widths:
+        return self.sizes
+
+    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> AdditiveRecipe:
+        query = self.to_query(given.query)[:, None]  # (batch, 1, query, width)
+        return AdditiveRecipe(query, given.key, self.vector, given.value, given.mask, bias)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard import masks
-from regard.contract import Attended, Mechanism, State, Traits
+from regard.contract import Traits
 from regard.errors import RegardError
-from regard.kernel.attend import checked_bias, run
-from regard.kernel.reduce import Reducer
 from regard.masks import Mask
-from regard.mechanisms.inputs import Inputs, gather
+from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.inputs import Inputs, Widths
 from regard.mechanisms.luong_scores import DotScore, Score
 from regard.recipe import Bias, Given, Recipe
 from regard.types import Kind
 
 
-class Luong(Mechanism):
+class Luong(FromRecipe):
     """aₜ(s) = softmaxₛ(score(hₜ, h̄ₛ)), cₜ = Σₛ aₜ(s) h̄ₛ; the output is the context cₜ.
 
     Luong, Pham & Manning 2015, "Effective approaches to attention-based neural machine
@@ -52,33 +49,12 @@ class Luong(Mechanism):
     def prepare(self, key: Tensor, value: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
         return self.score.keys(key)[:, None], value[:, None]  # (batch, 1, key, width)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        bias: Tensor | Bias | None = None,
-        causal: bool = False,
-        state: State | bool | None = None,
-        weights: bool = False,
-        reduce: Sequence[Reducer] = (),
-    ) -> Attended:
-        """Attend; see `Mechanism.forward`. Query i of a call is decoder step `state.step` + i."""
-        widths = self.score.widths(query.shape[-1])
-        given = gather(
-            self, query, key, value, mask=mask, causal=causal, state=state, widths=widths
-        )
-        attended = run(
-            self._recipe(given, None if bias is None else checked_bias(bias, given.shape)),
-            dropout=self.dropout if self.training else 0.0,
-            weights=weights,
-            reduce=reduce,
-        )
-        return attended.finished(attended.output[:, 0], given.state)
+    def widths(self, query_width: int) -> Widths:
+        return self.score.widths(query_width)
 
-    def _recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
+    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
+        """The score's recipe, within the window. Query i is decoder step `state.step` + i."""
+
         def global_recipe(mask: Mask | None) -> Recipe:
             return self.score.recipe(given.query, given.key, given.value, mask, bias)
 

@@ -12,13 +12,16 @@ from regard.types import whole
 
 
 class Score(nn.Module):
-    """How a pair is scored: what is computed once for the keys, and the recipe."""
+    """How a pair is scored: what is computed once for the keys, and the recipe of the rest.
+
+    As it stands: dot products of queries and keys.
+    """
 
     longest: int | None = None
 
     def widths(self, query_width: int) -> Widths:
         """Features that fit, given those of the query."""
-        raise NotImplementedError
+        return Widths(key=query_width)
 
     def keys(self, key: Tensor) -> Tensor:
         """What is computed once a sentence, (batch, key, width)."""
@@ -33,24 +36,11 @@ class Score(nn.Module):
         bias: Tensor | Bias | None,
     ) -> Recipe:
         """The recipe of a query (batch, query, width) against keys (batch, 1, key, width)."""
-        raise NotImplementedError
+        return Dot(query[:, None], key, value, mask=mask, bias=bias)
 
 
 class DotScore(Score):
     """hₜᵀ h̄ₛ: widths must be equal, nothing is learned."""
-
-    def widths(self, query_width: int) -> Widths:
-        return Widths(key=query_width)
-
-    def recipe(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask | None,
-        bias: Tensor | Bias | None,
-    ) -> Recipe:
-        return Dot(query[:, None], key, value, mask=mask, bias=bias)
 
 
 class GeneralScore(Score):
@@ -68,16 +58,6 @@ class GeneralScore(Score):
     def keys(self, key: Tensor) -> Tensor:
         projected: Tensor = self.to_key(key)
         return projected
-
-    def recipe(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask | None,
-        bias: Tensor | Bias | None,
-    ) -> Recipe:
-        return Dot(query[:, None], key, value, mask=mask, bias=bias)
 
 
 class ConcatScore(Score):

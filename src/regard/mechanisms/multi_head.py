@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
 from regard import masks
-from regard.contract import Attended, Mechanism, State, Traits
+from regard.contract import Traits
 from regard.errors import RegardError, ShapeError
-from regard.kernel.attend import checked_bias, run
-from regard.kernel.reduce import Reducer
-from regard.masks import Mask
-from regard.mechanisms.inputs import Widths, gather
+from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.inputs import Inputs, Widths
 from regard.mechanisms.positions import Position
-from regard.recipe import Bias, Dot
+from regard.recipe import Bias, Dot, Recipe
 from regard.types import Shape, whole
 
 
-class MultiHead(Mechanism):
+class MultiHead(FromRecipe):
     """headᵢ = softmax(Q Wᵢᑫ (K Wᵢᴷ)ᵀ / √dₖ) V Wᵢⱽ, output = concat(heads) Wᴼ.
 
     Vaswani et al. 2017, "Attention is all you need", section 3.2.2. Grouped and multi-query heads:
@@ -84,7 +80,7 @@ class MultiHead(Mechanism):
             raise ShapeError(f"MultiHead: n_groups {n_groups} is not a divisor of {n_heads} heads")
         self.head_width = width // n_heads if head_width is None else head_width
         self.value_width = self.head_width if value_width is None else value_width
-        self.widths = Widths(width, *(inputs or (width, width)))
+        self.sizes = Widths(width, *(inputs or (width, width)))
         self.dropout = dropout
         key_in, value_in = inputs or (width, width)
         self.to_query = nn.Linear(width, n_heads * self.head_width, bias=bias)
@@ -110,36 +106,15 @@ class MultiHead(Mechanism):
         values = self.to_value(value).unflatten(-1, (self.n_groups, self.value_width))
         return keys, values.transpose(1, 2)  # (batch, group, key, value width)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        bias: Tensor | Bias | None = None,
-        causal: bool = False,
-        state: State | bool | None = None,
-        weights: bool = False,
-        reduce: Sequence[Reducer] = (),
-    ) -> Attended:
-        """Attend; see `Mechanism.forward`."""
-        given = gather(
-            self,
-            query,
-            key,
-            value,
-            mask=mask,
-            causal=causal,
-            state=state,
-            widths=self.widths,
-            n_heads=self.n_heads,
-        )
+    def widths(self, query_width: int) -> Widths:
+        return self.sizes
+
+    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Dot:
         queries = self.to_query(given.query).unflatten(-1, (self.n_heads, self.head_width))
         queries = self.query_norm(queries.transpose(1, 2))  # (batch, head, query, head width)
         if self.position is not None:
             queries = self.position.turn(queries, given.shape.keys - given.shape.queries)
-        recipe = Dot(
+        return Dot(
             queries,
             given.key,
             given.value,
@@ -148,19 +123,19 @@ class MultiHead(Mechanism):
             scale=self.head_width**-0.5,
             sink=self.sinks,
         )
-        attended = run(
-            recipe, dropout=self.dropout if self.training else 0.0, weights=weights, reduce=reduce
-        )
-        output = self.to_output(attended.output.transpose(1, 2).flatten(2))
-        return attended.finished(self._silenced(output, recipe), given.state)
 
-    def _silenced(self, output: Tensor, recipe: Dot) -> Tensor:
+    def finish(self, mixed: Tensor, recipe: Recipe) -> Tensor:
+        output: Tensor = self.to_output(mixed.transpose(1, 2).flatten(2))
+        return self._silenced(output, recipe)
+
+    def _silenced(self, output: Tensor, recipe: Recipe) -> Tensor:
         """The projection's bias must not speak for a query that attends to nothing."""
         if recipe.shape.keys == 0:
             return torch.zeros_like(output)
-        if recipe.mask is None or self.to_output.bias is None:
+        mask = getattr(recipe, "mask", None)
+        if mask is None or self.to_output.bias is None:
             return output
-        awake = recipe.mask.awake(recipe.shape.queries, recipe.shape.keys)
+        awake = mask.awake(recipe.shape.queries, recipe.shape.keys)
         if awake is None:
             return output
         return output.masked_fill(~awake.any(1).to(output.device)[..., None], 0.0)
@@ -168,10 +143,9 @@ class MultiHead(Mechanism):
     def _bias(self, bias: Tensor | Bias | None, shape: Shape) -> Tensor | Bias | None:
         own = None if self.position is None else self.position.bias()
         if bias is None or own is None:
-            return own if bias is None else checked_bias(bias, shape)
-        both = checked_bias(bias, shape)
+            return own if bias is None else bias
         block = whole(shape.queries, shape.keys)
-        return own.block(block) + (both.block(block) if isinstance(both, Bias) else both)
+        return own.block(block) + (bias.block(block) if isinstance(bias, Bias) else bias)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHead:

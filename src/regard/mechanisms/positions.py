@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import ShapeError
 from regard.kernel.positions import AlibiBias, RelativeTable, alibi_slopes, rotate
 from regard.recipe import Bias
 
@@ -33,8 +32,6 @@ class Rotary(Position):
         self.base = base
 
     def turn(self, features: Tensor, start: int) -> Tensor:
-        if features.shape[-1] % 2:
-            raise ShapeError(f"Rotary: head width is {features.shape[-1]}, expected an even number")
         positions = torch.arange(features.shape[2], device=features.device) + start
         return rotate(features, positions, self.base)
 

@@ -21,7 +21,7 @@ class Received(Sum):
     needs_log_weights = False
 
     def __init__(
-        self, rows: Float[Tensor, ...] | None = None, *, differentiable: bool = False
+        self, rows: Float[Tensor, "*shape"] | None = None, *, differentiable: bool = False
     ) -> None:
         super().__init__(differentiable=differentiable)
         self.rows = _vectors("Received: rows", rows)
@@ -52,7 +52,7 @@ class Apply(Sum):
 
     needs_log_weights = False
 
-    def __init__(self, vectors: Float[Tensor, ...], *, differentiable: bool = False) -> None:
+    def __init__(self, vectors: Float[Tensor, "*shape"], *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
         self.vectors = _vectors("Apply: vectors", vectors)
 
@@ -80,7 +80,7 @@ class Mass(Sum):
 
     def __init__(
         self,
-        segments: Int[Tensor, ...],
+        segments: Int[Tensor, "*shape"],
         n_segments: int | None = None,
         *,
         differentiable: bool = False,
@@ -101,6 +101,11 @@ class Mass(Sum):
             raise ShapeError(
                 f"Mass: segments: axis key has size {self.segments.shape[1]}, "
                 f"expected {matrix.keys}"
+            )
+        if self.segments.shape[0] not in (1, matrix.examples):
+            raise ShapeError(
+                f"Mass: segments: axis batch has size {self.segments.shape[0]}, "
+                f"expected {matrix.examples}"
             )
         row = matrix.batch if self.segments.shape[0] > 1 else 0
         numbers = self.segments[row].to(matrix.device)
@@ -165,6 +170,11 @@ def _of_matrix(place: str, vectors: Tensor, matrix: Matrix, length: int) -> Tens
     if vectors.shape[-1] != length:
         raise ShapeError(f"{place}: last axis has size {vectors.shape[-1]}, expected {length}")
     if vectors.dim() == 4:
+        for axis, size, want in zip(
+            ("batch", "head"), vectors.shape, (matrix.examples, matrix.heads)
+        ):
+            if size not in (1, want):
+                raise ShapeError(f"{place}: axis {axis} has size {size}, expected {want} or 1")
         vectors = vectors[matrix.batch if vectors.shape[0] > 1 else 0]
         vectors = vectors[matrix.head if vectors.shape[0] > 1 else 0]
     return vectors.to(matrix.device, matrix.dtype)
