@@ -30,7 +30,7 @@ class Attended:
     | `reductions` | results in the order asked                                                  |
     """
 
-    output: Float[Tensor, "*shape"]
+    output: Float[Tensor, "*_"]
     weights: Weights | None = None
     state: State | None = None
     recipe: Recipe | None = None
@@ -62,8 +62,8 @@ class State:
     the mechanism's own; their key axis is second to last.
     """
 
-    key: Float[Tensor, "*shape"]
-    value: Float[Tensor, "*shape"]
+    key: Float[Tensor, "*_"]
+    value: Float[Tensor, "*_"]
     growing: bool
     step: int = 0
 

@@ -14,7 +14,7 @@ from regard.types import register_pytree
 class Blocked:
     """Output, the attentions inside by name, and the state the next step needs."""
 
-    output: Float[Tensor, "*shape"]
+    output: Float[Tensor, "*_"]
     attentions: dict[str, Attended] = field(default_factory=dict)
     state: Any = None
 

@@ -21,7 +21,7 @@ class Received(Sum):
     needs_log_weights = False
 
     def __init__(
-        self, rows: Float[Tensor, "*shape"] | None = None, *, differentiable: bool = False
+        self, rows: Float[Tensor, "*_"] | None = None, *, differentiable: bool = False
     ) -> None:
         super().__init__(differentiable=differentiable)
         self.rows = _vectors("Received: rows", rows)
@@ -52,7 +52,7 @@ class Apply(Sum):
 
     needs_log_weights = False
 
-    def __init__(self, vectors: Float[Tensor, "*shape"], *, differentiable: bool = False) -> None:
+    def __init__(self, vectors: Float[Tensor, "*_"], *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
         self.vectors = _vectors("Apply: vectors", vectors)
 
@@ -80,7 +80,7 @@ class Mass(Sum):
 
     def __init__(
         self,
-        segments: Int[Tensor, "*shape"],
+        segments: Int[Tensor, "*_"],
         n_segments: int | None = None,
         *,
         differentiable: bool = False,
