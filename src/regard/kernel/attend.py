@@ -60,13 +60,19 @@ def attend(
     [(1, 2, 6), (1, 6, 6)]
     """
     shape = _check(query, key, value)
+    scale = query.shape[3] ** -0.5 if scale is None else scale
+    asked = weights or reduce or dropout
+    if not asked and mask is None and bias is None and softcap is None and sink is None:
+        found = fused.plain(query, key, value, scale, causal)  # the shortest way there is
+        if found is not None:
+            return Attended(found[0])
     recipe = Dot(
         query,
         key,
         value,
         mask=None if mask is None and not causal else masks.resolve(mask, causal, shape),
         bias=None if bias is None else checked_bias(bias, shape),
-        scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        scale=scale,
         softcap=softcap,
         sink=sink if sink is None else _checked_sink(sink, shape),
     )
@@ -132,17 +138,31 @@ def _checked_sink(sink: Tensor, shape: Shape) -> Tensor:
 
 def _check(query: Tensor, key: Tensor, value: Tensor) -> Shape:
     """Sizes of the attention, or an error that names the axis that does not fit."""
+    sizes = query.shape
+    alike = query.dtype == key.dtype == value.dtype and query.is_floating_point()
+    if alike and len(sizes) == 4 and sizes == key.shape == value.shape and sizes[1]:
+        return Shape(sizes[0], sizes[1], sizes[2], sizes[2])
+    if alike and query.dim() == key.dim() == value.dim() == 4:
+        batch, heads, queries, width = sizes
+        groups, keys = key.shape[1], key.shape[2]
+        fits = key.shape == (batch, groups, keys, width) and value.shape[:3] == key.shape[:3]
+        if fits and groups and heads % groups == 0:
+            return Shape(batch, heads, queries, keys)
+    raise _misfit(query, key, value)
+
+
+def _misfit(query: Tensor, key: Tensor, value: Tensor) -> RegardError:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 4:
-            raise ShapeError(
+            return ShapeError(
                 f"{name} has {tensor.dim()} axes {tuple(tensor.shape)}, expected 4: "
                 "(batch, head, position, width)"
             )
         if not tensor.is_floating_point():
-            raise DtypeError(f"{name} is {tensor.dtype}, expected floating point")
+            return DtypeError(f"{name} is {tensor.dtype}, expected floating point")
         if tensor.dtype != query.dtype:
-            raise DtypeError(f"{name} is {tensor.dtype}, expected {query.dtype} as the query")
-    batch, heads, queries, width = query.shape
+            return DtypeError(f"{name} is {tensor.dtype}, expected {query.dtype} as the query")
+    batch, heads, _, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
     for name, axis, got, want in (
         ("key", "batch", key.shape[0], batch),
@@ -152,7 +172,5 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> Shape:
         ("value", "key", value.shape[2], keys),
     ):
         if got != want:
-            raise ShapeError(f"{name}: axis {axis} has size {got}, expected {want}")
-    if groups == 0 or heads % groups:
-        raise ShapeError(f"key: axis head has size {groups}, expected a divisor of {heads}")
-    return Shape(batch, heads, queries, keys)
+            return ShapeError(f"{name}: axis {axis} has size {got}, expected {want}")
+    return ShapeError(f"key: axis head has size {groups}, expected a divisor of {heads}")

@@ -27,9 +27,10 @@ from torch import Tensor
 from regard.masks import both, clean
 from regard.masks.parts import Band, Mask, Padding, Pairs, parts
 from regard.recipe import Bias, Dot, bias_block
-from regard.types import Block, LogSumExp, Mixed, pieces, whole
+from regard.types import Block, Keys, LogSumExp, Mixed, Queries, Values, pieces, whole
 
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_flash = torch._scaled_dot_product_flash_attention_for_cpu  # by name, without a Python wrapper
+_compiling = torch.compiler.is_compiling
 _STRIP = 1 << 23  # elements of mask and bias made at once (32 MB of float32)
 
 
@@ -50,10 +51,13 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
     if recipe.value is None:
         raise ValueError("fused.attention needs values")
     query, key, value = recipe.query, recipe.key, recipe.value
+    if recipe.bias is None and recipe.sink is None and not dropout:
+        causal = recipe.mask is not None and _is_causal(recipe.mask)
+        if causal or recipe.mask is None:
+            found = plain(query, key, value, recipe.scale, causal)
+            if found is not None:
+                return found
     flash = _flash_serves(recipe, dropout)
-    if flash and _plain(recipe):
-        output, lse = _flash(query, key, value, 0.0, False, attn_mask=None, scale=recipe.scale)
-        return output, lse
     batch, heads, queries, keys = recipe.shape
     if 0 in recipe.shape:
         none = torch.zeros(batch, heads, queries, dtype=recipe.dtype, device=query.device)
@@ -88,20 +92,30 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
     return output, sums[0] if len(sums) == 1 else torch.cat(sums, dim=2)
 
 
+def plain(
+    query: Queries, key: Keys, value: Values, scale: float, causal: bool
+) -> tuple[Mixed, LogSumExp] | None:
+    """The attention where flash takes the tensors as they are, which must cost nothing more.
+
+    None where it does not: then `attention` finds another way.
+    """
+    queries, keys, width = query.shape[2], key.shape[2], query.shape[3]
+    if not query.is_cpu or width != value.shape[3] or 0 in query.shape or keys == 0:
+        return None
+    if (causal and queries != keys) or not (
+        _compiling() or torch.backends.cuda.flash_sdp_enabled()
+    ):
+        return None
+    if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
+        return None
+    output, lse = _flash(query, key, value, 0.0, causal, attn_mask=None, scale=scale)
+    return output, lse
+
+
 def _flash_serves(recipe: Dot, dropout: float) -> bool:
     trained = recipe.bias is not None and recipe.bias.requires_grad and torch.is_grad_enabled()
-    enabled = torch.compiler.is_compiling() or torch.backends.cuda.flash_sdp_enabled()
+    enabled = _compiling() or torch.backends.cuda.flash_sdp_enabled()
     return recipe.device.type == "cpu" and not dropout and not trained and enabled
-
-
-def _plain(recipe: Dot) -> bool:
-    """Whether flash takes the tensors as they are, which is the case that must cost nothing."""
-    query, key, value = recipe.query, recipe.key, recipe.value
-    if recipe.mask is not None or recipe.bias is not None or recipe.sink is not None:
-        return False
-    if value is None or 0 in query.shape or key.shape[2] == 0 or query.shape[3] != value.shape[3]:
-        return False
-    return query.stride(3) == key.stride(3) == value.stride(3) == 1
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, call: _Call, scale: float, dropout: float) -> Tensor:

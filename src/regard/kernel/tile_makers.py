@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from regard.masks import clean
@@ -107,6 +106,7 @@ class Permit(NamedTuple):
 
 
 _NOTHING = Permit(NEVER, 0.0)
+_NONE: list[Permit] = []
 
 
 class DotTileMaker(TileMaker):
@@ -119,24 +119,27 @@ class DotTileMaker(TileMaker):
         self.alive = None if recipe.mask is None else recipe.mask.alive(*recipe.shape[2:])
         self.deep = recipe.softcap is not None or _far_out(recipe)
         self.bands: dict[tuple[int, int, int], Permit] = {}
+        self.plans: dict[tuple[int, int, int, int], list[Permit] | None] = {}
 
     def prepare(self, batch: int, heads: range) -> Prepared:
         recipe, which = self.recipe, slice(heads[0], heads[-1] + 1)
         share = recipe.query.shape[1] // recipe.key.shape[1]
         first, last = heads[0] // share, heads[-1] // share
-        key = recipe.key[batch : batch + 1, first : last + 1].to(recipe.dtype)
+        key = recipe.key[batch : batch + 1, first : last + 1]
         if self.alive is not None:  # NaN in padding must not reach a product
             one = slice(batch, batch + 1) if self.alive.shape[0] > 1 else slice(None)
             served = slice(first * share, (last + 1) * share)
             key = clean(key, self.alive[one, served if self.alive.shape[1] > 1 else slice(None)])
-        keys = F.pad(key[0] * recipe.scale, (0, 1), value=1.0).mT  # (group, width + 1, key)
+        keys = self.buffer("keys", last + 1 - first, key.shape[2], key.shape[3] + 1)
+        keys[..., :-1].copy_(key[0]).mul_(recipe.scale)
+        keys[..., -1] = 1.0
         assert recipe.lse is not None
         lse = recipe.lse[batch, which, :, None].to(recipe.dtype)
         queries = recipe.query[batch, which]
         return Prepared(
             queries,
             -lse,
-            [keys[head // share - first] for head in heads],
+            [keys[head // share - first].T for head in heads],
             [None if recipe.mask is None else recipe.mask.at(batch, head) for head in heads],
             [bias_at(recipe.bias, batch, head) for head in heads],
         )
@@ -158,11 +161,11 @@ class DotTileMaker(TileMaker):
         needs: Needs,
     ) -> Tile | None:
         mask, bias = prepared.masks[place], prepared.biases[place]
-        block = Block(rows, columns, *self.recipe.shape[2:])
-        permits = [] if mask is None else self._permits(mask, block)
+        permits = _NONE if mask is None else self._permits(mask, rows, columns)
         if permits is None:
             return None
-        logs = self.buffer("logs", block.height, block.breadth)
+        height, breadth = rows.stop - rows.start, columns.stop - columns.start
+        logs = self.buffer("logs", height, breadth)
         key = prepared.keys[place][:, columns]
         if self.recipe.softcap is None:
             torch.mm(queries[place], key, out=logs)
@@ -170,18 +173,28 @@ class DotTileMaker(TileMaker):
             torch.mm(queries[place, :, :-1], key[:-1], out=logs)
             logs.div_(self.recipe.softcap).tanh_().mul_(self.recipe.softcap)
             logs.add_(queries[place, :, -1:])
-        added = bias_block(bias, block)
-        if added is not None:
+        if bias is not None:
+            added = bias_block(bias, Block(rows, columns, *self.recipe.shape[2:]))
+            assert added is not None
             logs.add_(added[0, 0].to(logs.dtype)).clamp_min_(NEVER)
-        out = self.buffer("weights", block.height, block.breadth) if needs.logs else logs
-        if self.deep or added is not None:
+        out = self.buffer("weights", height, breadth) if needs.logs else logs
+        if self.deep or bias is not None:
             weights = _careful(logs, permits, needs, out)
         else:
             weights = _quick(logs, permits, needs, out)
         return (logs if needs.logs else None), weights
 
-    def _permits(self, mask: Mask, block: Block) -> list[Permit] | None:
+    def _permits(self, mask: Mask, rows: slice, columns: slice) -> list[Permit] | None:
         """What to do to the columns of a block where some pair is forbidden; None: all are."""
+        place = (rows.start, rows.stop, columns.start, columns.stop)
+        if place in self.plans:
+            return self.plans[place]
+        permits = self._look(mask, Block(rows, columns, *self.recipe.shape[2:]))
+        if isinstance(mask, Band):  # the same for every head and example
+            self.plans[place] = permits
+        return permits
+
+    def _look(self, mask: Mask, block: Block) -> list[Permit] | None:
         permits, seen = [], False
         for columns in pieces(block.columns.stop, _MASKED, block.columns.start):
             permit = self._permit(mask, block._replace(columns=columns))
