@@ -57,7 +57,9 @@ def recipe_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
     return recipe
 
 
-def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> object:
+def dense(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What people do today for received mass and entropy."""
     scores = q @ k.mT / q.shape[-1] ** 0.5
     if causal:
@@ -65,6 +67,16 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> ob
         scores = scores.masked_fill(later, -torch.inf)
     weights = scores.softmax(-1)
     return weights @ v, weights.sum(2), -torch.xlogy(weights, weights).sum(-1)
+
+
+def same_answers(length: int = 600) -> None:
+    """Both ways must agree before either is timed."""
+    q, k, v = inputs(2, length)
+    for causal in (False, True):
+        output, received, entropy = dense(q, k, v, causal)
+        found = regard.attend(q, k, v, causal=causal, reduce=QUESTIONS["received + entropy"])
+        for mine, theirs in zip((found.output, *found.reductions), (output, received, entropy)):
+            torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=2e-5)
 
 
 def extra_cost(heads: int, length: int, names: list[str], repeats: int, dtype: torch.dtype) -> None:
@@ -169,6 +181,8 @@ def main() -> None:
     quick = parser.parse_args().quick
     restart_where_needed()
     torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread, batch 1, head width 64")
+    same_answers()
     every = list(QUESTIONS)
     long = ["received", "received + entropy", "top 8"]
     forward_cost([256, 512] if quick else [256, 512, 1024, 2048], 21 if quick else 51)
