@@ -72,7 +72,7 @@ def slices(draw, length):
 def test_any_block_is_that_block_of_the_whole(plane, data):
     mask, batch, heads, queries, keys = plane
     rows, columns = slices(data.draw, queries), slices(data.draw, keys)
-    part = mask.block(Block(rows, columns, queries, keys))
+    part = mask.block(Block.of(rows, columns, queries, keys))
     whole = mask.dense(queries, keys).expand(batch, heads, -1, -1)
     assert torch.equal(
         torch.as_tensor(part).expand_as(whole[:, :, rows, columns]), whole[:, :, rows, columns]
@@ -177,11 +177,11 @@ def test_both_takes_none_for_everything():
 def test_a_long_causal_mask_never_becomes_a_matrix():
     length = 100_000  # as a matrix: ten gigabytes
     mask = masks.causal() & masks.lengths(torch.tensor([length - 10]), length)
-    corner = Block(slice(length - 4, length), slice(length - 12, length), length, length)
+    corner = Block.of(slice(length - 4, length), slice(length - 12, length), length, length)
     assert mask.block(corner)[0, 0].sum(1).tolist() == [2, 2, 2, 2]
     assert mask.columns(slice(0, 256), length, length) == slice(0, 256)
     assert int(mask.alive(length, length).sum()) == length - 10
-    assert masks.causal().block(Block(slice(0, 9), slice(9, 99), length, length)) is False
+    assert masks.causal().block(Block.of(slice(0, 9), slice(9, 99), length, length)) is False
 
 
 @pytest.mark.parametrize("polarity", ["bool", "float"])
@@ -228,8 +228,8 @@ def true(*shape):
     [
         (torch.ones(2, 3, 4, 5), DtypeError, r"mask is torch.float32.*pass them as bias="),
         (true(2, 5), MaskError, r"mask has 2 axes \(2, 5\), expected 4.*masks.padding\(keep\)"),
-        (torch.ones(2, 3, 4, 5).int(), DtypeError, r"masks.pairs: dtype torch.int32, expected"),
-        ([[True]], DtypeError, r"mask is list; use masks.padding"),
+        (torch.ones(2, 3, 4, 5).int(), DtypeError, r"mask is torch.int32, expected torch.bool"),
+        ([[True]], DtypeError, r"mask is list, not a Mask; use masks.padding"),
         (true(3, 3, 4, 5), MaskError, r"pairs: axis batch has size 3, expected 2 or 1"),
         (true(2, 2, 4, 5), MaskError, r"pairs: axis head has size 2, expected 3 or 1"),
         (true(2, 3, 5, 5), MaskError, r"pairs: axis query has size 5, expected 4 or 1"),

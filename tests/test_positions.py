@@ -79,7 +79,7 @@ def test_a_table_is_read_at_the_clipped_offset():
 def test_a_block_and_a_head_are_parts_of_the_whole(bias):
     rows, columns = slice(1, 3), slice(2, 7)
     full = bias.block(whole(4, 7))
-    assert torch.equal(bias.block(Block(rows, columns, 4, 7)), full[:, :, rows, columns])
+    assert torch.equal(bias.block(Block.of(rows, columns, 4, 7)), full[:, :, rows, columns])
     assert torch.equal(bias.at(0, 2).block(whole(4, 7)), full[:, 2:])
     assert not bias.requires_grad
 

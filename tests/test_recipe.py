@@ -105,7 +105,7 @@ def test_slices_count_as_they_do_in_python(make, rows):
 @every_recipe
 def test_log_weights_are_the_logarithms_and_never_minus_infinity(make):
     recipe = make()
-    block = Block(slice(1, 3), slice(0, 4), 3, 5)
+    block = Block.of(slice(1, 3), slice(0, 4), 3, 5)
     weights, logs = recipe.weights()[:, :, 1:3, :4], recipe.log_weights(block)
     torch.testing.assert_close(logs[weights > 0], weights[weights > 0].log())
     assert (weights == 0).any() and (logs[weights == 0] == NEVER).all()

@@ -1,5 +1,8 @@
 """Attention you can see, measure and reuse, in any PyTorch model."""
 
+from importlib import import_module
+from types import ModuleType
+
 from regard import masks
 from regard.contract import Attended, Mechanism
 from regard.errors import RegardError
@@ -23,6 +26,16 @@ from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
 
 __version__ = "0.1.0"
+
+_FAMILIES = ("blocks", "mechanisms", "plots", "testing")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Families are imported when they are first used: `regard.mechanisms.MultiHead`."""
+    if name in _FAMILIES:
+        return import_module(f"regard.{name}")
+    raise AttributeError(f"module 'regard' has no attribute {name!r}")
+
 
 __all__ = [
     "Apply",

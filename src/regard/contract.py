@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import StateError
+from regard.errors import RegardError, StateError
 from regard.masks import Mask
 from regard.recipe import Bias, Recipe
-from regard.types import Kind, Weights, register_pytree
+from regard.types import Kind, Weights, brief, register_pytree
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Attended:
     """What an attention returns.
 
@@ -48,12 +48,15 @@ class Attended:
             parts.append(f"{len(self.reductions)} reductions")
         return f"Attended({'; '.join(parts)})"
 
+    def __iter__(self) -> Iterator[Any]:
+        raise RegardError("Attended is not a tuple: take .output, .weights, .reductions, .state")
+
     def finished(self, output: Tensor, state: State | None) -> Attended:
         """The same attention with the mechanism's own output and state in place."""
         return Attended(output, self.weights, state, self.recipe, self.reductions)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class State:
     """Keys and values that a mechanism has already prepared.
 
@@ -66,6 +69,9 @@ class State:
     value: Float[Tensor, "*_"]
     growing: bool
     step: int = 0
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def keys(self) -> int:
@@ -137,11 +143,15 @@ class Mechanism(nn.Module, ABC):
         `start` is the position of the first key, behind those a growing state already holds.
         """
 
-    def fix(self, key: Tensor, value: Tensor | None = None) -> State:
-        """A fixed state: keys and values prepared once; later calls pass the query alone."""
+    def fix(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
+        """A fixed state: keys and values prepared once; later calls pass the query alone.
+
+        `mask` (padding) matters only where padding may hold NaN and gradients are wanted; later
+        calls are given theirs as ever.
+        """
         return State(*self.prepare(key, key if value is None else value), growing=False)
 
-    def begin(self, key: Tensor, value: Tensor | None = None) -> State:
+    def begin(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
         """A growing state that already holds these keys; each call appends its own."""
         if not self.traits.keeps_state:
             raise StateError(f"{type(self).__name__} keeps no growing state; use fix(key, value)")

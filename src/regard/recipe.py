@@ -19,6 +19,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError, UnavailableError
 from regard.masks import Mask, clean
+from regard.normalise import exp, log_softmax, log_sum_exp, product, softmax
 from regard.types import (
     NEVER,
     Block,
@@ -31,6 +32,7 @@ from regard.types import (
     Shape,
     Values,
     Weights,
+    brief,
     pieces,
     register_pytree,
 )
@@ -43,6 +45,9 @@ _Soft = TypeVar("_Soft", bound="_Softmaxed")
 
 class Bias(ABC):
     """Numbers added to the scores, evaluated block by block."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @abstractmethod
     def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
@@ -67,6 +72,9 @@ class Recipe(ABC):
     """What weights are made from. `weights()` and `mixed()` answer whenever asked."""
 
     value: Values | None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     @abstractmethod
@@ -109,7 +117,8 @@ class Recipe(ABC):
     def mix(self, weights: Weights) -> Mixed:
         """Some weights (after dropout, of some rows) times the values."""
         value = self._values()
-        return (weights @ per_head(value, self.shape.heads).to(weights.dtype)).to(value.dtype)
+        values = per_head(value, self.shape.heads).to(weights.dtype)
+        return product(weights, values).to(value.dtype)
 
     def _values(self) -> Values:
         if self.value is None:
@@ -179,33 +188,31 @@ class _Softmaxed(Recipe):
 
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         _, _, queries, keys = self.shape
-        block = Block(_range(rows, queries), slice(0, keys), queries, keys)
+        block = Block.of(_range(rows, queries), slice(0, keys), queries, keys)
         if columns is None or self.lse is None or torch.is_grad_enabled() or self.absorbs:
             made = softmax(self.scores(block), self._sink())
             return made if columns is None else made[..., columns]
-        block = block._replace(columns=_range(columns, keys))
+        block = block.over(_range(columns, keys))
         logs = self.log_weights(block)
         return exp(logs).masked_fill(logs <= NEVER, 0.0)
 
     def log_weights(self, block: Block) -> Weights:
         if self.lse is None or torch.is_grad_enabled() or self.absorbs:
-            rows = block._replace(columns=slice(0, block.keys))
+            rows = block.over(slice(0, block.keys))
             return log_softmax(self.scores(rows), self._sink())[..., block.columns]
         lse = self.lse[..., block.rows, None].to(self.dtype)
         return (self.scores(block) - lse).clamp_min(NEVER)
 
     @property
     def absorbs(self) -> bool:
-        """Whether a bias is so large (`finfo.min` as a mask) that the log-sum-exp swallows the
-        rest of its row; weights must then come from whole rows."""
-        if self.bias is None or self.lse is None or 0 in self.shape:
-            return False
-        return bool(self.lse.abs().max() > 1e4)
+        """Whether scores are so large (or a bias, as `finfo.min` for a mask) that the log-sum-exp
+        swallows digits of its row; weights must then come from whole rows."""
+        return self.lse is not None and 0 not in self.shape and bool(self.lse.abs().max() > 300)
 
     def log_sum_exp(self, rows: slice | None = None) -> LogSumExp:
         """Logarithm of each row's denominator; 0 for a row that may attend to nothing."""
         _, _, queries, keys = self.shape
-        block = Block(_range(rows, queries), slice(0, keys), queries, keys)
+        block = Block.of(_range(rows, queries), slice(0, keys), queries, keys)
         return log_sum_exp(self.scores(block), self._sink())
 
     def with_lse(self: _Soft) -> _Soft:
@@ -220,10 +227,10 @@ class _Softmaxed(Recipe):
         """Keys with those nobody sees zeroed, so that NaN in padding reaches no gradient."""
         if self.mask is None or not torch.is_grad_enabled():
             return keys  # without a gradient the mask alone removes them
-        return clean(keys, self.mask.alive(*self.shape[2:]))
+        return clean(keys, self.mask.alive(*self.shape[2:], self.device))
 
     def _values(self) -> Values:
-        alive = None if self.mask is None else self.mask.alive(*self.shape[2:])
+        alive = None if self.mask is None else self.mask.alive(*self.shape[2:], self.device)
         return clean(super()._values(), alive)
 
     def _sink(self) -> Tensor | None:
@@ -242,7 +249,7 @@ class _Softmaxed(Recipe):
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dot(_Softmaxed):
     """Softmax of scaled dot products.
 
@@ -264,7 +271,7 @@ class Dot(_Softmaxed):
     def _raw_scores(self, block: Block) -> Scores:
         query = self.query[:, :, block.rows].to(self.dtype) * self.scale
         key = self._seen(self.key)[:, :, block.columns].to(self.dtype)
-        scores = query @ per_head(key, self.query.shape[1]).mT
+        scores = product(query, per_head(key, self.query.shape[1]).mT)
         return scores if self.softcap is None else self.softcap * (scores / self.softcap).tanh()
 
     def at(self, batch: int, head: int) -> Dot:
@@ -272,7 +279,7 @@ class Dot(_Softmaxed):
         return Dot(**self._at(batch, head), scale=self.scale, softcap=self.softcap, sink=sink)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Additive(_Softmaxed):
     """Softmax of vectorᵀ tanh(query + key): the projections are already made, one head."""
 
@@ -287,13 +294,13 @@ class Additive(_Softmaxed):
     def _raw_scores(self, block: Block) -> Scores:
         query = self.query[:, :, block.rows, None].to(self.dtype)
         key = self._seen(self.key)[:, :, None, block.columns].to(self.dtype)
-        return (query + key).tanh() @ self.vector.to(self.dtype)
+        return product((query + key).tanh(), self.vector.to(self.dtype))
 
     def at(self, batch: int, head: int) -> Additive:
         return Additive(**self._at(batch, head), vector=self.vector)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Given(Recipe):
     """A matrix somebody else made, held as it is, with the kind its rows are."""
 
@@ -341,55 +348,12 @@ register_pytree(Additive)
 register_pytree(Given, static=("of",))
 
 
-def softmax(scores: Scores, sink: Tensor | None = None) -> Weights:
-    """Softmax over the keys; zeros, with finite gradients, where a row is all -inf."""
-    keys = scores.shape[-1]
-    if sink is not None:
-        scores = torch.cat([scores, sink.expand(*scores.shape[:-1], 1)], dim=-1)
-    if scores.shape[-1] == 0:
-        return scores
-    dead = scores.detach().amax(-1, keepdim=True) == -torch.inf
-    return scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)[..., :keys]
-
-
-def log_softmax(scores: Scores, sink: Tensor | None = None) -> Weights:
-    """Logarithm of `softmax`, `NEVER` where that is 0."""
-    keys = scores.shape[-1]
-    if sink is not None:
-        scores = torch.cat([scores, sink.expand(*scores.shape[:-1], 1)], dim=-1)
-    if keys == 0:
-        return scores[..., :0]
-    dead = scores.detach().amax(-1, keepdim=True) == -torch.inf
-    never = (scores == -torch.inf)[..., :keys]
-    return scores.masked_fill(dead, 0.0).log_softmax(-1)[..., :keys].masked_fill(never, NEVER)
-
-
-def log_sum_exp(scores: Scores, sink: Tensor | None = None) -> LogSumExp:
-    """Logarithm of each row's denominator; 0 where a row is all -inf."""
-    if sink is not None:
-        scores = torch.cat([scores, sink.expand(*scores.shape[:-1], 1)], dim=-1)
-    if scores.shape[-1] == 0:
-        return scores.sum(-1)
-    peak = scores.detach().amax(-1, keepdim=True)
-    dead = peak == -torch.inf
-    scores = scores.masked_fill(dead, 0.0)
-    total = exp(scores - peak.masked_fill(dead, 0.0)).sum(-1)
-    return (peak[..., 0] + total.log()).masked_fill(dead[..., 0], 0.0)
-
-
-def exp(logs: Tensor, out: Tensor | None = None) -> Tensor:
-    """Exponential that never underflows: where a processor's exp would leave the normal numbers it
-    is up to 250 times slower, and attention is full of such places. At least 1e-38, never 0."""
-    floor = -87.0 if logs.dtype == torch.float32 else -708.0
-    return (
-        logs.clamp_min(floor).exp() if out is None else torch.clamp_min(logs, floor, out=out).exp_()
-    )
-
-
 def _range(where: slice | None, length: int) -> slice:
     """A slice with plain ends, whatever way it was written."""
     if where is None:
         return slice(0, length)
+    if not isinstance(where, slice):
+        raise ShapeError(f"a block of weights is a slice, got {where!r}; slice({where}, ...)")
     start, stop, step = where.indices(length)
     if step != 1:
         raise ShapeError(f"a block of weights is a plain range, got step {step} in {where}")

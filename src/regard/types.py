@@ -10,6 +10,8 @@
 | width   | features a position; `value_width` those of values |
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -45,13 +47,33 @@ class Block(NamedTuple):
     """A rectangle of the query-by-key plane, and the size of the whole plane.
 
     Queries are aligned with the *last* keys (bottom right), as with a key/value cache:
-    query `i` stands at key position `i + offset`.
+    query `i` stands at key position `i + offset`. Ends are plain numbers: a compiler would make a
+    constant of a symbolic size inside a slice.
     """
 
-    rows: slice
-    columns: slice
+    top: int
+    bottom: int
+    left: int
+    right: int
     queries: int
     keys: int
+
+    @classmethod
+    def of(cls, rows: slice, columns: slice, queries: int, keys: int) -> Block:
+        """The block of these rows and columns."""
+        return cls(rows.start, rows.stop, columns.start, columns.stop, queries, keys)
+
+    def over(self, columns: slice) -> Block:
+        """The same rows over other columns."""
+        return self._replace(left=columns.start, right=columns.stop)
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.top, self.bottom)
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.left, self.right)
 
     @property
     def offset(self) -> int:
@@ -59,24 +81,36 @@ class Block(NamedTuple):
 
     @property
     def height(self) -> int:
-        height: int = self.rows.stop - self.rows.start  # int() would freeze a symbolic size
-        return height
+        return self.bottom - self.top
 
     @property
     def breadth(self) -> int:
-        breadth: int = self.columns.stop - self.columns.start
-        return breadth
+        return self.right - self.left
 
 
 def whole(queries: int, keys: int) -> Block:
     """The block that covers the whole plane."""
-    return Block(slice(0, queries), slice(0, keys), queries, keys)
+    return Block(0, queries, 0, keys, queries, keys)
 
 
 def pieces(length: int, size: int, start: int = 0) -> Iterator[slice]:
     """Consecutive slices of at most `size` that cover `start` to `length`."""
     for begin in range(start, length, size):
         yield slice(begin, min(begin + size, length))
+
+
+def brief(value: Any) -> str:
+    """A dataclass in one line, tensors by shape and dtype."""
+    from dataclasses import fields
+
+    parts = []
+    for field in fields(value):
+        held = getattr(value, field.name)
+        if isinstance(held, Tensor):
+            held = f"{tuple(held.shape)} {str(held.dtype).removeprefix('torch.')}"
+        if held is not None:
+            parts.append(f"{field.name}={held}")
+    return f"{type(value).__name__}({', '.join(parts)})"
 
 
 def register_pytree(cls: type[Any], static: tuple[str, ...] = ()) -> None:

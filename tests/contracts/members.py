@@ -53,3 +53,21 @@ MEMBERS = {
     "luong_local_p": (lambda: Luong(GeneralScore(16, 16), window=LocalPredictive(16, 4)), {}),
     "decomposable": (lambda: Decomposable(nn.Linear(16, 8)), {}),
 }
+
+_NO_SELF = ("own_padding", "causality", "step_by_step")  # queries and keys have other widths
+_ORDER = ("key_permutation",)
+
+#: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
+NOT_SEEN = {
+    "multi_head_inputs": _NO_SELF,
+    "additive": _NO_SELF,
+    "luong_general": _NO_SELF,
+    "multi_head_rotary": _ORDER,
+    "multi_head_alibi": _ORDER,
+    "multi_head_relative": _ORDER,
+    "multi_head_window": _ORDER,
+    "multi_head_everything": _ORDER,
+    "luong_location": _ORDER,
+    "luong_local_m": _ORDER,
+    "luong_local_p": _ORDER,
+}

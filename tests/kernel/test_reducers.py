@@ -116,7 +116,7 @@ def recipes(draw):
                 masks.causal(),
                 masks.window(2, 1),
                 masks.pairs(random(batch, heads, queries, keys) > 0),
-                masks.lengths(torch.arange(1, batch + 1), keys) & masks.causal(),
+                masks.lengths(torch.arange(1, batch + 1).clamp_max(keys), keys) & masks.causal(),
                 ~masks.causal() | masks.window(0, 0),
                 masks.segments(torch.arange(queries)[None] // 3, torch.arange(keys)[None] // 3),
             ]
@@ -146,7 +146,8 @@ def recipes(draw):
 def matrices(recipe):
     """The dense weights, and what is permitted."""
     batch, heads, queries, keys = recipe.shape
-    allowed = (recipe.mask or masks.window(None, None)).dense(queries, keys)
+    mask = masks.window(None, None) if recipe.mask is None else recipe.mask
+    allowed = mask.dense(queries, keys)
     bias = (
         recipe.bias.block(whole(queries, keys))
         if isinstance(recipe.bias, AlibiBias)
@@ -282,7 +283,7 @@ def test_vectors_and_segments_of_each_example_and_head():
         (lambda: regard.Mass(torch.tensor([0, 3]), 2), RegardError, "must be from 0 to 1"),
         (lambda: regard.Mass(torch.tensor([0, -1])), RegardError, "must be from 0 to 0"),
         (lambda: ask(regard.Entropy), RegardError, "Entropy'> is not a Reducer; pass instances"),
-        (lambda: tiles.reduce(None, regard.TopK(1)), RegardError, "TopK alone; put it in a list"),
+        (lambda: tiles.reduce(None, regard.TopK(1)), RegardError, "expected a list of reducers"),
         (lambda: regard.Entropy().combine([]), UnavailableError, "Entropy: results do not add up"),
     ],
 )

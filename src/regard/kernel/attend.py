@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -15,6 +17,7 @@ from regard.errors import DtypeError, RegardError, ShapeError
 from regard.kernel import fused, tiles
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
+from regard.normalise import autocasting
 from regard.recipe import Bias, Dot, Recipe
 from regard.types import Keys, Queries, Shape, Values
 
@@ -92,6 +95,11 @@ def run(
     """
     if not 0.0 <= dropout <= 1.0:
         raise RegardError(f"dropout is {dropout}, expected a probability from 0 to 1")
+    if isinstance(recipe, Dot) and recipe.value is not None:
+        if autocasting(recipe.device):
+            recipe = _one_dtype(recipe)
+        assert recipe.value is not None
+        _check(recipe.query, recipe.key, recipe.value)  # a state may be another module's
     if isinstance(recipe, Dot) and recipe.softcap is None:
         output, lse = fused.attention(recipe, dropout)
         if not weights and not reduce:
@@ -106,6 +114,15 @@ def run(
             return Attended(output)
     answers = tiles.reduce(recipe, reduce) if reduce else ()
     return Attended(output, made, recipe=recipe, reductions=answers)
+
+
+def _one_dtype(recipe: Dot) -> Dot:
+    """Under autocast what was projected is half, what was not is not: take the finer."""
+    assert recipe.value is not None
+    tensors = (recipe.query, recipe.key, recipe.value)
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    query, key, value = (tensor.to(dtype) for tensor in tensors)
+    return replace(recipe, query=query, key=key, value=value)
 
 
 def checked_bias(bias: Tensor | Bias, shape: Shape) -> Tensor | Bias:
@@ -140,6 +157,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> Shape:
     """Sizes of the attention, or an error that names the axis that does not fit."""
     sizes = query.shape
     alike = query.dtype == key.dtype == value.dtype and query.is_floating_point()
+    alike = alike and query.device == key.device == value.device
     if alike and len(sizes) == 4 and sizes == key.shape == value.shape and sizes[1]:
         return Shape(sizes[0], sizes[1], sizes[2], sizes[2])
     if alike and query.dim() == key.dim() == value.dim() == 4:
@@ -162,6 +180,8 @@ def _misfit(query: Tensor, key: Tensor, value: Tensor) -> RegardError:
             return DtypeError(f"{name} is {tensor.dtype}, expected floating point")
         if tensor.dtype != query.dtype:
             return DtypeError(f"{name} is {tensor.dtype}, expected {query.dtype} as the query")
+        if tensor.device != query.device:
+            return ShapeError(f"{name} is on {tensor.device}, expected {query.device} as the query")
     batch, heads, _, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
     for name, axis, got, want in (

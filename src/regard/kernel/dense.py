@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.normalise import product
+
 
 def attention(
     query: Float[Tensor, "*lead query width"],
@@ -45,7 +47,7 @@ def attention(
     key = key.to(dtype).masked_fill(unseen, 0.0)
     mixed_values = value.to(dtype).masked_fill(unseen, 0.0)
 
-    scores = (query.to(dtype) * scale) @ key.mT  # (…, query, key)
+    scores = product(query.to(dtype) * scale, key.mT)  # (…, query, key)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
@@ -60,4 +62,4 @@ def attention(
     weights = columns.masked_fill(dead, 0.0).softmax(-1)[..., :keys].masked_fill(dead, 0.0)
 
     kept = torch.nn.functional.dropout(weights, dropout) if dropout else weights
-    return (kept @ mixed_values).to(value.dtype), weights
+    return product(kept, mixed_values).to(value.dtype), weights

@@ -18,14 +18,16 @@ Known wrong cases of `F.scaled_dot_product_attention` are avoided here:
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.errors import UnavailableError
 from regard.masks import both, clean
-from regard.masks.parts import Band, Mask, Padding, Pairs, parts
+from regard.masks.parts import Band, Mask, Padding, Pairs, Segments, parts
 from regard.recipe import Bias, Dot, bias_block
 from regard.types import Block, Keys, LogSumExp, Mixed, Queries, Values, pieces, whole
 
@@ -37,8 +39,8 @@ _STRIP = 1 << 23  # elements of mask and bias made at once (32 MB of float32)
 class _Call(NamedTuple):
     """One call of a backend: some rows against some columns."""
 
-    rows: slice
-    columns: slice
+    rows: slice | None  # None is all
+    columns: slice | None
     added: Tensor | None  # -inf where forbidden, the bias elsewhere
     causal: bool = False
 
@@ -49,7 +51,7 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
     The path depends on the inputs alone, never on what is asked for besides.
     """
     if recipe.value is None:
-        raise ValueError("fused.attention needs values")
+        raise UnavailableError("fused.attention: this recipe was made without values")
     query, key, value = recipe.query, recipe.key, recipe.value
     if recipe.bias is None and recipe.sink is None and not dropout:
         causal = recipe.mask is not None and _is_causal(recipe.mask)
@@ -63,9 +65,11 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
         none = torch.zeros(batch, heads, queries, dtype=recipe.dtype, device=query.device)
         return recipe.mixed(), none
     if recipe.mask is not None:
-        alive = recipe.mask.alive(queries, keys)
+        alive = recipe.mask.alive(queries, keys, recipe.device)
         key, value = clean(key, alive), clean(value, alive)
     width = value.shape[-1]
+    if recipe.sink is not None and recipe.scale == 0:
+        recipe, query = replace(recipe, scale=1.0), query * 0
     if recipe.sink is not None:
         query, key, value = _with_sink(query, key, value, recipe.sink, recipe.scale)
 
@@ -73,9 +77,11 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
         query, key, value = _same_width(query, key, value)
     outputs, sums = [], []
     for call in _calls(recipe, flash):
-        q, k, v = query[:, :, call.rows], key[:, :, call.columns], value[:, :, call.columns]
-        if recipe.sink is not None:
-            q, k, v = query[:, :, call.rows], _first_and(key, call), _first_and(value, call)
+        q = query if call.rows is None else query[:, :, call.rows]
+        k, v = key, value
+        if call.columns is not None:
+            first = recipe.sink is not None
+            k, v = (_cut(tensor, call.columns, first) for tensor in (key, value))
         if flash:
             output, lse = _flash(
                 q, k, v, 0.0, call.causal, attn_mask=call.added, scale=recipe.scale
@@ -119,7 +125,14 @@ def _flash_serves(recipe: Dot, dropout: float) -> bool:
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, call: _Call, scale: float, dropout: float) -> Tensor:
-    added = None if call.added is None else call.added.to(q.dtype)
+    added, dead, dtype = call.added, None, q.dtype
+    if added is not None:
+        dead = (added == -torch.inf).all(-1, keepdim=True)
+        if q.device.type == "cpu":  # no faster in half precision, and the bias keeps its digits
+            q, k, v = (tensor.to(added.dtype) for tensor in (q, k, v))
+        else:  # what half precision cannot hold must not become -inf
+            lowest = torch.finfo(dtype).min / 2
+            added = torch.where(added == -torch.inf, added, added.clamp_min(lowest)).to(dtype)
     output = F.scaled_dot_product_attention(
         q,
         k,
@@ -130,10 +143,9 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, call: _Call, scale: float, dropout: f
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
-    if added is None:
-        return output
-    dead = (added == -torch.inf).all(-1, keepdim=True)
-    return torch.where(dead, output.new_zeros(()), output)
+    if dead is not None:
+        output = torch.where(dead, output.new_zeros(()), output)
+    return output.to(dtype)
 
 
 def _calls(recipe: Dot, flash: bool) -> list[_Call]:
@@ -142,7 +154,7 @@ def _calls(recipe: Dot, flash: bool) -> list[_Call]:
     _, _, queries, keys = recipe.shape
     everything = whole(queries, keys)
     if mask is None and bias is None and not sink:
-        return [_Call(everything.rows, everything.columns, None)]
+        return [_Call(None, None, None)]
     found = [] if mask is None else parts(mask)
     rest = [part for part in found if not _is_causal(part)]
     flat = not sink and _same_bias(bias) and all(_same_for_every_row(part) for part in rest)
@@ -150,29 +162,30 @@ def _calls(recipe: Dot, flash: bool) -> list[_Call]:
     if len(rest) < len(found) and flat and (alone or flash) and queries == keys:
         together = functools.reduce(both, rest, None)  # only flash takes causal and a mask at once
         added = None if alone else _added(together, bias, everything, recipe)
-        return [_Call(everything.rows, everything.columns, added, causal=True)]
+        return [_Call(None, None, added, causal=True)]
     if all(_same_for_every_row(part) for part in found) and _same_bias(bias):
-        return [_call(recipe, everything.rows)]
+        return [_call(recipe, None)]
     if torch.compiler.is_compiling():
-        return [_call(recipe, everything.rows)]
+        return [_call(recipe, None)]
     breadth = keys * _leading(recipe)
     return [_call(recipe, rows) for rows in pieces(queries, max(64, _STRIP // breadth))]
 
 
-def _call(recipe: Dot, rows: slice) -> _Call:
+def _call(recipe: Dot, rows: slice | None) -> _Call:
     _, _, queries, keys = recipe.shape
-    columns = slice(0, keys)
-    if recipe.mask is not None and not torch.compiler.is_compiling():
-        columns = recipe.mask.columns(rows, queries, keys)
+    block, columns = whole(queries, keys), None
+    if rows is not None:
+        columns = slice(0, keys)
+        if recipe.mask is not None:
+            columns = recipe.mask.columns(rows, queries, keys)
         if columns.start == columns.stop:  # nothing to see: one forbidden key stands for none
             columns = slice(0, 1)
-    block = Block(rows, columns, queries, keys)
+        block = Block.of(rows, columns, queries, keys)
     added = _added(recipe.mask, recipe.bias, block, recipe)
     if recipe.sink is not None:
-        shape = (added.shape[0], added.shape[1], added.shape[2]) if added is not None else (1, 1, 1)
         if added is None:
-            added = recipe.query.new_zeros(*shape, block.breadth)
-        added = torch.cat([added.new_zeros(*shape, 1), added], dim=-1)
+            added = recipe.query.new_zeros(1, 1, 1, block.breadth)
+        added = torch.cat([added.new_zeros(*added.shape[:3], 1), added], dim=-1)
     return _Call(rows, columns, added)
 
 
@@ -187,7 +200,8 @@ def _added(
     if allowed is True:
         return added
     if allowed is False:
-        return torch.full((1, 1, 1, block.breadth), -torch.inf, dtype=recipe.dtype)
+        shape, dtype = (1, 1, 1, block.breadth), recipe.dtype
+        return torch.full(shape, -torch.inf, dtype=dtype, device=recipe.device)
     zero = torch.zeros((), dtype=recipe.dtype, device=recipe.device) if added is None else added
     return torch.where(allowed, zero, -torch.inf)
 
@@ -199,8 +213,8 @@ def _with_sink(
 
     The score rides on an extra feature: sink / scale in the query, 1 in the new key, else 0.
     """
-    lowest = torch.finfo(query.dtype).min / 4  # -inf times the 0 of the other keys would be NaN
-    column = (sink / scale).to(query.dtype).clamp_min(lowest)[None, :, None, None]
+    most = torch.finfo(query.dtype).max / 4  # infinity times the 0 of the other keys would be NaN
+    column = (sink / scale).clamp(-most, most).to(query.dtype)[None, :, None, None]
     query = torch.cat([query, column.expand(*query.shape[:-1], 1)], dim=-1)
     first = key.new_zeros(*key.shape[:2], 1, key.shape[-1] + 1)
     first[..., -1] = 1.0
@@ -208,11 +222,13 @@ def _with_sink(
     return query, key, F.pad(value, (0, 0, 1, 0))
 
 
-def _first_and(tensor: Tensor, call: _Call) -> Tensor:
-    """The sink's key and the call's columns."""
-    if call.columns.start == 0:
-        return tensor[:, :, : call.columns.stop + 1]
-    real = tensor[:, :, call.columns.start + 1 : call.columns.stop + 1]
+def _cut(tensor: Tensor, columns: slice, sink: bool) -> Tensor:
+    """Some keys or values; where a sink stands before them, it too."""
+    if not sink:
+        return tensor[:, :, columns]
+    if columns.start == 0:
+        return tensor[:, :, : columns.stop + 1]
+    real = tensor[:, :, columns.start + 1 : columns.stop + 1]
     return torch.cat([tensor[:, :, :1], real], dim=2)
 
 
@@ -241,4 +257,6 @@ def _leading(recipe: Dot) -> int:
         return recipe.shape.heads * recipe.shape.batch
     if isinstance(recipe.bias, Tensor):
         return recipe.bias.shape[0] * recipe.bias.shape[1]
-    return recipe.shape.batch
+    simple = Padding | Band | Segments
+    flat = recipe.mask is None or all(isinstance(part, simple) for part in parts(recipe.mask))
+    return recipe.shape.batch if flat else recipe.shape.batch * recipe.shape.heads

@@ -45,14 +45,15 @@ def alibi_slopes(n_heads: int) -> Float[Tensor, " head"]:
     return torch.tensor(slopes + more)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AlibiBias(Bias):
     """−slope · |query position − key position|, one slope a head."""
 
     slopes: Float[Tensor, " head"]
 
     def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
-        return -self.slopes[None, :, None, None] * _offsets(block, self.slopes.device).abs()
+        slopes = self.slopes.to(torch.promote_types(self.slopes.dtype, torch.float32))
+        return -slopes[None, :, None, None] * _offsets(block, slopes.device).abs()
 
     def at(self, batch: int, head: int) -> AlibiBias:
         one = slice(head, head + 1) if len(self.slopes) > 1 else slice(None)
@@ -67,7 +68,7 @@ class AlibiBias(Bias):
         return self.slopes.requires_grad
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RelativeTable(Bias):
     """table[head, clip(key position − query position)], offsets −reach … reach."""
 
@@ -102,5 +103,5 @@ register_pytree(RelativeTable)
 
 def _offsets(block: Block, device: torch.device) -> Int[Tensor, "query key"]:
     """Key position minus query position."""
-    rows = torch.arange(block.rows.start, block.rows.stop, device=device) + block.offset
-    return torch.arange(block.columns.start, block.columns.stop, device=device) - rows[:, None]
+    rows = torch.arange(block.top, block.bottom, device=device) + block.offset
+    return torch.arange(block.left, block.right, device=device) - rows[:, None]

@@ -80,6 +80,10 @@ class Reducer(ABC):
     def __init__(self, *, differentiable: bool = False) -> None:
         self.differentiable = differentiable
 
+    def __repr__(self) -> str:
+        options = {name: value for name, value in vars(self).items() if name != "matrix"}
+        return f"{type(self).__name__}({', '.join(f'{k}={_short(v)}' for k, v in options.items())})"
+
     @abstractmethod
     def start(self, matrix: Matrix) -> None:
         """Make room for the answer."""
@@ -134,6 +138,10 @@ class Reducer(ABC):
     def fork(self: _This) -> _This:
         """A started copy for a thread that will see other rows of the same matrix."""
         return self.started(self.matrix)
+
+
+def _short(value: Any) -> str:
+    return f"tensor{tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
 class Sum(Reducer):

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from regard.masks import clean
 from regard.masks.parts import Band, Mask
-from regard.recipe import Additive, Bias, Dot, Recipe, bias_at, bias_block, exp
+from regard.normalise import exp
+from regard.recipe import Additive, Bias, Dot, Recipe, bias_at, bias_block
 from regard.types import NEVER, Block, pieces
 
 _MASKED = 512  # columns of a mask looked at together
@@ -34,9 +35,9 @@ def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
     """The fastest maker that serves this recipe."""
     if isinstance(recipe, Dot | Additive):
         recipe = recipe.with_lse()
-    if isinstance(recipe, Dot) and not recipe.absorbs:
-        return DotTileMaker(recipe, size)
-    return TileMaker(recipe, size)
+    if isinstance(recipe, Dot | Additive) and recipe.absorbs:  # whole rows, each made once
+        return TileMaker(recipe, (size[0], max(1, recipe.shape.keys)))
+    return DotTileMaker(recipe, size) if isinstance(recipe, Dot) else TileMaker(recipe, size)
 
 
 class TileMaker:
@@ -71,18 +72,21 @@ class TileMaker:
         one: Recipe = prepared[place]
         if not needs.logs:  # signed weights have no logarithm
             return None, one.weights(rows, columns)[0, 0]
-        logs = one.log_weights(Block(rows, columns, *self.recipe.shape[2:]))[0, 0]
+        logs = one.log_weights(Block.of(rows, columns, *self.recipe.shape[2:]))[0, 0]
         return logs, exp(logs).masked_fill_(logs <= NEVER / 2, 0.0) if needs.weights else None
 
-    def buffer(self, name: str, *shape: int) -> Tensor:
+    def tile_buffer(self, name: str, height: int, breadth: int) -> Tensor:
+        """Memory for a tile, of the size that the widest one will need."""
+        return self.buffer(name, height, breadth, room=height * self.breadth)
+
+    def buffer(self, name: str, *shape: int, room: int = 0) -> Tensor:
         """A block of memory of this thread, reused, because getting it costs more than a tile."""
         held: dict[Any, Tensor] = self._buffers.__dict__
         view = held.get((name, shape))
         if view is None:  # the first block of rows is the highest: what fits it fits the others
             size, dtype = math.prod(shape), self.recipe.dtype
             if name not in held or held[name].numel() < size:
-                room = max(size, shape[-2] * self.breadth) if shape[-1] <= self.breadth else size
-                held[name] = torch.empty(room, dtype=dtype, device=self.recipe.device)
+                held[name] = torch.empty(max(size, room), dtype=dtype, device=self.recipe.device)
             view = held[name, shape] = held[name][:size].view(shape)
         return view
 
@@ -116,7 +120,9 @@ class DotTileMaker(TileMaker):
 
     def __init__(self, recipe: Dot, size: tuple[int, int]) -> None:
         super().__init__(recipe, size)
-        self.alive = None if recipe.mask is None else recipe.mask.alive(*recipe.shape[2:])
+        self.alive = (
+            None if recipe.mask is None else recipe.mask.alive(*recipe.shape[2:], recipe.device)
+        )
         self.deep = recipe.softcap is not None or _far_out(recipe)
         self.bands: dict[tuple[int, int, int], Permit] = {}
         self.plans: dict[tuple[int, int, int, int], list[Permit] | None] = {}
@@ -165,7 +171,7 @@ class DotTileMaker(TileMaker):
         if permits is None:
             return None
         height, breadth = rows.stop - rows.start, columns.stop - columns.start
-        logs = self.buffer("logs", height, breadth)
+        logs = self.tile_buffer("logs", height, breadth)
         key = prepared.keys[place][:, columns]
         if self.recipe.softcap is None:
             torch.mm(queries[place], key, out=logs)
@@ -174,10 +180,10 @@ class DotTileMaker(TileMaker):
             logs.div_(self.recipe.softcap).tanh_().mul_(self.recipe.softcap)
             logs.add_(queries[place, :, -1:])
         if bias is not None:
-            added = bias_block(bias, Block(rows, columns, *self.recipe.shape[2:]))
+            added = bias_block(bias, Block.of(rows, columns, *self.recipe.shape[2:]))
             assert added is not None
             logs.add_(added[0, 0].to(logs.dtype)).clamp_min_(NEVER)
-        out = self.buffer("weights", height, breadth) if needs.logs else logs
+        out = self.tile_buffer("weights", height, breadth) if needs.logs else logs
         if self.deep or bias is not None:
             weights = _careful(logs, permits, needs, out)
         else:
@@ -189,18 +195,18 @@ class DotTileMaker(TileMaker):
         place = (rows.start, rows.stop, columns.start, columns.stop)
         if place in self.plans:
             return self.plans[place]
-        permits = self._look(mask, Block(rows, columns, *self.recipe.shape[2:]))
+        permits = self._look(mask, Block.of(rows, columns, *self.recipe.shape[2:]))
         if isinstance(mask, Band):  # the same for every head and example
             self.plans[place] = permits
         return permits
 
     def _look(self, mask: Mask, block: Block) -> list[Permit] | None:
         permits, seen = [], False
-        for columns in pieces(block.columns.stop, _MASKED, block.columns.start):
-            permit = self._permit(mask, block._replace(columns=columns))
+        for columns in pieces(block.right, _MASKED, block.left):
+            permit = self._permit(mask, block.over(columns))
             seen = seen or permit is not False
             if permit is not None:
-                start = columns.start - block.columns.start
+                start = columns.start - block.left
                 here = slice(start, start + columns.stop - columns.start)
                 permits.append(
                     _NOTHING._replace(columns=here)
@@ -211,7 +217,7 @@ class DotTileMaker(TileMaker):
 
     def _permit(self, mask: Mask, block: Block) -> Permit | Literal[False] | None:
         """How to forbid pairs of a block: None where all may attend, False where none may."""
-        place = (block.columns.start - block.rows.start, block.height, block.breadth)
+        place = (block.left - block.top, block.height, block.breadth)
         band = isinstance(mask, Band)
         if band and place in self.bands:
             return self.bands[place]
@@ -241,6 +247,7 @@ def _quick(logs: Tensor, permits: list[Permit], needs: Needs, out: Tensor) -> Te
 
 def _careful(logs: Tensor, permits: list[Permit], needs: Needs, out: Tensor) -> Tensor | None:
     """Weights where a score may be anything: forbid first, and never let exp underflow."""
+    logs.clamp_max_(0.0)  # a forbidden score may be anything, up to infinity
     for permit in permits:
         logs[:, permit.columns].add_(permit.logs)
     if not needs.weights:

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ import torch
 from regard.errors import RegardError
 from regard.kernel.reduce import Matrix, Reducer
 from regard.kernel.tile_makers import Needs, TileMaker, tile_maker
+from regard.normalise import autocasting
 from regard.recipe import Recipe
 from regard.types import Shape, pieces, whole
 
@@ -44,8 +45,8 @@ def reduce(
         reducers: what is asked.
         tile: rows and columns of a tile; chosen by size when None.
     """
-    if isinstance(reducers, Reducer):
-        raise RegardError(f"reduce: {type(reducers).__name__} alone; put it in a list")
+    if not isinstance(reducers, list | tuple):
+        raise RegardError(f"reduce: {reducers!r}, expected a list of reducers, as [Entropy()]")
     for reducer in reducers:
         if not isinstance(reducer, Reducer):
             raise RegardError(f"reduce: {reducer!r} is not a Reducer; pass instances, as Entropy()")
@@ -67,7 +68,8 @@ def _answers(
     for index, reducer in enumerate(reducers):
         if reducer.differentiable:
             answers[index] = _dense(recipe, [reducer])[0]
-    with torch.no_grad():
+    off = torch.autocast(recipe.device.type, enabled=False) if autocasting(recipe.device) else None
+    with torch.no_grad(), off or nullcontext():
         detached = recipe.detach()
         waiting = []
         for index, reducer in enumerate(reducers):
@@ -231,10 +233,11 @@ def _stack(results: list[Any], shape: Shape, across_heads: bool) -> Any:
 
 
 def _without_grad(work: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Grad mode is per thread: carry no_grad into a worker."""
+    """Grad and inference mode are per thread: carry them into a worker."""
+    inference = torch.is_inference_mode_enabled()
 
     def quietly(argument: Any) -> None:
-        with torch.no_grad():
+        with torch.inference_mode(inference), torch.no_grad():
             work(argument)
 
     return quietly
@@ -247,14 +250,17 @@ _before = 1
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """Torch's own threads set to one; everybody who leaves restores what the first one found.
+    """Torch's own threads set to one; everybody who leaves restores what it had found.
 
     The number is kept by each thread for itself, so one cannot restore it for the others.
     """
     global _inside, _before
     with _lock:
+        mine = torch.get_num_threads()
         if _inside == 0:
-            _before = torch.get_num_threads()
+            _before = mine
+        elif mine == 1:  # a thread that began to use torch meanwhile
+            mine = _before
         torch.set_num_threads(1)
         _inside += 1
     try:
@@ -262,4 +268,4 @@ def _one_torch_thread() -> Iterator[None]:
     finally:
         with _lock:
             _inside -= 1
-            torch.set_num_threads(_before)
+            torch.set_num_threads(mine)

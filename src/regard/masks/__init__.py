@@ -24,14 +24,11 @@ from regard.types import Allowed, Shape
 
 __all__ = [
     "Mask",
-    "both",
     "causal",
-    "clean",
     "from_torch",
     "lengths",
     "padding",
     "pairs",
-    "resolve",
     "segments",
     "window",
 ]
@@ -62,10 +59,10 @@ def padding(keep: Bool[Tensor, "batch key"]) -> Mask:
 
 def lengths(sizes: Int[Tensor, " batch"], keys: int) -> Mask:
     """The first `sizes[b]` keys of each example are real."""
-    if sizes.is_floating_point() or sizes.dim() != 1:
-        raise MaskError(
-            f"masks.lengths: {sizes.dtype} with {sizes.dim()} axes, expected whole numbers (batch,)"
-        )
+    if not isinstance(sizes, Tensor) or sizes.is_floating_point() or sizes.dim() != 1:
+        raise MaskError(f"masks.lengths: {sizes!r}, expected a tensor of whole numbers (batch,)")
+    if not torch.compiler.is_compiling() and sizes.numel() and int(sizes.max()) > keys:
+        raise MaskError(f"masks.lengths: a length of {int(sizes.max())}, but only {keys} keys")
     return Padding(torch.arange(keys, device=sizes.device) < sizes[:, None])
 
 
@@ -129,14 +126,18 @@ def resolve(mask: Mask | Tensor | None, causal_too: bool, shape: Shape) -> Mask 
                 f"mask is {mask.dtype}; a mask is boolean (True = may attend). "
                 "To add numbers to the scores pass them as bias="
             )
-        if mask.dtype == torch.bool and mask.dim() != 4:
+        if mask.dtype != torch.bool:
+            raise DtypeError(f"mask is {mask.dtype}, expected torch.bool: mask.bool()")
+        if mask.dim() != 4:
             raise MaskError(
                 f"mask has {mask.dim()} axes {tuple(mask.shape)}, expected 4: fewer cannot be told "
-                f"apart. Use {_CONSTRUCTORS}"
+                "apart. If it is (query, key) write mask[None, None]; if (batch, key), "
+                f"mask[:, None, None]. Or use {_CONSTRUCTORS}"
             )
         mask = pairs(mask)
     elif mask is not None and not isinstance(mask, Mask):
-        raise DtypeError(f"mask is {type(mask).__name__}; use {_CONSTRUCTORS}")
+        call = f"call it: masks.{mask.__name__}(...)" if callable(mask) else f"use {_CONSTRUCTORS}"
+        raise DtypeError(f"mask is {type(mask).__name__}, not a Mask; {call}")
     if mask is not None:
         mask.check(shape)
     return both(mask, causal()) if causal_too else mask
@@ -159,6 +160,8 @@ def clean(tensor: Tensor, alive: Bool[Tensor, "batch head key"] | None) -> Tenso
 
 
 def _boolean(place: str, tensor: Tensor, axes: int) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise DtypeError(f"{place}: {type(tensor).__name__}, expected a boolean tensor")
     if tensor.dtype != torch.bool:
         raise DtypeError(f"{place}: dtype {tensor.dtype}, expected torch.bool (True = may attend)")
     if tensor.dim() != axes:

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from regard.errors import DtypeError, MaskError
-from regard.types import Allowed, Block, Shape, pieces, register_pytree, whole
+from regard.errors import DtypeError, MaskError, RegardError
+from regard.types import Allowed, Block, Shape, brief, pieces, register_pytree, whole
 
 _STRIP = 1 << 22  # elements of a boolean strip evaluated at once
 
@@ -32,32 +32,38 @@ class Mask(ABC):
         """A range of keys outside which these rows may attend to nothing."""
         return slice(0, keys)
 
-    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+    def alive(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head key"] | None:
         """Keys that some query may attend to; None when that is every key."""
         found: Tensor | None = None
         for rows in _strips(queries, keys):
-            allowed = self.block(Block(rows, slice(0, keys), queries, keys))
+            allowed = self.block(Block.of(rows, slice(0, keys), queries, keys), device)
             if allowed is True:
                 return None
             if allowed is not False:
                 here = allowed.any(2).expand(-1, -1, keys)
                 found = here if found is None else found | here
-        return torch.zeros(1, 1, keys, dtype=torch.bool) if found is None else found
+        if found is None:
+            return torch.zeros(1, 1, keys, dtype=torch.bool, device=device)
+        return found
 
-    def awake(self, queries: int, keys: int) -> Bool[Tensor, "batch head query"] | None:
+    def awake(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
         """Queries that may attend to some key; None when that is every query."""
         strips = []
         for rows in _strips(queries, keys):
-            allowed = self.block(Block(rows, slice(0, keys), queries, keys))
+            allowed = self.block(Block.of(rows, slice(0, keys), queries, keys), device)
             if isinstance(allowed, bool):
-                strips.append(torch.full((1, 1, rows.stop - rows.start), allowed and keys > 0))
+                height = rows.stop - rows.start
+                strips.append(torch.full((1, 1, height), allowed and keys > 0, device=device))
             else:
                 strips.append(allowed.any(3).expand(-1, -1, rows.stop - rows.start))
         if not strips:
             return None
         batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))
-        device = next((s.device for s in strips if s.device.type != "cpu"), strips[0].device)
-        return torch.cat([strip.to(device).expand(batch, heads, -1) for strip in strips], dim=2)
+        return torch.cat([strip.expand(batch, heads, -1) for strip in strips], dim=2)
 
     def check(self, shape: Shape) -> None:  # noqa: B027  # a band fits every shape
         """Raise a `MaskError` that names the axis when this mask does not fit `shape`."""
@@ -81,6 +87,18 @@ class Mask(ABC):
             moved[field.name] = part.to(device) if isinstance(part, Tensor | Mask) else part
         return type(self)(**moved)
 
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def __bool__(self) -> bool:
+        raise RegardError("a Mask is neither True nor False; combine masks with &, | and ~")
+
+    def __rand__(self, other: Any) -> Mask:
+        _only_masks(other)  # somebody else's `&`: never a mask
+        return self
+
+    __ror__ = __rand__
+
     def __and__(self, other: Mask) -> Mask:
         _only_masks(other)
         if isinstance(self, Band) and isinstance(other, Band):
@@ -95,7 +113,7 @@ class Mask(ABC):
         return Opposite(self)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Padding(Mask):
     """Keys that are real: `keep` (batch or 1, key)."""
 
@@ -104,10 +122,14 @@ class Padding(Mask):
     def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
         return self.keep[:, None, None, block.columns]
 
-    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+    def alive(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head key"] | None:
         return self.keep[:, None]
 
-    def awake(self, queries: int, keys: int) -> Bool[Tensor, "batch head query"] | None:
+    def awake(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
         return self.keep.any(1)[:, None, None].expand(-1, -1, queries)
 
     def check(self, shape: Shape) -> None:
@@ -117,21 +139,23 @@ class Padding(Mask):
         return Padding(_pick(self.keep, 0, batch))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Band(Mask):
     """Keys from `left` before to `right` after the query's own position; None is no limit."""
 
     left: int | None
     right: int | None
 
+    def __repr__(self) -> str:
+        causal = self.left is None and self.right == 0
+        return "causal()" if causal else f"window({self.left}, {self.right})"
+
     def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
         alike = None if torch.compiler.is_compiling() else self._alike(block)
         if alike is not None:
             return alike
-        rows = torch.arange(block.rows.start, block.rows.stop, device=device) + block.offset
-        offset = (
-            torch.arange(block.columns.start, block.columns.stop, device=device) - rows[:, None]
-        )
+        rows = torch.arange(block.top, block.bottom, device=device) + block.offset
+        offset = torch.arange(block.left, block.right, device=device) - rows[:, None]
         allowed = torch.ones_like(offset, dtype=torch.bool)
         if self.left is not None:
             allowed = allowed & (offset >= -self.left)
@@ -142,8 +166,8 @@ class Band(Mask):
     def _alike(self, block: Block) -> bool | None:
         """Whether the whole block is permitted or forbidden; None where it is mixed."""
         # Offsets key − query position over the block run from `least` to `most`.
-        least = block.columns.start - (block.rows.stop - 1 + block.offset)
-        most = block.columns.stop - 1 - (block.rows.start + block.offset)
+        least = block.left - (block.bottom - 1 + block.offset)
+        most = block.right - 1 - (block.top + block.offset)
         left = -most if self.left is None else self.left
         right = most if self.right is None else self.right
         if (self.left is None or least >= -left) and most <= right:
@@ -156,24 +180,28 @@ class Band(Mask):
         stop = keys if self.right is None else rows.stop + offset + self.right
         return _clip(start, stop, keys)
 
-    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+    def alive(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head key"] | None:
         if not torch.compiler.is_compiling():
             seen = self.columns(slice(0, queries), queries, keys)
             if seen.start == 0 and seen.stop == keys:
                 return None
         first = 0 if self.left is None else keys - queries - self.left
         last = keys if self.right is None else keys - 1 + self.right
-        position = torch.arange(keys)
+        position = torch.arange(keys, device=device)
         inside: Tensor = (position >= first) & (position <= last)
         return inside[None, None]
 
-    def awake(self, queries: int, keys: int) -> Bool[Tensor, "batch head query"] | None:
+    def awake(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
         # With no more queries than keys every query sees at least its own position.
         sees_itself = not torch.compiler.is_compiling() and queries <= keys
-        return None if sees_itself else super().awake(queries, keys)
+        return None if sees_itself else super().awake(queries, keys, device)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pairs(Mask):
     """Any boolean tensor in the full form (batch or 1, head or 1, query or 1, key)."""
 
@@ -184,7 +212,9 @@ class Pairs(Mask):
             return self.allowed[..., block.columns]
         return self.allowed[:, :, block.rows, block.columns]
 
-    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+    def alive(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head key"] | None:
         return self.allowed.any(2)
 
     def check(self, shape: Shape) -> None:
@@ -196,7 +226,7 @@ class Pairs(Mask):
         return Pairs(_pick(_pick(self.allowed, 0, batch), 1, head))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Segments(Mask):
     """Packed sequences: attend only within the same segment number."""
 
@@ -218,7 +248,7 @@ class Segments(Mask):
         return Segments(_pick(self.query, 0, batch), _pick(self.key, 0, batch))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Both(Mask):
     """What both masks permit."""
 
@@ -238,22 +268,28 @@ class Both(Mask):
         second = self.second.columns(rows, queries, keys)
         return _clip(max(first.start, second.start), min(first.stop, second.stop), keys)
 
-    def alive(self, queries: int, keys: int) -> Bool[Tensor, "batch head key"] | None:
+    def alive(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head key"] | None:
         if all(isinstance(part, Padding | Band) for part in parts(self)):
             # Padding asks nothing of the query, so the parts decide one by one.
-            first, second = self.first.alive(queries, keys), self.second.alive(queries, keys)
+            first, second = (
+                self.first.alive(queries, keys, device),
+                self.second.alive(queries, keys, device),
+            )
             if first is None or second is None:
                 return second if first is None else first
-            device = first.device if second.device.type == "cpu" else second.device
-            return first.to(device) & second.to(device)
-        return super().alive(queries, keys)
+            return first & second
+        return super().alive(queries, keys, device)
 
-    def awake(self, queries: int, keys: int) -> Bool[Tensor, "batch head query"] | None:
+    def awake(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
         found = parts(self)
         bands = [part for part in found if isinstance(part, Band)]
         pads = [part.keep for part in found if isinstance(part, Padding)]
         if len(bands) != 1 or len(pads) != len(found) - 1:
-            return super().awake(queries, keys)
+            return super().awake(queries, keys, device)
         # Padding and one band: count the real keys within each query's range.
         keep = functools.reduce(torch.logical_and, pads)
         counts = torch.nn.functional.pad(keep.long().cumsum(1), (1, 0))  # (batch, key + 1)
@@ -271,7 +307,7 @@ class Both(Mask):
         return Both(self.first.at(batch, head), self.second.at(batch, head))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Either(Mask):
     """What at least one of the masks permits."""
 
@@ -299,7 +335,7 @@ class Either(Mask):
         return Either(self.first.at(batch, head), self.second.at(batch, head))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Opposite(Mask):
     """What the mask forbids."""
 
@@ -358,7 +394,7 @@ def _pick(tensor: Tensor, axis: int, index: int) -> Tensor:
 def _fits(part: str, got: Any, expected: dict[str, int], broadcast: tuple[str, ...]) -> None:
     for size, (axis, want) in zip(got, expected.items()):
         if size != want and not (size == 1 and axis in broadcast):
-            one = " or 1" if axis in broadcast else ""
+            one = " or 1" if axis in broadcast and want != 1 else ""
             raise MaskError(
                 f"masks.{part}: axis {axis} has size {size}, expected {want}{one} "
                 f"(mask {tuple(got)})"

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard.contract import Attended, Mechanism, State
+from regard.errors import DtypeError, ShapeError
 from regard.kernel.attend import checked_bias, run
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
-from regard.mechanisms.inputs import Inputs, Widths, gather
+from regard.mechanisms.inputs import Inputs, Widths, check_features, finite, gather
+from regard.normalise import autocasting
 from regard.recipe import Bias, Recipe
 
 
@@ -38,6 +40,47 @@ class FromRecipe(Mechanism):
         """The output, (batch, query, width), of mixed values (batch, head, query, width)."""
         return mixed[:, 0]
 
+    def fix(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
+        """A fixed state: keys and values prepared once; later calls pass the query alone.
+
+        `mask` (padding) matters only where padding may hold NaN and gradients are wanted.
+        """
+        return super().fix(*self._checked(key, value, mask))
+
+    def begin(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
+        """A growing state that already holds these keys; each call appends its own."""
+        return super().begin(*self._checked(key, value, mask))
+
+    def _checked(
+        self, key: Tensor, value: Tensor | None, mask: Mask | None
+    ) -> tuple[Tensor, Tensor]:
+        value = key if value is None else value
+        self._same_dtype(key)
+        # The query is not here yet: where a key must be as wide as it, nothing can be said.
+        widths = self.widths(key.shape[-1])
+        check_features(type(self).__name__, "key", key, widths.key, key)
+        check_features(type(self).__name__, "value", value, widths.value, key)
+        length = key.shape[1]
+        if value.shape[1] != length:
+            raise ShapeError(
+                f"{type(self).__name__}: value: axis key has size {value.shape[1]}, "
+                f"expected {length}"
+            )
+        alive = None if mask is None else mask.alive(length, length, key.device)
+        if alive is not None:
+            key, value = finite(key, alive), finite(value, alive)
+        return key, value
+
+    def _same_dtype(self, features: Tensor) -> None:
+        parameter = next(self.parameters(), None)
+        if parameter is None or parameter.dtype == features.dtype:
+            return
+        if features.is_floating_point() and not autocasting(features.device):
+            raise DtypeError(
+                f"{type(self).__name__}: the input is {features.dtype}, the parameters are "
+                f"{parameter.dtype}; convert one, as module.to({features.dtype})"
+            )
+
     def forward(
         self,
         query: Tensor,
@@ -52,6 +95,7 @@ class FromRecipe(Mechanism):
         reduce: Sequence[Reducer] = (),
     ) -> Attended:
         """Attend; see `Mechanism.forward`."""
+        self._same_dtype(query)
         given = gather(
             self,
             query,

@@ -48,21 +48,30 @@ def gather(
 ) -> Inputs:
     """Resolve defaults and state, check every axis, and zero what nobody may see."""
     name = type(mechanism).__name__
+    if state is not None and not isinstance(state, State | bool):
+        raise StateError(
+            f"{name}: state is {type(state).__name__}, expected a State (the .state of the last "
+            "call), or True to start one"
+        )
+    if isinstance(state, State) and state.key.shape[0] != query.shape[0]:
+        raise ShapeError(
+            f"{name}: state: axis batch has size {state.key.shape[0]}, expected {query.shape[0]}"
+        )
     fixed = isinstance(state, State) and not state.growing
     if fixed and (key is not None or value is not None):
         raise StateError(f"{name}: a fixed state holds the keys; pass the query alone")
     if state not in (None, False) and not fixed and not mechanism.traits.keeps_state:
         raise StateError(f"{name} keeps no growing state; use fix(key, value)")
-    _check(name, "query", query, widths.query, query)
+    check_features(name, "query", query, widths.query, query)
     old = state.keys if isinstance(state, State) else 0
     if fixed:
         new = 0
     else:
-        alone = key is None
+        alone = (key is None or key is query) and (value is None or value is query)
         key = query if key is None else key
         value = key if value is None else value
-        _check(name, "key", key, widths.key, query)
-        _check(name, "value", value, widths.value, query)
+        check_features(name, "key", key, widths.key, query)
+        check_features(name, "value", value, widths.value, query)
         new = key.shape[1]
         if value.shape[1] != new:
             raise ShapeError(f"{name}: value: axis key has size {value.shape[1]}, expected {new}")
@@ -79,11 +88,11 @@ def gather(
         return Inputs(query, state.key, state.value, whole, after, step, shape)
     assert key is not None and value is not None
     if whole is not None:
-        alive = whole.alive(shape.queries, shape.keys)
+        alive = whole.alive(shape.queries, shape.keys, query.device)
         if alive is not None:
             same_value, new_alive = value is key, alive[..., old:]
-            key = _finite(key, new_alive)
-            value = key if same_value else _finite(value, new_alive)
+            key = finite(key, new_alive)
+            value = key if same_value else finite(value, new_alive)
             query = key if alone else query
     keys, values = mechanism.prepare(key, value, start=old)
     if not isinstance(state, State):
@@ -93,7 +102,7 @@ def gather(
     return Inputs(query, after.key, after.value, whole, after, step, shape)
 
 
-def _finite(features: Tensor, alive: Tensor) -> Tensor:
+def finite(features: Tensor, alive: Tensor) -> Tensor:
     """Features (batch, position, width) with NaN and inf zeroed where no query looks now.
 
     Numbers stay: a later query may look at them, and a place nobody looks at may itself look.
@@ -102,7 +111,8 @@ def _finite(features: Tensor, alive: Tensor) -> Tensor:
     return torch.where(kept, features, features.new_zeros(()))
 
 
-def _check(name: str, which: str, tensor: Tensor, width: int | None, query: Tensor) -> None:
+def check_features(name: str, which: str, tensor: Tensor, width: int | None, query: Tensor) -> None:
+    """Raise where features (batch, position, width) do not fit; names axis, size, expectation."""
     axis = "query" if which == "query" else "key"
     if tensor.dim() != 3:
         raise ShapeError(

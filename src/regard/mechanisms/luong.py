@@ -68,7 +68,9 @@ class Luong(FromRecipe):
             return recipe
         # After the softmax, and not renormalised: gradient reaches the centre only through here.
         fade = torch.exp(-distance.square() / (2 * (self.window.reach / 2) ** 2))[:, None]
-        alive = None if given.mask is None else given.mask.alive(*given.shape[2:])
+        alive = (
+            None if given.mask is None else given.mask.alive(*given.shape[2:], given.value.device)
+        )
         return Given(recipe.weights() * fade, masks.clean(given.value, alive), "partial")
 
 

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from regard.masks import Mask, clean
 from regard.mechanisms.inputs import Widths
-from regard.recipe import Additive, Bias, Dot, Given, Recipe, bias_block, softmax
+from regard.normalise import softmax
+from regard.recipe import Additive, Bias, Dot, Given, Recipe, bias_block
 from regard.types import whole
 
 
@@ -120,5 +121,5 @@ class LocationScore(Score):
         if mask is None:
             return Given(softmax(scores), value)
         allowed = mask.dense(block.queries, block.keys, query.device)
-        value = clean(value, mask.alive(block.queries, block.keys))
+        value = clean(value, mask.alive(block.queries, block.keys, value.device))
         return Given(softmax(scores.masked_fill(~allowed, -torch.inf)), value)

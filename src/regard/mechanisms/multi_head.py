@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from regard import masks
 from regard.contract import Traits
 from regard.errors import RegardError, ShapeError
+from regard.kernel.attend import checked_bias
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.inputs import Inputs, Widths
 from regard.mechanisms.positions import Position
@@ -74,6 +75,11 @@ class MultiHead(FromRecipe):
         super().__init__()
         if head_width is None and width % n_heads:
             raise ShapeError(f"MultiHead: width {width} is not a multiple of n_heads {n_heads}")
+        if position is not None and not isinstance(position, Position):
+            raise RegardError(f"MultiHead: position={position!r}, expected a part, as Rotary()")
+        for name, pair in (("window", window), ("inputs", inputs)):
+            if pair is not None and (not isinstance(pair, tuple) or len(pair) != 2):
+                raise RegardError(f"MultiHead: {name}={pair!r}, expected a tuple of two")
         self.n_heads = n_heads
         self.n_groups = n_heads if n_groups is None else n_groups
         if self.n_groups < 1 or n_heads % self.n_groups:
@@ -135,17 +141,34 @@ class MultiHead(FromRecipe):
         mask = getattr(recipe, "mask", None)
         if mask is None or self.to_output.bias is None:
             return output
-        awake = mask.awake(recipe.shape.queries, recipe.shape.keys)
+        awake = mask.awake(recipe.shape.queries, recipe.shape.keys, output.device)
         if awake is None:
             return output
         return output.masked_fill(~awake.any(1).to(output.device)[..., None], 0.0)
 
     def _bias(self, bias: Tensor | Bias | None, shape: Shape) -> Tensor | Bias | None:
         own = None if self.position is None else self.position.bias()
+        if own is not None:
+            checked_bias(own, shape)
         if bias is None or own is None:
             return own if bias is None else bias
         block = whole(shape.queries, shape.keys)
         return own.block(block) + (bias.block(block) if isinstance(bias, Bias) else bias)
+
+    def extra_repr(self) -> str:
+        """What `print(module)` shows besides the projections."""
+        parts = [
+            f"{self.n_heads} heads",
+            f"{self.n_groups} groups",
+            f"head width {self.head_width}",
+        ]
+        if self.window is not None:
+            parts.append(repr(self.window))
+        if self.sinks is not None:
+            parts.append("sinks")
+        if self.dropout:
+            parts.append(f"dropout {self.dropout}")
+        return ", ".join(parts)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHead:
@@ -153,6 +176,10 @@ class MultiHead(FromRecipe):
 
         Its masks mean the opposite of ours: `masks.from_torch` converts them.
         """
+        if not isinstance(module, nn.MultiheadAttention):
+            raise RegardError(
+                f"MultiHead.from_torch: {type(module).__name__}, expected nn.MultiheadAttention"
+            )
         if module.bias_k is not None or module.add_zero_attn:
             raise RegardError(
                 "MultiHead.from_torch: add_bias_kv and add_zero_attn are not supported"

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.errors import ShapeError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Heatmap:
     """Weights of one map, (query, key), with a label for every row and column."""
 

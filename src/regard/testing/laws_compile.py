@@ -40,6 +40,13 @@ def compiles(subject: Subject) -> None:
                 call(module, query, key, value, **options),
             )
             close(got.output, want.output, 1e-6, f"compiled output with {options}")
+        with torch._dynamo.config.patch(recompile_limit=4):  # lengths must not each compile anew
+            for length in range(3, 3 + min(9, (subject.traits.longest or 99) - 3)):
+                more = subject.inputs(queries=length, keys=length + 1, seed=length)
+                if subject.traits.self_only or (subject.traits.longest or 99) > length:
+                    got = compiled(*more, causal=True, weights=True)
+                    want = call(module, *more, causal=True, weights=True)
+                    close(got.output, want.output, 1e-6, f"compiled output at length {length}")
         keep = torch.ones(key.shape[:2], dtype=torch.bool)
         keep[:, -1] = subject.traits.self_only
         whole = torch.compile(_Outputs(module), fullgraph=True, backend="aot_eager")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.kernel.reduce import Matrix, Reducer, Sum
-from regard.recipe import Recipe, exp
+from regard.normalise import exp
+from regard.recipe import Recipe
 from regard.types import NEVER
 
 

@@ -86,6 +86,8 @@ class Mass(Sum):
         differentiable: bool = False,
     ) -> None:
         super().__init__(differentiable=differentiable)
+        if segments.is_floating_point():
+            raise RegardError(f"Mass: segments are {segments.dtype}, expected whole numbers")
         if segments.dim() not in (1, 2):
             raise ShapeError(
                 f"Mass: segments has {segments.dim()} axes, expected (key,) or (batch, key)"

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.kernel.reduce import Matrix, Reducer, Sum
-from regard.recipe import Recipe, exp
+from regard.normalise import exp
+from regard.recipe import Recipe
 from regard.types import NEVER
 
 
@@ -130,6 +131,8 @@ class Rows(Reducer):
 
     def __init__(self, queries: Sequence[int], *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
+        if isinstance(queries, int):
+            raise RegardError(f"Rows: {queries}, expected a list of queries, as [{queries}]")
         self.queries = list(queries)
 
     def start(self, matrix: Matrix) -> None:
