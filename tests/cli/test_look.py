@@ -28,7 +28,7 @@ def test_the_worked_example_shows_a_table_and_draws_a_heatmap(tmp_path):
 
 
 def test_another_text_word_head_and_format(tmp_path):
-    done = look(tmp_path, "the cat sat", "--word", "cat", "--head", "2", "--out", "cat.svg")
+    done = look(tmp_path, "The Cat sat", "--word", "Cat", "--head", "2", "--out", "cat.svg")
     assert done.returncode == 0, done.stderr
     assert "cat" in done.stdout
     assert "<svg" in (tmp_path / "cat.svg").read_text()
@@ -39,6 +39,9 @@ def test_another_text_word_head_and_format(tmp_path):
     [
         (["--word", "dog"], "'dog' is not among the tokens: [CLS] see that girl run [SEP]"),
         (["--head", "12"], "--head 12 is not from 0 to 11"),
+        (["--out", "x.docx"], "expected .png, .svg, .pdf"),
+        (["--out", "no/x.png"], "there is no folder no"),
+        ([""], "there is no word in ''"),
     ],
 )
 def test_a_wrong_option_says_what_would_fit(tmp_path, options, text):

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 import torch
+from matplotlib.image import imread
 
-from regard.errors import MissingExtraError, ShapeError
+from regard.errors import MissingExtraError, RegardError, ShapeError
 from regard.plots import Heatmap
 
 
@@ -27,6 +28,42 @@ def test_small_maps_show_their_values_and_large_ones_do_not(tmp_path):
 
     assert texts(4) >= 16
     assert texts(40) < 10
+
+
+def test_a_strong_weight_does_not_darken_a_large_map(tmp_path):
+    values = torch.full((300, 300), 0.003)
+    values[0, 0] = 1.0
+    values[150:] = 0.001
+    path = Heatmap(values).save(tmp_path / "m.png")
+    picture = torch.from_numpy(imread(path)[..., :3]).float()
+    height, width = picture.shape[:2]
+    above, below = picture[height // 4, width // 2], picture[3 * height // 4, width // 2]
+    assert (above - below).abs().sum() > 0.3, "both halves look the same"
+
+
+def test_a_map_of_thousands_is_pooled_and_drawn_in_logarithms(tmp_path):
+    values = torch.rand(3000, 2500).exp() / 2500
+    assert Heatmap(values, colour="log").save(tmp_path / "m.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"values": torch.ones(1, 2, 2)}, "3 axes .* expected 2"),
+        ({"values": torch.ones(2, 2), "colour": "red"}, "expected 'linear' or 'log'"),
+    ],
+)
+def test_what_cannot_be_drawn(options, text):
+    with pytest.raises(RegardError, match=text):
+        Heatmap(**options)
+
+
+def test_a_wrong_path_is_told_before_drawing(tmp_path):
+    spec = Heatmap(torch.eye(2))
+    with pytest.raises(RegardError, match=r"expected \.png, \.svg, \.pdf"):
+        spec.save(tmp_path / "m.docx")
+    with pytest.raises(RegardError, match="there is no folder"):
+        spec.save(tmp_path / "nowhere" / "m.png")
 
 
 def test_labels_must_fit():

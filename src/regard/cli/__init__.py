@@ -1,7 +1,9 @@
 """The `regard` command."""
 
 import sys
+from typing import Annotated
 
+import regard
 from regard.errors import MissingExtraError, RegardError
 
 
@@ -14,7 +16,12 @@ def main() -> None:
     from regard.cli.look import look
 
     app = typer.Typer(add_completion=False, help="Attention you can see, measure and reuse.")
-    app.callback()(lambda: None)
+
+    @app.callback(invoke_without_command=True)
+    def version(show: Annotated[bool, typer.Option("--version", help="Show it.")] = False) -> None:
+        if show:
+            print(f"regard {regard.__version__}")
+
     app.command()(look)
     try:
         app()

