@@ -118,16 +118,16 @@ def forward_cost(lengths: list[int], repeats: int) -> None:
 MEMORY = """
 import resource, sys, time, torch, regard
 from regard.kernel import tiles
-heads, length, causal = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "causal"
+heads, length = int(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
 def now(field):
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(field + ":")) / 1024
 q, k, v = (torch.randn(1, heads, length, 64) for _ in range(3))
 small = [tensor[:, :, :600] for tensor in (q, k, v)]
-regard.attend(*small, causal=causal, reduce=[regard.Received(), regard.Entropy()])
+regard.attend(*small, reduce=[regard.Received(), regard.Entropy()])
 start = time.process_time()
-attended = regard.attend(q, k, v, causal=causal, reduce=[regard.Rows([0])])
+attended = regard.attend(q, k, v, reduce=[regard.Rows([0])])
 forward = time.process_time() - start
 with open("/proc/self/clear_refs", "w") as refs:
     refs.write("5")
@@ -143,7 +143,7 @@ def memory(cases: list[tuple[int, int, float | None]]) -> None:
     """Peak memory of received + entropy beyond inputs, output and results, in a fresh process."""
     rows = []
     for heads, length, bar in cases:
-        child = [sys.executable, "-c", MEMORY, str(heads), str(length), "full"]
+        child = [sys.executable, "-c", MEMORY, str(heads), str(length)]
         out = subprocess.run(child, check=True, capture_output=True, text=True).stdout.split()
         forward, seconds, megabytes = map(float, out)
         full = heads * length * length * 4 / 2**20
@@ -191,9 +191,10 @@ def main() -> None:
     extra_cost(12, 2048, ["received", "entropy"], 3 if quick else 9, torch.bfloat16)
     grow: list[tuple[int, int, float | None]] = [(4, length, None) for length in (2048, 4096, 8192)]
     grow.append((4, 16384, 40.0))
-    memory(grow if not quick else grow[:2] + grow[3:])
-    if not quick:
-        memory([(12, 32768, 60.0)])
+    if quick:
+        memory([grow[0], grow[1], grow[3]])
+    else:
+        memory([*grow, (4, 32768, None), (12, 32768, 60.0)])
     import_time(3 if quick else 11)
 
 

@@ -29,6 +29,7 @@ BUILDS = {
 }
 each = pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
 X = torch.randn(3, 5, 16)
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 
 @each

@@ -46,6 +46,7 @@ def test_a_map_of_thousands_is_pooled_and_drawn_in_logarithms(tmp_path):
     assert Heatmap(values, colour="log").save(tmp_path / "m.png").stat().st_size > 10_000
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize(
     ("options", "text"),
     [
