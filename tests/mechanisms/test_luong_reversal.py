@@ -2,8 +2,8 @@
 
 The reversal task of Joey NMT (`configs/rnn_reverse.yaml`): 1 to 25 integers of 0-49, held-out ones
 up to 30 long; embeddings of 16, a BiLSTM of 64, an LSTM decoder of 64 that starts from zeros, the
-general score, input feeding, dropout 0.1, AdamW at 1e-3, gradient norm 1, batches of 10. Parameters start as torch's
-do, not by Xavier as there.
+general score, input feeding, dropout 0.1, AdamW at 1e-3, gradient norm 1, batches of 10. Parameters
+start as torch starts them, not by Xavier as there.
 """
 
 import math
@@ -142,7 +142,7 @@ def test_bleu_by_hand() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("attention", "low", "high"), [(True, 75, 100), (False, 0, 10)])
+@pytest.mark.parametrize(("attention", "low", "high"), [(True, 65, 100), (False, 0, 10)])
 def test_attention_learns_to_reverse(attention: bool, low: float, high: float) -> None:
-    """Joey NMT reports 83.4. Here two seeds: 89.2 and 90.5 with attention, 1.2 and 0.0 without."""
-    assert low <= held_out_bleu(trained(3000, attention=attention)) <= high
+    """Joey NMT reports 57.3. Two seeds here: 83.2 and 90.2 with attention, 0.0 without."""
+    assert low <= held_out_bleu(trained(2000, attention=attention)) <= high
