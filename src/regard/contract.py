@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.bias import Bias
 from regard.errors import RegardError, StateError
 from regard.masks import Mask
-from regard.recipe import Bias, Recipe
+from regard.recipe import Recipe
 from regard.types import Kind, Weights, brief, register_pytree
 
 

@@ -12,13 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard import masks
+from regard.bias import Bias
 from regard.contract import Attended
 from regard.errors import DtypeError, RegardError, ShapeError
 from regard.kernel import fused, tiles
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.normalise import autocasting
-from regard.recipe import Bias, Dot, Recipe
+from regard.recipe import Dot, Recipe
 from regard.types import Keys, Queries, Shape, Values
 
 

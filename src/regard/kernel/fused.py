@@ -25,10 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.bias import Bias, bias_block
 from regard.errors import UnavailableError
 from regard.masks import both, clean
 from regard.masks.parts import Band, Mask, Padding, Pairs, Segments, parts
-from regard.recipe import Bias, Dot, bias_block
+from regard.recipe import Dot
 from regard.types import Block, Keys, LogSumExp, Mixed, Queries, Values, pieces, whole
 
 _flash = torch._scaled_dot_product_flash_attention_for_cpu  # by name, without a Python wrapper

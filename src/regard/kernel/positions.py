@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.bias import Bias
 from regard.errors import ShapeError
-from regard.recipe import Bias
 from regard.types import Block, register_pytree
 
 

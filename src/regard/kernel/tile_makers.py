@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.bias import Bias, bias_at, bias_block
 from regard.masks import clean
 from regard.masks.parts import Band, Mask
 from regard.normalise import exp
-from regard.recipe import Additive, Bias, Dot, Recipe, bias_at, bias_block
+from regard.recipe import Additive, Dot, Recipe
 from regard.types import NEVER, Block, pieces
 
 _MASKED = 512  # columns of a mask looked at together

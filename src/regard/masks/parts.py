@@ -18,7 +18,7 @@ _STRIP = 1 << 22  # elements of a boolean strip evaluated at once
 
 
 class Mask(ABC):
-    """Who may attend to whom. Combine with `&`, `|`, `~`; evaluate with `block` or `dense`."""
+    """Who may attend to whom. Combine with `&`, `|`, `~`."""
 
     @abstractmethod
     def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
@@ -238,10 +238,8 @@ class Segments(Mask):
         return (mine == theirs)[:, None]
 
     def check(self, shape: Shape) -> None:
-        for name, numbers, size in (
-            ("query", self.query, shape.queries),
-            ("key", self.key, shape.keys),
-        ):
+        sides = (("query", self.query, shape.queries), ("key", self.key, shape.keys))
+        for name, numbers, size in sides:
             _fits("segments", numbers.shape, {"batch": shape.batch, name: size}, ("batch",))
 
     def at(self, batch: int, head: int) -> Mask:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.bias import Bias
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.inputs import Inputs, Widths
 from regard.recipe import Additive as AdditiveRecipe
-from regard.recipe import Bias
 
 
 class Additive(FromRecipe):

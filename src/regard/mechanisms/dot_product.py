@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from regard.bias import Bias
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.inputs import Inputs, Widths
-from regard.recipe import Bias, Dot
+from regard.recipe import Dot
 
 
 class DotProduct(FromRecipe):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from regard.bias import Bias
 from regard.contract import Attended, Mechanism, State
 from regard.errors import DtypeError, ShapeError
 from regard.kernel.attend import checked_bias, run
@@ -14,7 +15,7 @@ from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite, gather
 from regard.normalise import autocasting
-from regard.recipe import Bias, Recipe
+from regard.recipe import Recipe
 
 
 class FromRecipe(Mechanism):

@@ -7,13 +7,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard import masks
+from regard.bias import Bias
 from regard.contract import Traits
 from regard.errors import RegardError
 from regard.masks import Mask
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.inputs import Inputs, Widths
 from regard.mechanisms.luong_scores import DotScore, Score
-from regard.recipe import Bias, Given, Recipe
+from regard.recipe import Given, Recipe
 from regard.types import Kind
 
 

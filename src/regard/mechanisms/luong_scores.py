@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.bias import Bias, bias_block
 from regard.masks import Mask, clean
 from regard.mechanisms.inputs import Widths
 from regard.normalise import softmax
-from regard.recipe import Additive, Bias, Dot, Given, Recipe, bias_block
+from regard.recipe import Additive, Dot, Given, Recipe
 from regard.types import whole
 
 

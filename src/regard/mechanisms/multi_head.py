@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
+from regard.bias import Bias
 from regard.contract import Traits
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.inputs import Inputs, Widths
 from regard.mechanisms.positions import Position
-from regard.recipe import Bias, Dot, Recipe
+from regard.recipe import Dot, Recipe
 from regard.types import Shape, whole
 
 

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.bias import Bias
 from regard.kernel.positions import AlibiBias, RelativeTable, alibi_slopes, rotate
-from regard.recipe import Bias
 
 
 class Position(nn.Module):

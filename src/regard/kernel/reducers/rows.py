@@ -124,7 +124,7 @@ class TopK(Reducer):
         return Top(_weights(self.values), self.found.masked_fill(self.values <= NEVER / 2, 0))
 
 
-class Rows(Reducer):
+class Rows(Sum):
     """The full rows of named queries, (batch, head, row, key); -1 is the last query."""
 
     needs_log_weights = False
@@ -147,12 +147,6 @@ class Rows(Reducer):
             if rows.start <= place < rows.stop:
                 self.total[index, columns] += weights[place - rows.start]
 
-    def merge(self, other: Any) -> None:
-        self.total = self.total + other.total
-
-    def result(self) -> Tensor:
-        return self.total
-
     def shortcut(self, recipe: Recipe) -> Any:
         places = self._places(recipe.shape.queries)
         rows = [recipe.weights(slice(place, place + 1)) for place in places]
@@ -165,7 +159,7 @@ class Rows(Reducer):
         return [query % queries for query in self.queries]
 
 
-class Histogram(Reducer):
+class Histogram(Sum):
     """Counts of permitted weights in equal bins, (batch, head, bin): of log₁₀ weight, or of weight.
 
     Args:
@@ -194,12 +188,6 @@ class Histogram(Reducer):
             place = (log_weights[permitted] / math.log(10) - self.low) / -self.low * self.bins
         place = place.floor().clamp(0, self.bins - 1).long()
         self.total += torch.bincount(place, minlength=self.bins)
-
-    def merge(self, other: Any) -> None:
-        self.total = self.total + other.total
-
-    def result(self) -> Tensor:
-        return self.total
 
     def combine(self, results: Sequence[Tensor]) -> Tensor:
         """Counts over a corpus, (head, bin)."""
