@@ -90,7 +90,9 @@ def _plan(
         if waiting:
             yield waiting, _small
         return
-    rows, columns = (ROWS, COLUMNS) if tile is None else tile
+    # Threads hand the interpreter to each other at every operation: fewer, larger ones then win.
+    alone = _threads(recipe.shape) == 1
+    rows, columns = (ROWS if alone else 2 * ROWS, COLUMNS) if tile is None else tile
     wide = [index for index in waiting if reducers[index].whole_rows]
     narrow = [index for index in waiting if not reducers[index].whole_rows]
     for some, breadth in ((narrow, columns), (wide, max(1, recipe.shape.keys))):
@@ -127,7 +129,7 @@ def _walk(recipe: Recipe, reducers: list[Reducer], size: tuple[int, int]) -> lis
     together = any(reducer.across_heads for reducer in reducers)
     groups = list(_matrices(shape, together))
     maker = tile_maker(recipe, size)
-    threads = torch.get_num_threads() if math.prod(shape) >= _WORTH_THREADS else 1
+    threads = _threads(shape)
     finished: dict[tuple[int, range], list[list[Reducer]]] = {}
 
     def run_group(group: tuple[int, range]) -> None:
@@ -150,6 +152,10 @@ def _walk(recipe: Recipe, reducers: list[Reducer], size: tuple[int, int]) -> lis
         results = [state.result() for group in groups for state in finished[group][index]]
         found.append(_stack(results, shape, reducer.across_heads))
     return found
+
+
+def _threads(shape: Shape) -> int:
+    return torch.get_num_threads() if math.prod(shape) >= _WORTH_THREADS else 1
 
 
 class _Group:
