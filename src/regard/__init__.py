@@ -24,6 +24,8 @@ from regard.kernel.reducers import (
 )
 from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
+from regard.record import Record, Trace, load
+from regard.tracing import CaptureWarning, capture, register_recipe, stitch, trace
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,7 @@ def __getattr__(name: str) -> ModuleType:
 __all__ = [
     "Apply",
     "Attended",
+    "CaptureWarning",
     "Distance",
     "Entropy",
     "HeadMax",
@@ -49,13 +52,20 @@ __all__ = [
     "Mechanism",
     "Received",
     "Recipe",
+    "Record",
     "Reducer",
     "RegardError",
     "Rows",
     "Support",
     "TopK",
+    "Trace",
     "Weights",
     "attend",
+    "capture",
+    "load",
     "masks",
     "reduce",
+    "register_recipe",
+    "stitch",
+    "trace",
 ]

@@ -18,7 +18,7 @@ from regard.bias import Bias, bias_at, bias_block
 from regard.masks import clean
 from regard.masks.parts import Band, Mask
 from regard.normalise import exp
-from regard.recipe import Additive, Dot, Recipe
+from regard.recipe import Dot, Recipe, Softmaxed
 from regard.types import NEVER, Block, pieces
 
 _MASKED = 512  # columns of a mask looked at together
@@ -34,9 +34,9 @@ class Needs(NamedTuple):
 
 def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
     """The fastest maker that serves this recipe."""
-    if isinstance(recipe, Dot | Additive):
+    if isinstance(recipe, Softmaxed):
         recipe = recipe.with_lse()
-    if isinstance(recipe, Dot | Additive) and recipe.absorbs:  # whole rows, each made once
+    if isinstance(recipe, Softmaxed) and recipe.absorbs:  # whole rows, each made once
         return TileMaker(recipe, (size[0], max(1, recipe.shape.keys)))
     return DotTileMaker(recipe, size) if isinstance(recipe, Dot) else TileMaker(recipe, size)
 

@@ -70,7 +70,7 @@ def _answers(
             answers[index] = _dense(recipe, [reducer])[0]
     off = torch.autocast(recipe.device.type, enabled=False) if autocasting(recipe.device) else None
     with torch.no_grad(), off or nullcontext():
-        detached = recipe.detach()
+        detached = recipe.detach().plain()
         waiting = []
         for index, reducer in enumerate(reducers):
             if index not in answers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -78,6 +79,14 @@ class Mask(ABC):
     def at(self, batch: int, head: int) -> Mask:
         """The mask of one example and head."""
         return self
+
+    def of_heads(self, which: Sequence[int]) -> Mask:
+        """The mask of some heads."""
+        picked = {}
+        for field in fields(self):  # type: ignore[arg-type]  # every mask is a dataclass
+            part = getattr(self, field.name)
+            picked[field.name] = part.of_heads(which) if isinstance(part, Mask) else part
+        return type(self)(**picked)
 
     def to(self, device: torch.device | str) -> Mask:
         """The same mask with its tensors on `device`."""
@@ -221,6 +230,9 @@ class Pairs(Mask):
         sizes = {"batch": shape.batch, "head": shape.heads, "query": shape.queries}
         sizes["key"] = shape.keys
         _fits("pairs", self.allowed.shape, sizes, ("batch", "head", "query"))
+
+    def of_heads(self, which: Sequence[int]) -> Mask:
+        return self if self.allowed.shape[1] == 1 else Pairs(self.allowed[:, list(which)])
 
     def at(self, batch: int, head: int) -> Mask:
         return Pairs(_pick(_pick(self.allowed, 0, batch), 1, head))

@@ -1,16 +1,10 @@
-"""Recipes: what weights are made from, kept instead of the weights.
-
-A recipe knows its shapes, gives back any block of exact weights, and says how many bytes it
-holds. The family is closed: `Dot`, `Additive`, `Given`.
-
-Half-precision inputs are computed in float32, so weights are never rounded to half precision.
-"""
+"""Recipes whose weights are a softmax of scores: `Dot` and `Additive`."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -18,109 +12,28 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.bias import Bias, bias_at, bias_block
-from regard.errors import ShapeError, UnavailableError
+from regard.errors import UnavailableError
 from regard.masks import Mask, clean
 from regard.normalise import exp, log_softmax, log_sum_exp, product, softmax
+from regard.recipe.base import Recipe, heads_of, per_head, span
 from regard.types import (
     NEVER,
     Block,
     Keys,
     Kind,
     LogSumExp,
-    Mixed,
     Queries,
     Scores,
     Shape,
     Values,
     Weights,
-    brief,
-    pieces,
     register_pytree,
 )
 
-_STRIP = 1 << 22  # scores evaluated at once when the full matrix is not asked for
-
-_This = TypeVar("_This", bound="Recipe")
-_Soft = TypeVar("_Soft", bound="_Softmaxed")
+_Soft = TypeVar("_Soft", bound="Softmaxed")
 
 
-class Recipe(ABC):
-    """What weights are made from. `weights()` and `mixed()` answer whenever asked."""
-
-    value: Values | None
-
-    def __repr__(self) -> str:
-        return brief(self)
-
-    @property
-    @abstractmethod
-    def shape(self) -> Shape:
-        """Batch, heads, queries, keys."""
-
-    @property
-    @abstractmethod
-    def kind(self) -> Kind:
-        """What the rows sum to."""
-
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """The dtype weights come in: float32, or float64 for float64 inputs."""
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device: ...
-
-    @abstractmethod
-    def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
-        """Exact weights, before dropout; of some rows or columns where asked."""
-
-    @abstractmethod
-    def log_weights(self, block: Block) -> Weights:
-        """Logarithms of a block of weights, `NEVER` where a pair may not attend."""
-
-    @abstractmethod
-    def at(self, batch: int, head: int) -> Recipe:
-        """The recipe of one matrix: batch and head of size one."""
-
-    def mixed(self) -> Mixed:
-        """Weights times values, before dropout and output projection."""
-        if torch.is_grad_enabled():
-            return self.mix(self.weights())
-        strips = [self.mix(self.weights(rows)) for rows in self._strips()]
-        return torch.cat(strips, dim=2) if strips else self.mix(self.weights())
-
-    def mix(self, weights: Weights) -> Mixed:
-        """Some weights (after dropout, of some rows) times the values."""
-        value = self._values()
-        values = per_head(value, self.shape.heads).to(weights.dtype)
-        return product(weights, values).to(value.dtype)
-
-    def _values(self) -> Values:
-        if self.value is None:
-            raise UnavailableError("recipe.mixed(): this recipe was made without values")
-        return self.value
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory this recipe keeps alive (a storage shared by two tensors counts once)."""
-        storages = {
-            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-            for tensor in _tensors(self)
-        }
-        return sum(storages.values())
-
-    def detach(self: _This) -> _This:
-        """The same recipe outside the autograd graph."""
-        detached: _This = _detached(self)
-        return detached
-
-    def _strips(self) -> list[slice]:
-        row = self.shape.batch * self.shape.heads * max(1, self.shape.keys)
-        return list(pieces(self.shape.queries, max(1, _STRIP // max(1, row))))
-
-
-class _Softmaxed(Recipe):
+class Softmaxed(Recipe):
     """What `Dot` and `Additive` share: scores, a mask, a bias, a softmax over the keys."""
 
     query: Queries
@@ -164,11 +77,11 @@ class _Softmaxed(Recipe):
 
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         _, _, queries, keys = self.shape
-        block = Block.of(_range(rows, queries), slice(0, keys), queries, keys)
+        block = Block.of(span(rows, queries), slice(0, keys), queries, keys)
         if columns is None or self.lse is None or torch.is_grad_enabled() or self.absorbs:
             made = softmax(self.scores(block), self._sink())
             return made if columns is None else made[..., columns]
-        block = block.over(_range(columns, keys))
+        block = block.over(span(columns, keys))
         logs = self.log_weights(block)
         return exp(logs).masked_fill(logs <= NEVER, 0.0)
 
@@ -188,7 +101,7 @@ class _Softmaxed(Recipe):
     def log_sum_exp(self, rows: slice | None = None) -> LogSumExp:
         """Logarithm of each row's denominator; 0 for a row that may attend to nothing."""
         _, _, queries, keys = self.shape
-        block = Block.of(_range(rows, queries), slice(0, keys), queries, keys)
+        block = Block.of(span(rows, queries), slice(0, keys), queries, keys)
         return log_sum_exp(self.scores(block), self._sink())
 
     def with_lse(self: _Soft) -> _Soft:
@@ -212,6 +125,22 @@ class _Softmaxed(Recipe):
     def _sink(self) -> Tensor | None:
         return None if self.sink is None else self.sink.to(self.dtype)[None, :, None, None]
 
+    def _of_heads(self, which: Sequence[int]) -> dict[str, Any]:
+        """The fields of some heads."""
+        heads = self.shape.heads
+        if isinstance(self.bias, Bias) and self.bias.heads > 1:
+            raise UnavailableError(f"some heads of a structured bias, {self.bias!r}: not offered")
+        return {
+            "query": heads_of(self.query, which, heads),
+            "key": heads_of(self.key, which, heads),
+            "value": heads_of(self.value, which, heads),
+            "mask": None if self.mask is None else self.mask.of_heads(which),
+            "bias": heads_of(self.bias, which, heads)
+            if isinstance(self.bias, Tensor)
+            else self.bias,
+            "lse": heads_of(self.lse, which, heads),
+        }
+
     def _at(self, batch: int, head: int) -> dict[str, Any]:
         """The fields of one matrix."""
         one, group = slice(batch, batch + 1), head // (self.query.shape[1] // self.key.shape[1])
@@ -226,7 +155,7 @@ class _Softmaxed(Recipe):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dot(_Softmaxed):
+class Dot(Softmaxed):
     """Softmax of scaled dot products.
 
     scores = cap(scale · query · key) + bias, cap(x) = softcap · tanh(x / softcap);
@@ -250,13 +179,17 @@ class Dot(_Softmaxed):
         scores = product(query, per_head(key, self.query.shape[1]).mT)
         return scores if self.softcap is None else self.softcap * (scores / self.softcap).tanh()
 
+    def of_heads(self, which: Sequence[int]) -> Dot:
+        sink = None if self.sink is None else self.sink[list(which)]
+        return replace(self, **self._of_heads(which), sink=sink)
+
     def at(self, batch: int, head: int) -> Dot:
         sink = None if self.sink is None else self.sink[head : head + 1]
         return Dot(**self._at(batch, head), scale=self.scale, softcap=self.softcap, sink=sink)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Additive(_Softmaxed):
+class Additive(Softmaxed):
     """Softmax of vectorᵀ tanh(query + key): the projections are already made, one head."""
 
     query: Queries
@@ -272,90 +205,12 @@ class Additive(_Softmaxed):
         key = self._seen(self.key)[:, :, None, block.columns].to(self.dtype)
         return product((query + key).tanh(), self.vector.to(self.dtype))
 
+    def of_heads(self, which: Sequence[int]) -> Additive:
+        return replace(self, **self._of_heads(which))
+
     def at(self, batch: int, head: int) -> Additive:
         return Additive(**self._at(batch, head), vector=self.vector)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Given(Recipe):
-    """A matrix somebody else made, held as it is, with the kind its rows are."""
-
-    matrix: Weights
-    value: Values | None = None
-    of: Kind = "distribution"
-
-    @property
-    def shape(self) -> Shape:
-        return Shape(*self.matrix.shape)
-
-    @property
-    def kind(self) -> Kind:
-        return self.of
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.promote_types(self.matrix.dtype, torch.float32)
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrix.device
-
-    def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
-        return self.matrix[:, :, rows or slice(None), columns or slice(None)].to(self.dtype)
-
-    def log_weights(self, block: Block) -> Weights:
-        if self.of in ("signed", "gate"):
-            raise UnavailableError(f"{self.of} weights have no logarithm; this reducer needs one")
-        weights = self.weights(block.rows, block.columns)
-        some = weights > 0
-        return torch.where(some, weights, 1.0).log().masked_fill(~some, NEVER)
-
-    def at(self, batch: int, head: int) -> Given:
-        one = slice(batch, batch + 1)
-        group = 0
-        if self.value is not None:
-            group = head // (self.matrix.shape[1] // self.value.shape[1])
-        value = None if self.value is None else self.value[one, group : group + 1]
-        return Given(self.matrix[one, head : head + 1], value, self.of)
-
-
 register_pytree(Dot, static=("scale", "softcap"))
 register_pytree(Additive)
-register_pytree(Given, static=("of",))
-
-
-def _range(where: slice | None, length: int) -> slice:
-    """A slice with plain ends, whatever way it was written."""
-    if where is None:
-        return slice(0, length)
-    if not isinstance(where, slice):
-        raise ShapeError(f"a block of weights is a slice, got {where!r}; slice({where}, ...)")
-    start, stop, step = where.indices(length)
-    if step != 1:
-        raise ShapeError(f"a block of weights is a plain range, got step {step} in {where}")
-    return slice(start, max(start, stop))
-
-
-def per_head(tensor: Tensor, heads: int) -> Tensor:
-    """(batch, group, key, width) to (batch, head, key, width): each group serves its heads."""
-    groups = tensor.shape[1]
-    return tensor if groups == heads else tensor.repeat_interleave(heads // groups, dim=1)
-
-
-def _detached(part: Any) -> Any:
-    """A recipe or bias with every tensor outside the graph."""
-    if isinstance(part, Tensor):
-        return part.detach()
-    if not isinstance(part, Recipe | Bias):
-        return part
-    held = {field.name: getattr(part, field.name) for field in fields(part)}  # type: ignore[arg-type]
-    return replace(part, **{name: _detached(value) for name, value in held.items()})  # type: ignore[type-var]
-
-
-def _tensors(part: Any) -> Iterator[Tensor]:
-    """Every tensor inside a recipe, its mask and its bias."""
-    if isinstance(part, Tensor):
-        yield part
-    elif isinstance(part, Recipe | Mask | Bias):
-        for field in fields(part):  # type: ignore[arg-type]
-            yield from _tensors(getattr(part, field.name))

@@ -1,0 +1,33 @@
+"""Recipes: what weights are made from, kept instead of the weights.
+
+A recipe knows its shapes, gives back any block of exact weights, and says how many bytes it
+holds. The family is closed:
+
+| recipe      | what it holds                                                                     |
+|-------------|-----------------------------------------------------------------------------------|
+| `Dot`       | query, key, mask, bias, scale: softmax of dot products                            |
+| `Additive`  | query, key, vector: softmax of vectorᵀ tanh(query + key)                          |
+| `Given`     | the matrix a model made itself                                                    |
+| `Projected` | input and projection weights: torch's native multi-head operators                 |
+| `Flex`      | query, key and the score and mask functions of flex attention                     |
+
+Half-precision inputs are computed in float32, so weights are never rounded to half precision.
+"""
+
+from regard.recipe.base import Recipe, per_head, tensors
+from regard.recipe.flex import Flex
+from regard.recipe.given import Given
+from regard.recipe.projected import Projected
+from regard.recipe.softmaxed import Additive, Dot, Softmaxed
+
+__all__ = [
+    "Additive",
+    "Dot",
+    "Flex",
+    "Given",
+    "Projected",
+    "Recipe",
+    "Softmaxed",
+    "per_head",
+    "tensors",
+]

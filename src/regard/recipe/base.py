@@ -1,0 +1,154 @@
+"""What every recipe can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from regard.bias import Bias
+from regard.errors import ShapeError, UnavailableError
+from regard.masks import Mask
+from regard.normalise import product
+from regard.types import Block, Kind, Mixed, Shape, Values, Weights, brief, pieces
+
+_STRIP = 1 << 22  # scores evaluated at once when the full matrix is not asked for
+
+_This = TypeVar("_This", bound="Recipe")
+
+
+class Recipe(ABC):
+    """What weights are made from. `weights()` and `mixed()` answer whenever asked."""
+
+    value: Values | None
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """Batch, heads, queries, keys."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> Kind:
+        """What the rows sum to."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """The dtype weights come in: float32, or float64 for float64 inputs."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
+
+    @abstractmethod
+    def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
+        """Exact weights, before dropout; of some rows or columns where asked."""
+
+    @abstractmethod
+    def log_weights(self, block: Block) -> Weights:
+        """Logarithms of a block of weights, `NEVER` where a pair may not attend."""
+
+    @abstractmethod
+    def at(self, batch: int, head: int) -> Recipe:
+        """The recipe of one matrix: batch and head of size one."""
+
+    @abstractmethod
+    def of_heads(self, which: Sequence[int]) -> Recipe:
+        """The recipe of some heads."""
+
+    def plain(self) -> Recipe:
+        """The recipe in the form that gives tiles fastest; itself, unless it must be prepared."""
+        return self
+
+    def mixed(self) -> Mixed:
+        """Weights times values, before dropout and output projection."""
+        if torch.is_grad_enabled():
+            return self.mix(self.weights())
+        strips = [self.mix(self.weights(rows)) for rows in self._strips()]
+        return torch.cat(strips, dim=2) if strips else self.mix(self.weights())
+
+    def mix(self, weights: Weights) -> Mixed:
+        """Some weights (after dropout, of some rows) times the values."""
+        value = self._values()
+        values = per_head(value, self.shape.heads).to(weights.dtype)
+        return product(weights, values).to(value.dtype)
+
+    def _values(self) -> Values:
+        if self.value is None:
+            raise UnavailableError("recipe.mixed(): this recipe was made without values")
+        return self.value
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory this recipe keeps alive (a storage shared by two tensors counts once)."""
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for tensor in tensors(self)
+        }
+        return sum(storages.values())
+
+    def detach(self: _This) -> _This:
+        """The same recipe outside the autograd graph."""
+        return self.map(Tensor.detach)
+
+    def map(self: _This, change: Callable[[Tensor], Tensor]) -> _This:
+        """The same recipe with `change` made to every tensor in it, mask and bias included."""
+        changed: _This = _mapped(self, change)
+        return changed
+
+    def _strips(self) -> list[slice]:
+        row = self.shape.batch * self.shape.heads * max(1, self.shape.keys)
+        return list(pieces(self.shape.queries, max(1, _STRIP // max(1, row))))
+
+
+def span(where: slice | None, length: int) -> slice:
+    """A slice with plain ends, whatever way it was written."""
+    if where is None:
+        return slice(0, length)
+    if not isinstance(where, slice):
+        raise ShapeError(f"a block of weights is a slice, got {where!r}; slice({where}, ...)")
+    start, stop, step = where.indices(length)
+    if step != 1:
+        raise ShapeError(f"a block of weights is a plain range, got step {step} in {where}")
+    return slice(start, max(start, stop))
+
+
+def per_head(tensor: Tensor, heads: int) -> Tensor:
+    """(batch, group, key, width) to (batch, head, key, width): each group serves its heads."""
+    groups = tensor.shape[1]
+    return tensor if groups == heads else tensor.repeat_interleave(heads // groups, dim=1)
+
+
+def _mapped(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A recipe, mask or bias with every tensor changed."""
+    if isinstance(part, Tensor):
+        return change(part)
+    if not isinstance(part, Recipe | Bias | Mask):
+        return part
+    held = {field.name: getattr(part, field.name) for field in fields(part)}  # type: ignore[arg-type]
+    return replace(part, **{name: _mapped(value, change) for name, value in held.items()})  # type: ignore[type-var]
+
+
+def tensors(part: Any) -> Iterator[Tensor]:
+    """Every tensor inside a recipe, its mask and its bias."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, Recipe | Mask | Bias):
+        for field in fields(part):  # type: ignore[arg-type]
+            yield from tensors(getattr(part, field.name))
+
+
+def heads_of(tensor: Tensor | None, which: Sequence[int], heads: int) -> Tensor | None:
+    """Some heads of a (batch, head or group or 1, …) tensor that serves `heads` heads."""
+    if tensor is None or tensor.shape[1] == 1:
+        return tensor
+    share = heads // tensor.shape[1]
+    return tensor[:, [head // share for head in which]]

@@ -1,0 +1,62 @@
+"""The recipe of a model that made its own matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from regard.errors import UnavailableError
+from regard.recipe.base import Recipe, heads_of
+from regard.types import NEVER, Block, Kind, Shape, Values, Weights, register_pytree
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Given(Recipe):
+    """A matrix somebody else made, held as it is, with the kind its rows are."""
+
+    matrix: Weights
+    value: Values | None = None
+    of: Kind = "distribution"
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(*self.matrix.shape)
+
+    @property
+    def kind(self) -> Kind:
+        return self.of
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.promote_types(self.matrix.dtype, torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrix.device
+
+    def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
+        return self.matrix[:, :, rows or slice(None), columns or slice(None)].to(self.dtype)
+
+    def log_weights(self, block: Block) -> Weights:
+        if self.of in ("signed", "gate"):
+            raise UnavailableError(f"{self.of} weights have no logarithm; this reducer needs one")
+        weights = self.weights(block.rows, block.columns)
+        some = weights > 0
+        return torch.where(some, weights, 1.0).log().masked_fill(~some, NEVER)
+
+    def of_heads(self, which: Sequence[int]) -> Given:
+        value = heads_of(self.value, which, self.shape.heads)
+        return Given(self.matrix[:, list(which)], value, self.of)
+
+    def at(self, batch: int, head: int) -> Given:
+        one = slice(batch, batch + 1)
+        group = 0
+        if self.value is not None:
+            group = head // (self.matrix.shape[1] // self.value.shape[1])
+        value = None if self.value is None else self.value[one, group : group + 1]
+        return Given(self.matrix[one, head : head + 1], value, self.of)
+
+
+register_pytree(Given, static=("of",))

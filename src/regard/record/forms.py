@@ -1,0 +1,66 @@
+"""Weights in the forms other tools take: tuples of (batch, head, query, key), layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from regard.errors import UnavailableError
+from regard.record.record import Record
+
+
+def attentions(records: Sequence[Record]) -> tuple[Any, ...]:
+    """Self-attention of a model with one stack; after several passes a tuple for each pass."""
+    if any(record.attends == "cross" for record in records):
+        raise UnavailableError(
+            "this model has self- and cross-attention: take trace.encoder_attentions, "
+            "trace.decoder_attentions and trace.cross_attentions"
+        )
+    return _by_step(records)
+
+
+def encoder(records: Sequence[Record]) -> tuple[Any, ...]:
+    """Self-attention outside the decoder."""
+    stack = _decoder_path(records)
+    return _by_step([r for r in records if r.attends != "cross" and not _inside(r.path, stack)])
+
+
+def decoder(records: Sequence[Record]) -> tuple[Any, ...]:
+    """Self-attention inside the decoder."""
+    stack = _decoder_path(records)
+    return _by_step([r for r in records if r.attends != "cross" and _inside(r.path, stack)])
+
+
+def cross(records: Sequence[Record]) -> tuple[Any, ...]:
+    """Attention from one sequence to another."""
+    return _by_step([r for r in records if r.attends == "cross"])
+
+
+def _by_step(records: Sequence[Record]) -> tuple[Any, ...]:
+    steps: dict[int, list[Any]] = {}
+    for record in records:
+        steps.setdefault(record.step, []).append(record.weights())
+    if len(steps) <= 1:
+        return tuple(weights for found in steps.values() for weights in found)
+    return tuple(tuple(found) for _, found in sorted(steps.items()))
+
+
+def _decoder_path(records: Sequence[Record]) -> list[str]:
+    """The stack that holds every cross-attention: what their paths begin with.
+
+    With one layer nothing tells where the stack begins: the part before the layer's number does.
+    """
+    paths = [record.path.split(".") for record in records if record.attends == "cross"]
+    if not paths:
+        raise UnavailableError(
+            "no cross-attention was captured, so there is no encoder and decoder to tell apart: "
+            "take trace.attentions"
+        )
+    common = [parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, zip(*paths))]
+    digits = [index for index, part in enumerate(common) if part.isdigit()]
+    return common[: digits[0]] if digits else common
+
+
+def _inside(path: str, stack: list[str]) -> bool:
+    return bool(stack) and path.split(".")[: len(stack)] == stack

@@ -1,0 +1,185 @@
+"""What a record holds of an attention: references to the model's own tensors, not copies.
+
+A recipe is made from them when it is asked for, outside the model's run, so that it can be part
+of the autograd graph and costs nothing until then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.errors import StateError
+from regard.recipe import Given, Recipe, tensors
+from regard.types import Kind, Shape
+
+
+class Held(ABC):
+    """A recipe, or what one is made from."""
+
+    @abstractmethod
+    def recipe(self) -> Recipe: ...
+
+    @property
+    @abstractmethod
+    def shape(self) -> Shape: ...
+
+    @property
+    @abstractmethod
+    def kind(self) -> Kind: ...
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype: ...
+
+    @abstractmethod
+    def tensors(self) -> Iterator[Tensor]: ...
+
+    @abstractmethod
+    def protect(self, storage: int) -> None:
+        """Copy what lives in this storage, which is about to be changed in place."""
+
+    @property
+    def value_held(self) -> bool:
+        return False
+
+
+class Ready(Held):
+    """A finished recipe, with the version of each tensor when it was taken."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._versions = _versions(tensors(recipe))
+
+    def recipe(self) -> Recipe:
+        check_versions(tensors(self._recipe), self._versions)
+        return self._recipe
+
+    @property
+    def shape(self) -> Shape:
+        return self._recipe.shape
+
+    @property
+    def kind(self) -> Kind:
+        return self._recipe.kind
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._recipe.dtype
+
+    def tensors(self) -> Iterator[Tensor]:
+        return tensors(self._recipe)
+
+    def protect(self, storage: int) -> None:
+        self.__init__(self._recipe.map(_copied(storage)))  # type: ignore[misc]
+
+    @property
+    def value_held(self) -> bool:
+        return self._recipe.value is not None
+
+
+class Layout(NamedTuple):
+    """How (batch, head, query, key) weights lie in a storage.
+
+    Each axis of the weights is one or more axes of the storage, (size, stride) outermost first.
+    """
+
+    axes: tuple[tuple[tuple[int, int], ...], ...]
+    offset: int
+
+    @property
+    def shape(self) -> Shape:
+        sizes = []
+        for parts in self.axes:
+            size = 1
+            for length, _ in parts:
+                size *= length
+            sizes.append(size)
+        return Shape(*sizes)
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """The weights in the storage of `tensor`."""
+        flat = [part for parts in self.axes for part in parts]
+        found = tensor.as_strided(
+            [size for size, _ in flat], [stride for _, stride in flat], self.offset
+        )
+        return found.reshape(self.shape)
+
+
+class Made(Held):
+    """A matrix the model made itself, where it lies."""
+
+    def __init__(
+        self, tensor: Tensor, layout: Layout, kind: Kind, value: Tensor | None = None
+    ) -> None:
+        self._tensor, self._layout, self._kind, self._value = tensor, layout, kind, value
+        self._versions = _versions(self.tensors())
+
+    def recipe(self) -> Recipe:
+        check_versions(self.tensors(), self._versions)
+        return Given(self._layout.view(self._tensor), self._value, self._kind)
+
+    @property
+    def shape(self) -> Shape:
+        return self._layout.shape
+
+    @property
+    def kind(self) -> Kind:
+        return self._kind
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.promote_types(self._tensor.dtype, torch.float32)
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield self._tensor
+        if self._value is not None:
+            yield self._value
+
+    def protect(self, storage: int) -> None:
+        if self._tensor.untyped_storage()._cdata == storage:
+            self._tensor = self._layout.view(self._tensor).clone()
+            sizes, strides = self._tensor.shape, self._tensor.stride()
+            axes = tuple(((size, stride),) for size, stride in zip(sizes, strides))
+            self._layout = Layout(axes, 0)
+        if self._value is not None:
+            self._value = _copied(storage)(self._value)
+        self._versions = _versions(self.tensors())
+
+    @property
+    def value_held(self) -> bool:
+        return self._value is not None
+
+
+def _copied(storage: int) -> Callable[[Tensor], Tensor]:
+    def change(tensor: Tensor) -> Tensor:
+        return tensor.clone() if tensor.untyped_storage()._cdata == storage else tensor
+
+    return change
+
+
+def _versions(held: Iterator[Tensor]) -> tuple[int, ...]:
+    return tuple(-1 if tensor.is_inference() else tensor._version for tensor in held)
+
+
+def check_versions(held: Iterator[Tensor], versions: Sequence[int]) -> None:
+    """Raise where a held tensor was changed in place after it was recorded."""
+    for tensor, version in zip(held, versions):
+        if version >= 0 and tensor._version != version:
+            raise StateError(
+                f"a tensor of this record, {tuple(tensor.shape)}, was changed in place after the "
+                "capture had ended; ask for the weights before, or capture with keep='weights'"
+            )
+
+
+def storage_bytes(held: Iterator[Tensor]) -> dict[int, int]:
+    """Bytes of each storage kept alive, by its address; shared ones appear once."""
+    found = {}
+    for tensor in held:
+        storage = tensor.untyped_storage()
+        found[storage._cdata] = storage.nbytes()
+    return found

@@ -1,0 +1,217 @@
+"""One attention that happened: a recipe and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard.errors import RegardError, UnavailableError
+from regard.kernel.reduce import Reducer
+from regard.kernel.tiles import reduce
+from regard.recipe import Given, Recipe
+from regard.record.gradient import OutputGradient
+from regard.record.held import Held, Ready, storage_bytes
+from regard.record.site import Attends, Site
+from regard.types import Kind, Mixed, Shape, Weights
+
+HeldAs = Literal["recipe", "weights", "reductions", "disk", "dropped"]
+
+
+class Record:
+    """One attention: where it happened, and what its weights are made from.
+
+    Nothing is computed until it is asked for. `weights()` gives (batch, head, query, key), before
+    dropout; `reduce()` streams. `shape`, `kind` and `dtype` are known whatever is held.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        held: Held | Path | None,
+        *,
+        shape: Shape,
+        kind: Kind,
+        dtype: torch.dtype,
+        held_as: HeldAs = "recipe",
+        reductions: tuple[Any, ...] = (),
+        output: Tensor | None = None,
+        gradient: OutputGradient | None = None,
+        query_tokens: Sequence[str] | None = None,
+        key_tokens: Sequence[str] | None = None,
+    ) -> None:
+        self.site, self._held = site, held
+        self.shape, self.kind, self.dtype = shape, kind, dtype
+        self.held: HeldAs = held_as
+        self.reductions = reductions
+        self.output = output
+        self._gradient = gradient
+        self.query_tokens = None if query_tokens is None else list(query_tokens)
+        self.key_tokens = None if key_tokens is None else list(key_tokens)
+
+    def __repr__(self) -> str:
+        batch, heads, queries, keys = self.shape
+        return (
+            f"Record({self.name!r}: {self.attends} {self.kind}, {heads} heads, "
+            f"{queries} × {keys}, batch {batch}, {self.held})"
+        )
+
+    @property
+    def name(self) -> str:
+        return self.site.name
+
+    @property
+    def path(self) -> str:
+        return self.site.path
+
+    @property
+    def module_class(self) -> str:
+        return self.site.module_class
+
+    @property
+    def source(self) -> str:
+        return self.site.source
+
+    @property
+    def operator(self) -> str:
+        return self.site.operator
+
+    @property
+    def call(self) -> int:
+        return self.site.call
+
+    @property
+    def step(self) -> int:
+        return self.site.step
+
+    @property
+    def layer(self) -> int | None:
+        return self.site.layer
+
+    @property
+    def attends(self) -> Attends:
+        return self.site.attends
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the weights are made from; an error that says why where nothing is held."""
+        if isinstance(self._held, Path):
+            from regard.record.store import load_recipe
+
+            return load_recipe(self._held)
+        if self._held is None:
+            why = {
+                "dropped": "its memory would have passed max_bytes",
+                "reductions": "only reductions were kept: record.reductions has them",
+            }
+            raise UnavailableError(f"{self.name}: {why.get(self.held, 'nothing is held')}")
+        return self._held.recipe()
+
+    @property
+    def value_held(self) -> bool:
+        """Whether `mixed()` can be asked for."""
+        return isinstance(self._held, Held) and self._held.value_held
+
+    @property
+    def storages(self) -> dict[int, int]:
+        """Bytes of each storage this record keeps alive."""
+        return storage_bytes(self._held.tensors()) if isinstance(self._held, Held) else {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes this record keeps alive; those shared with other records count here too."""
+        return sum(self.storages.values())
+
+    def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
+        """Exact weights (batch, head, query, key), before dropout; a block where asked."""
+        return self.recipe.weights(rows, columns)
+
+    def mixed(self) -> Mixed:
+        """Weights times values (needs `values=True`), before dropout and output projection."""
+        return self.recipe.mixed()
+
+    def reduce(self, *reducers: Reducer) -> tuple[Any, ...]:
+        """The reducers' answers, streamed, in the order asked."""
+        return reduce(self.recipe, list(reducers))
+
+    def gradient(self, rows: slice | None = None) -> Weights:
+        """Gradient of the loss by the weights, after backward; needs `grad=True`."""
+        if self._gradient is None:
+            raise UnavailableError(f"{self.name}: no gradient was asked for; capture(grad=True)")
+        return self._gradient.of_weights(self.name, self.shape, rows)
+
+    def of_heads(self, *heads: int) -> Record:
+        """The same attention, some heads of it."""
+        picked = range(self.shape.heads)
+        try:
+            which = [picked[head] for head in heads]
+        except IndexError:
+            raise RegardError(
+                f"{self.name}: heads {heads}, expected numbers from 0 to {self.shape.heads - 1}"
+            ) from None
+        return self._with(
+            lambda recipe: recipe.of_heads(which), self.shape._replace(heads=len(which))
+        )
+
+    def to(self, device: torch.device | str) -> Record:
+        """The same record with its tensors on a device."""
+        return self._with(lambda recipe: recipe.map(lambda tensor: tensor.to(device)), self.shape)
+
+    def detach(self) -> Record:
+        """The same record outside the autograd graph."""
+        return self._with(Recipe.detach, self.shape)
+
+    def with_weights(self) -> Record:
+        """The same record holding its weights instead of what they are made from."""
+        made = Ready(Given(self.recipe.weights(), None, self.kind))
+        return self._copy(held=made, held_as="weights")
+
+    def relabelled(self, attends: Attends) -> Record:
+        """The same record, known as self- or cross-attention."""
+        return self._copy(site=replace(self.site, attends=attends))
+
+    def with_tokens(self, query: Sequence[str] | None, key: Sequence[str] | None = None) -> Record:
+        """The same record with the words its positions stand for."""
+        sides = (("query", query, self.shape.queries), ("key", key, self.shape.keys))
+        for side, tokens, size in sides:
+            if tokens is not None and len(tokens) != size:
+                raise RegardError(
+                    f"{self.name}: {len(tokens)} {side} tokens, expected {size}: one a position"
+                )
+        return self._copy(query_tokens=query, key_tokens=key)
+
+    def _with(self, change: Callable[[Recipe], Recipe], shape: Shape) -> Record:
+        if self._held is None:
+            return self
+        return self._copy(held=Ready(change(self.recipe)), shape=shape)
+
+    def _copy(self, **changes: Any) -> Record:
+        now = {
+            "site": self.site,
+            "held": self._held,
+            "shape": self.shape,
+            "kind": self.kind,
+            "dtype": self.dtype,
+            "held_as": self.held,
+            "reductions": self.reductions,
+            "output": self.output,
+            "gradient": self._gradient,
+            "query_tokens": self.query_tokens,
+            "key_tokens": self.key_tokens,
+        }
+        return Record(**{**now, **changes})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled as a detached recipe (functions of flex attention as the weights they make)."""
+        from regard.record.store import storable
+
+        state = dict(self.__dict__)
+        if isinstance(self._held, Held):
+            state["_held"] = Ready(storable(self.recipe))
+        state["_gradient"] = None
+        state["output"] = None if self.output is None else self.output.detach()
+        return state

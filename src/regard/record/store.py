@@ -1,0 +1,212 @@
+"""Traces on disk: tensors in safetensors, everything else in its JSON header.
+
+Loading builds only the recipe and mask classes listed here, from plain numbers and tensors:
+it runs no code. Flex attention's functions cannot be written, so its weights are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.bias import Bias
+from regard.errors import MissingExtraError, RegardError
+from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
+from regard.recipe import Additive, Dot, Flex, Given, Projected, Recipe
+from regard.record.held import Ready
+from regard.record.record import Record
+from regard.record.site import Gate, Note, Site
+from regard.record.trace import Trace
+from regard.types import Shape
+
+_FORMAT = "regard-trace-1"
+_CLASSES: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for recipes in ((Dot, Additive, Given, Projected),)
+    for cls in (*recipes, Padding, Band, Pairs, Segments, Both, Either, Opposite)
+}
+
+
+def save(trace: Trace, path: Path) -> Path:
+    """Write a trace to a safetensors file, whole or not at all."""
+    if path.suffix != ".safetensors":
+        raise RegardError(f"a trace is saved as .safetensors, got {path.name!r}")
+    tensors: dict[str, Tensor] = {}
+    header = {
+        "records": [_record(record, _Names(tensors, str(i))) for i, record in enumerate(trace)],
+        "notes": [asdict(note) for note in trace.notes],
+        "gates": [asdict(gate) for gate in trace.gates],
+    }
+    _write(path, tensors, header)
+    return path
+
+
+def load(path: str | Path) -> Trace:
+    """Read a trace that `trace.save` or `keep=folder` wrote. Runs no code.
+
+    Args:
+        path: a `.safetensors` file, or the folder of a capture that kept to disk.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return Trace(
+            [record for file in sorted(path.glob("*.safetensors")) for record in load(file)]
+        )
+    header, tensors = _read(path)
+    return Trace(
+        [_read_record(entry, tensors) for entry in header["records"]],
+        notes=[Note(**note) for note in header["notes"]],
+        gates=[Gate(**{**gate, "shape": tuple(gate["shape"])}) for gate in header["gates"]],
+    )
+
+
+def load_recipe(path: Path) -> Recipe:
+    """The recipe of the one record in a file."""
+    return load(path)[0].recipe
+
+
+def storable(recipe: Recipe) -> Recipe:
+    """The recipe as it can be written: detached, functions and structured biases as weights."""
+    bias = getattr(recipe, "bias", None)
+    if isinstance(recipe, Flex) or isinstance(bias, Bias):
+        return Given(recipe.weights().detach(), recipe.value, recipe.kind).detach()
+    return recipe.detach()
+
+
+class _Names:
+    """Gives each tensor a name in the file; a tensor that records share is written once."""
+
+    def __init__(self, tensors: dict[str, Tensor], prefix: str) -> None:
+        self.tensors, self.prefix = tensors, prefix
+
+    def name(self, field: str, tensor: Tensor) -> str:
+        for name, there in self.tensors.items():
+            if _same(tensor, there):
+                return name
+        name = f"{self.prefix}.{field}"
+        self.tensors[name] = tensor
+        return name
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return (
+        one.data_ptr() == other.data_ptr()
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.dtype == other.dtype
+        and one.numel() > 0
+    )
+
+
+def _record(record: Record, names: _Names) -> dict[str, Any]:
+    held = record.held in ("recipe", "weights", "disk")
+    return {
+        "site": asdict(record.site),
+        "shape": list(record.shape),
+        "kind": record.kind,
+        "dtype": str(record.dtype).removeprefix("torch."),
+        "held": "recipe" if record.held == "disk" else record.held,
+        "recipe": _encode(storable(record.recipe), names.name) if held else None,
+        "reductions": _encode_result(record.reductions, names.name, "reductions"),
+        "output": None
+        if record.output is None
+        else {"tensor": names.name("output", record.output.detach())},
+        "query_tokens": record.query_tokens,
+        "key_tokens": record.key_tokens,
+    }
+
+
+def _read_record(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
+    recipe = None if entry["recipe"] is None else _decode(entry["recipe"], tensors)
+    output = None if entry["output"] is None else tensors[entry["output"]["tensor"]]
+    return Record(
+        Site(**entry["site"]),
+        None if recipe is None else Ready(recipe),
+        shape=Shape(*entry["shape"]),
+        kind=entry["kind"],
+        dtype=getattr(torch, entry["dtype"]),
+        held_as=entry["held"],
+        reductions=_decode_result(entry["reductions"], tensors),
+        output=output,
+        query_tokens=entry["query_tokens"],
+        key_tokens=entry["key_tokens"],
+    )
+
+
+def _encode(part: Any, name: Callable[[str, Tensor], str], field: str = "") -> Any:
+    if isinstance(part, Tensor):
+        return {"tensor": name(field, part)}
+    if isinstance(part, Recipe | Mask):
+        if type(part).__name__ not in _CLASSES:
+            raise RegardError(f"{type(part).__name__} cannot be saved")
+        inner = {
+            f.name: _encode(getattr(part, f.name), name, f"{field}.{f.name}".strip("."))
+            for f in fields(part)  # type: ignore[arg-type]
+        }
+        return {"class": type(part).__name__, "fields": inner}
+    return part
+
+
+def _decode(part: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(part, dict):
+        return part
+    if "tensor" in part:
+        return tensors[part["tensor"]]
+    if part.get("class") not in _CLASSES:
+        raise RegardError(f"not a trace of regard: it names a class {part.get('class')!r}")
+    made = {name: _decode(value, tensors) for name, value in part["fields"].items()}
+    return _CLASSES[part["class"]](**made)
+
+
+def _encode_result(result: Any, name: Callable[[str, Tensor], str], field: str) -> Any:
+    if isinstance(result, Tensor):
+        return {"tensor": name(field, result)}
+    if isinstance(result, tuple | list):
+        return [_encode_result(part, name, f"{field}.{i}") for i, part in enumerate(result)]
+    return result
+
+
+def _decode_result(result: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(result, dict):
+        return tensors[result["tensor"]]
+    if isinstance(result, list):
+        return tuple(_decode_result(part, tensors) for part in result)
+    return result
+
+
+def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise MissingExtraError("safetensors", "store") from error
+    owned = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    half_done = path.with_name(path.name + ".part")
+    try:
+        save_file(owned, str(half_done), metadata={"format": _FORMAT, "trace": json.dumps(header)})
+        half_done.replace(path)
+    finally:
+        half_done.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise MissingExtraError("safetensors", "store") from error
+    if not path.exists():
+        raise RegardError(f"there is no file {path}")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise RegardError(f"{path} is not a safetensors file: {error}") from error
+    if metadata.get("format") != _FORMAT:
+        raise RegardError(f"{path} is a safetensors file, but not a trace of regard")
+    return json.loads(metadata["trace"]), tensors

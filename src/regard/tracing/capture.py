@@ -1,0 +1,303 @@
+"""`regard.capture` and `regard.trace`: the attention of any model, with no edit to it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from regard.errors import RegardError
+from regard.kernel.reduce import Reducer
+from regard.record import Trace
+from regard.tracing.collect import Collector, Keep
+from regard.tracing.fused_path import FusedHooks
+from regard.tracing.mode import CaptureMode
+from regard.tracing.operators import Reader
+from regard.tracing.surroundings import eager_surroundings
+from regard.tracing.where import predicate
+
+
+class CaptureWarning(UserWarning):
+    """Something a capture could not read, dropped or never saw; `trace.notes` has it too."""
+
+
+class capture:  # a context manager and a decorator is written like a function
+    """Capture the attention of a model while it runs, without changing what it computes.
+
+    Args:
+        model: the model to watch; any callable is fine, or None for all that runs in this thread.
+        where: which sites: a glob of module paths, a compiled regular expression, layer numbers,
+            a function of a `Site`, or a list of those.
+        keep: what to hold: "recipe" (references to query and key, or to the model's own matrix),
+            "weights", a list of reducers (their answers and nothing else), or a folder (a `Path`)
+            that every record is written to.
+        max_bytes: hold no more than this; what would pass it is dropped and named.
+        values: also hold the values, for `record.mixed()`.
+        outputs: also hold what each attention put out.
+        grad: let `record.gradient()` be asked for after backward.
+        attached: leave weights in the autograd graph.
+        tokens: words for positions, where their number fits.
+        path: "full" sees every operator; "fused" only fused attention, and is cheaper;
+            "auto" begins with the first and changes to the second when the model allows it.
+
+    >>> import torch, regard
+    >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    >>> x = torch.randn(1, 5, 8)
+    >>> with regard.capture(model) as trace:
+    ...     out, _ = model(x, x, x, need_weights=False)
+    >>> trace[0].weights().shape
+    torch.Size([1, 2, 5, 5])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[..., Any] | None = None,
+        *,
+        where: Any = None,
+        keep: Keep = "recipe",
+        max_bytes: int | None = None,
+        values: bool = False,
+        outputs: bool = False,
+        grad: bool = False,
+        attached: bool = False,
+        tokens: Sequence[str] | None = None,
+        path: Literal["auto", "full", "fused"] = "auto",
+    ) -> None:
+        if model is not None and not callable(model):
+            raise RegardError(f"capture: {type(model).__name__}, expected a model or a callable")
+        if path not in ("auto", "full", "fused"):
+            raise RegardError(f"capture: path={path!r}, expected 'auto', 'full' or 'fused'")
+        if max_bytes is not None and max_bytes < 0:
+            raise RegardError(f"capture: max_bytes={max_bytes}, expected a number of bytes or None")
+        self.model = model
+        self.path = path
+        self._options: dict[str, Any] = {
+            "where": predicate(where),
+            "keep": _checked_keep(keep, grad, attached),
+            "max_bytes": max_bytes,
+            "values": values,
+            "outputs": outputs,
+            "grad": grad,
+            "attached": attached,
+            "tokens": tokens,
+        }
+        self.trace: Trace | None = None
+        self._runs: list[_Run] = []
+
+    def __enter__(self) -> Trace:
+        self.trace = Trace()
+        run = _Run(self.model, self.trace, self.path, self._options)
+        self._runs.append(run)
+        return run.begin()
+
+    def __exit__(self, kind: Any, error: Any, where: Any) -> None:
+        run = self._runs.pop()
+        run.end(failed=kind is not None)
+        if kind is None:
+            for note in run.collector.trace.notes:
+                warnings.warn(f"regard.capture: {note}", CaptureWarning, stacklevel=2)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Use as a decorator: `function.trace` is the trace of its last call."""
+
+        @functools.wraps(function)
+        def captured(*args: Any, **kwargs: Any) -> Any:
+            with self as trace:
+                captured.trace = trace  # type: ignore[attr-defined]
+                return function(*args, **kwargs)
+
+        return captured
+
+
+def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
+    """Run a model once and return the trace of its attention; `trace.output` is what it returned.
+
+    Inputs go to the model as they are. For options use `regard.capture`.
+
+    >>> import torch, regard
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    >>> with torch.no_grad():
+    ...     found = regard.trace(model, torch.randn(1, 5, 8))
+    >>> found.names()
+    ['TransformerEncoderLayer']
+    """
+    with capture(model) as found:
+        found.output = model(*inputs, **named)
+    return found
+
+
+def _checked_keep(keep: Any, grad: bool, attached: bool) -> Keep:
+    if isinstance(keep, Path):
+        keep.mkdir(parents=True, exist_ok=True)
+        if any(keep.glob("*.safetensors")):
+            raise RegardError(f"capture: keep={keep} already holds records; give an empty folder")
+        return keep
+    if isinstance(keep, str):
+        if keep not in ("recipe", "weights"):
+            raise RegardError(
+                f"capture: keep={keep!r}, expected 'recipe', 'weights', a list of reducers, "
+                "or a folder as pathlib.Path"
+            )
+        return keep
+    if isinstance(keep, Reducer):
+        keep = [keep]
+    if not isinstance(keep, list | tuple) or not keep:
+        raise RegardError(f"capture: keep={keep!r}, expected a list of reducers, as [Entropy()]")
+    for reducer in keep:
+        if not isinstance(reducer, Reducer):
+            raise RegardError(f"capture: keep has {reducer!r}, which is not a Reducer")
+    return list(keep)
+
+
+class _Run:
+    """One `with`: the mode, the hooks and the surroundings, put in place and taken back."""
+
+    def __init__(self, model: Any, trace: Trace, path: str, options: dict[str, Any]) -> None:
+        self.trace, self.path = trace, path
+        self.module = model if isinstance(model, nn.Module) else _module_of(model)
+        self.collector = Collector(self.module, trace, **options)
+        self.root = id(self.collector.names.modules.get("", self.module))
+        self.home = threading.get_ident()
+        self.mode = CaptureMode(self.collector)
+        self.full = False  # whether the mode is on
+        self.fused: FusedHooks | None = None
+        self.alarmed = False
+        self._stack = ExitStack()
+        self._elsewhere: dict[int, int] = {}  # threads that run the model: module that began it
+
+    def begin(self) -> Trace:
+        try:
+            self._stack.enter_context(eager_surroundings())
+            self._stack.callback(self._stop_watching)
+            self._stack.enter_context(_global_hooks(self._before, self._after))
+            if self.path == "fused":
+                self._watch_fused()
+            else:
+                self._watch_fully()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self.trace
+
+    def end(self, failed: bool) -> None:
+        try:
+            self._stack.close()
+        finally:
+            self.collector.close(failed)
+
+    # -- the two paths
+
+    def _watch_fully(self) -> None:
+        self.mode.__enter__()  # type: ignore[no-untyped-call]
+        self.full = True
+
+    def _watch_fused(self) -> None:
+        self.fused = FusedHooks(self._read_fused, self._alarm)
+
+    def _stop_watching(self) -> None:
+        if self.fused is not None:
+            self.fused.remove()
+            self.fused = None
+        if self.full:
+            self.full = False
+            self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def _read_fused(self, name: str, reader: Reader, given: dict[str, Any], out: Any) -> None:
+        collector = self.collector
+        if torch._C._current_graph_task_id() != -1:
+            return
+        if collector.waiting:
+            collector.settle_hooks()
+        collector.read_fused(name, reader, given, out)
+
+    def _alarm(self) -> None:
+        if not self.alarmed and self.collector.names.place() is not None:
+            self.alarmed = True
+
+    def _change_path(self) -> None:
+        """At the start of a pass: take the cheaper path when the last one allows it, or go back."""
+        mine = self.collector
+        if self.alarmed:
+            self._stop_watching()
+            self._watch_fully()
+            self.path, self.alarmed = "full", False
+            mine.note(
+                "changed",
+                "",
+                "a softmax ran that the fused path does not read; later passes are read fully "
+                "(capture(path='full') reads all of them)",
+            )
+        elif (
+            self.path == "auto"
+            and self.full
+            and mine.fused
+            and not mine.softmaxes
+            and not mine.flow.candidates
+            and not mine.in_place
+            and _get_current_dispatch_mode() is self.mode
+        ):
+            self._stop_watching()
+            self._watch_fused()
+
+    # -- hooks on every module's call
+
+    def _before(self, module: nn.Module, args: Any) -> None:
+        number = id(module)
+        here = threading.get_ident()
+        if here != self.home:
+            self._enter_thread(number, here)
+        elif number == self.root:
+            self.collector.step += 1
+            if self.collector.step:
+                self._change_path()
+        path = self.collector.attentive.get(number)
+        if path is not None:
+            self.collector.ran.add(path)
+
+    def _enter_thread(self, number: int, here: int) -> None:
+        """A mode belongs to its thread: another one that runs the model needs it too."""
+        if here not in self._elsewhere and self.full and number in self.collector.names.paths:
+            self._elsewhere[here] = number
+            self.mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        here = threading.get_ident()
+        if self._elsewhere.get(here) == id(module):
+            del self._elsewhere[here]
+            self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _global_hooks(before: Any, after: Any) -> Iterator[None]:
+    """Hooks on every module; they leave torch's fast paths on, as hooks of a module would not."""
+    first = hooks.register_module_forward_pre_hook(before)
+    second = hooks.register_module_forward_hook(after, always_call=True)
+    try:
+        yield
+    finally:
+        first.remove()
+        second.remove()
+
+
+def _module_of(function: Any) -> nn.Module | None:
+    """The module behind a bound method or the modules a function closes over."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return owner
+    found = []
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            if isinstance(cell.cell_contents, nn.Module):
+                found.append(cell.cell_contents)
+        except ValueError:  # an empty cell
+            continue
+    return found[0] if len(found) == 1 else None

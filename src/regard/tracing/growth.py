@@ -1,0 +1,117 @@
+"""Keys of a cache that grows: each call keeps its new keys only.
+
+A cache gives every step a tensor of all keys so far; holding each would take memory with the
+square of the length. The old keys are compared with those of the call before (also in another
+order, as beam search leaves them), so nothing is assumed about how the cache works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regard.recipe import Dot, Recipe, tensors
+from regard.record.held import Held
+from regard.types import Kind, Shape
+
+
+class Chain:
+    """New keys of each call, and the order in which a call found the examples before."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.chunks = [keys]
+        self.orders: list[Tensor | None] = [None]
+
+    def keys(self, calls: int) -> Tensor:
+        """All keys of the first `calls` calls, (batch, group, key, width)."""
+        parts, order = [self.chunks[calls - 1]], self.orders[calls - 1]
+        for index in range(calls - 2, -1, -1):
+            chunk = self.chunks[index]
+            parts.append(chunk if order is None else chunk[order])
+            before = self.orders[index]
+            if before is not None:
+                order = before if order is None else before[order]
+        return torch.cat(parts[::-1], dim=2)
+
+
+class Grown(Held):
+    """A dot-product recipe whose keys are the first calls of a chain."""
+
+    def __init__(self, dot: Dot, chain: Chain, keys: int) -> None:
+        self._dot = replace(dot, key=dot.key[:, :, :0])
+        self._chain, self._calls, self._keys = chain, len(chain.chunks), keys
+
+    def recipe(self) -> Recipe:
+        return replace(self._dot, key=self._chain.keys(self._calls))
+
+    @property
+    def shape(self) -> Shape:
+        return self._dot.shape._replace(keys=self._keys)
+
+    @property
+    def kind(self) -> Kind:
+        return self._dot.kind
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dot.dtype
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from tensors(replace(self._dot, key=self._dot.query))
+        yield from self._chain.chunks[: self._calls]
+
+    def protect(self, storage: int) -> None:
+        self._dot = self._dot.map(
+            lambda part: part.clone() if part.untyped_storage()._cdata == storage else part
+        )
+        self._chain.chunks = [
+            part.clone() if part.untyped_storage()._cdata == storage else part
+            for part in self._chain.chunks
+        ]
+
+
+class Growth:
+    """What each site's keys were at its last call."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Tensor, Chain]] = {}
+
+    def held(self, site: str, dot: Dot) -> Grown | None:
+        """The recipe without the keys that the call before had already; None where it has none."""
+        key = dot.key
+        last = self._last.get(site)
+        if last is not None and key.shape[2] > dot.query.shape[2]:
+            before, chain = last
+            old = before.shape[2]
+            grew = key.shape[2] > old and key.shape[0] == before.shape[0]
+            if grew and key.shape[1::2] == before.shape[1::2] and key.dtype == before.dtype:
+                order = _order(key[:, :, :old], before)
+                if order is not False:
+                    chain.chunks.append(key[:, :, old:].clone())
+                    chain.orders.append(order)
+                    self._last[site] = (key, chain)
+                    return Grown(dot, chain, key.shape[2])
+        self._last[site] = (key, Chain(key))
+        return None
+
+    def clear(self) -> None:
+        self._last.clear()
+
+
+def _order(now: Tensor, before: Tensor) -> Tensor | Literal[False] | None:
+    """Which example of `before` each one of `now` is: None the same, False none."""
+    if torch.equal(now, before):
+        return None
+    found = []
+    for example in now:
+        for index, old in enumerate(before):
+            if torch.equal(example, old):
+                found.append(index)
+                break
+        else:
+            return False
+    return torch.tensor(found, device=now.device)

@@ -1,0 +1,121 @@
+"""The dispatch mode: sees every operator of the model's run, and changes none."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
+from regard.tracing.registry import Reads, registered
+from regard.tracing.rules import Rule, default_rule, rule_of
+
+_OWN = ("aten", "prim", "prims", "profiler", "quantized", "c10d", "_c10d_functional", "mkldnn")
+
+
+class Plan(NamedTuple):
+    """What to do about an operator."""
+
+    composite: bool = False  # arrives whole under inference mode: take it apart
+    changes: tuple[int, ...] = ()  # arguments it changes in place
+    rule: Rule | None = None
+    reader: Reader | None = None
+    reads: Reads | None = None
+    names: tuple[str, ...] = ()
+    name: str = ""
+    looks_like_attention: bool = False
+
+    @property
+    def nothing(self) -> bool:
+        return self == Plan(name=self.name, names=self.names)
+
+
+_PASS = Plan()
+
+
+def plan_of(func: Any) -> Plan:
+    """What an operator's name and schema say is to be done about it."""
+    if isinstance(func, HigherOrderOperator):
+        name = func._name
+        reader = reader_of(name)
+        return Plan(reader=reader, names=FLEX_ARGUMENTS, name=name) if reader else _PASS
+    if not isinstance(func, OpOverload):
+        return _PASS
+    full = func._schema.name
+    space, _, name = full.partition("::")
+    changes = tuple(
+        index
+        for index, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    reads = registered(full)
+    if space not in _OWN:
+        looks = any(word in name.lower() for word in ("attention", "attn", "mha", "sdpa"))
+        unread = looks and reads is None and "backward" not in name and "bwd" not in name
+        return Plan(changes=changes, reads=reads, name=full, looks_like_attention=unread)
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    )
+    reader = reader_of(name) if func._overloadname == "default" else None
+    looks = name in ("_flash_attention_forward", "_efficient_attention_forward") or name in (
+        "_cudnn_attention_forward",
+        "_triton_multi_head_attention",
+        "_triton_scaled_dot_attention",
+    )
+    plan = Plan(
+        composite=composite,
+        changes=changes,
+        rule=rule_of(name) or (None if changes or _is_view(func) else default_rule),
+        reader=reader,
+        reads=reads,
+        names=tuple(argument.name for argument in func._schema.arguments),
+        name=name,
+        looks_like_attention=looks,
+    )
+    return _PASS if plan.nothing else plan
+
+
+def _is_view(func: OpOverload) -> bool:
+    return any(returned.alias_info is not None for returned in func._schema.returns)
+
+
+class CaptureMode(TorchDispatchMode):
+    """Runs every operator as it is, and tells a collector what it needs to know."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, collector: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.collector = collector
+        self.plans: dict[Any, Plan] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        plan = self.plans.get(func)
+        if plan is None:
+            plan = self.plans[func] = plan_of(func)
+        if plan is _PASS:
+            return func(*args, **kwargs)
+        if plan.composite and not _has_own_kernel(func, args):
+            with self:
+                return func.decompose(*args, **kwargs)
+        collector = self.collector
+        if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
+            return func(*args, **kwargs)
+        if collector.waiting:
+            collector.settle_hooks()
+        if plan.changes:
+            collector.before_change(plan, args, kwargs)
+        out = func(*args, **kwargs)
+        collector.after(plan, args, kwargs, out)
+        return out
+
+
+def _has_own_kernel(func: Any, args: tuple[Any, ...]) -> bool:
+    """A composite operator that an unusual tensor (nested, sparse) has a kernel of its own for."""
+    return any(isinstance(arg, Tensor) and (arg.is_nested or arg.is_sparse) for arg in args)

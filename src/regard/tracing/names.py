@@ -1,0 +1,124 @@
+"""Which module is running, and on which line: read from the Python frames.
+
+Hooks would miss a direct call of `.forward()`, and a hook on an encoder layer switches torch's
+fast path off. The innermost frame whose first argument is one of the model's modules tells both.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent)
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_SOFTMAX = re.compile("softmax|dropout", re.IGNORECASE)
+_LEADING_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+#: What people call the number of heads.
+_HEADS = (
+    "num_heads",
+    "n_heads",
+    "num_attention_heads",
+    "n_head",
+    "nhead",
+    "heads",
+    "num_head",
+    "head_num",
+    "h",
+)
+
+
+class Place(NamedTuple):
+    """A module that is running, and the line it is on."""
+
+    path: str
+    module: Any
+    source: str
+
+    @property
+    def module_class(self) -> str:
+        return type(self.module).__name__ if self.module is not None else "function"
+
+
+class Names:
+    """Paths of a model's modules, by identity."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self.model = model
+        self.paths: dict[int, str] = {}
+        self.modules: dict[str, nn.Module] = {}
+        if model is not None:
+            strip = "module." if isinstance(model, _LEADING_MODULE) else ""
+            for path, module in model.named_modules():
+                plain = _plain(path).removeprefix(strip)
+                plain = "" if strip and plain == "module" else plain
+                self.paths.setdefault(id(module), plain)
+                self.modules.setdefault(plain, module)
+            if strip:  # the model itself is what is inside
+                self.modules[""] = model.module  # type: ignore[assignment]
+            compiled = getattr(model, "_orig_mod", None)
+            if compiled is not None:
+                self.modules[""] = compiled
+
+    def place(self) -> Place | None:
+        """Where we are; None when no module of the model is running."""
+        source = ""
+        frame: Any = sys._getframe(2)
+        fallback = None
+        while frame is not None:
+            code = frame.f_code
+            file = code.co_filename
+            if not source and not file.startswith((_TORCH, _HERE)):
+                source = f"{Path(file).name}:{frame.f_lineno}"
+            if code.co_argcount:
+                first = frame.f_locals.get(code.co_varnames[0])
+                if isinstance(first, nn.Module):
+                    path = self.paths.get(id(first))
+                    if path is not None:
+                        return self._parent(path, first, source)
+                    if fallback is None and self.model is None:
+                        fallback = Place("", first, source)
+            frame = frame.f_back
+        if self.model is not None:
+            return None
+        return fallback or Place("", None, source)
+
+    def _parent(self, path: str, module: nn.Module, source: str) -> Place:
+        """A bare softmax or dropout is named by its parent."""
+        while path and _SOFTMAX.search(type(module).__name__) and not list(module.children()):
+            path = path.rpartition(".")[0]
+            module = self.modules.get(path, module)
+        return Place(path, module, source or "?")
+
+    def heads(self, place: Place) -> tuple[set[int], set[int]]:
+        """Numbers of heads that the module at a place, or its parents, speak of; and the sizes of
+        that module's parameters."""
+        found: set[int] = set()
+        path, module = place.path, place.module
+        for _ in range(3):
+            for name in _HEADS:
+                number = getattr(module, name, None)
+                if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+                    found.add(number)
+            if found or not path:
+                break
+            path = path.rpartition(".")[0]
+            module = self.modules.get(path)
+        widths = (
+            {size for weight in module.parameters() for size in weight.shape} if found else set()
+        )
+        return found, widths
+
+
+def _plain(path: str) -> str:
+    """A path without the names that wrappers add."""
+    path += "."
+    for wrapper in _WRAPPERS:
+        path = path.replace(wrapper, "")
+    return path.removesuffix(".")

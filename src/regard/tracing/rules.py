@@ -1,0 +1,241 @@
+"""Which operator does what to the tags: one small rule for each, looked up by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.tracing.flow import Flow
+
+Rule = Callable[[Flow, Any, Any, Any], None]  # flow, args, kwargs, output
+_RULES: dict[str, Rule] = {}
+
+
+def rule_of(name: str) -> Rule | None:
+    """The rule of an operator, by the name of its packet, in-place forms included."""
+    return _RULES.get(name) or (_RULES.get(name[:-1]) if name.endswith("_") else None)
+
+
+def _for(*names: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+def _tensors(args: Any) -> list[Tensor]:
+    found = []
+    for arg in args:
+        if isinstance(arg, Tensor):
+            found.append(arg)
+        elif isinstance(arg, list | tuple):
+            found.extend(part for part in arg if isinstance(part, Tensor))
+    return found
+
+
+@_for("_softmax", "_safe_softmax", "softmax")
+def _softmax(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.softmax(args[0], args[1], out)
+
+
+@_for("_masked_softmax")
+def _masked_softmax(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    dim = args[2] if len(args) > 2 and args[2] is not None else kwargs.get("dim")
+    flow.softmax(args[0], -1 if dim is None else dim, out)
+
+
+@_for("_log_softmax", "log_softmax")
+def _log_softmax(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.log_softmax(args[0], args[1], out)
+
+
+@_for("exp")
+def _exp(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.exponential(args[0], out)
+
+
+@_for("logsumexp")
+def _logsumexp(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.log_sum_exp(args[0], args[1], out)
+
+
+@_for("sum")
+def _sum(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    if isinstance(out, Tensor):
+        dims = args[1] if len(args) > 1 and args[1] is not None else range(args[0].dim())
+        flow.summed(args[0], [dims] if isinstance(dims, int) else dims, out)
+
+
+@_for("add")
+def _add(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
+        flow.add(args[0], args[1], out)
+    else:
+        flow.pointwise(_tensors(args[:2]), out)
+
+
+@_for("sub")
+def _sub(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
+        flow.subtract(args[0], args[1], out)
+    else:
+        flow.pointwise(_tensors(args[:2]), out)
+
+
+@_for("div")
+def _div(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
+        flow.divide(args[0], args[1], out)
+    else:
+        flow.pointwise(_tensors(args[:2]), out)
+
+
+@_for("mul")
+def _mul(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
+        flow.multiply(args[0], args[1], out)
+    else:
+        flow.pointwise(_tensors(args[:2]), out)
+
+
+@_for("native_dropout")
+def _native_dropout(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.dropout(args[0], out[0])
+
+
+@_for("bernoulli", "rand", "rand_like", "uniform", "randint", "randint_like")
+def _noise(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.noise(out)
+
+
+@_for(
+    "arange", "ones", "full", "empty", "linspace", "eye", "scalar_tensor", "logspace",
+    "ones_like", "full_like", "empty_like", "new_ones", "new_full", "new_empty", "fill",
+    "lift_fresh_copy", "tril_indices", "triu_indices",
+)  # fmt: skip
+def _constant(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.fixed(out)
+
+
+@_for("zeros", "zeros_like", "new_zeros", "zero")
+def _zeros(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.fixed(out, zero=True)
+
+
+@_for("logical_not", "bitwise_not")
+def _not(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.pointwise((args[0],), out)
+    if args[0].dtype == torch.bool and out is not args[0]:
+        flow.opposite(args[0], out)
+
+
+@_for("masked_fill")
+def _masked_fill(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.filled(args[0], args[1], args[2], out)
+
+
+@_for("clone", "_to_copy", "contiguous")
+def _copy(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.copied(args[0], out)
+
+
+@_for("copy")
+def _copy_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    """`target.copy_(source)`, whole or a part of a storage."""
+    target, source = args[0], args[1]
+    if target.numel() == target.untyped_storage().nbytes() // max(1, target.element_size()):
+        flow.forget(target)
+        flow.copied(source.expand(target.shape), target)
+    else:
+        flow.written(target, source)
+
+
+@_for("index_copy", "index_put", "scatter", "slice_scatter", "index_add", "scatter_add")
+def _write_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    tensors = _tensors(args)
+    flow.written(out, tensors[-1])
+
+
+@_for("topk")
+def _topk(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.selected(args[0], args[2] if len(args) > 2 else kwargs.get("dim", -1), out[0])
+
+
+@_for("sort")
+def _sort(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    dim = kwargs.get("dim", -1) if len(args) < 2 or isinstance(args[1], bool) else args[1]
+    flow.selected(args[0], dim, out[0])
+
+
+@_for("linalg_vector_norm")
+def _norm(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    order = args[1] if len(args) > 1 else 2
+    dims = args[2] if len(args) > 2 and args[2] is not None else range(args[0].dim())
+    if order == 1:
+        flow.absolute_sum(args[0], dims, out)
+    else:
+        flow.unknown((args[0],), (out,))
+
+
+def default_rule(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    """Any operator that makes something new and has no rule of its own."""
+    flow.unknown(_tensors(args), _tensors((out,)))
+
+
+@_for("cat", "stack", "hstack", "vstack")
+def _cat(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    flow.concatenated(args[0], dim, out)
+
+
+@_for("mm", "bmm")
+def _product(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.product(args[0], args[1], out)
+
+
+@_for("addmm", "baddbmm", "_addmm_activation")
+def _added_product(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.product(args[1], args[2], out)
+
+
+@_for("mv")
+def _matrix_vector(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.product(args[0], args[1].unsqueeze(1), out.unsqueeze(1))
+
+
+@_for("addmv")
+def _added_matrix_vector(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.product(args[1], args[2].unsqueeze(1), out.unsqueeze(1))
+
+
+@_for("linear_dynamic", "linear", "convolution", "_convolution", "mkldnn_linear")
+def _linear(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.linear(args[0], out)
+
+
+@_for(
+    "native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm", "roll",
+    "constant_pad_nd", "index", "index_select", "gather", "repeat", "flip", "repeat_interleave",
+    "_unsafe_index", "unfold_copy", "im2col", "cudnn_batch_norm",
+    "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "mean",
+)  # fmt: skip
+def _moved(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    """Positions move, so axes are not followed: only where the numbers come from."""
+    flow.moved(args[0], out if isinstance(out, Tensor) else out[0])
+
+
+@_for(
+    "neg", "rsub", "where", "tanh", "relu", "gelu", "silu", "sigmoid", "pow", "sqrt", "rsqrt",
+    "reciprocal", "clamp", "clamp_min", "clamp_max", "leaky_relu", "elu", "softplus", "abs",
+    "sin", "cos", "nan_to_num", "maximum", "minimum", "addcmul", "lerp", "hardtanh", "mish",
+    "gt", "lt", "ge", "le", "eq", "ne", "floor", "square", "expand_copy", "log", "sign",
+    "bitwise_and", "bitwise_or", "logical_and", "logical_or", "floor_divide", "remainder",
+    "tril", "triu", "cumsum", "erf", "addcdiv", "view_as_complex_copy",
+)  # fmt: skip
+def _pointwise(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    if isinstance(out, Tensor):
+        flow.pointwise(_tensors(args), out)

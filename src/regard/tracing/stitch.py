@@ -1,0 +1,133 @@
+"""One map over prompt and output from the many small ones of `generate()`.
+
+Step 0 attends from the whole prompt; each later step feeds one token (or a few) and attends from
+it to everything before. The last token that was generated is never fed, so it has no row. With
+beam search the row of a sequence wanders: `beam_indices` says where it was at each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.masks import causal
+from regard.recipe import Dot, Given, Recipe
+from regard.record import Record, Trace
+from regard.record.held import Ready
+
+
+def stitch(trace: Trace, output: Any = None) -> Trace:
+    """A trace with one record for each module that ran step by step, all its steps put together.
+
+    The result is over every position that was fed: prompt and output without its last token.
+    Modules that ran once (an encoder) stay as they are.
+
+    Args:
+        trace: what `regard.capture` saw of a `generate()`.
+        output: what `generate` returned. Needed for beam search, which must be called with
+            `return_dict_in_generate=True, output_scores=True` so that it returns `beam_indices`.
+
+    >>> # with regard.capture(model) as trace:
+    >>> #     output = model.generate(**inputs, return_dict_in_generate=True)
+    >>> # regard.stitch(trace, output)["model.layers.0.self_attn"].weights()
+    """
+    steps: dict[str, list[Record]] = {}
+    for record in trace:
+        steps.setdefault(record.site.base, []).append(record)
+    if not any(len(records) > 1 for records in steps.values()):
+        raise RegardError(
+            "stitch: no module ran more than once; was the trace taken of generate()?"
+        )
+    stitched = []
+    for records in steps.values():
+        if len(records) == 1:
+            stitched.append(records[0])
+            continue
+        rows = _rows(records, output)
+        recipe = _together(records, rows)
+        site = replace(records[0].site, call=1, step=0)
+        stitched.append(
+            Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+        )
+    return Trace(stitched, notes=trace.notes, gates=trace.gates)
+
+
+def _rows(records: Sequence[Record], output: Any) -> Tensor:
+    """(sequence, step): which example of a step's batch belongs to a returned sequence."""
+    beams = getattr(output, "beam_indices", None)
+    sequences = output if isinstance(output, Tensor) else getattr(output, "sequences", None)
+    batch, count = records[0].shape.batch, len(records)
+    if beams is not None:
+        found: Tensor = beams[:, :count].clone().cpu()
+        if found.shape[1] < count:
+            last = found[:, -1:].expand(-1, count - found.shape[1])
+            found = torch.cat([found, last], dim=1)
+        for step in range(1, count):  # a finished sequence stays where it was
+            done = found[:, step] < 0
+            found[done, step] = found[done, step - 1]
+        return found
+    if sequences is not None and sequences.shape[0] != batch:
+        raise RegardError(
+            f"stitch: {sequences.shape[0]} sequences were returned, the model ran on {batch}: this "
+            "is beam search; call generate(..., return_dict_in_generate=True, output_scores=True) "
+            "and pass all it returns, so that beam_indices tell which beam became which sequence"
+        )
+    return torch.arange(batch)[:, None].expand(-1, count)
+
+
+def _together(records: Sequence[Record], rows: Tensor) -> Recipe:
+    recipes = [record.recipe for record in records]
+    growing = [recipe.shape.keys for recipe in recipes]
+    fixed = len(set(growing)) == 1 and recipes[0].shape.queries < growing[0]
+    if not fixed and all(isinstance(recipe, Dot) for recipe in recipes):
+        lazy = _dot([recipe for recipe in recipes if isinstance(recipe, Dot)], rows)
+        if lazy is not None:
+            return lazy
+    return _matrix(recipes, rows)
+
+
+def _dot(recipes: list[Dot], rows: Tensor) -> Dot | None:
+    """All queries against the last step's keys, causal; memory grows with the length alone."""
+    last = recipes[-1]
+    total = sum(recipe.shape.queries for recipe in recipes)
+    same = {(recipe.scale, recipe.softcap) for recipe in recipes}
+    plain = all(recipe.bias is None and recipe.sink is None for recipe in recipes)
+    if not plain or len(same) > 1 or last.shape.keys != total:
+        return None
+    masked = [recipe for recipe in recipes[1:] if recipe.mask is not None]
+    if masked or not _is_causal(recipes[0]):
+        return None
+    query = torch.cat([recipe.query[rows[:, i]] for i, recipe in enumerate(recipes)], dim=2)
+    return Dot(query, last.key[rows[:, -1]], mask=causal(), scale=last.scale, softcap=last.softcap)
+
+
+def _is_causal(recipe: Dot) -> bool:
+    """Whether the prompt's own mask is causality and nothing else."""
+    return recipe.shape.queries == 1 or (
+        recipe.mask is not None and repr(recipe.mask) == "causal()"
+    )
+
+
+def _matrix(recipes: Sequence[Recipe], rows: Tensor) -> Given:
+    """The weights of all steps, each row at its place; keys are aligned where a cache slid."""
+    sizes = [recipe.shape.queries for recipe in recipes]
+    growing = len({recipe.shape.keys for recipe in recipes}) > 1
+    keys = max(max(recipe.shape.keys for recipe in recipes), sum(sizes) if growing else 0)
+    first = recipes[0]
+    made = torch.zeros(
+        len(rows), first.shape.heads, sum(sizes), keys, dtype=first.dtype, device=first.device
+    )
+    top = 0
+    for step, recipe in enumerate(recipes):
+        weights = recipe.weights()[rows[:, step]]
+        height, breadth = weights.shape[2:]
+        end = top + height if growing else breadth  # a sliding cache has forgotten the first keys
+        end = max(end, breadth)
+        made[:, :, top : top + height, end - breadth : end] = weights
+        top += height
+    return Given(made, None, first.kind)

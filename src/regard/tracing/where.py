@@ -1,0 +1,38 @@
+"""Filters: which sites a capture is about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from regard.errors import RegardError
+from regard.record.site import Site
+
+Predicate = Callable[[Site], bool]
+
+
+def predicate(where: Any) -> Predicate:
+    """A function of a site out of a glob, a regular expression, layer numbers or a function."""
+    if where is None:
+        return lambda site: True
+    if isinstance(where, bool):
+        raise RegardError(f"where={where!r}: expected a pattern, layer numbers or a function")
+    if isinstance(where, str):
+        return lambda site: fnmatchcase(site.path, where)
+    if isinstance(where, re.Pattern):
+        return lambda site: where.search(site.path) is not None
+    if isinstance(where, int):
+        return lambda site: site.layer == where
+    if callable(where):
+        return where  # type: ignore[no-any-return]
+    if isinstance(where, Iterable):
+        choices = [predicate(choice) for choice in where]
+        if not choices:
+            raise RegardError("where=[] matches nothing")
+        return lambda site: any(choice(site) for choice in choices)
+    raise RegardError(
+        f"where={where!r}: expected a glob as 'encoder.*', a compiled regular expression, layer "
+        "numbers, a function of a site, or a list of those"
+    )
