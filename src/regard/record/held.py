@@ -39,6 +39,10 @@ class Held(ABC):
     @abstractmethod
     def tensors(self) -> Iterator[Tensor]: ...
 
+    def own(self) -> Iterator[Tensor]:
+        """Tensors that no record before this one holds."""
+        return self.tensors()
+
     @abstractmethod
     def protect(self, storage: int) -> None:
         """Copy what lives in this storage, which is about to be changed in place."""

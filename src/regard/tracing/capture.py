@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,6 +171,8 @@ class _Run:
         self.full = False  # whether the mode is on
         self.fused: FusedHooks | None = None
         self.alarmed = False
+        self._leaving = False
+        self._ear: Any = None
         self._stack = ExitStack()
         self._elsewhere: dict[int, int] = {}  # threads that run the model: module that began it
 
@@ -178,7 +180,8 @@ class _Run:
         try:
             self._stack.enter_context(eager_surroundings())
             self._stack.callback(self._stop_watching)
-            self._stack.enter_context(_global_hooks(self._before, self._after))
+            self._listen(hooks.register_module_forward_pre_hook(self._before))
+            self._stack.callback(lambda: self._listen(None))
             if self.path == "fused":
                 self._watch_fused()
             else:
@@ -200,7 +203,16 @@ class _Run:
         self.mode.__enter__()  # type: ignore[no-untyped-call]
         self.full = True
 
+    def _listen(self, handle: Any) -> None:
+        """Take the hook that tells of passes, in the place of the one before."""
+        if self._ear is not None:
+            self._ear.remove()
+        self._ear = handle
+
     def _watch_fused(self) -> None:
+        if self.module is not None:  # no fast path is at stake: one hook, on the model alone
+            root = self.collector.names.modules[""]
+            self._listen(root.register_forward_pre_hook(self._before))
         self.fused = FusedHooks(self._read_fused, self._alarm)
 
     def _stop_watching(self) -> None:
@@ -228,6 +240,7 @@ class _Run:
         mine = self.collector
         if self.alarmed:
             self._stop_watching()
+            self._listen(hooks.register_module_forward_pre_hook(self._before))
             self._watch_fully()
             self.path, self.alarmed = "full", False
             mine.note(
@@ -248,7 +261,7 @@ class _Run:
             self._stop_watching()
             self._watch_fused()
 
-    # -- hooks on every module's call
+    # -- a hook on every module's call; one on a single module would turn torch's fast paths off
 
     def _before(self, module: nn.Module, args: Any) -> None:
         number = id(module)
@@ -267,6 +280,10 @@ class _Run:
         """A mode belongs to its thread: another one that runs the model needs it too."""
         if here not in self._elsewhere and self.full and number in self.collector.names.paths:
             self._elsewhere[here] = number
+            if not self._leaving:  # costs every call of a module, so only where it is needed
+                handle = hooks.register_module_forward_hook(self._after, always_call=True)
+                self._stack.callback(handle.remove)
+                self._leaving = True
             self.mode.__enter__()  # type: ignore[no-untyped-call]
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -274,18 +291,6 @@ class _Run:
         if self._elsewhere.get(here) == id(module):
             del self._elsewhere[here]
             self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _global_hooks(before: Any, after: Any) -> Iterator[None]:
-    """Hooks on every module; they leave torch's fast paths on, as hooks of a module would not."""
-    first = hooks.register_module_forward_pre_hook(before)
-    second = hooks.register_module_forward_hook(after, always_call=True)
-    try:
-        yield
-    finally:
-        first.remove()
-        second.remove()
 
 
 def _module_of(function: Any) -> nn.Module | None:

@@ -137,8 +137,10 @@ class Collector:
     def read(self, operator: str, reading: Reading) -> None:
         """A fused operator attended."""
         place = self.names.place()
-        if place is None:
-            return
+        if place is not None:
+            self._fused(operator, reading, place)
+
+    def _fused(self, operator: str, reading: Reading, place: Place) -> None:
         self.fused += 1
         if not self._wanted(place):
             return
@@ -148,7 +150,7 @@ class Collector:
             recipe = replace(recipe, value=reading.value)  # type: ignore[type-var]
         elif self.values and isinstance(recipe, Projected):
             recipe = recipe.with_value()
-        if not self.attached:
+        if not self.attached and torch.is_grad_enabled():
             recipe = recipe.detach()
         held: Held | None = None
         if isinstance(recipe, Dot) and not self.attached and recipe.value is None:
@@ -164,8 +166,7 @@ class Collector:
         try:
             place = self.names.place()
             if place is not None:
-                reading = reader(given, out, lambda added: None)
-                self.read(name, reading)
+                self._fused(name, reader(given, out, lambda added: None), place)
         except RegardError:
             raise
         except Exception as error:
@@ -202,7 +203,9 @@ class Collector:
             return
         place = candidate.place
         tag = self.flow.tag(contraction.values)
-        layout = contraction.layout(*self.names.heads(place), None if tag is None else tag.copied)
+        copied = None if tag is None else tag.copied
+        features = tag.features[0][0] if tag is not None and tag.features else 0
+        layout = contraction.layout(*self.names.heads(place), copied, features)
         shape = layout.shape
         kind: Any = candidate.kind
         if kind == "distribution" and shape.keys < candidate.shape[candidate.key]:
@@ -292,24 +295,25 @@ class Collector:
             made = Ready(Given(held.recipe().weights(), None, held.kind))
             self._hold(made)
             return Record(site, made, held_as="weights", **known)
-        if not self._fits(site, storage_bytes(held.tensors())):
+        if not self._fits(site, storage_bytes(held.own())):
             return Record(site, None, held_as="dropped", **known)
         self._hold(held)
         return Record(site, held, **known)
 
     def _fits(self, site: Site, storages: dict[int, int]) -> bool:
         """Whether more storages fit in the budget; what does not is named."""
-        new = {address: size for address, size in storages.items() if address not in self._storages}
-        used = sum(self._storages.values())
-        if self.max_bytes is not None and used + sum(new.values()) > self.max_bytes:
-            self.note(
-                "dropped",
-                site.name,
-                f"{sum(new.values()):,} bytes more would pass max_bytes={self.max_bytes:,} "
-                f"({used:,} held); its weights are not there",
-            )
-            return False
-        self._storages.update(new)
+        if self.max_bytes is not None:
+            used = sum(self._storages.values())
+            more = sum(size for place, size in storages.items() if place not in self._storages)
+            if used + more > self.max_bytes:
+                self.note(
+                    "dropped",
+                    site.name,
+                    f"{more:,} bytes more would pass max_bytes={self.max_bytes:,} "
+                    f"({used:,} held); its weights are not there",
+                )
+                return False
+        self._storages.update(storages)
         return True
 
     def _hold(self, held: Held) -> None:

@@ -9,10 +9,11 @@ queries that attend to each other before they have seen the input).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, r
 PARAMETER_SCORES = "the scores are parameters: they do not look at what they weigh"
 PARAMETER_VALUES = "the values are parameters or constants"
 
+_captures = itertools.count(1)
+
 Found = Callable[[Candidate, Contraction], None]
 
 
@@ -52,12 +55,13 @@ class Flow:
         wanted: Callable[[Place], bool],
         graph: bool = False,
     ) -> None:
-        self.key = f"regard_{id(self)}"
+        self.key = f"regard_{next(_captures)}"
+        self._tagged: list[ref[Any]] = []  # storages with a tag, to be cleaned up
+        self._prune_at = 1 << 12
         self.names, self.found, self.rejected, self.wanted = names, found, rejected, wanted
         self.graph = graph  # whether weights before dropout stay in the autograd graph
         self.boxes: WeakSet[Box] = WeakSet()
         self.candidates = 0
-        self._constants: list[Tensor] = []
 
     # -- tags
 
@@ -70,7 +74,13 @@ class Flow:
         return found
 
     def put(self, tensor: Tensor, tag: Tag) -> None:
-        tensor.untyped_storage().__dict__[self.key] = tag
+        storage = tensor.untyped_storage()
+        if self.key not in storage.__dict__:
+            self._tagged.append(ref(storage))
+            if len(self._tagged) > self._prune_at:
+                self._tagged = [there for there in self._tagged if there() is not None]
+                self._prune_at = max(self._prune_at, 2 * len(self._tagged))
+        storage.__dict__[self.key] = tag
 
     def forget(self, tensor: Tensor) -> None:
         """Nothing is known any more about a storage."""
@@ -81,15 +91,17 @@ class Flow:
         """Parameters and buffers; forgotten again by `clear`."""
         tag = Tag()
         tag.constant = True
-        self._constants = list(tensors)
-        for tensor in self._constants:
+        for tensor in tensors:
             if tensor.layout == torch.strided:
                 self.put(tensor, tag)
 
     def clear(self) -> None:
-        """Let go of every tensor; what tags remain say nothing and hold nothing."""
-        for tensor in self._constants:
-            self.forget(tensor)
+        """Take every tag away, also from storages that live on, and let go of every tensor."""
+        for there in self._tagged:
+            storage = there()
+            if storage is not None:
+                storage.__dict__.pop(self.key, None)
+        self._tagged.clear()
         for box in list(self.boxes):
             box.tensor = None
 
@@ -254,6 +266,8 @@ class Flow:
         box = self.boxed(weights, mark)
         tag = Tag()
         tag.spread = Spread(mark, axes, tuple(over), self.constant(values), values.detach(), box)
+        if axes[mark.candidate.key][0] == 1:  # one key: nothing is left to sum
+            self._settle(mark, Contraction.of_sum(tag.spread, made, made))
         self.put(made, tag)
         return True
 

@@ -64,6 +64,9 @@ class Grown(Held):
         yield from tensors(replace(self._dot, key=self._dot.query))
         yield from self._chain.chunks[: self._calls]
 
+    def own(self) -> Iterator[Tensor]:
+        yield from tensors(replace(self._dot, key=self._chain.chunks[self._calls - 1]))
+
     def protect(self, storage: int) -> None:
         self._dot = self._dot.map(
             lambda part: part.clone() if part.untyped_storage()._cdata == storage else part

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from regard.tracing import registry
 from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
 from regard.tracing.registry import Reads, registered
 from regard.tracing.rules import Rule, default_rule, rule_of
@@ -34,6 +35,7 @@ class Plan(NamedTuple):
 
 
 _PASS = Plan()
+_plans: dict[int, dict[Any, Plan]] = {}  # by the version of the registry they were made for
 
 
 def plan_of(func: Any) -> Plan:
@@ -90,7 +92,9 @@ class CaptureMode(TorchDispatchMode):
     def __init__(self, collector: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.collector = collector
-        self.plans: dict[Any, Plan] = {}
+        if registry.version not in _plans:
+            _plans.clear()
+        self.plans = _plans.setdefault(registry.version, {})
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -6,6 +6,7 @@ fast path off. The innermost frame whose first argument is one of the model's mo
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -75,15 +76,14 @@ class Names:
             code = frame.f_code
             file = code.co_filename
             if not source and not file.startswith((_TORCH, _HERE)):
-                source = f"{Path(file).name}:{frame.f_lineno}"
+                source = f"{file.rpartition(os.sep)[2]}:{frame.f_lineno}"
             if code.co_argcount:
                 first = frame.f_locals.get(code.co_varnames[0])
-                if isinstance(first, nn.Module):
-                    path = self.paths.get(id(first))
-                    if path is not None:
-                        return self._parent(path, first, source)
-                    if fallback is None and self.model is None:
-                        fallback = Place("", first, source)
+                path = self.paths.get(id(first))
+                if path is not None:
+                    return self._parent(path, first, source)
+                if fallback is None and self.model is None and isinstance(first, nn.Module):
+                    fallback = Place("", first, source)
             frame = frame.f_back
         if self.model is not None:
             return None
@@ -91,7 +91,7 @@ class Names:
 
     def _parent(self, path: str, module: nn.Module, source: str) -> Place:
         """A bare softmax or dropout is named by its parent."""
-        while path and _SOFTMAX.search(type(module).__name__) and not list(module.children()):
+        while path and not module._modules and _SOFTMAX.search(type(module).__name__):
             path = path.rpartition(".")[0]
             module = self.modules.get(path, module)
         return Place(path, module, source or "?")

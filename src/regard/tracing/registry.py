@@ -13,6 +13,7 @@ from regard.recipe import Recipe
 
 Reads = Callable[[tuple[Any, ...], dict[str, Any], Any], Recipe | None]
 _registered: dict[str, Reads] = {}
+version = 0  #: how often that changed
 
 
 def register_recipe(operator: Any, reads: Reads | None) -> None:
@@ -28,6 +29,8 @@ def register_recipe(operator: Any, reads: Reads | None) -> None:
     >>> regard.register_recipe("mine::attend", lambda args, kwargs, out: Dot(args[0], args[1]))
     >>> regard.register_recipe("mine::attend", None)
     """
+    global version
+    version += 1
     name = _name(operator)
     if reads is None:
         _registered.pop(name, None)

@@ -61,22 +61,27 @@ class Contraction:
         heads: set[int],
         widths: set[int],
         copied: tuple[tuple[int, ...], tuple[int, ...]] | None,
+        features: int = 0,
     ) -> Layout:
         """How (batch, head, query, key) lie in that storage.
 
         Args:
             heads: numbers of heads the module speaks of.
             widths: sizes of its parameters.
+            features: how many features the linear map behind the values makes, where known.
             copied: sizes and strides of the values before they were copied, where they were.
         """
         key = self.mark.candidate.key
         query, shared, singles = self._sort(key)
         lying = self._lying()
+        heads_on_rows = [index for index in query if lying[index][0] in heads]
+        if heads_on_rows == query and query and singles and singles[-1] > query[-1]:
+            shared, query = [*shared, *query], []  # one query of heads that share the keys
         if not query and singles:  # one query: the last axis of size one stands for it
             query = [singles.pop()]
         shared = sorted([*shared, *singles])
         query, shared = self._folded(query, shared, heads, lying)
-        batch, head = self._split(shared, heads, copied, lying, widths)
+        batch, head = self._split(shared, heads, copied, lying, widths, features)
         axes = (batch, head, [lying[index] for index in query], [lying[key]])
         offset = int(self.weights.storage_offset()) if self.box is None else self.box.offset
         return Layout(tuple(tuple(part) for part in axes), offset)
@@ -129,11 +134,12 @@ class Contraction:
         copied: tuple[tuple[int, ...], tuple[int, ...]] | None,
         lying: list[Axis],
         widths: set[int],
+        features: int,
     ) -> tuple[list[Axis], list[Axis]]:
         """Batch axes and head axes."""
         axes = [lying[index] for index in shared]
         if len(axes) <= 1:
-            return self._unmerged(axes, heads, copied, widths)
+            return self._unmerged(axes, heads, copied, widths, features)
         if len(axes) == 2:
             one, other = axes
             swap = one[0] in heads and other[0] not in heads
@@ -154,6 +160,7 @@ class Contraction:
         heads: set[int],
         copied: tuple[tuple[int, ...], tuple[int, ...]] | None,
         widths: set[int],
+        features: int,
     ) -> tuple[list[Axis], list[Axis]]:
         """One axis: the batch, or batch and heads in one."""
         if not axes or self.values.dim() != 3:
@@ -170,6 +177,10 @@ class Contraction:
         for number in sorted(heads, reverse=True):
             if size % number == 0 and size > 1 and (cut or (whole and number * width in widths)):
                 return [(size // number, stride * number)], [(number, stride)]
+        if cut and size > 1:  # nobody says how many: as many as the features hold
+            number = features // width if features % width == 0 else size
+            number = number if number and size % number == 0 else size
+            return [(size // number, stride * number)], [(number, stride)]
         return axes, []
 
     def _head_major(
