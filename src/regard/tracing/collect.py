@@ -286,13 +286,15 @@ class Collector:
             Trace([Record(site, held, **known)]).save(file)
             return Record(site, file, held_as="disk", **known)
         if not isinstance(self.keep, str):
-            reductions = reduce(held.recipe(), list(self.keep))
+            reductions = _unshared(reduce(held.recipe(), list(self.keep)), held)
             return Record(site, None, held_as="reductions", reductions=reductions, **known)
         if self.keep == "weights":
             size = math.prod(held.shape) * held.dtype.itemsize
             if not self._fits(site, {-len(self.trace) - 1: size}):
                 return Record(site, None, held_as="dropped", **known)
+            del self._storages[-len(self.trace) - 1]
             made = Ready(Given(held.recipe().weights(), None, held.kind))
+            self._storages.update(storage_bytes(made.tensors()))
             self._hold(made)
             return Record(site, made, held_as="weights", **known)
         if not self._fits(site, storage_bytes(held.own())):
@@ -388,6 +390,17 @@ def _arranged(tensor: Tensor, layout: Layout) -> Callable[[Tensor], Tensor]:
         return layout._replace(offset=layout.offset - offset).view(room)
 
     return arrange
+
+
+def _unshared(results: Any, held: Held) -> Any:
+    """Answers that do not lie in the model's own memory, which it may use again."""
+    if isinstance(results, Tensor):
+        shared = results.untyped_storage()._cdata in storage_bytes(held.tensors())
+        return results.clone() if shared else results
+    if isinstance(results, tuple):
+        parts = [_unshared(part, held) for part in results]
+        return type(results)(*parts) if hasattr(results, "_fields") else tuple(parts)
+    return results
 
 
 def _values(contraction: Contraction, layout: Layout) -> Tensor | None:

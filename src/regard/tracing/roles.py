@@ -138,14 +138,16 @@ class Contraction:
     ) -> tuple[list[Axis], list[Axis]]:
         """Batch axes and head axes."""
         axes = [lying[index] for index in shared]
+        lay = self._heads_lay(shared, copied) if len(shared) == 2 else None
+        if lay is not None and (not heads or lying[lay][0] in heads):
+            (other,) = (index for index in shared if index != lay)
+            return [lying[other]], [lying[lay]]
         if len(axes) <= 1:
             return self._unmerged(axes, heads, copied, widths, features)
         if len(axes) == 2:
-            one, other = axes
-            swap = one[0] in heads and other[0] not in heads
-            if not heads or (one[0] in heads) == (other[0] in heads):
-                swap = self._head_major(axes, copied)
-            return ([other], [one]) if swap else ([one], [other])
+            one, two = axes
+            swap = one[0] in heads and two[0] not in heads
+            return ([two], [one]) if swap else ([one], [two])
         for count in range(len(axes) - 1, 0, -1):  # as many as make up the heads
             size = 1
             for length, _ in axes[-count:]:
@@ -183,12 +185,14 @@ class Contraction:
             return [(size // number, stride * number)], [(number, stride)]
         return axes, []
 
-    def _head_major(
-        self, axes: list[Axis], copied: tuple[tuple[int, ...], tuple[int, ...]] | None
-    ) -> bool:
-        """Whether the first of two axes are the heads, by how the values lay before a copy."""
-        if copied is None or [size for size, _ in axes] != list(copied[0][:2]):
-            return False
-        if 1 in copied[0][:2]:
-            return False
-        return copied[1][0] < copied[1][1]
+    def _heads_lay(
+        self, shared: list[int], copied: tuple[tuple[int, ...], tuple[int, ...]] | None
+    ) -> int | None:
+        """Which of two axes are the heads, by how the values lay before they were copied."""
+        if copied is None or self.spread is not None or 1 in copied[0][:2]:
+            return None
+        outer, inner = sorted(shared, key=lambda index: -self.mark.axes[index][1])
+        sizes = (self.mark.axes[outer][0], self.mark.axes[inner][0])
+        if sizes != copied[0][:2]:
+            return None
+        return outer if copied[1][0] < copied[1][1] else inner
