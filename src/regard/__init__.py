@@ -29,7 +29,7 @@ from regard.tracing import CaptureWarning, capture, register_recipe, stitch, tra
 
 __version__ = "0.1.0"
 
-_FAMILIES = ("blocks", "mechanisms", "plots", "testing")
+_FAMILIES = ("aggregate", "blocks", "mechanisms", "plots", "testing")
 
 
 def __getattr__(name: str) -> ModuleType:
