@@ -347,6 +347,12 @@ class Collector:
     def _say_what_is_missing(self) -> None:
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
         seen |= self.filtered
+        for candidate in self.flow.lost():
+            self.note(
+                "unread",
+                candidate.place.path or candidate.place.module_class,
+                f"a softmax of products, {candidate.shape}, was not followed to values",
+            )
         for path in sorted(self.ran):
             if not any(_related(path, other) for other in seen):
                 name = type(self.names.modules[path]).__name__

@@ -33,6 +33,7 @@ from regard.tracing.tags import (
     covering,
     joined,
     new_axes,
+    split_over,
 )
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
@@ -62,6 +63,7 @@ class Flow:
         self.graph = graph  # whether weights before dropout stay in the autograd graph
         self.boxes: WeakSet[Box] = WeakSet()
         self.candidates = 0
+        self.open: list[Candidate] = []  # softmaxes that have met no values yet
 
     # -- tags
 
@@ -94,6 +96,10 @@ class Flow:
         for tensor in tensors:
             if tensor.layout == torch.strided:
                 self.put(tensor, tag)
+
+    def lost(self) -> list[Candidate]:
+        """Softmaxes of products of two inputs, as attention has, that never met values."""
+        return [one for one in self.open if one.lost and one.sides and one.reason is None]
 
     def clear(self) -> None:
         """Take every tag away, also from storages that live on, and let go of every tensor."""
@@ -151,6 +157,7 @@ class Flow:
         self.candidates += 1
         dim %= made.dim()
         candidate = Candidate(place, dim, tuple(made.shape))
+        self.open.append(candidate)
         tag = self.tag(scores)
         if tag is not None:
             candidate.sides = tag.sides
@@ -204,10 +211,12 @@ class Flow:
 
     # -- elementwise operators
 
-    def pointwise(self, inputs: Sequence[Tensor], made: Tensor) -> None:
+    def pointwise(self, inputs: Sequence[Tensor], made: Tensor, *, shifted: bool = False) -> None:
         """An operator that works place by place, broadcasting its inputs."""
         tag = self._blend(inputs, made)
         if tag is not None:
+            if shifted and tag.total is not None:  # weights divided by it sum to less than 1
+                tag.total = (*tag.total[:2], False)
             self.put(made, tag)
 
     def add(self, one: Tensor, other: Tensor, made: Tensor) -> None:
@@ -279,8 +288,9 @@ class Flow:
         wanted = [dim % given.dim() for dim in dims] if given.dim() else []
         if tag.spread is not None:
             key = tag.spread.axes[tag.spread.mark.candidate.key]
-            dim = covering(key, given)
-            if (dim in wanted and dim is not None) or key[0] == 1:
+            single = covering(key, given)
+            cut = split_over(key, given) or ([] if single is None else [single])
+            if key[0] == 1 or (cut and all(dim in wanted for dim in cut)):
                 self._settle(tag.spread.mark, Contraction.of_sum(tag.spread, given, made))
             return
         if tag.exp and len(wanted) == 1:
@@ -415,6 +425,9 @@ class Flow:
     def concatenated(self, inputs: Sequence[Tensor], dim: int, made: Tensor) -> None:
         """Joined along an axis: of several maps of one input that axis comes from parameters."""
         tags = [self.tag(tensor) for tensor in inputs if tensor.numel()]
+        for known in tags:
+            if known is not None and known.mark is not None:
+                known.mark.candidate.lost = True
         tag = Tag()
         if tags and all(known is not None and known.constant for known in tags):
             tag.constant = True
@@ -439,22 +452,26 @@ class Flow:
     def _blend(self, inputs: Sequence[Tensor], made: Tensor) -> Tag | None:
         """What is known about a result from what is known about its inputs."""
         known = [(tensor, self.tag(tensor)) for tensor in inputs]
-        if all(tag is None for _, tag in known):
-            return None
         blended = Tag()
         blended.constant = all(tag is not None and tag.constant for _, tag in known)
+        for tensor, tag in known:
+            if tag is None:  # nothing is known: it stands for itself
+                blended.sources = joined(blended.sources, frozenset((self.token(tensor),)))
+            else:
+                blended.sources = joined(blended.sources, tag.sources)
+                blended.noise = blended.noise or tag.noise
         if blended.constant:
-            blended.noise = any(tag is not None and tag.noise for _, tag in known)
             return blended
         features: tuple[Axis, ...] = ()
+        scores = False
         for tensor, tag in known:
             if tag is None:
                 continue
-            blended.sources = joined(blended.sources, tag.sources)
             blended.sides = blended.sides or tag.sides
-            blended.noise = blended.noise or tag.noise
             if tag.features:
                 features += carried(tag.features, tensor, made) or ()
+            elif tag.sides is not None:
+                scores = True
             if tag.exp:
                 blended.exp = blended.number
             if tag.total is not None and blended.total is None:
@@ -467,7 +484,8 @@ class Flow:
                         added = new_axes(tensor, made)
                         before = mark.before if not added else None
                         setattr(blended, name, Mark(mark.candidate, axes + added, before))
-        blended.features = features[:4]
+        if not scores:  # a sum with scores of two inputs is such scores, as with learned positions
+            blended.features = features[:4]
         return blended
 
     # -- products
@@ -502,8 +520,10 @@ class Flow:
                     self._settle(known.mark, contraction)
                 elif self.constant(values):
                     tag.mark = self._mixed(known.mark, weights, contracted, rows, made)
+                else:
+                    known.mark.candidate.lost = True
         if first and second:
-            tag.constant = True
+            tag.constant, tag.sources = True, frozenset((self.token(one),))
         elif second:
             tag.sources = frozenset((self.token(one),))
             tag.features = ((made.shape[-1], made.stride(-1)),)
@@ -544,6 +564,7 @@ class Flow:
         if candidate.done:
             return
         candidate.done = True
+        self.open.remove(candidate)
         constant = contraction.constant
         if constant is None:
             constant = self.constant(contraction.values)
@@ -582,7 +603,11 @@ def trimmed(axes: tuple[Axis, ...], tensor: Tensor) -> tuple[Axis, ...]:
     cut = []
     for size, stride in axes:
         dim = covering((size, stride), tensor)
-        if dim is not None and tensor.stride(dim) == stride:
+        if (
+            dim is not None
+            and tensor.stride(dim) == stride
+            and not split_over((size, stride), tensor)
+        ):
             size = min(size, tensor.shape[dim])
         cut.append((size, stride))
     return tuple(cut)

@@ -7,6 +7,7 @@ way the values lie in memory tell: heads are cut out of the features, so they li
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,13 @@ class Contraction:
         heads_on_rows = [index for index in query if lying[index][0] in heads]
         if heads_on_rows == query and query and singles and singles[-1] > query[-1]:
             shared, query = [*shared, *query], []  # one query of heads that share the keys
+        if not query and singles and len(shared) >= 3:  # every query has keys of its own
+            sizes = [lying[index][0] for index in shared]
+            grouped = any(math.prod(sizes[start:]) in heads for start in range(1, len(sizes)))
+            at = [index for index in shared[:-1] if lying[index][0] in heads]
+            if at and not grouped:
+                query = [index for index in shared if index > at[-1]]
+                shared, singles = [index for index in shared if index not in query], []
         if not query and singles:  # one query: the last axis of size one stands for it
             query = [singles.pop()]
         shared = sorted([*shared, *singles])
@@ -149,11 +157,13 @@ class Contraction:
             swap = one[0] in heads and two[0] not in heads
             return ([two], [one]) if swap else ([one], [two])
         for count in range(len(axes) - 1, 0, -1):  # as many as make up the heads
-            size = 1
-            for length, _ in axes[-count:]:
-                size *= length
-            if size in heads:
+            if math.prod(length for length, _ in axes[-count:]) in heads:
                 return axes[:-count], axes[-count:]
+        by_name = [index for index in range(1, len(axes)) if axes[index][0] in heads]
+        if by_name:
+            return [axis for index, axis in enumerate(axes) if index != by_name[0]], [
+                axes[by_name[0]]
+            ]
         return axes[:-1], axes[-1:]
 
     def _unmerged(

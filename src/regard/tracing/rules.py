@@ -75,7 +75,7 @@ def _add(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
         flow.add(args[0], args[1], out)
     else:
-        flow.pointwise(_tensors(args[:2]), out)
+        flow.pointwise(_tensors(args[:2]), out, shifted=True)
 
 
 @_for("sub")

@@ -33,7 +33,7 @@ class Box:
 class Candidate:
     """A softmax that may turn out to be attention."""
 
-    __slots__ = ("done", "key", "kind", "place", "reason", "shape", "sides")
+    __slots__ = ("done", "key", "kind", "lost", "place", "reason", "shape", "sides")
 
     def __init__(self, place: Any, key: int, shape: tuple[int, ...]) -> None:
         self.place = place  # where it was made; None when a filter left it out
@@ -43,6 +43,7 @@ class Candidate:
         self.reason: str | None = None  # why it is not attention, where that is known
         self.sides: tuple[Sources, Sources] | None = None
         self.done = False
+        self.lost = False  # whether it went where it is not followed
 
 
 class Mark(NamedTuple):
@@ -126,6 +127,12 @@ def carried(axes: tuple[Axis, ...], source: Tensor, out: Tensor) -> tuple[Axis, 
             return None
         else:
             step = source.stride(dim)
+            parts = split_over(axis, source)
+            if len(parts) > 1:  # over several axes: they must still lie behind each other
+                if not _in_line([part + shift for part in parts], out):
+                    return None
+                moved.append((axis[0], out.stride(dim + shift)))
+                continue
             size = min(axis[0], source.shape[dim]) if step == axis[1] else axis[0]
             moved.append((size, out.stride(dim + shift) * (axis[1] // step)))
     return tuple(moved)
@@ -141,6 +148,32 @@ def covering(axis: Axis, tensor: Tensor) -> int | None:
         if length > 1 and best_step < step <= stride < step * length and stride % step == 0:
             best, best_step = dim, step
     return best
+
+
+def split_over(axis: Axis, tensor: Tensor) -> list[int]:
+    """The axes of `tensor`, innermost first, that an axis of its storage was cut into."""
+    size, stride = axis
+    dims: list[int] = []
+    reach = stride
+    while reach < stride * size:
+        found = [
+            dim
+            for dim, (length, step) in enumerate(zip(tensor.shape, tensor.stride()))
+            if step == reach and length > 1 and dim not in dims
+        ]
+        if not found:
+            break
+        dims.append(found[0])
+        reach *= tensor.shape[found[0]]
+    return dims if reach == stride * size else []
+
+
+def _in_line(dims: list[int], tensor: Tensor) -> bool:
+    """Whether axes, innermost first, lie behind each other without a gap."""
+    return all(
+        tensor.stride(outer) == tensor.stride(inner) * tensor.shape[inner]
+        for inner, outer in itertools.pairwise(dims)
+    )
 
 
 def new_axes(source: Tensor, out: Tensor) -> tuple[Axis, ...]:
