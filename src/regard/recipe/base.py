@@ -148,7 +148,7 @@ def tensors(part: Any) -> Iterator[Tensor]:
 
 def heads_of(tensor: Tensor | None, which: Sequence[int], heads: int) -> Tensor | None:
     """Some heads of a (batch, head or group or 1, …) tensor that serves `heads` heads."""
-    if tensor is None or tensor.shape[1] == 1:
+    if tensor is None or (tensor.shape[1] == 1 and heads > 1):
         return tensor
     share = heads // tensor.shape[1]
     return tensor[:, [head // share for head in which]]

@@ -30,7 +30,7 @@ class Projected(Recipe):
     weight: Float[Tensor, "three_width width"]
     bias: Float[Tensor, " three_width"] | None
     n_heads: int
-    key_input: Input | None = None
+    key_input: Float[Tensor, "batch key_position width"] | None = None
     mask: Mask | None = None
     norm_weight: Float[Tensor, " width"] | None = None
     norm_bias: Float[Tensor, " width"] | None = None

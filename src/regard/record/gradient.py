@@ -6,13 +6,14 @@ is A · V, and so dA comes back blockwise from dO, as large as the output, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 
 from torch import Tensor
 
 from regard.errors import StateError
 from regard.recipe import per_head
-from regard.types import Shape, Weights
+from regard.types import Weights
 
 
 class OutputGradient:
@@ -24,18 +25,28 @@ class OutputGradient:
 
     def __init__(self, value: Tensor | None, arrange: Callable[[Tensor], Tensor]) -> None:
         self._value, self._arrange = value, arrange
-        self._arrived: Tensor | None = None
+        self._arrived: list[Tensor] = []  # shared with the gradients of some heads
+        self._heads: Sequence[int] | None = None
 
     def arrived(self, gradient: Tensor) -> None:
         """Called by backward; several backward passes add up, as they do in `.grad`."""
         gradient = gradient.detach()
-        self._arrived = gradient if self._arrived is None else self._arrived + gradient
+        self._arrived[:] = [gradient + self._arrived[0] if self._arrived else gradient]
 
-    def of_weights(self, name: str, shape: Shape, rows: slice | None) -> Weights:
-        if self._arrived is None:
+    def of_heads(self, which: Sequence[int]) -> OutputGradient:
+        """The gradient of some heads."""
+        picked = copy(self)
+        picked._heads = which if self._heads is None else [self._heads[head] for head in which]
+        return picked
+
+    def of_weights(self, name: str, rows: slice | None) -> Weights:
+        """The gradient, (batch, head, query, key), of some rows where asked."""
+        if not self._arrived:
             raise StateError(f"{name}: backward has not run, or the loss does not depend on it")
-        found = self._arrange(self._arrived)
-        some = found[:, :, rows or slice(None)]
+        found = self._arrange(self._arrived[0])
+        heads = found.shape[1]
+        which = list(range(heads)) if self._heads is None else list(self._heads)
+        some = found[:, which, rows or slice(None)]
         if self._value is None:
             return some
-        return some @ per_head(self._value, shape.heads).mT
+        return some @ per_head(self._value, heads)[:, which].mT

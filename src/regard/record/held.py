@@ -57,7 +57,7 @@ class Ready(Held):
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._versions = _versions(tensors(recipe))
+        self._versions = versions(tensors(recipe))
 
     def recipe(self) -> Recipe:
         check_versions(tensors(self._recipe), self._versions)
@@ -84,6 +84,13 @@ class Ready(Held):
     @property
     def value_held(self) -> bool:
         return self._recipe.value is not None
+
+    def __getstate__(self) -> Recipe:
+        return self._recipe
+
+    def __setstate__(self, recipe: Recipe) -> None:
+        """What was pickled or copied has versions of its own."""
+        self.__init__(recipe)  # type: ignore[misc]
 
 
 class Layout(NamedTuple):
@@ -121,7 +128,7 @@ class Made(Held):
         self, tensor: Tensor, layout: Layout, kind: Kind, value: Tensor | None = None
     ) -> None:
         self._tensor, self._layout, self._kind, self._value = tensor, layout, kind, value
-        self._versions = _versions(self.tensors())
+        self._versions = versions(self.tensors())
 
     def recipe(self) -> Recipe:
         check_versions(self.tensors(), self._versions)
@@ -152,7 +159,7 @@ class Made(Held):
             self._layout = Layout(axes, 0)
         if self._value is not None:
             self._value = _copied(storage)(self._value)
-        self._versions = _versions(self.tensors())
+        self._versions = versions(self.tensors())
 
     @property
     def value_held(self) -> bool:
@@ -166,7 +173,7 @@ def _copied(storage: int) -> Callable[[Tensor], Tensor]:
     return change
 
 
-def _versions(held: Iterator[Tensor]) -> tuple[int, ...]:
+def versions(held: Iterator[Tensor]) -> tuple[int, ...]:
     return tuple(-1 if tensor.is_inference() else tensor._version for tensor in held)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +43,9 @@ class Record:
         gradient: OutputGradient | None = None,
         query_tokens: Sequence[str] | None = None,
         key_tokens: Sequence[str] | None = None,
+        value_held: bool = False,
     ) -> None:
+        self._value_held = value_held
         self.site, self._held = site, held
         self.shape, self.kind, self.dtype = shape, kind, dtype
         self.held: HeldAs = held_as
@@ -114,12 +116,15 @@ class Record:
     @property
     def value_held(self) -> bool:
         """Whether `mixed()` can be asked for."""
-        return isinstance(self._held, Held) and self._held.value_held
+        return self._held.value_held if isinstance(self._held, Held) else self._value_held
 
     @property
     def storages(self) -> dict[int, int]:
         """Bytes of each storage this record keeps alive."""
-        return storage_bytes(self._held.tensors()) if isinstance(self._held, Held) else {}
+        held = [] if self.output is None else [self.output]
+        if isinstance(self._held, Held):
+            held.extend(self._held.tensors())
+        return storage_bytes(iter(held))
 
     @property
     def nbytes(self) -> int:
@@ -141,11 +146,16 @@ class Record:
     def gradient(self, rows: slice | None = None) -> Weights:
         """Gradient of the loss by the weights, after backward; needs `grad=True`."""
         if self._gradient is None:
-            raise UnavailableError(f"{self.name}: no gradient was asked for; capture(grad=True)")
-        return self._gradient.of_weights(self.name, self.shape, rows)
+            raise UnavailableError(
+                f"{self.name}: there is no gradient: capture(grad=True) keeps one, where the pass "
+                "is part of an autograd graph"
+            )
+        return self._gradient.of_weights(self.name, rows)
 
     def of_heads(self, *heads: int) -> Record:
-        """The same attention, some heads of it."""
+        """The same attention, some heads of it, by number."""
+        if not heads:
+            raise RegardError(f"{self.name}: no heads were named; expected numbers from 0")
         picked = range(self.shape.heads)
         try:
             which = [picked[head] for head in heads]
@@ -153,17 +163,35 @@ class Record:
             raise RegardError(
                 f"{self.name}: heads {heads}, expected numbers from 0 to {self.shape.heads - 1}"
             ) from None
-        return self._with(
-            lambda recipe: recipe.of_heads(which), self.shape._replace(heads=len(which))
+        output = self.output
+        if output is not None:
+            by_head = output.dim() == 4 and output.shape[1] == self.shape.heads
+            output = output[:, which] if by_head else None
+        return self._copy(
+            held=Ready(self.recipe.of_heads(which)),
+            held_as="weights" if self.held == "weights" else "recipe",
+            shape=self.shape._replace(heads=len(which)),
+            output=output,
+            gradient=None if self._gradient is None else self._gradient.of_heads(which),
         )
 
     def to(self, device: torch.device | str) -> Record:
         """The same record with its tensors on a device."""
-        return self._with(lambda recipe: recipe.map(lambda tensor: tensor.to(device)), self.shape)
+        held = self._held
+        if held is not None:
+            held = Ready(self.recipe.map(lambda tensor: tensor.to(device)))
+        return self._copy(
+            held=held,
+            held_as="recipe" if self.held == "disk" else self.held,
+            output=None if self.output is None else self.output.to(device),
+            reductions=_moved(self.reductions, device),
+        )
 
     def detach(self) -> Record:
         """The same record outside the autograd graph."""
-        return self._with(Recipe.detach, self.shape)
+        if self._held is None:
+            return self
+        return self._copy(held=Ready(self.recipe.detach()))
 
     def with_weights(self) -> Record:
         """The same record holding its weights instead of what they are made from."""
@@ -184,11 +212,6 @@ class Record:
                 )
         return self._copy(query_tokens=query, key_tokens=key)
 
-    def _with(self, change: Callable[[Recipe], Recipe], shape: Shape) -> Record:
-        if self._held is None:
-            return self
-        return self._copy(held=Ready(change(self.recipe)), shape=shape)
-
     def _copy(self, **changes: Any) -> Record:
         now = {
             "site": self.site,
@@ -202,6 +225,7 @@ class Record:
             "gradient": self._gradient,
             "query_tokens": self.query_tokens,
             "key_tokens": self.key_tokens,
+            "value_held": self._value_held,
         }
         return Record(**{**now, **changes})
 
@@ -215,3 +239,13 @@ class Record:
         state["_gradient"] = None
         state["output"] = None if self.output is None else self.output.detach()
         return state
+
+
+def _moved(results: Any, device: torch.device | str) -> Any:
+    """Answers of reducers on a device."""
+    if isinstance(results, Tensor):
+        return results.to(device)
+    if isinstance(results, tuple):
+        parts = [_moved(part, device) for part in results]
+        return type(results)(*parts) if hasattr(results, "_fields") else tuple(parts)
+    return results

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.bias import Bias
 from regard.errors import MissingExtraError, RegardError
+from regard.kernel.reducers.rows import Supported, Top
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
 from regard.recipe import Additive, Dot, Flex, Given, Projected, Recipe
 from regard.record.held import Ready
@@ -31,6 +32,8 @@ _CLASSES: dict[str, type[Any]] = {
     for recipes in ((Dot, Additive, Given, Projected),)
     for cls in (*recipes, Padding, Band, Pairs, Segments, Both, Either, Opposite)
 }
+
+_ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Top, Supported)}
 
 
 def save(trace: Trace, path: Path) -> Path:
@@ -55,15 +58,24 @@ def load(path: str | Path) -> Trace:
     """
     path = Path(path)
     if path.is_dir():
-        return Trace(
-            [record for file in sorted(path.glob("*.safetensors")) for record in load(file)]
-        )
+        return _load_folder(path)
     header, tensors = _read(path)
-    return Trace(
-        [_read_record(entry, tensors) for entry in header["records"]],
-        notes=[Note(**note) for note in header["notes"]],
-        gates=[Gate(**{**gate, "shape": tuple(gate["shape"])}) for gate in header["gates"]],
-    )
+    return Trace([_read_record(entry, tensors) for entry in header["records"]], **_said(header))
+
+
+def _load_folder(folder: Path) -> Trace:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise RegardError(f"{folder} holds no records")
+    said = folder / "said.json"
+    rest = _said(json.loads(said.read_text())) if said.exists() else {}
+    return Trace([record for file in files for record in load(file)], **rest)
+
+
+def _said(header: dict[str, Any]) -> dict[str, Any]:
+    """Notes and gates."""
+    gates = [Gate(**{**gate, "shape": tuple(gate["shape"])}) for gate in header["gates"]]
+    return {"notes": [Note(**note) for note in header["notes"]], "gates": gates}
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -168,12 +180,20 @@ def _encode_result(result: Any, name: Callable[[str, Tensor], str], field: str) 
     if isinstance(result, Tensor):
         return {"tensor": name(field, result)}
     if isinstance(result, tuple | list):
-        return [_encode_result(part, name, f"{field}.{i}") for i, part in enumerate(result)]
+        parts = [_encode_result(part, name, f"{field}.{i}") for i, part in enumerate(result)]
+        return {"named": type(result).__name__, "parts": parts} if _named(result) else parts
     return result
+
+
+def _named(result: Any) -> bool:
+    return type(result) in _ANSWERS.values()
 
 
 def _decode_result(result: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(result, dict):
+        if "named" in result:
+            parts = [_decode_result(part, tensors) for part in result["parts"]]
+            return _ANSWERS[result["named"]](*parts)
         return tensors[result["tensor"]]
     if isinstance(result, list):
         return tuple(_decode_result(part, tensors) for part in result)

@@ -66,9 +66,9 @@ class Trace:
         calls = [record for record in self if record.site.base == where]
         if len(calls) > 1:
             return self._of(calls)
-        if not found:
+        if not found and not calls:
             raise KeyError(self._unknown(where))
-        return found[0]
+        return (found or calls)[0]
 
     def _unknown(self, name: str) -> str:
         names = self.names()

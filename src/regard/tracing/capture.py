@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.record import Trace
-from regard.tracing.collect import Collector, Keep
-from regard.tracing.fused_path import FusedHooks
+from regard.tracing import fused_path
+from regard.tracing.collect import Collector
+from regard.tracing.keeping import Keep
 from regard.tracing.mode import CaptureMode
 from regard.tracing.operators import Reader
 from regard.tracing.surroundings import eager_surroundings
@@ -76,13 +77,15 @@ class capture:  # a context manager and a decorator is written like a function
             raise RegardError(f"capture: {type(model).__name__}, expected a model or a callable")
         if path not in ("auto", "full", "fused"):
             raise RegardError(f"capture: path={path!r}, expected 'auto', 'full' or 'fused'")
+        if grad and path == "fused":
+            raise RegardError("capture: grad=True needs path='full' or 'auto'")
         if max_bytes is not None and max_bytes < 0:
             raise RegardError(f"capture: max_bytes={max_bytes}, expected a number of bytes or None")
         self.model = model
         self.path = path
         self._options: dict[str, Any] = {
             "where": predicate(where),
-            "keep": _checked_keep(keep, grad, attached),
+            "keep": _checked_keep(keep, attached),
             "max_bytes": max_bytes,
             "values": values,
             "outputs": outputs,
@@ -135,7 +138,11 @@ def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
     return found
 
 
-def _checked_keep(keep: Any, grad: bool, attached: bool) -> Keep:
+def _checked_keep(keep: Any, attached: bool) -> Keep:
+    if attached and keep != "recipe":
+        raise RegardError(
+            "capture: attached=True leaves weights in the graph; that needs keep='recipe'"
+        )
     if isinstance(keep, Path):
         keep.mkdir(parents=True, exist_ok=True)
         if any(keep.glob("*.safetensors")):
@@ -165,12 +172,14 @@ class _Run:
         self.trace, self.path = trace, path
         self.module = model if isinstance(model, nn.Module) else _module_of(model)
         self.collector = Collector(self.module, trace, **options)
-        self.root = id(self.collector.names.modules.get("", self.module))
+        root = self.collector.names.modules.get("")
+        self.root = 0 if root is None else id(root)
         self.home = threading.get_ident()
         self.mode = CaptureMode(self.collector)
         self.full = False  # whether the mode is on
-        self.fused: FusedHooks | None = None
-        self.alarmed = False
+        self.fused = False  # whether the cheaper path is taken instead
+        self.spelt_before: set[str] = set()  # spellings that the first pass had without attention
+        self.alarm = ""  # a spelling of attention that the cheaper path cannot read
         self._leaving = False
         self._ear: Any = None
         self._stack = ExitStack()
@@ -195,6 +204,8 @@ class _Run:
         try:
             self._stack.close()
         finally:
+            if self.alarm:
+                self._say_alarm("its weights are not there")
             self.collector.close(failed)
 
     # -- the two paths
@@ -213,51 +224,68 @@ class _Run:
         if self.module is not None:  # no fast path is at stake: one hook, on the model alone
             root = self.collector.names.modules[""]
             self._listen(root.register_forward_pre_hook(self._before))
-        self.fused = FusedHooks(self._read_fused, self._alarm)
+        self.collector.following = False
+        self.fused = True
+        fused_path.listen(self)
 
     def _stop_watching(self) -> None:
-        if self.fused is not None:
-            self.fused.remove()
-            self.fused = None
+        if self.fused:
+            self.fused = False
+            self.collector.following = True
+            fused_path.ignore(self)
         if self.full:
             self.full = False
             self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def _read_fused(self, name: str, reader: Reader, given: dict[str, Any], out: Any) -> None:
-        collector = self.collector
-        if torch._C._current_graph_task_id() != -1:
-            return
-        if collector.waiting:
-            collector.settle_hooks()
-        collector.read_fused(name, reader, given, out)
+    def read_fused(self, name: str, reader: Reader, given: dict[str, Any], out: Any) -> None:
+        """A fused operator ran, on the cheaper path."""
+        if self._mine():
+            self.collector.read_fused(name, reader, given, out)
 
-    def _alarm(self) -> None:
-        if not self.alarmed and self.collector.names.place() is not None:
-            self.alarmed = True
+    def spelt(self, name: str) -> None:
+        """An operator by which attention is spelt ran, on the cheaper path."""
+        if not self.alarm and name not in self.spelt_before and self._mine():
+            place = self.collector.names.place()
+            if place is not None:
+                self.alarm = f"{name} in {place.path or place.module_class}"
+
+    def _mine(self) -> bool:
+        """Whether an operator may be the model's: not regard's own, a stranger's or backward's."""
+        if self.collector.busy or torch._C._current_graph_task_id() != -1:
+            return False
+        return self.module is not None or threading.get_ident() == self.home
+
+    def _say_alarm(self, later: str) -> None:
+        self.collector.note(
+            "changed",
+            "",
+            f"the fused path cannot read what ran ({self.alarm}); {later}; "
+            "capture(path='full') reads everything",
+        )
+        self.alarm = ""
 
     def _change_path(self) -> None:
         """At the start of a pass: take the cheaper path when the last one allows it, or go back."""
         mine = self.collector
-        if self.alarmed:
+        if self.alarm and self.path == "auto":
             self._stop_watching()
             self._listen(hooks.register_module_forward_pre_hook(self._before))
             self._watch_fully()
-            self.path, self.alarmed = "full", False
-            mine.note(
-                "changed",
-                "",
-                "a softmax ran that the fused path does not read; later passes are read fully "
-                "(capture(path='full') reads all of them)",
-            )
+            self.path = "full"
+            self._say_alarm("later passes are read fully")
         elif (
             self.path == "auto"
             and self.full
             and mine.fused
-            and not mine.softmaxes
-            and not mine.flow.candidates
-            and not mine.in_place
+            and not mine.others
+            and mine.spelt <= {"exp"}
+            and not mine.grad
+            and not mine.cached
+            and not mine.keeper.changed
+            and self.module is not None
             and _get_current_dispatch_mode() is self.mode
         ):
+            self.spelt_before = mine.spelt
             self._stop_watching()
             self._watch_fused()
 
@@ -268,10 +296,14 @@ class _Run:
         here = threading.get_ident()
         if here != self.home:
             self._enter_thread(number, here)
-        elif number == self.root:
-            self.collector.step += 1
-            if self.collector.step:
-                self._change_path()
+        else:
+            if self.module is None and number not in self.collector.names.paths:
+                self.collector.adopt(module)
+                self.root = self.root or number
+            if number == self.root:
+                self.collector.step += 1
+                if self.collector.step:
+                    self._change_path()
         path = self.collector.attentive.get(number)
         if path is not None:
             self.collector.ran.add(path)

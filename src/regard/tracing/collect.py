@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import RegardError
-from regard.kernel.reduce import Reducer
-from regard.kernel.tiles import reduce
-from regard.recipe import Dot, Given, Projected, Recipe
-from regard.record import Gate, Note, Record, Site, Trace
+from regard.recipe import Dot, Projected, Recipe, tensors
+from regard.record import Gate, Note, Site, Trace
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Layout, Made, Ready, storage_bytes
+from regard.record.held import Held, Layout, Made, Ready
 from regard.record.site import Attends
 from regard.tracing.flow import Flow
+from regard.tracing.fused_path import OPERATORS, SPELLINGS
 from regard.tracing.growth import Growth
+from regard.tracing.keeping import Keep, Keeper
 from regard.tracing.names import Names, Place
 from regard.tracing.operators import Reader, Reading
-from regard.tracing.roles import Contraction
+from regard.tracing.roles import Clues, Contraction
 from regard.tracing.tags import Candidate
 from regard.tracing.where import Predicate
 
 _ATTENTIVE = re.compile("attn|attention", re.IGNORECASE)
-
-Keep = str | Path | Sequence[Reducer]
 
 
 class Collector:
@@ -52,27 +46,32 @@ class Collector:
         attached: bool,
         tokens: Sequence[str] | None,
     ) -> None:
-        self.model, self.trace = model, trace
-        self.where, self.keep, self.max_bytes = where, keep, max_bytes
-        self.values, self.outputs, self.grad, self.attached = values, outputs, grad, attached
-        self.tokens = tokens
+        self.trace, self.where = trace, where
+        self.values, self.grad, self.attached = values, grad, attached
+        self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
         self.names = Names(model)
         self.flow = Flow(self.names, self._made, self._rejected, self._wanted, grad or attached)
         self.flow.constants([] if model is None else [*model.parameters(), *model.buffers()])
         self.growth = Growth()
         self.step = -1
-        self.fused = self.softmaxes = 0  # sites by their way, to choose the cheaper path
+        self.fused = self.others = 0  # sites of the fused operators, and anything else seen
+        self.following = True  # whether data is followed; not on the cheaper path
+        self.busy = False  # computing something itself
+        self.cached = False  # whether keys lie in a cache that is written in place
+        self.spelt: set[str] = set()  # operators seen by which attention can be spelt
         self.attends: dict[str, Attends] = {}
         self.filtered: set[str] = set()
         self.ran: set[str] = set()  # modules that are attention by name, and ran
         self.attentive = _attentive(self.names)
-        self.in_place = False  # whether what is held was changed in place, as a static cache is
         self.waiting: list[tuple[Tensor, OutputGradient]] = []
         self._calls: dict[str, int] = {}
-        self._held: WeakSet[Held] = WeakSet()
-        self._storages: dict[int, int] = {}
-        self._written = 0
         self._lock = threading.RLock()
+
+    def adopt(self, module: nn.Module) -> None:
+        """A model that was not named beforehand runs: learn its modules and parameters."""
+        self.names.adopt(module)
+        self.flow.constants([*module.parameters(), *module.buffers()])
+        self.attentive = _attentive(self.names)
 
     # -- what the mode tells
 
@@ -81,23 +80,11 @@ class Collector:
         for index in plan.changes:
             target = args[index] if index < len(args) else kwargs.get(plan.names[index])
             if isinstance(target, Tensor):
-                self._about_to_change(target)
+                self.keeper.about_to_change(target)
                 if plan.rule is None:
                     self.flow.forget(target)
                 elif plan.name == "mul_":
                     self._protect_from_dropout(args)
-
-    def _about_to_change(self, target: Tensor) -> None:
-        try:
-            storage = target.untyped_storage()._cdata
-        except (NotImplementedError, RuntimeError):
-            return
-        if storage in self._storages:
-            self.in_place = True
-            for held in list(self._held):
-                if storage in storage_bytes(held.tensors()):
-                    held.protect(storage)
-            del self._storages[storage]
 
     def _protect_from_dropout(self, args: Any) -> None:
         """Dropout in place: the weights before it must be copied."""
@@ -110,10 +97,13 @@ class Collector:
     def after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
         """An operator has run. Whatever fails here must never break the model."""
         try:
+            if plan.name in SPELLINGS and self.names.place() is not None:
+                self.spelt.add(plan.name)
             if plan.reader is not None:
                 given = dict(zip(plan.names, args)) | kwargs
-                self.read(plan.name, plan.reader(given, out, self._allowed_by))
+                self._read(plan.name, plan.reader(given, out, self._allowed_by), self.names.place())
             elif plan.reads is not None:
+                self.others += 1
                 recipe = plan.reads(args, kwargs, out)
                 if recipe is not None:
                     self._registered(plan.name, recipe, out)
@@ -121,11 +111,13 @@ class Collector:
                 self._unread(plan.name)
             if plan.rule is not None:
                 plan.rule(self.flow, args, kwargs, out)
-        except RegardError:
-            raise
         except Exception as error:
-            place = self.names.place()
-            self.note("error", place.path if place else "", f"{plan.name}: {error!r}")
+            self._failed(plan.name, error)
+
+    def _failed(self, operator: str, error: Exception) -> None:
+        place = self.names.place()
+        where = "" if place is None else place.path or place.module_class
+        self.note("error", where, f"{operator}: {type(error).__name__}: {error}")
 
     def _allowed_by(self, added: Tensor) -> Tensor | None:
         tag = self.flow.tag(added)
@@ -134,27 +126,31 @@ class Collector:
 
     # -- sites
 
-    def read(self, operator: str, reading: Reading) -> None:
+    def _read(self, operator: str, reading: Reading, place: Place | None) -> None:
         """A fused operator attended."""
-        place = self.names.place()
-        if place is not None:
-            self._fused(operator, reading, place)
-
-    def _fused(self, operator: str, reading: Reading, place: Place) -> None:
-        self.fused += 1
+        if place is None:
+            return
+        if operator in OPERATORS:
+            self.fused += 1
+        else:
+            self.others += 1
         if not self._wanted(place):
             return
         recipe = reading.recipe
         site = self._site(place, operator, self._between(place, reading))
+        tag = self.flow.tag(reading.key)
+        self.cached = self.cached or (tag is not None and tag.written)
         if self.values and reading.value is not None:
             recipe = replace(recipe, value=reading.value)  # type: ignore[type-var]
         elif self.values and isinstance(recipe, Projected):
             recipe = recipe.with_value()
-        if not self.attached and torch.is_grad_enabled():
+        if not self.attached and any(tensor.requires_grad for tensor in tensors(recipe)):
             recipe = recipe.detach()
         held: Held | None = None
         if isinstance(recipe, Dot) and not self.attached and recipe.value is None:
             held = self.growth.held(site.base, recipe)
+            if held is None and not self.following and recipe.shape.keys > recipe.shape.queries:
+                recipe = replace(recipe, key=recipe.key.clone())  # a cache may write there
         gradient = None
         if self.grad and reading.output is not None and reading.value is not None:
             gradient = OutputGradient(reading.value.detach(), lambda arrived: arrived)
@@ -163,19 +159,23 @@ class Collector:
 
     def read_fused(self, name: str, reader: Reader, given: dict[str, Any], out: Any) -> None:
         """The same from the cheaper path, which cannot tell self from cross: the first pass did."""
+        self.busy = True
         try:
             place = self.names.place()
             if place is not None:
-                self._fused(name, reader(given, out, lambda added: None), place)
-        except RegardError:
-            raise
+                self._read(name, reader(given, out, lambda added: None), place)
         except Exception as error:
-            self.note("error", "", f"{name}: {error!r}")
+            self._failed(name, error)
+        finally:
+            self.busy = False
 
     def _registered(self, operator: str, recipe: Recipe, out: Any) -> None:
         place = self.names.place()
         if place is not None and self._wanted(place):
-            site = self._site(place, operator, "unknown")
+            attends: Attends = "unknown"
+            if isinstance(recipe, Dot):
+                attends = self._between(place, Reading(recipe, recipe.query, recipe.key))
+            site = self._site(place, operator, attends)
             output = out if isinstance(out, Tensor) else None
             self._add(site, Ready(recipe if self.attached else recipe.detach()), output, None)
 
@@ -186,33 +186,30 @@ class Collector:
         known = self.attends.get(place.path or place.module_class)
         if known is not None:
             return known
-        sides = (self.flow.sources(reading.query), self.flow.sources(reading.key))
-        queries, keys = reading.recipe.shape[2:]
-        return self._told(sides, queries, keys)
-
-    def _told(self, sides: Any, queries: int, keys: int) -> Attends:
-        if sides is None:
+        if not self.following:
             return "unknown"
-        return "self" if sides[0] & sides[1] else "cross"
+        return _told((self.flow.sources(reading.query), self.flow.sources(reading.key)))
 
     def _made(self, candidate: Candidate, contraction: Contraction) -> None:
         """A softmax that the model spelt itself met its values."""
-        self.softmaxes += 1
+        self.others += 1
         tensor = contraction.tensor()
         if tensor is None:
             return
         place = candidate.place
         tag = self.flow.tag(contraction.values)
-        copied = None if tag is None else tag.copied
-        features = tag.features[0][0] if tag is not None and tag.features else 0
-        layout = contraction.layout(*self.names.heads(place), copied, features)
-        shape = layout.shape
+        clues = Clues(
+            *self.names.heads(place),
+            None if tag is None else tag.copied,
+            tag.features[0][0] if tag is not None and tag.features else 0,
+        )
+        roles = contraction.roles(clues)
+        layout = contraction.layout(roles)
         kind: Any = candidate.kind
-        if kind == "distribution" and shape.keys < candidate.shape[candidate.key]:
+        if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
-        attends = self._told(candidate.sides, shape.queries, shape.keys)
-        site = self._site(place, "softmax", attends)
-        value = _values(contraction, layout) if self.values else None
+        site = self._site(place, "softmax", _told(candidate.sides))
+        value = contraction.value(roles) if self.values else None
         kept = tensor if self.attached else tensor.detach()
         gradient = None
         if self.grad and tensor.requires_grad:
@@ -221,7 +218,7 @@ class Collector:
         self._add(site, Made(kept, layout, kind, value), contraction.made, gradient)
 
     def _rejected(self, candidate: Candidate) -> None:
-        self.softmaxes += 1
+        self.others += 1
         place: Place = candidate.place
         self.trace.gates.append(
             Gate(
@@ -234,6 +231,7 @@ class Collector:
         )
 
     def _unread(self, operator: str) -> None:
+        self.others += 1
         place = self.names.place()
         if place is not None:
             self.note(
@@ -243,11 +241,12 @@ class Collector:
                 "regard.register_recipe tells how",
             )
 
-    def _wanted(self, place: Place) -> bool:
+    def _wanted(self, place: Place, attention: bool = True) -> bool:
         site = Site(place.path, place.module_class, place.source, "")
         if self.where(site):
             return True
-        self.filtered.add(site.base)
+        if attention:
+            self.filtered.add(site.base)
         return False
 
     def _site(self, place: Place, operator: str, attends: Attends) -> Site:
@@ -262,64 +261,10 @@ class Collector:
             place.path, place.module_class, place.source, operator, call, max(self.step, 0), attends
         )
 
-    # -- memory
-
     def _add(
         self, site: Site, held: Held, output: Tensor | None, gradient: OutputGradient | None
     ) -> None:
-        with torch.no_grad() if not self.attached else torch.enable_grad():
-            record = self._kept(site, held, gradient)
-        if self.outputs and output is not None:
-            record.output = output if self.attached else output.detach()
-        self.trace._records.append(record)
-
-    def _kept(self, site: Site, held: Held, gradient: OutputGradient | None) -> Record:
-        known: dict[str, Any] = {"shape": held.shape, "kind": held.kind, "dtype": held.dtype}
-        known["gradient"] = gradient
-        if self.tokens is not None:
-            for side, size in (("query", held.shape.queries), ("key", held.shape.keys)):
-                if len(self.tokens) == size:
-                    known[f"{side}_tokens"] = self.tokens
-        if isinstance(self.keep, Path):
-            self._written += 1
-            file = self.keep / f"{self._written:06d}.safetensors"
-            Trace([Record(site, held, **known)]).save(file)
-            return Record(site, file, held_as="disk", **known)
-        if not isinstance(self.keep, str):
-            reductions = _unshared(reduce(held.recipe(), list(self.keep)), held)
-            return Record(site, None, held_as="reductions", reductions=reductions, **known)
-        if self.keep == "weights":
-            size = math.prod(held.shape) * held.dtype.itemsize
-            if not self._fits(site, {-len(self.trace) - 1: size}):
-                return Record(site, None, held_as="dropped", **known)
-            del self._storages[-len(self.trace) - 1]
-            made = Ready(Given(held.recipe().weights(), None, held.kind))
-            self._storages.update(storage_bytes(made.tensors()))
-            self._hold(made)
-            return Record(site, made, held_as="weights", **known)
-        if not self._fits(site, storage_bytes(held.own())):
-            return Record(site, None, held_as="dropped", **known)
-        self._hold(held)
-        return Record(site, held, **known)
-
-    def _fits(self, site: Site, storages: dict[int, int]) -> bool:
-        """Whether more storages fit in the budget; what does not is named."""
-        if self.max_bytes is not None:
-            used = sum(self._storages.values())
-            more = sum(size for place, size in storages.items() if place not in self._storages)
-            if used + more > self.max_bytes:
-                self.note(
-                    "dropped",
-                    site.name,
-                    f"{more:,} bytes more would pass max_bytes={self.max_bytes:,} "
-                    f"({used:,} held); its weights are not there",
-                )
-                return False
-        self._storages.update(storages)
-        return True
-
-    def _hold(self, held: Held) -> None:
-        self._held.add(held)
+        self.trace._records.append(self.keeper.record(site, held, output, gradient))
 
     def settle_hooks(self) -> None:
         """Outputs of fused operators have their place in the graph only once they were returned."""
@@ -340,9 +285,9 @@ class Collector:
         self.settle_hooks()
         self.flow.clear()
         self.growth.clear()
-        self._held.clear()
         if not failed:
             self._say_what_is_missing()
+        self.keeper.close(self.trace)
 
     def _say_what_is_missing(self) -> None:
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
@@ -398,29 +343,8 @@ def _arranged(tensor: Tensor, layout: Layout) -> Callable[[Tensor], Tensor]:
     return arrange
 
 
-def _unshared(results: Any, held: Held) -> Any:
-    """Answers that do not lie in the model's own memory, which it may use again."""
-    if isinstance(results, Tensor):
-        shared = results.untyped_storage()._cdata in storage_bytes(held.tensors())
-        return results.clone() if shared else results
-    if isinstance(results, tuple):
-        parts = [_unshared(part, held) for part in results]
-        return type(results)(*parts) if hasattr(results, "_fields") else tuple(parts)
-    return results
-
-
-def _values(contraction: Contraction, layout: Layout) -> Tensor | None:
-    """The values in the form (batch, group, key, width), where the product shows them so."""
-    values, (batch, heads, _, keys) = contraction.values.detach(), layout.shape
-    if contraction.spread is not None:
-        return None
-    if contraction.swapped:
-        values = values.mT
-    if values.dim() == 2:
-        return values[None, None].expand(batch, 1, -1, -1)
-    if values.shape[0] == batch * heads and values.shape[1] == keys:
-        found: Tensor = values.unflatten(0, (batch, heads))
-        return found
-    if values.shape[0] == batch and values.shape[1] == keys:
-        return values[:, None]
-    return None
+def _told(sides: Any) -> Attends:
+    """Self where the two sides of the scores have an input in common."""
+    if sides is None:
+        return "unknown"
+    return "self" if sides[0] & sides[1] else "cross"

@@ -34,6 +34,7 @@ from regard.tracing.tags import (
     joined,
     new_axes,
     split_over,
+    trimmed,
 )
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
@@ -53,7 +54,7 @@ class Flow:
         names: Names,
         found: Found,
         rejected: Callable[[Candidate], None],
-        wanted: Callable[[Place], bool],
+        wanted: Callable[[Place, bool], bool],
         graph: bool = False,
     ) -> None:
         self.key = f"regard_{next(_captures)}"
@@ -117,15 +118,15 @@ class Flow:
         if tag is None:
             tag = Tag()
             self.put(tensor, tag)
-        return tag.sources or frozenset((tag.number,))
+        return tag.sources or frozenset((tag.same_as or tag.number,))
 
     def token(self, tensor: Tensor) -> int:
-        """A number that stands for this very tensor."""
+        """A number that stands for this very tensor, or for the one it is a copy of."""
         tag = self.tag(tensor)
         if tag is None:
             tag = Tag()
             self.put(tensor, tag)
-        return tag.number
+        return tag.same_as or tag.number
 
     def constant(self, tensor: Tensor) -> bool:
         tag = self.tag(tensor)
@@ -152,12 +153,11 @@ class Flow:
         if made.dim() == 0:
             return None
         place = self.names.place()
-        if place is None or not self.wanted(place):
+        if place is None:
             return None
         self.candidates += 1
         dim %= made.dim()
         candidate = Candidate(place, dim, tuple(made.shape))
-        self.open.append(candidate)
         tag = self.tag(scores)
         if tag is not None:
             candidate.sides = tag.sides
@@ -165,12 +165,15 @@ class Flow:
                 candidate.kind = "constant"
             elif _within((scores.shape[dim], scores.stride(dim)), tag.features):
                 candidate.reason = FROM_PARAMETER
+        if not self.wanted(place, candidate.reason is None):
+            return None
+        self.open.append(candidate)
         return Mark(candidate, _axes(made))
 
     def exponential(self, logs: Tensor, made: Tensor) -> None:
         """exp of log-weights is weights; of anything else, what may yet be divided by its sum."""
         before = self.tag(logs)
-        tag = self._blend((logs,), made) or Tag()
+        tag = self._blend((logs,), made)
         if before is not None and before.log is not None:
             axes = carried(before.log.axes, logs, made)
             if axes is not None:
@@ -214,16 +217,13 @@ class Flow:
     def pointwise(self, inputs: Sequence[Tensor], made: Tensor, *, shifted: bool = False) -> None:
         """An operator that works place by place, broadcasting its inputs."""
         tag = self._blend(inputs, made)
-        if tag is not None:
-            if shifted and tag.total is not None:  # weights divided by it sum to less than 1
-                tag.total = (*tag.total[:2], False)
-            self.put(made, tag)
+        if shifted and tag.total is not None:  # weights divided by it sum to less than 1
+            tag.total = (*tag.total[:2], False)
+        self.put(made, tag)
 
     def add(self, one: Tensor, other: Tensor, made: Tensor) -> None:
         """A broadcast sum of two linear maps is the inside of additive attention."""
         tag = self._blend((one, other), made)
-        if tag is None:
-            return
         if one.shape != made.shape or other.shape != made.shape:
             mine, theirs = self.tag(one), self.tag(other)
             if mine is not None and theirs is not None and mine.sources and theirs.sources:
@@ -349,11 +349,10 @@ class Flow:
     def copied(self, source: Tensor, made: Tensor) -> None:
         """A copy in another layout; remembers how a permuted tensor lay before."""
         tag = self._blend((source,), made)
+        tag.same_as = self.token(source)  # a linear map of the copy is one of the source
         if source.dim() >= 4 and not source.is_contiguous():
-            tag = tag or Tag()
             tag.copied = (tuple(source.shape), source.stride())
-        if tag is not None:
-            self.put(made, tag)
+        self.put(made, tag)
 
     def selected(self, source: Tensor, dim: int, made: Tensor) -> None:
         """Some entries along an axis, as the best k: of a parameter's axis, still one."""
@@ -399,6 +398,7 @@ class Flow:
             frozenset((self.token(source),)) if theirs is None else theirs.sources,
         )
         tag.constant = mine is not None and theirs is not None and mine.constant and theirs.constant
+        tag.written = True
         self.put(target, tag)
 
     def opposite(self, mask: Tensor, made: Tensor) -> None:
@@ -449,7 +449,7 @@ class Flow:
         if tag.sources or tag.constant or tag.sides is not None or tag.copied is not None:
             self.put(made, tag)
 
-    def _blend(self, inputs: Sequence[Tensor], made: Tensor) -> Tag | None:
+    def _blend(self, inputs: Sequence[Tensor], made: Tensor) -> Tag:
         """What is known about a result from what is known about its inputs."""
         known = [(tensor, self.tag(tensor)) for tensor in inputs]
         blended = Tag()
@@ -510,7 +510,6 @@ class Flow:
                 if along(known.mark, weights, contracted):
                     contraction = Contraction(
                         weights,
-                        contracted,
                         rows,
                         values,
                         made,
@@ -596,21 +595,6 @@ def _cut_apart(inputs: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[int, ..
         return None
     step = int(inputs[1].storage_offset()) - int(inputs[0].storage_offset())
     return (len(inputs), *inputs[0].shape), (step, *inputs[0].stride())
-
-
-def trimmed(axes: tuple[Axis, ...], tensor: Tensor) -> tuple[Axis, ...]:
-    """Axes cut to what a sliced view shows of them."""
-    cut = []
-    for size, stride in axes:
-        dim = covering((size, stride), tensor)
-        if (
-            dim is not None
-            and tensor.stride(dim) == stride
-            and not split_over((size, stride), tensor)
-        ):
-            size = min(size, tensor.shape[dim])
-        cut.append((size, stride))
-    return tuple(cut)
 
 
 def _axes(tensor: Tensor) -> tuple[Axis, ...]:

@@ -3,15 +3,18 @@
 A dispatch mode costs some microseconds for every operator, which token-by-token decoding of a
 small model feels. Kernels registered at `BackendSelect`, just above the backends and below
 autograd, cost nothing where they are not called. They cannot follow data, so they serve only a
-model whose first pass showed fused attention and no other softmax; a softmax that comes up later
-is noticed, and the full path takes over from the next pass.
+model whose first pass showed fused attention and no other; an operator of another spelling that
+comes up later is noticed, and the full path takes over from the next pass.
+
+Only one kernel can stand in front of an operator, so all captures of a process share them.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._C import DispatchKey
@@ -25,49 +28,72 @@ OPERATORS = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-_SOFTMAX = ("_softmax", "_safe_softmax")
+#: Operators by which a model spells attention itself.
+SPELLINGS = ("_softmax", "_safe_softmax", "_log_softmax", "_masked_softmax", "logsumexp", "exp")
 
 
-class FusedHooks:
-    """Kernels in front of the fused operators, for as long as a capture lasts."""
+class Listener(Protocol):
+    """A capture on the cheaper path."""
 
-    def __init__(
-        self, read: Callable[[str, Reader, dict[str, Any], Any], None], alarm: Callable[[], None]
-    ) -> None:
-        self._library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a kernel is registered is the point
-            for name in OPERATORS:
-                self._library.impl(name, _reading(name, read), "BackendSelect", with_keyset=True)
-            for name in _SOFTMAX:
-                self._library.impl(name, _alarming(name, alarm), "BackendSelect", with_keyset=True)
+    def read_fused(self, name: str, reader: Reader, given: dict[str, Any], out: Any) -> None: ...
 
-    def remove(self) -> None:
-        self._library._destroy()
+    def spelt(self, name: str) -> None: ...
+
+
+_listeners: list[Listener] = []
+_library: Any = None
+_lock = threading.Lock()
+
+
+def listen(listener: Listener) -> None:
+    """Tell a capture of every fused operator that runs; the first one puts the kernels in place."""
+    global _library
+    with _lock:
+        _listeners.append(listener)
+        if _library is None:
+            _library = torch.library.Library("aten", "IMPL")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that a kernel is registered is the point
+                for names, make in ((OPERATORS, _reading), (SPELLINGS, _noticing)):
+                    for name in names:
+                        _library.impl(name, make(name), "BackendSelect", with_keyset=True)
+
+
+def ignore(listener: Listener) -> None:
+    """No longer; the last one takes the kernels away."""
+    global _library
+    with _lock:
+        _listeners.remove(listener)
+        if not _listeners and _library is not None:
+            _library._destroy()
+            _library = None
 
 
 def _below(keys: Any) -> Any:
     return keys.remove(DispatchKey.BackendSelect)
 
 
-def _reading(name: str, read: Callable[..., None]) -> Callable[..., Any]:
+def _reading(name: str) -> Callable[..., Any]:
     operator = getattr(torch.ops.aten, name).default
     names = tuple(argument.name for argument in operator._schema.arguments)
     reader = reader_of(name)
+    assert reader is not None
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         out = operator.redispatch(_below(keys), *args, **kwargs)
-        read(name, reader, dict(zip(names, args)) | kwargs, out)
+        for listener in tuple(_listeners):
+            listener.read_fused(name, reader, dict(zip(names, args)) | kwargs, out)
         return out
 
     return kernel
 
 
-def _alarming(name: str, alarm: Callable[[], None]) -> Callable[..., Any]:
+def _noticing(name: str) -> Callable[..., Any]:
     operator = getattr(torch.ops.aten, name).default
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        alarm()
+        for listener in tuple(_listeners):
+            listener.spelt(name)
         return operator.redispatch(_below(keys), *args, **kwargs)
 
     return kernel

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.recipe import Dot, Recipe, tensors
-from regard.record.held import Held
+from regard.record.held import Held, check_versions, versions
 from regard.types import Kind, Shape
 
 
@@ -25,9 +25,11 @@ class Chain:
     def __init__(self, keys: Tensor) -> None:
         self.chunks = [keys]
         self.orders: list[Tensor | None] = [None]
+        self.versions = versions(iter(self.chunks))  # later chunks are our own
 
     def keys(self, calls: int) -> Tensor:
         """All keys of the first `calls` calls, (batch, group, key, width)."""
+        check_versions(iter(self.chunks), self.versions)
         parts, order = [self.chunks[calls - 1]], self.orders[calls - 1]
         for index in range(calls - 2, -1, -1):
             chunk = self.chunks[index]
@@ -42,15 +44,18 @@ class Grown(Held):
     """A dot-product recipe whose keys are the first calls of a chain."""
 
     def __init__(self, dot: Dot, chain: Chain, keys: int) -> None:
-        self._dot = replace(dot, key=dot.key[:, :, :0])
+        self._dot = replace(dot, key=dot.key.new_empty(0, 0, 0, dot.key.shape[3]))
         self._chain, self._calls, self._keys = chain, len(chain.chunks), keys
+        self._versions = versions(tensors(self._dot))
 
     def recipe(self) -> Recipe:
+        check_versions(tensors(self._dot), self._versions)
         return replace(self._dot, key=self._chain.keys(self._calls))
 
     @property
     def shape(self) -> Shape:
-        return self._dot.shape._replace(keys=self._keys)
+        batch, heads, queries, _ = self._dot.query.shape
+        return Shape(batch, heads, queries, self._keys)
 
     @property
     def kind(self) -> Kind:
@@ -75,6 +80,8 @@ class Grown(Held):
             part.clone() if part.untyped_storage()._cdata == storage else part
             for part in self._chain.chunks
         ]
+        self._chain.versions = versions(iter(self._chain.chunks[:1]))
+        self._versions = versions(tensors(self._dot))
 
 
 class Growth:

@@ -55,17 +55,23 @@ class Names:
         self.paths: dict[int, str] = {}
         self.modules: dict[str, nn.Module] = {}
         if model is not None:
-            strip = "module." if isinstance(model, _LEADING_MODULE) else ""
-            for path, module in model.named_modules():
-                plain = _plain(path).removeprefix(strip)
-                plain = "" if strip and plain == "module" else plain
-                self.paths.setdefault(id(module), plain)
-                self.modules.setdefault(plain, module)
-            if strip:  # the model itself is what is inside
-                self.modules[""] = model.module  # type: ignore[assignment]
-            compiled = getattr(model, "_orig_mod", None)
-            if compiled is not None:
-                self.modules[""] = compiled
+            self.adopt(model)
+
+    def adopt(self, model: nn.Module) -> None:
+        """Learn the paths of a model's modules; a second model's begin with its class."""
+        before = f"{type(model).__name__}." if self.modules else ""
+        strip = "module." if isinstance(model, _LEADING_MODULE) else ""
+        for path, module in model.named_modules():
+            plain = _plain(path).removeprefix(strip)
+            plain = "" if strip and plain == "module" else plain
+            plain = f"{before}{plain}".removesuffix(".")
+            self.paths.setdefault(id(module), plain)
+            self.modules.setdefault(plain, module)
+        if strip:  # the model itself is what is inside
+            self.modules[""] = model.module  # type: ignore[assignment]
+        compiled = getattr(model, "_orig_mod", None)
+        if compiled is not None:
+            self.modules[""] = compiled
 
     def place(self) -> Place | None:
         """Where we are; None when no module of the model is running."""

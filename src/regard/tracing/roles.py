@@ -9,15 +9,40 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from torch import Tensor
 
 from regard.record.held import Layout
-from regard.tracing.tags import Axis, Mark, Spread, covering
+from regard.tracing.tags import Axis, Box, Mark, Spread, covering, trimmed
 
-if TYPE_CHECKING:
-    from regard.tracing.tags import Box
+Copied = tuple[tuple[int, ...], tuple[int, ...]] | None
+
+
+class Part(NamedTuple):
+    """An axis of the weights, or a part of one in which two were merged."""
+
+    axis: int  # which one of the mark
+    size: int
+    step: int = 1  # how many of the axis's own steps one step is
+
+
+class Clues(NamedTuple):
+    """What else is known about a product that attended."""
+
+    heads: set[int]  #: numbers of heads the module speaks of
+    widths: set[int]  #: sizes of its parameters
+    copied: Copied  #: sizes and strides of the values before they were copied
+    features: int  #: how many features the linear map behind the values makes
+
+
+class Roles(NamedTuple):
+    """The parts that make up each axis of (batch, head, query, key)."""
+
+    batch: list[Part]
+    head: list[Part]
+    query: list[Part]
+    key: list[Part]
 
 
 @dataclass(frozen=True)
@@ -25,7 +50,6 @@ class Contraction:
     """Weights that met values: the product, and which of its axes was summed."""
 
     weights: Tensor
-    contracted: int
     rows: int | None
     values: Tensor
     made: Tensor
@@ -37,16 +61,8 @@ class Contraction:
     @classmethod
     def of_sum(cls, spread: Spread, given: Tensor, made: Tensor) -> Contraction:
         """Weights times values, summed."""
-        assert spread.value is not None
         return cls(
-            given,
-            -1,
-            None,
-            spread.value,
-            made,
-            spread.mark,
-            constant=spread.constant,
-            spread=spread,
+            given, None, spread.value, made, spread.mark, constant=spread.constant, spread=spread
         )
 
     @property
@@ -57,42 +73,63 @@ class Contraction:
         """The tensor whose storage holds the weights before dropout."""
         return self.weights if self.box is None else self.box.tensor
 
-    def layout(
-        self,
-        heads: set[int],
-        widths: set[int],
-        copied: tuple[tuple[int, ...], tuple[int, ...]] | None,
-        features: int = 0,
-    ) -> Layout:
-        """How (batch, head, query, key) lie in that storage.
-
-        Args:
-            heads: numbers of heads the module speaks of.
-            widths: sizes of its parameters.
-            features: how many features the linear map behind the values makes, where known.
-            copied: sizes and strides of the values before they were copied, where they were.
-        """
-        key = self.mark.candidate.key
-        query, shared, singles = self._sort(key)
+    def layout(self, roles: Roles) -> Layout:
+        """How (batch, head, query, key) lie in that storage."""
         lying = self._lying()
-        heads_on_rows = [index for index in query if lying[index][0] in heads]
-        if heads_on_rows == query and query and singles and singles[-1] > query[-1]:
+        axes = tuple(
+            tuple((part.size, lying[part.axis][1] * part.step) for part in parts) for parts in roles
+        )
+        offset = int(self.weights.storage_offset()) if self.box is None else self.box.offset
+        return Layout(axes, offset)
+
+    def value(self, roles: Roles) -> Tensor | None:
+        """The values as (batch, group, key, width), where the product shows them so."""
+        if self.spread is not None:
+            return None
+        values = self.values.detach()
+        values = values.mT if self.swapped else values
+        batch = math.prod(part.size for part in roles.batch)
+        if values.dim() == 2:
+            return values[None, None].expand(batch, 1, -1, -1)
+        shared = [*roles.batch, *roles.head]
+        sizes = [part.size for part in shared]
+        outer = self.weights.stride(0)
+        if math.prod(sizes) != values.shape[0]:
+            return values[:, None] if values.shape[0] == batch else None
+        steps = [self.mark.axes[part.axis][1] * part.step // max(1, outer) for part in shared]
+        strides = [values.stride(0) * step for step in steps]
+        spread = values.as_strided(
+            [*sizes, *values.shape[1:]],
+            [*strides, *values.stride()[1:]],
+            int(values.storage_offset()),
+        )
+        heads = math.prod(part.size for part in roles.head)
+        return spread.reshape(batch, heads, *values.shape[1:])
+
+    def roles(self, clues: Clues) -> Roles:
+        """Which axis is which."""
+        key = self.mark.candidate.key
+        lying = self._lying()
+        size = [axis[0] for axis in lying]
+        query, shared, singles = self._sort(key)
+        heads = clues.heads
+        if query and singles and singles[-1] > query[-1] and all(size[i] in heads for i in query):
             shared, query = [*shared, *query], []  # one query of heads that share the keys
         if not query and singles and len(shared) >= 3:  # every query has keys of its own
-            sizes = [lying[index][0] for index in shared]
+            sizes = [size[index] for index in shared]
             grouped = any(math.prod(sizes[start:]) in heads for start in range(1, len(sizes)))
-            at = [index for index in shared[:-1] if lying[index][0] in heads]
+            at = [index for index in shared[:-1] if size[index] in heads]
             if at and not grouped:
                 query = [index for index in shared if index > at[-1]]
                 shared, singles = [index for index in shared if index not in query], []
         if not query and singles:  # one query: the last axis of size one stands for it
             query = [singles.pop()]
         shared = sorted([*shared, *singles])
-        query, shared = self._folded(query, shared, heads, lying)
-        batch, head = self._split(shared, heads, copied, lying, widths, features)
-        axes = (batch, head, [lying[index] for index in query], [lying[key]])
-        offset = int(self.weights.storage_offset()) if self.box is None else self.box.offset
-        return Layout(tuple(tuple(part) for part in axes), offset)
+        query, shared = _folded(query, shared, heads, size)
+        batch, head = self._split(shared, clues, size)
+        return Roles(
+            batch, head, [Part(index, size[index]) for index in query], [Part(key, size[key])]
+        )
 
     def _sort(self, key: int) -> tuple[list[int], list[int], list[int]]:
         """Axes of the weights by what the product does with them: queries, shared, size one."""
@@ -118,91 +155,77 @@ class Contraction:
         """Sizes and strides of the axes where the weights lie, cut to what was used."""
         if self.box is not None:
             return list(self.box.axes)
-        from regard.tracing.flow import trimmed
-
         return list(trimmed(self.mark.axes, self.weights))
 
-    def _folded(
-        self, query: list[int], shared: list[int], heads: set[int], lying: list[Axis]
-    ) -> tuple[list[int], list[int]]:
-        """Several axes among the rows: heads (that share one key head) or batch folded in."""
-        if len(query) < 2:
-            return query, shared
-        *first, last = query
-        if len(shared) >= 2 and not any(lying[index][0] in heads for index in first):
-            return query, shared  # queries on a grid
-        if len(shared) == 1 and heads and not any(lying[index][0] in heads for index in first):
-            return query, shared
-        return [last], sorted([*shared, *first])
-
     def _split(
-        self,
-        shared: list[int],
-        heads: set[int],
-        copied: tuple[tuple[int, ...], tuple[int, ...]] | None,
-        lying: list[Axis],
-        widths: set[int],
-        features: int,
-    ) -> tuple[list[Axis], list[Axis]]:
+        self, shared: list[int], clues: Clues, size: list[int]
+    ) -> tuple[list[Part], list[Part]]:
         """Batch axes and head axes."""
-        axes = [lying[index] for index in shared]
-        lay = self._heads_lay(shared, copied) if len(shared) == 2 else None
-        if lay is not None and (not heads or lying[lay][0] in heads):
-            (other,) = (index for index in shared if index != lay)
-            return [lying[other]], [lying[lay]]
-        if len(axes) <= 1:
-            return self._unmerged(axes, heads, copied, widths, features)
-        if len(axes) == 2:
-            one, two = axes
-            swap = one[0] in heads and two[0] not in heads
-            return ([two], [one]) if swap else ([one], [two])
-        for count in range(len(axes) - 1, 0, -1):  # as many as make up the heads
-            if math.prod(length for length, _ in axes[-count:]) in heads:
-                return axes[:-count], axes[-count:]
-        by_name = [index for index in range(1, len(axes)) if axes[index][0] in heads]
-        if by_name:
-            return [axis for index, axis in enumerate(axes) if index != by_name[0]], [
-                axes[by_name[0]]
-            ]
-        return axes[:-1], axes[-1:]
+        parts = [Part(index, size[index]) for index in shared]
+        if len(parts) <= 1:
+            return self._unmerged(parts, clues)
+        head = self._head(shared, clues, size)
+        if head is not None:
+            return [part for part in parts if part.axis != head], [Part(head, size[head])]
+        for count in range(len(parts) - 1, 0, -1):  # as many as make up the heads
+            if math.prod(part.size for part in parts[-count:]) in clues.heads:
+                return parts[:-count], parts[-count:]
+        return parts[:-1], parts[-1:]
 
-    def _unmerged(
-        self,
-        axes: list[Axis],
-        heads: set[int],
-        copied: tuple[tuple[int, ...], tuple[int, ...]] | None,
-        widths: set[int],
-        features: int,
-    ) -> tuple[list[Axis], list[Axis]]:
+    def _head(self, shared: list[int], clues: Clues, size: list[int]) -> int | None:
+        """The one axis that is the heads, where something tells."""
+        lay = self._heads_lay(shared, clues.copied) if len(shared) == 2 else None
+        if lay is not None and (not clues.heads or size[lay] in clues.heads):
+            return lay
+        if len(shared) == 2:
+            one, two = shared
+            return one if size[one] in clues.heads and size[two] not in clues.heads else two
+        sizes = [size[index] for index in shared]
+        if any(math.prod(sizes[start:]) in clues.heads for start in range(1, len(sizes))):
+            return None
+        return next((index for index in shared[1:] if size[index] in clues.heads), None)
+
+    def _heads_lay(self, shared: list[int], copied: Copied) -> int | None:
+        """Which of two axes are the heads, by how the values lay before they were copied."""
+        if copied is None or self.spread is not None or 1 in copied[0][:2]:
+            return None
+        outer, inner = sorted(shared, key=lambda index: -self.mark.axes[index][1])
+        if (self.mark.axes[outer][0], self.mark.axes[inner][0]) != copied[0][:2]:
+            return None
+        return outer if copied[1][0] < copied[1][1] else inner
+
+    def _unmerged(self, parts: list[Part], clues: Clues) -> tuple[list[Part], list[Part]]:
         """One axis: the batch, or batch and heads in one."""
-        if not axes or self.values.dim() != 3:
-            return axes, []
-        size, stride = axes[0]
-        if copied is not None and copied[0][0] * copied[0][1] == size and len(copied[0]) == 4:
+        if not parts or self.values.dim() != 3 or parts[0].size == 1:
+            return parts, []
+        index, size, _ = parts[0]
+        copied = clues.copied
+        if copied is not None and len(copied[0]) == 4 and math.prod(copied[0][:2]) == size:
             (first, second), (far, near) = copied[0][:2], copied[1][:2]
-            outer, inner = (first, stride * second), (second, stride)
+            outer, inner = Part(index, first, second), Part(index, second)
             return ([inner], [outer]) if far < near else ([outer], [inner])
         values = self.values.mT if self.swapped else self.values
         width = values.shape[2]
         cut = values.stride(0) == width  # heads cut out of the features
         whole = values.is_contiguous()  # or copied: then their widths must make up the features
-        for number in sorted(heads, reverse=True):
-            if size % number == 0 and size > 1 and (cut or (whole and number * width in widths)):
-                return [(size // number, stride * number)], [(number, stride)]
-        if cut and size > 1:  # nobody says how many: as many as the features hold
-            number = features // width if features % width == 0 else size
+        for number in sorted(clues.heads, reverse=True):
+            if size % number == 0 and (cut or (whole and number * width in clues.widths)):
+                return [Part(index, size // number, number)], [Part(index, number)]
+        if cut:  # nobody says how many: as many as the features hold
+            number = clues.features // width if clues.features % width == 0 else size
             number = number if number and size % number == 0 else size
-            return [(size // number, stride * number)], [(number, stride)]
-        return axes, []
+            return [Part(index, size // number, number)], [Part(index, number)]
+        return parts, []
 
-    def _heads_lay(
-        self, shared: list[int], copied: tuple[tuple[int, ...], tuple[int, ...]] | None
-    ) -> int | None:
-        """Which of two axes are the heads, by how the values lay before they were copied."""
-        if copied is None or self.spread is not None or 1 in copied[0][:2]:
-            return None
-        outer, inner = sorted(shared, key=lambda index: -self.mark.axes[index][1])
-        sizes = (self.mark.axes[outer][0], self.mark.axes[inner][0])
-        if sizes != copied[0][:2]:
-            return None
-        return outer if copied[1][0] < copied[1][1] else inner
+
+def _folded(
+    query: list[int], shared: list[int], heads: set[int], size: list[int]
+) -> tuple[list[int], list[int]]:
+    """Several axes among the rows: heads (that share one key head) or batch folded in."""
+    if len(query) < 2:
+        return query, shared
+    *first, last = query
+    named = any(size[index] in heads for index in first)
+    if not named and (len(shared) >= 2 or (len(shared) == 1 and heads)):
+        return query, shared  # queries on a grid
+    return [last], sorted([*shared, *first])

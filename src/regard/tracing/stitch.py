@@ -62,15 +62,10 @@ def _rows(records: Sequence[Record], output: Any) -> Tensor:
     beams = getattr(output, "beam_indices", None)
     sequences = output if isinstance(output, Tensor) else getattr(output, "sequences", None)
     batch, count = records[0].shape.batch, len(records)
-    if beams is not None:
-        found: Tensor = beams[:, :count].clone().cpu()
-        if found.shape[1] < count:
-            last = found[:, -1:].expand(-1, count - found.shape[1])
-            found = torch.cat([found, last], dim=1)
-        for step in range(1, count):  # a finished sequence stays where it was
-            done = found[:, step] < 0
-            found[done, step] = found[done, step - 1]
-        return found
+    if beams is not None:  # -1 once a sequence has ended: nothing of it was fed any more
+        found: Tensor = beams[:, :count].cpu()
+        missing = torch.full((len(found), count - found.shape[1]), -1)
+        return torch.cat([found, missing], dim=1)
     if sequences is not None and sequences.shape[0] != batch:
         raise RegardError(
             f"stitch: {sequences.shape[0]} sequences were returned, the model ran on {batch}: this "
@@ -82,13 +77,15 @@ def _rows(records: Sequence[Record], output: Any) -> Tensor:
 
 def _together(records: Sequence[Record], rows: Tensor) -> Recipe:
     recipes = [record.recipe for record in records]
-    growing = [recipe.shape.keys for recipe in recipes]
-    fixed = len(set(growing)) == 1 and recipes[0].shape.queries < growing[0]
-    if not fixed and all(isinstance(recipe, Dot) for recipe in recipes):
-        lazy = _dot([recipe for recipe in recipes if isinstance(recipe, Dot)], rows)
+    growing = records[0].attends != "cross"
+    if records[0].attends == "unknown":
+        growing = len({recipe.shape.keys for recipe in recipes}) > 1
+    if growing and bool((rows >= 0).all()):
+        dots = [recipe for recipe in recipes if isinstance(recipe, Dot)]
+        lazy = _dot(dots, rows) if len(dots) == len(recipes) else None
         if lazy is not None:
             return lazy
-    return _matrix(recipes, rows)
+    return _matrix(recipes, rows, growing)
 
 
 def _dot(recipes: list[Dot], rows: Tensor) -> Dot | None:
@@ -113,21 +110,24 @@ def _is_causal(recipe: Dot) -> bool:
     )
 
 
-def _matrix(recipes: Sequence[Recipe], rows: Tensor) -> Given:
-    """The weights of all steps, each row at its place; keys are aligned where a cache slid."""
-    sizes = [recipe.shape.queries for recipe in recipes]
-    growing = len({recipe.shape.keys for recipe in recipes}) > 1
-    keys = max(max(recipe.shape.keys for recipe in recipes), sum(sizes) if growing else 0)
+def _matrix(recipes: Sequence[Recipe], rows: Tensor, growing: bool) -> Given:
+    """The weights of all steps, each row at its place, nothing after a sequence has ended.
+
+    A cache that slides has forgotten the first keys; one of a fixed size has room at its end.
+    """
+    total = sum(recipe.shape.queries for recipe in recipes)
+    keys = max(total, *(recipe.shape.keys for recipe in recipes)) if growing else 0
+    keys = keys or recipes[0].shape.keys
     first = recipes[0]
     made = torch.zeros(
-        len(rows), first.shape.heads, sum(sizes), keys, dtype=first.dtype, device=first.device
+        len(rows), first.shape.heads, total, keys, dtype=first.dtype, device=first.device
     )
     top = 0
     for step, recipe in enumerate(recipes):
-        weights = recipe.weights()[rows[:, step]]
+        fed = rows[:, step] >= 0
+        weights = recipe.weights()[rows[fed, step]]
         height, breadth = weights.shape[2:]
-        end = top + height if growing else breadth  # a sliding cache has forgotten the first keys
-        end = max(end, breadth)
-        made[:, :, top : top + height, end - breadth : end] = weights
+        end = max(top + height, breadth) if growing else breadth
+        made[fed, :, top : top + height, end - breadth : end] = weights
         top += height
-    return Given(made, None, first.kind)
+    return Given(made[..., :total] if growing else made, None, first.kind)

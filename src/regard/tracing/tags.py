@@ -61,7 +61,7 @@ class Spread(NamedTuple):
     axes: tuple[Axis, ...]
     over: tuple[int, ...]  # axes along which the values are broadcast: the queries
     constant: bool
-    value: Tensor | None
+    value: Tensor
     box: Box
 
 
@@ -78,15 +78,19 @@ class Tag:
         "mark",
         "noise",
         "number",
+        "same_as",
         "sides",
         "sources",
         "spread",
         "total",
+        "written",
         "zero",
     )
 
     def __init__(self) -> None:
         self.number = next(_numbers)
+        self.same_as = 0  # number of the tensor this is a copy of
+        self.written = False  # written in parts, as a cache is
         self.constant = False  # made from parameters and constants alone
         self.zero = False  # made as zeros
         self.sources: Sources = NOBODY  # inputs of the linear maps it comes from
@@ -185,3 +189,18 @@ def new_axes(source: Tensor, out: Tensor) -> tuple[Axis, ...]:
         if size > 1 and (mine < 0 or source.shape[mine] == 1 or source.stride(mine) == 0):
             found.append((size, stride))
     return tuple(found)
+
+
+def trimmed(axes: tuple[Axis, ...], tensor: Tensor) -> tuple[Axis, ...]:
+    """Axes cut to what a sliced view shows of them."""
+    cut = []
+    for size, stride in axes:
+        dim = covering((size, stride), tensor)
+        if (
+            dim is not None
+            and tensor.stride(dim) == stride
+            and not split_over((size, stride), tensor)
+        ):
+            size = min(size, tensor.shape[dim])
+        cut.append((size, stride))
+    return tuple(cut)

@@ -1,0 +1,140 @@
+"""What a capture holds of each attention, and how much: recipes, weights, answers, or files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from regard.kernel.reduce import Reducer
+from regard.kernel.tiles import reduce
+from regard.recipe import Given
+from regard.record import Record, Site, Trace
+from regard.record.gradient import OutputGradient
+from regard.record.held import Held, Ready, storage_bytes
+
+Keep = str | Path | Sequence[Reducer]
+
+
+class Keeper:
+    """Makes records within a budget, and copies what the model is about to change in place."""
+
+    def __init__(
+        self,
+        keep: Keep,
+        max_bytes: int | None,
+        outputs: bool,
+        attached: bool,
+        tokens: Sequence[str] | None,
+        note: Callable[[Any, str, str], None],
+    ) -> None:
+        self.keep, self.max_bytes = keep, max_bytes
+        self.outputs, self.attached, self.tokens, self.note = outputs, attached, tokens, note
+        self.changed = False  # whether something held was changed in place, as a static cache is
+        self._held: WeakSet[Held] = WeakSet()
+        self._storages: dict[int, int] = {}
+        self._written = 0
+
+    def record(
+        self,
+        site: Site,
+        held: Held,
+        output: Tensor | None,
+        gradient: OutputGradient | None,
+    ) -> Record:
+        """A record of an attention, holding what was asked for."""
+        known: dict[str, Any] = {"shape": held.shape, "kind": held.kind, "dtype": held.dtype}
+        known["gradient"] = gradient
+        if self.outputs and output is not None:
+            known["output"] = output if self.attached else output.detach()
+        if self.tokens is not None:
+            for side, size in (("query", held.shape.queries), ("key", held.shape.keys)):
+                if len(self.tokens) == size:
+                    known[f"{side}_tokens"] = self.tokens
+        with torch.enable_grad() if self.attached else torch.no_grad():
+            return self._record(site, held, known)
+
+    def _record(self, site: Site, held: Held, known: dict[str, Any]) -> Record:
+        if isinstance(self.keep, Path):
+            self._written += 1
+            file = self.keep / f"{self._written:06d}.safetensors"
+            whole = Record(site, held, **known)
+            Trace([whole]).save(file)
+            known["output"] = None
+            return Record(site, file, held_as="disk", value_held=whole.value_held, **known)
+        if not isinstance(self.keep, str):
+            reductions = _unshared(reduce(held.recipe(), list(self.keep)), held)
+            return Record(site, None, held_as="reductions", reductions=reductions, **known)
+        extra = [known["output"]] if known.get("output") is not None else []
+        if self.keep == "weights":
+            size = math.prod(held.shape) * held.dtype.itemsize
+            if not self._fits(site, {0: size, **storage_bytes(iter(extra))}):
+                return Record(site, None, held_as="dropped", **{**known, "output": None})
+            held = Ready(Given(held.recipe().weights(), None, held.kind))
+            self._storages.update(storage_bytes(held.tensors()))
+            held_as: Any = "weights"
+        else:
+            if not self._fits(site, storage_bytes(iter([*held.own(), *extra]))):
+                return Record(site, None, held_as="dropped", **{**known, "output": None})
+            self._storages.update(storage_bytes(held.own()))
+            held_as = "recipe"
+        self._storages.update(storage_bytes(iter(extra)))
+        self._held.add(held)
+        return Record(site, held, held_as=held_as, **known)
+
+    def _fits(self, site: Site, storages: dict[int, int]) -> bool:
+        """Whether more storages fit in the budget; what does not is named."""
+        if self.max_bytes is None:
+            return True
+        used = sum(self._storages.values())
+        more = sum(size for place, size in storages.items() if place not in self._storages)
+        if used + more <= self.max_bytes:
+            return True
+        self.note(
+            "dropped",
+            site.name,
+            f"{more:,} bytes more would pass max_bytes={self.max_bytes:,} ({used:,} held); "
+            "its weights are not there",
+        )
+        return False
+
+    def about_to_change(self, target: Tensor) -> None:
+        """Copy what is held of a tensor that is about to be changed in place."""
+        try:
+            storage = target.untyped_storage()._cdata
+        except (NotImplementedError, RuntimeError):  # a tensor without one holds nothing of ours
+            return
+        if storage in self._storages:
+            self.changed = True
+            for held in list(self._held):
+                if storage in storage_bytes(held.tensors()):
+                    held.protect(storage)
+            del self._storages[storage]
+
+    def close(self, trace: Trace) -> None:
+        """The capture ends; what was said goes beside the files."""
+        self._held.clear()
+        if isinstance(self.keep, Path):
+            said = {
+                "notes": [asdict(note) for note in trace.notes],
+                "gates": [asdict(gate) for gate in trace.gates],
+            }
+            (self.keep / "said.json").write_text(json.dumps(said, indent=1))
+
+
+def _unshared(results: Any, held: Held) -> Any:
+    """Answers that do not lie in the model's own memory, which it may use again."""
+    if isinstance(results, Tensor):
+        shared = results.untyped_storage()._cdata in storage_bytes(held.tensors())
+        return results.clone() if shared else results
+    if isinstance(results, tuple):
+        parts = [_unshared(part, held) for part in results]
+        return type(results)(*parts) if hasattr(results, "_fields") else tuple(parts)
+    return results
