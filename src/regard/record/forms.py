@@ -34,6 +34,8 @@ def decoder(records: Sequence[Record]) -> tuple[Any, ...]:
 
 def cross(records: Sequence[Record]) -> tuple[Any, ...]:
     """Attention from one sequence to another."""
+    if not any(record.attends == "cross" for record in records):
+        raise UnavailableError("no cross-attention was captured: take trace.attentions")
     return _by_step([r for r in records if r.attends == "cross"])
 
 
@@ -59,7 +61,9 @@ def _decoder_path(records: Sequence[Record]) -> list[str]:
         )
     common = [parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, zip(*paths))]
     digits = [index for index, part in enumerate(common) if part.isdigit()]
-    return common[: digits[0]] if digits else common
+    if digits:
+        return common[: digits[0]]
+    return common[:-1] if common == paths[0] else common  # one module alone: what it lies in
 
 
 def _inside(path: str, stack: list[str]) -> bool:

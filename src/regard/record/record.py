@@ -147,7 +147,7 @@ class Record:
         """Gradient of the loss by the weights, after backward; needs `grad=True`."""
         if self._gradient is None:
             raise UnavailableError(
-                f"{self.name}: there is no gradient: capture(grad=True) keeps one, where the pass "
+                f"{self.name}: no gradient is there: capture(grad=True) keeps one, where the pass "
                 "is part of an autograd graph"
             )
         return self._gradient.of_weights(self.name, rows)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -21,10 +21,10 @@ from regard.kernel.reducers.rows import Supported, Top
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
 from regard.recipe import Additive, Dot, Flex, Given, Projected, Recipe
 from regard.record.held import Ready
-from regard.record.record import Record
+from regard.record.record import HeldAs, Record
 from regard.record.site import Gate, Note, Site
 from regard.record.trace import Trace
-from regard.types import Shape
+from regard.types import Kind, Shape
 
 _FORMAT = "regard-trace-1"
 _CLASSES: dict[str, type[Any]] = {
@@ -33,6 +33,18 @@ _CLASSES: dict[str, type[Any]] = {
     for cls in (*recipes, Padding, Band, Pairs, Segments, Both, Either, Opposite)
 }
 
+_TENSORS = {
+    "query",
+    "key",
+    "value",
+    "matrix",
+    "vector",
+    "sink",
+    "lse",
+    "input",
+    "key_input",
+    "weight",
+}
 _ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Top, Supported)}
 
 
@@ -41,8 +53,9 @@ def save(trace: Trace, path: Path) -> Path:
     if path.suffix != ".safetensors":
         raise RegardError(f"a trace is saved as .safetensors, got {path.name!r}")
     tensors: dict[str, Tensor] = {}
+    names = _Names(tensors)
     header = {
-        "records": [_record(record, _Names(tensors, str(i))) for i, record in enumerate(trace)],
+        "records": [_record(record, names.of(str(i))) for i, record in enumerate(trace)],
         "notes": [asdict(note) for note in trace.notes],
         "gates": [asdict(gate) for gate in trace.gates],
     }
@@ -60,7 +73,11 @@ def load(path: str | Path) -> Trace:
     if path.is_dir():
         return _load_folder(path)
     header, tensors = _read(path)
-    return Trace([_read_record(entry, tensors) for entry in header["records"]], **_said(header))
+    try:
+        records = [_read_record(entry, tensors) for entry in header["records"]]
+        return Trace(records, **_said(header))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise RegardError(f"{path}: not a trace of regard: {error!r}") from error
 
 
 def _load_folder(folder: Path) -> Trace:
@@ -94,29 +111,25 @@ def storable(recipe: Recipe) -> Recipe:
 class _Names:
     """Gives each tensor a name in the file; a tensor that records share is written once."""
 
-    def __init__(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        self.tensors, self.prefix = tensors, prefix
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+        self._known: dict[Any, str] = {}
 
-    def name(self, field: str, tensor: Tensor) -> str:
-        for name, there in self.tensors.items():
-            if _same(tensor, there):
-                return name
-        name = f"{self.prefix}.{field}"
-        self.tensors[name] = tensor
+    def of(self, prefix: str) -> Callable[[str, Tensor], str]:
+        """A function that names the tensors of one record."""
+
+        def name(field: str, tensor: Tensor) -> str:
+            same = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            found = self._known.get(same) if tensor.numel() else None
+            if found is None:
+                found = self._known[same] = f"{prefix}.{field}"
+                self.tensors[found] = tensor
+            return found
+
         return name
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return (
-        one.data_ptr() == other.data_ptr()
-        and one.shape == other.shape
-        and one.stride() == other.stride()
-        and one.dtype == other.dtype
-        and one.numel() > 0
-    )
-
-
-def _record(record: Record, names: _Names) -> dict[str, Any]:
+def _record(record: Record, name: Callable[[str, Tensor], str]) -> dict[str, Any]:
     held = record.held in ("recipe", "weights", "disk")
     return {
         "site": asdict(record.site),
@@ -124,28 +137,34 @@ def _record(record: Record, names: _Names) -> dict[str, Any]:
         "kind": record.kind,
         "dtype": str(record.dtype).removeprefix("torch."),
         "held": "recipe" if record.held == "disk" else record.held,
-        "recipe": _encode(storable(record.recipe), names.name) if held else None,
-        "reductions": _encode_result(record.reductions, names.name, "reductions"),
+        "recipe": _encode(storable(record.recipe), name) if held else None,
+        "reductions": _encode_result(record.reductions, name, "reductions"),
         "output": None
         if record.output is None
-        else {"tensor": names.name("output", record.output.detach())},
+        else {"tensor": name("output", record.output.detach())},
         "query_tokens": record.query_tokens,
         "key_tokens": record.key_tokens,
     }
 
 
 def _read_record(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
-    recipe = None if entry["recipe"] is None else _decode(entry["recipe"], tensors)
-    output = None if entry["output"] is None else tensors[entry["output"]["tensor"]]
+    recipe = None if entry["recipe"] is None else _decode(entry["recipe"], tensors, Recipe)
+    shape, dtype = Shape(*entry["shape"]), getattr(torch, str(entry["dtype"]), None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"dtype {entry['dtype']!r}")
+    if entry["kind"] not in get_args(Kind) or entry["held"] not in get_args(HeldAs):
+        raise ValueError(f"kind {entry['kind']!r}, held {entry['held']!r}")
+    if recipe is not None and recipe.shape != shape:
+        raise ValueError(f"shape {shape}, but the recipe has {recipe.shape}")
     return Record(
         Site(**entry["site"]),
         None if recipe is None else Ready(recipe),
-        shape=Shape(*entry["shape"]),
+        shape=shape,
         kind=entry["kind"],
-        dtype=getattr(torch, entry["dtype"]),
+        dtype=dtype,
         held_as=entry["held"],
         reductions=_decode_result(entry["reductions"], tensors),
-        output=output,
+        output=_decode(entry["output"], tensors, Tensor),
         query_tokens=entry["query_tokens"],
         key_tokens=entry["key_tokens"],
     )
@@ -165,15 +184,26 @@ def _encode(part: Any, name: Callable[[str, Tensor], str], field: str = "") -> A
     return part
 
 
-def _decode(part: Any, tensors: dict[str, Tensor]) -> Any:
-    if not isinstance(part, dict):
-        return part
-    if "tensor" in part:
-        return tensors[part["tensor"]]
-    if part.get("class") not in _CLASSES:
-        raise RegardError(f"not a trace of regard: it names a class {part.get('class')!r}")
-    made = {name: _decode(value, tensors) for name, value in part["fields"].items()}
-    return _CLASSES[part["class"]](**made)
+def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None) -> Any:
+    """A number, a tensor, a mask or a recipe; `kind` is what must be there."""
+    found = part
+    if isinstance(part, dict) and "tensor" in part:
+        found = tensors[part["tensor"]]
+    elif isinstance(part, dict):
+        cls = _CLASSES.get(str(part.get("class")))
+        if cls is None:
+            raise ValueError(f"it names a class {part.get('class')!r}")
+        inner = part["fields"]
+        made = {name: _decode(value, tensors) for name, value in inner.items()}
+        for name in _TENSORS & made.keys():
+            if made[name] is not None and not isinstance(made[name], Tensor):
+                raise ValueError(f"{name} is {made[name]!r}, expected a tensor")
+        if made.get("mask") is not None and not isinstance(made["mask"], Mask):
+            raise ValueError(f"mask is {type(made['mask']).__name__}")
+        found = cls(**made)
+    if kind is not None and found is not None and not isinstance(found, kind):
+        raise ValueError(f"{type(found).__name__} where {kind.__name__} belongs")
+    return found
 
 
 def _encode_result(result: Any, name: Callable[[str, Tensor], str], field: str) -> Any:
@@ -229,4 +259,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise RegardError(f"{path} is not a safetensors file: {error}") from error
     if metadata.get("format") != _FORMAT:
         raise RegardError(f"{path} is a safetensors file, but not a trace of regard")
-    return json.loads(metadata["trace"]), tensors
+    try:
+        header = json.loads(metadata["trace"])
+    except (KeyError, ValueError) as error:
+        raise RegardError(f"{path}: its header is not that of a trace: {error}") from error
+    if not isinstance(header, dict):
+        raise RegardError(f"{path}: its header is not that of a trace")
+    return header, tensors

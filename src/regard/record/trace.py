@@ -106,9 +106,11 @@ class Trace:
 
     def relabel(self, attends: Mapping[str, Attends]) -> Trace:
         """The same trace with some names known as "self" or "cross", where data flow erred."""
-        for name in attends:
+        for name, label in attends.items():
             if name not in self:
                 raise RegardError(self._unknown(name))
+            if label not in ("self", "cross", "unknown"):
+                raise RegardError(f"relabel: {label!r}, expected 'self', 'cross' or 'unknown'")
         return self._of(
             record.relabelled(
                 attends.get(record.name, attends.get(record.site.base, record.attends))

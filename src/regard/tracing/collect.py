@@ -80,7 +80,9 @@ class Collector:
         for index in plan.changes:
             target = args[index] if index < len(args) else kwargs.get(plan.names[index])
             if isinstance(target, Tensor):
-                self.keeper.about_to_change(target)
+                changed = self.keeper.about_to_change(target)
+                if changed is not None:
+                    self.growth.forget(changed)
                 if plan.rule is None:
                     self.flow.forget(target)
                 elif plan.name == "mul_":

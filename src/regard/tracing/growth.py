@@ -108,6 +108,14 @@ class Growth:
         self._last[site] = (key, Chain(key))
         return None
 
+    def forget(self, storage: int) -> None:
+        """Keys that lie there are about to be overwritten: nothing can be compared with them."""
+        self._last = {
+            site: last
+            for site, last in self._last.items()
+            if last[0].untyped_storage()._cdata != storage
+        }
+
     def clear(self) -> None:
         self._last.clear()
 

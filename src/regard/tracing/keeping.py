@@ -105,18 +105,23 @@ class Keeper:
         )
         return False
 
-    def about_to_change(self, target: Tensor) -> None:
-        """Copy what is held of a tensor that is about to be changed in place."""
+    def about_to_change(self, target: Tensor) -> int | None:
+        """Copy what is held of a tensor that is about to be changed in place.
+
+        Returns the address of its storage where something was.
+        """
         try:
             storage = target.untyped_storage()._cdata
         except (NotImplementedError, RuntimeError):  # a tensor without one holds nothing of ours
-            return
-        if storage in self._storages:
-            self.changed = True
-            for held in list(self._held):
-                if storage in storage_bytes(held.tensors()):
-                    held.protect(storage)
-            del self._storages[storage]
+            return None
+        if storage not in self._storages:
+            return None
+        self.changed = True
+        for held in list(self._held):
+            if storage in storage_bytes(held.tensors()):
+                held.protect(storage)
+        del self._storages[storage]
+        return int(storage)
 
     def close(self, trace: Trace) -> None:
         """The capture ends; what was said goes beside the files."""
