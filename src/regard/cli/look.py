@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +51,7 @@ def look(
 ) -> None:
     """Capture a model's attention and show what a word attends to, with a heatmap of all words."""
     checked_path(out)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded, nor looked for
     console = Console()
     with console.status(f"loading {model}"):
         what = subject(model, text)

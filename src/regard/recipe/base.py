@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ from regard.normalise import product
 from regard.types import Block, Kind, Mixed, Shape, Values, Weights, brief, pieces
 
 _STRIP = 1 << 22  # scores evaluated at once when the full matrix is not asked for
+
+_PLAIN = (int, float, str, bool)
 
 _This = TypeVar("_This", bound="Recipe")
 
@@ -137,13 +140,26 @@ def _mapped(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return replace(part, **{name: _mapped(value, change) for name, value in held.items()})  # type: ignore[type-var]
 
 
-def tensors(part: Any) -> Iterator[Tensor]:
+def tensors(part: Any) -> list[Tensor]:
     """Every tensor inside a recipe, its mask and its bias."""
+    found: list[Tensor] = []
+    _gather(part, found)
+    return found
+
+
+def _gather(part: Any, found: list[Tensor]) -> None:
     if isinstance(part, Tensor):
-        yield part
-    elif isinstance(part, Recipe | Mask | Bias):
-        for field in fields(part):  # type: ignore[arg-type]
-            yield from tensors(getattr(part, field.name))
+        found.append(part)
+    elif part is not None and isinstance(part, Recipe | Mask | Bias):
+        for name in _field_names(type(part)):
+            inner = getattr(part, name)
+            if inner is not None and type(inner) not in _PLAIN:
+                _gather(inner, found)
+
+
+@functools.cache
+def _field_names(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
 
 
 def heads_of(tensor: Tensor | None, which: Sequence[int], heads: int) -> Tensor | None:

@@ -7,7 +7,7 @@ of the autograd graph and costs nothing until then.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -37,9 +37,9 @@ class Held(ABC):
     def dtype(self) -> torch.dtype: ...
 
     @abstractmethod
-    def tensors(self) -> Iterator[Tensor]: ...
+    def tensors(self) -> Sequence[Tensor]: ...
 
-    def own(self) -> Iterator[Tensor]:
+    def own(self) -> Sequence[Tensor]:
         """Tensors that no record before this one holds."""
         return self.tensors()
 
@@ -75,7 +75,7 @@ class Ready(Held):
     def dtype(self) -> torch.dtype:
         return self._recipe.dtype
 
-    def tensors(self) -> Iterator[Tensor]:
+    def tensors(self) -> Sequence[Tensor]:
         return tensors(self._recipe)
 
     def protect(self, storage: int) -> None:
@@ -146,10 +146,8 @@ class Made(Held):
     def dtype(self) -> torch.dtype:
         return torch.promote_types(self._tensor.dtype, torch.float32)
 
-    def tensors(self) -> Iterator[Tensor]:
-        yield self._tensor
-        if self._value is not None:
-            yield self._value
+    def tensors(self) -> Sequence[Tensor]:
+        return [self._tensor] if self._value is None else [self._tensor, self._value]
 
     def protect(self, storage: int) -> None:
         if self._tensor.untyped_storage()._cdata == storage:
@@ -173,11 +171,11 @@ def _copied(storage: int) -> Callable[[Tensor], Tensor]:
     return change
 
 
-def versions(held: Iterator[Tensor]) -> tuple[int, ...]:
+def versions(held: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(-1 if tensor.is_inference() else tensor._version for tensor in held)
 
 
-def check_versions(held: Iterator[Tensor], versions: Sequence[int]) -> None:
+def check_versions(held: Sequence[Tensor], versions: Sequence[int]) -> None:
     """Raise where a held tensor was changed in place after it was recorded."""
     for tensor, version in zip(held, versions):
         if version >= 0 and tensor._version != version:
@@ -187,7 +185,7 @@ def check_versions(held: Iterator[Tensor], versions: Sequence[int]) -> None:
             )
 
 
-def storage_bytes(held: Iterator[Tensor]) -> dict[int, int]:
+def storage_bytes(held: Sequence[Tensor]) -> dict[int, int]:
     """Bytes of each storage kept alive, by its address; shared ones appear once."""
     found = {}
     for tensor in held:

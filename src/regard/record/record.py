@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -107,7 +107,7 @@ class Record:
             return load_recipe(self._held)
         if self._held is None:
             why = {
-                "dropped": "its memory would have passed max_bytes",
+                "dropped": "it was dropped: trace.notes says why",
                 "reductions": "only reductions were kept: record.reductions has them",
             }
             raise UnavailableError(f"{self.name}: {why.get(self.held, 'nothing is held')}")
@@ -121,10 +121,10 @@ class Record:
     @property
     def storages(self) -> dict[int, int]:
         """Bytes of each storage this record keeps alive."""
-        held = [] if self.output is None else [self.output]
+        held = [*_answers(self.reductions), *([] if self.output is None else [self.output])]
         if isinstance(self._held, Held):
             held.extend(self._held.tensors())
-        return storage_bytes(iter(held))
+        return storage_bytes(held)
 
     @property
     def nbytes(self) -> int:
@@ -239,6 +239,15 @@ class Record:
         state["_gradient"] = None
         state["output"] = None if self.output is None else self.output.detach()
         return state
+
+
+def _answers(results: Any) -> Iterator[Tensor]:
+    """Tensors among the answers of reducers."""
+    if isinstance(results, Tensor):
+        yield results
+    elif isinstance(results, tuple):
+        for part in results:
+            yield from _answers(part)
 
 
 def _moved(results: Any, device: torch.device | str) -> Any:

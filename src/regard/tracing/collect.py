@@ -146,10 +146,11 @@ class Collector:
             recipe = replace(recipe, value=reading.value)  # type: ignore[type-var]
         elif self.values and isinstance(recipe, Projected):
             recipe = recipe.with_value()
-        if not self.attached and any(tensor.requires_grad for tensor in tensors(recipe)):
+        if not self.attached and _in_graph(recipe):
             recipe = recipe.detach()
         held: Held | None = None
-        if isinstance(recipe, Dot) and not self.attached and recipe.value is None:
+        references = isinstance(recipe, Dot) and self.keeper.keep == "recipe" and not self.attached
+        if references and isinstance(recipe, Dot) and recipe.value is None:
             held = self.growth.held(site.base, recipe)
             if held is None and not self.following and recipe.shape.keys > recipe.shape.queries:
                 recipe = replace(recipe, key=recipe.key.clone())  # a cache may write there
@@ -310,6 +311,13 @@ class Collector:
                 self.note(
                     "filter", "", f"where= matched none of {len(self.filtered)} sites: {some}"
                 )
+            elif self.trace.gates:
+                self.note(
+                    "empty",
+                    "",
+                    f"no attention was seen; {len(self.trace.gates)} softmaxes were taken for "
+                    "something else: trace.gates has the reasons",
+                )
             elif not self.trace.notes:
                 self.note("empty", "", "no attention was seen: did the model run in the capture?")
 
@@ -343,6 +351,12 @@ def _arranged(tensor: Tensor, layout: Layout) -> Callable[[Tensor], Tensor]:
         return layout._replace(offset=layout.offset - offset).view(room)
 
     return arrange
+
+
+def _in_graph(recipe: Recipe) -> bool:
+    if isinstance(recipe, Dot) and recipe.bias is None and recipe.value is None:
+        return recipe.query.requires_grad or recipe.key.requires_grad  # the usual case, quickly
+    return any(tensor.requires_grad for tensor in tensors(recipe))
 
 
 def _told(sides: Any) -> Attends:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch._C import DispatchKey
@@ -32,6 +32,7 @@ OPERATORS = (
 SPELLINGS = ("_softmax", "_safe_softmax", "_log_softmax", "_masked_softmax", "logsumexp", "exp")
 
 
+@runtime_checkable
 class Listener(Protocol):
     """A capture on the cheaper path."""
 

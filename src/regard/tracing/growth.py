@@ -7,7 +7,7 @@ order, as beam search leaves them), so nothing is assumed about how the cache wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -25,11 +25,11 @@ class Chain:
     def __init__(self, keys: Tensor) -> None:
         self.chunks = [keys]
         self.orders: list[Tensor | None] = [None]
-        self.versions = versions(iter(self.chunks))  # later chunks are our own
+        self.versions = versions(self.chunks)  # later chunks are our own
 
     def keys(self, calls: int) -> Tensor:
         """All keys of the first `calls` calls, (batch, group, key, width)."""
-        check_versions(iter(self.chunks), self.versions)
+        check_versions(self.chunks, self.versions)
         parts, order = [self.chunks[calls - 1]], self.orders[calls - 1]
         for index in range(calls - 2, -1, -1):
             chunk = self.chunks[index]
@@ -44,12 +44,14 @@ class Grown(Held):
     """A dot-product recipe whose keys are the first calls of a chain."""
 
     def __init__(self, dot: Dot, chain: Chain, keys: int) -> None:
-        self._dot = replace(dot, key=dot.key.new_empty(0, 0, 0, dot.key.shape[3]))
+        batch, groups, _, width = dot.key.shape
+        self._dot = replace(dot, key=dot.key.new_empty(batch, groups, 0, width))
         self._chain, self._calls, self._keys = chain, len(chain.chunks), keys
-        self._versions = versions(tensors(self._dot))
+        self._parts = tensors(self._dot)
+        self._versions = versions(self._parts)
 
     def recipe(self) -> Recipe:
-        check_versions(tensors(self._dot), self._versions)
+        check_versions(self._parts, self._versions)
         return replace(self._dot, key=self._chain.keys(self._calls))
 
     @property
@@ -65,12 +67,11 @@ class Grown(Held):
     def dtype(self) -> torch.dtype:
         return self._dot.dtype
 
-    def tensors(self) -> Iterator[Tensor]:
-        yield from tensors(replace(self._dot, key=self._dot.query))
-        yield from self._chain.chunks[: self._calls]
+    def tensors(self) -> Sequence[Tensor]:
+        return [*self._parts, *self._chain.chunks[: self._calls]]
 
-    def own(self) -> Iterator[Tensor]:
-        yield from tensors(replace(self._dot, key=self._chain.chunks[self._calls - 1]))
+    def own(self) -> Sequence[Tensor]:
+        return [*self._parts, self._chain.chunks[self._calls - 1]]
 
     def protect(self, storage: int) -> None:
         self._dot = self._dot.map(
@@ -80,8 +81,9 @@ class Grown(Held):
             part.clone() if part.untyped_storage()._cdata == storage else part
             for part in self._chain.chunks
         ]
-        self._chain.versions = versions(iter(self._chain.chunks[:1]))
-        self._versions = versions(tensors(self._dot))
+        self._chain.versions = versions(self._chain.chunks[:1])
+        self._parts = tensors(self._dot)
+        self._versions = versions(self._parts)
 
 
 class Growth:

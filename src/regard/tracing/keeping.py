@@ -13,6 +13,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
 from regard.recipe import Given
@@ -70,22 +71,23 @@ class Keeper:
             known["output"] = None
             return Record(site, file, held_as="disk", value_held=whole.value_held, **known)
         if not isinstance(self.keep, str):
-            reductions = _unshared(reduce(held.recipe(), list(self.keep)), held)
+            try:
+                reductions = _unshared(reduce(held.recipe(), list(self.keep)), held)
+            except RegardError as error:  # weights of this kind have no such answer
+                self.note("dropped", site.name, str(error))
+                return Record(site, None, held_as="dropped", **known)
             return Record(site, None, held_as="reductions", reductions=reductions, **known)
         extra = [known["output"]] if known.get("output") is not None else []
+        held_as: Any = self.keep
         if self.keep == "weights":
             size = math.prod(held.shape) * held.dtype.itemsize
-            if not self._fits(site, {0: size, **storage_bytes(iter(extra))}):
+            if not self._fits(site, {0: size, **storage_bytes(extra)}):
                 return Record(site, None, held_as="dropped", **{**known, "output": None})
             held = Ready(Given(held.recipe().weights(), None, held.kind))
-            self._storages.update(storage_bytes(held.tensors()))
-            held_as: Any = "weights"
-        else:
-            if not self._fits(site, storage_bytes(iter([*held.own(), *extra]))):
-                return Record(site, None, held_as="dropped", **{**known, "output": None})
-            self._storages.update(storage_bytes(held.own()))
-            held_as = "recipe"
-        self._storages.update(storage_bytes(iter(extra)))
+        storages = storage_bytes([*held.own(), *extra])
+        if self.keep == "recipe" and not self._fits(site, storages):
+            return Record(site, None, held_as="dropped", **{**known, "output": None})
+        self._storages.update(storages)
         self._held.add(held)
         return Record(site, held, held_as=held_as, **known)
 

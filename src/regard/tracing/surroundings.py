@@ -27,15 +27,33 @@ def eager_surroundings() -> Iterator[None]:
 
 @contextmanager
 def _forced_eager() -> Iterator[None]:
-    """Compiled code runs as it was written; torch's warning about global hooks is about ours."""
+    """Compiled code runs as it was written."""
     from torch._dynamo import eval_frame
 
     if eval_frame._stance.stance == "force_eager":  # a capture around this one
         yield
         return
-    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global")
+    with torch.compiler.set_stance("force_eager"), _without_hook_warning():
         yield
+
+
+@contextmanager
+def _without_hook_warning() -> Iterator[None]:
+    """A compiled module warns of global hooks, and they are ours.
+
+    One filter comes and goes; `catch_warnings` would also undo what others do to them meanwhile.
+    """
+    before = list(warnings.filters)
+    warnings.filterwarnings(
+        "ignore", r"Using `torch.compile\(module\)` when there are global hooks"
+    )
+    ours = [entry for entry in warnings.filters if entry not in before]
+    try:
+        yield
+    finally:
+        for entry in ours:
+            if entry in warnings.filters:
+                warnings.filters.remove(entry)  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -1,0 +1,251 @@
+"""What capture costs on top of the model's own forward pass, and what the rivals cost.
+
+Everything is interleaved with the plain forward of the same model in one process; a figure is the
+median over rounds of the ratio within a round, of processor time and of wall time. Memory is the
+kernel's high-water mark above rest. The rivals are the real packages, on the same encoder with the
+same weights, after their answers were compared with ours. Those that are not installed are named.
+
+    python benchmarks/capture.py [--quick] [--only SECTION ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers: nothing here is downloaded
+
+import torch
+from capture_rivals import coverage, models, ways
+from capture_rivals.measure import MIB, ratios, same
+from capture_rivals.peak import Asked, peaks
+from timing import table
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import regard
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from cpu_probe import restart_where_needed
+
+RATIO = "{:.3f}".format
+
+
+class Nothing(TorchDispatchMode):
+    """A mode that does nothing: what every dispatch mode costs."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def rows_of(taken: dict, bars: dict[str, float], first: list[str]) -> list[list[str]]:
+    """One row for each call but the plain one."""
+    plain = next(iter(taken))
+    rows = []
+    for name, one in taken.items():
+        if name != plain:
+            bar = f"{bars[name]:.2f}" if name in bars else ""
+            milliseconds = f"{1000 * taken[plain].seconds:.0f}"
+            rows.append([*first, name, RATIO(one.processor), RATIO(one.wall), bar, milliseconds])
+    return rows
+
+
+HEAD = ["way", "× processor", "× wall", "bar", "plain ms"]
+
+
+def captured(model: torch.nn.Module, ids: torch.Tensor, **how: object) -> Callable[[], object]:
+    def call() -> object:
+        with regard.capture(model, **how) as trace:
+            model(ids)
+        return trace
+
+    return call
+
+
+def forward(quick: bool) -> None:
+    """Capture of an encoder, with recipes held and with a head mean of every layer streamed."""
+    model = models.masked_lm("sdpa", 2048).bert
+    rows = []
+    sizes = [(8, 128, 1.10, None, 4, 31), (1, 512, 1.05, 1.3, 6, 41), (1, 2048, 1.05, 1.8, 2, 15)]
+    for batch, length, bar, bar_mean, few, many in sizes:
+        ids = models.tokens(batch, length)
+        calls = {"plain": lambda ids=ids: model(ids), "capture": captured(model, ids)}
+        bars = {"capture": bar}
+        if bar_mean is not None:
+            calls["keep=[HeadMean()]"] = captured(model, ids, keep=[regard.HeadMean()])
+            bars["keep=[HeadMean()]"] = bar_mean
+
+        def nothing(ids: torch.Tensor = ids) -> None:
+            with Nothing():
+                model(ids)
+
+        calls["(a mode that does nothing)"] = nothing
+        taken = ratios(calls, few if quick else many)
+        rows += rows_of(taken, bars, [f"{batch} × {length}"])
+    table("forward of a 6-layer, 384-wide, 12-head encoder", ["tokens", *HEAD], rows)
+
+
+def memory(quick: bool) -> None:
+    """Peak memory of the same forward at 2048 tokens."""
+    length = 2048
+    asked = [ways.PLAIN, ways.REGARD[0], ways.REGARD[2], ways.ENTROPY]
+    bars = {ways.REGARD[2]: "2.00"}
+    repeats = 1 if quick else 3
+    found = peaks([Asked(way.name, length, repeats=repeats) for way in asked])
+    rows = []
+    for way, one in zip(asked, found):
+        row = [way.what, f"{one.high:.1f}", f"{one.held:.1f}", f"{one.results:.1f}"]
+        row += [f"{one.high / found[0].high:.2f}"]
+        row += [f"{(one.high - one.results) / found[0].high:.2f}", bars.get(way, "")]
+        rows.append(row)
+    head = ["way", "peak MiB", "held MiB", "results MiB", "× plain", "less results", "bar"]
+    table(f"peak memory above rest, 1 × {length} tokens, new processes", head, rows)
+
+
+def rivals(quick: bool) -> None:
+    """All attention weights, or their head means, of the same encoder: time and memory."""
+    length, repeats = (256, 3) if quick else (2048, 5)
+    fused = lambda: models.masked_lm("sdpa", length)
+    eager = lambda: models.masked_lm("eager", length)
+    short = models.tokens(1, 48)
+    truth = {"weights": list(eager().bert(short, output_attentions=True).attentions)}
+    truth["means"] = [layer.mean(1) for layer in truth["weights"]]
+    ids = models.tokens(1, length)
+    plain = fused().bert
+    asked = [way for way in [*ways.REGARD, *ways.RIVALS] if ways.installed(way.package)]
+    wrong, taken = [], {}
+    for way in asked:
+        with ways.quiet():
+            ask = way.build(fused(), eager())
+            if not same(ways.answers(ask(short)), truth[way.keeps]):
+                wrong.append(way.name)
+            calls = {"plain": lambda: plain(ids), "way": lambda ask=ask: ask(ids)}
+            taken[way] = ratios(calls, repeats)["way"]
+            way.close()
+        del ask, calls
+    memory = dict.fromkeys(asked)
+    if not quick:
+        base, *found = peaks([Asked(way.name, length) for way in [ways.PLAIN, *asked]])
+        memory = dict(zip(asked, found))
+    rows = []
+    for way, time in taken.items():
+        row = [f"{way.package} {ways.installed(way.package)}", way.what, way.keeps]
+        row += [RATIO(time.processor), RATIO(time.wall)]
+        one = memory[way]
+        if one is not None:
+            row += [f"{one.high:.0f}", f"{one.high / base.high:.1f}"]
+            row += [f"{(one.high - one.results) / base.high:.1f}"]
+        rows.append(row + [""] * (8 - len(row)))
+    head = ["package", "way", "gives", "× processor", "× wall", "peak MiB", "× memory"]
+    title = f"the same encoder, 1 × {length} tokens, over its plain fused forward"
+    table(title, [*head, "less results"], rows)
+    absent = {way.package for way in ways.RIVALS} - {way.package for way in asked}
+    print("not installed:", ", ".join(sorted(absent)) or "none", end="; ")
+    print("answers that differ from eager attention:", ", ".join(wrong) or "none")
+
+
+def decode(quick: bool) -> None:
+    """Greedy generation with a cache, one token at a time: the worst case for any mode."""
+    model, prompt = models.llama(), models.tokens(1, 16)
+    tokens = 16 if quick else 64
+
+    def generate() -> torch.Tensor:
+        mask = torch.ones_like(prompt)
+        return model.generate(prompt, attention_mask=mask, max_new_tokens=tokens, do_sample=False)
+
+    def under(**how: object) -> Callable[[], object]:
+        def call() -> object:
+            with regard.capture(model, **how) as trace:
+                generate()
+            return trace
+
+        return call
+
+    def nothing() -> None:
+        with Nothing():
+            generate()
+
+    calls: dict[str, Callable[[], object]] = {"plain": generate}
+    for path in ("auto", "full", "fused"):
+        calls[f'capture, path="{path}"'] = under(path=path)
+    calls["(a mode that does nothing)"] = nothing
+    rows = rows_of(ratios(calls, 3 if quick else 21), {'capture, path="auto"': 1.5}, [])
+    table(f"generate() {tokens} tokens: Llama, 4 layers, 256 wide", HEAD, rows)
+    full, fused = (under(path=path)() for path in ("full", "fused"))
+    equal = same([r.weights() for r in fused], [r.weights() for r in full])
+    print(f"{len(full)} sites by the full path, {len(fused)} by the fused one; equal: {equal}")
+
+
+def held(quick: bool) -> None:
+    """What a trace holds after a pass of 12 heads of width 64, and what that grows with."""
+    length, many = (512, 12) if quick else (4096, 12)
+    cases = [(ways.REGARD[0], many)]
+    cases += [(ways.ENTROPY, 2), (ways.ENTROPY, many)]
+    if not quick:
+        cases += [(ways.REGARD[2], 2), (ways.REGARD[2], many)]
+    found = peaks([Asked(way.name, length, layers, 768, 1) for way, layers in cases])
+    rows = []
+    for (way, layers), one in zip(cases, found):
+        weights = layers * 12 * length**2 * 4 / MIB
+        share = f"1/{weights / one.reported:.1f}" if one.reported else ""
+        bar = f"1/{30 * length / 4096:.1f}" if way is ways.REGARD[0] else ""
+        row = [way.what, str(layers), f"{weights:.0f}", f"{one.reported:.1f}", f"{one.held:.1f}"]
+        row += [f"{one.results:.1f}", f"{one.high - one.results:.1f}", share, bar]
+        rows.append(row)
+    head = ["way", "layers", "all weights MiB", "trace.nbytes", "really held", "results"]
+    head += ["peak less results", "of weights", "bar"]
+    table(f"held after a pass: 12 heads of width 64, {length} tokens", head, rows)
+
+
+def targets(quick: bool) -> None:
+    """Which of the test targets each tool can read."""
+    tools = [tool for tool in coverage.TOOLS if tool != "nnsight" or ways.installed("nnsight")]
+    total = dict.fromkeys(tools, 0)
+    rows, tried = [], dict.fromkeys(tools, 0)
+    with torch.enable_grad():
+        for row in coverage.rows(tools, quick):
+            rows.append([row.group, row.target, str(row.sites), *row.cells.values()])
+            for tool, cell in row.cells.items():
+                tried[tool] += cell != coverage.NOT
+                total[tool] += cell.startswith(coverage.YES)
+    table("targets of tests/tracing", ["group", "target", "sites", *tools], rows)
+    print(
+        f"{len(rows)} rows. {coverage.YES} all sites exact; eager: only once it was switched to it;"
+        f" {coverage.NO} or n/m: not, or not all; {coverage.NOT}: cannot be tried."
+    )
+    print("; ".join(f"{tool} {total[tool]} of {tried[tool]} tried" for tool in tools))
+
+
+SECTIONS = {
+    "forward": forward,
+    "memory": memory,
+    "decode": decode,
+    "held": held,
+    "rivals": rivals,
+    "targets": targets,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, under a minute")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    options = parser.parse_args()
+    restart_where_needed()
+    torch.set_num_threads(1)
+    packages = ["torch", *dict.fromkeys(way.package for way in ways.RIVALS)]
+    print("; ".join(f"{package} {ways.installed(package) or 'absent'}" for package in packages))
+    print(f"{torch.get_num_threads()} thread, no gradients, random weights")
+    for name in options.only:
+        with torch.no_grad(), contextlib.ExitStack() as after:
+            after.callback(gc.collect)
+            SECTIONS[name](options.quick)
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

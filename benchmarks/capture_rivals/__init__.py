@@ -1,0 +1,1 @@
+"""What `benchmarks/capture.py` compares regard with, and how it measures."""

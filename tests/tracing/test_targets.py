@@ -1,0 +1,138 @@
+"""Every target is found: so many sites, in this order, with these weights, output unchanged."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from targets import Target, contexts, gaps, negatives, targets
+from targets.comparing import close, compare, params, same
+
+import regard
+
+
+@pytest.mark.parametrize(  # the output of autocast has roundings that no formula gives
+    "target", params(t for t in targets() + gaps() if not t.name.startswith("autocast_"))
+)
+def test_the_truth_explains_the_output(target: Target) -> None:
+    """Without regard: weights that are right give the output of the model."""
+    with target.around():
+        case = target.case()
+        assert case.expected is not None
+        close(case.run(), case.expected)
+
+
+@pytest.mark.parametrize("target", params(targets()))
+def test_found(target: Target) -> None:
+    with target.around():
+        case = target.case()
+        plain = case.run()
+        with regard.capture(case.model) as trace:
+            output = case.run()
+        if target.compiled:  # capture runs it eagerly: the last bits are those of the eager model
+            close(output, plain)
+            with torch.compiler.set_stance("force_eager"):
+                plain = case.run()
+        same(output, plain)
+    assert trace.notes == []
+    compare(case, [record.weights() for record in trace])
+    assert [tuple(record.shape) for record in trace] == [tuple(w.shape) for w in case.truth]
+
+
+#: How else a trace may hold what it saw; "nested" is a capture inside a capture.
+KEPT = ("weights", "disk", "reducers", "gradients", "values", "nested")
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize(
+    "target", params(t for t in targets() if not t.compiled and t.group != "sizes")
+)
+def test_found_however_kept(target: Target, kept: str, tmp_path: Path) -> None:
+    """Weights are the same whatever is held, also where the model overwrites its tensors later."""
+    options = {
+        "weights": {"keep": "weights"},
+        "disk": {"keep": tmp_path},
+        "reducers": {"keep": [regard.Weights()]},
+        "gradients": {"grad": True},
+        "values": {"values": True},
+        "nested": {},
+    }[kept]
+    with target.around():
+        case = target.case()
+        plain = case.run()
+        outer = regard.capture(case.model) if kept == "nested" else nullcontext()
+        with outer as around, regard.capture(case.model, **options) as trace:
+            output = case.run()
+        same(output, plain)
+    for found in (trace, around) if kept == "nested" else (trace,):
+        assert found.notes == []
+        reduced = kept == "reducers"
+        compare(case, [r.reductions[0] if reduced else r.weights() for r in found])
+
+
+@pytest.mark.parametrize("target", params(negatives()))
+def test_nothing_found(target: Target) -> None:
+    case = target.case()
+    plain = case.run()
+    with pytest.warns(UserWarning, match="no attention"), regard.capture(case.model) as trace:
+        output = case.run()
+    same(output, plain)
+    assert len(trace) == 0
+    assert all(note.kind == "empty" for note in trace.notes)
+
+
+@pytest.mark.parametrize("target", params(gaps()))
+def test_what_is_missed_is_not_missed_silently(target: Target) -> None:
+    """When one of these is found, it belongs with the targets."""
+    case = target.case()
+    plain = case.run()
+    with pytest.warns(UserWarning, match="regard.capture"), regard.capture(case.model) as trace:
+        output = case.run()
+    same(output, plain)
+    assert len(trace) == 0
+    assert trace.notes
+
+
+def test_a_wrong_truth_is_noticed() -> None:
+    """The comparison can fail: on a number, on an axis, on the order and on the count."""
+    case = next(t for t in targets() if t.name == "spelled_matmul").case()
+    truth = case.truth[0]
+    compare(case, [truth])
+    for wrong in (
+        [truth + 2e-5],
+        [truth.flip(1)],
+        [truth.transpose(1, 2)],
+        [truth, truth],
+        [truth * torch.nan],
+        [],
+    ):
+        with pytest.raises(AssertionError):
+            compare(case, wrong)
+    with pytest.raises(AssertionError):
+        compare(replace(case, truth=[truth.roll(1, -1)]), [truth])
+
+
+def _rank(rank: int, folder: str) -> None:
+    """One of two processes that train together: each captures its own part."""
+    store = dist.FileStore(f"{folder}/store", 2)
+    with contexts.process_group(rank, 2, store):
+        for target in (t for t in targets() if t.name.startswith("ddp_")):
+            case = target.case()
+            plain = case.run()
+            with regard.capture(case.model) as trace:
+                output = case.run()
+                output.square().sum().backward()
+            same(output, plain)
+            assert trace.notes == []
+            compare(case, [record.weights() for record in trace])
+            grads = [parameter.grad.clone() for parameter in case.model.parameters()]
+            case.model.zero_grad()
+            case.run().square().sum().backward()
+            same(grads, [parameter.grad for parameter in case.model.parameters()])
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_rank, (str(tmp_path),), nprocs=2)
