@@ -70,8 +70,8 @@ def forward(quick: bool) -> None:
     """Capture of an encoder, with recipes held and with a head mean of every layer streamed."""
     model = models.masked_lm("sdpa", 2048).bert
     rows = []
-    sizes = [(8, 128, 1.10, None, 4, 31), (1, 512, 1.05, 1.3, 6, 41), (1, 2048, 1.05, 1.8, 2, 15)]
-    for batch, length, bar, bar_mean, few, many in sizes:
+    sizes = [(8, 128, 1.10, None, 31), (1, 512, 1.05, 1.3, 41), (1, 2048, 1.05, 1.8, 15)]
+    for batch, length, bar, bar_mean, repeats in sizes[:2] if quick else sizes:
         ids = models.tokens(batch, length)
         calls = {"plain": lambda ids=ids: model(ids), "capture": captured(model, ids)}
         bars = {"capture": bar}
@@ -84,7 +84,7 @@ def forward(quick: bool) -> None:
                 model(ids)
 
         calls["(a mode that does nothing)"] = nothing
-        taken = ratios(calls, few if quick else many)
+        taken = ratios(calls, 5 if quick else repeats)
         rows += rows_of(taken, bars, [f"{batch} × {length}"])
     table("forward of a 6-layer, 384-wide, 12-head encoder", ["tokens", *HEAD], rows)
 
@@ -108,7 +108,7 @@ def memory(quick: bool) -> None:
 
 def rivals(quick: bool) -> None:
     """All attention weights, or their head means, of the same encoder: time and memory."""
-    length, repeats = (256, 3) if quick else (2048, 5)
+    length, repeats = (256, 2) if quick else (2048, 5)
     fused = lambda: models.masked_lm("sdpa", length)
     eager = lambda: models.masked_lm("eager", length)
     short = models.tokens(1, 48)

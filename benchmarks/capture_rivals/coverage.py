@@ -132,8 +132,6 @@ def ask_hooks(case: Any) -> str:
 
 #: Calls whose own code is torch's.
 TORCH = re.compile(rf"(torch|F|nn|math|.*_({'|'.join(dir(Tensor))})|{'|'.join(dir(Tensor))})_\d+$")
-#: Modules of torch.nn that hold no attention of their own.
-PLAIN = (nn.Linear, nn.LayerNorm, nn.Dropout, nn.Embedding, nn.ModuleList, nn.Sequential)
 
 
 def ask_nnsight(case: Any) -> str:
@@ -151,7 +149,8 @@ def ask_nnsight(case: Any) -> str:
     for envoy in model.modules():
         if somewhere(read, case) == YES:
             break
-        if not isinstance(envoy._module, PLAIN):
+        home = type(envoy._module).__module__
+        if not home.startswith("torch.nn") or isinstance(envoy._module, nn.MultiheadAttention):
             found = _operations(model, envoy, case)
             read += tensors(found)
             if somewhere(list(tensors(found)), case) not in (YES, NO):  # it may have a loop

@@ -57,8 +57,10 @@ def peaks(asked: list[Asked]) -> list[Peak]:
 
 def measured(asked: Asked) -> Peak:
     parts = {"layers": asked.layers, "width": asked.width}
-    fused, eager = (models.masked_lm(how, asked.length, **parts) for how in ("sdpa", "eager"))
     way = ways.WAYS[asked.way]
+    fused = models.masked_lm("sdpa", asked.length, **parts)
+    ours = way.package == "regard"
+    eager = fused if ours else models.masked_lm("eager", asked.length, **parts)
     with torch.no_grad(), ways.quiet():
         ask = way.build(fused, eager)
         ids = models.tokens(1, asked.length)

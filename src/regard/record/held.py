@@ -94,9 +94,9 @@ class Ready(Held):
 
 
 class Layout(NamedTuple):
-    """How (batch, head, query, key) weights lie in a storage.
+    """How (batch, head, query, key) weights, or (batch, group, key, width) values, lie in a storage.
 
-    Each axis of the weights is one or more axes of the storage, (size, stride) outermost first.
+    Each axis is one or more axes of the storage, (size, stride) outermost first.
     """
 
     axes: tuple[tuple[tuple[int, int], ...], ...]
@@ -120,19 +120,30 @@ class Layout(NamedTuple):
         )
         return found.reshape(self.shape)
 
+    def copied(self, tensor: Tensor) -> tuple[Tensor, Layout]:
+        """A copy of what lies there, and how it lies in that."""
+        made = self.view(tensor).clone()
+        axes = tuple(((size, stride),) for size, stride in zip(made.shape, made.stride()))
+        return made, Layout(axes, 0)
+
 
 class Made(Held):
     """A matrix the model made itself, where it lies."""
 
     def __init__(
-        self, tensor: Tensor, layout: Layout, kind: Kind, value: Tensor | None = None
+        self,
+        tensor: Tensor,
+        layout: Layout,
+        kind: Kind,
+        value: tuple[Tensor, Layout] | None = None,
     ) -> None:
         self._tensor, self._layout, self._kind, self._value = tensor, layout, kind, value
         self._versions = versions(self.tensors())
 
     def recipe(self) -> Recipe:
         check_versions(self.tensors(), self._versions)
-        return Given(self._layout.view(self._tensor), self._value, self._kind)
+        value = None if self._value is None else self._value[1].view(self._value[0])
+        return Given(self._layout.view(self._tensor), value, self._kind)
 
     @property
     def shape(self) -> Shape:
@@ -147,16 +158,13 @@ class Made(Held):
         return torch.promote_types(self._tensor.dtype, torch.float32)
 
     def tensors(self) -> Sequence[Tensor]:
-        return [self._tensor] if self._value is None else [self._tensor, self._value]
+        return [self._tensor] if self._value is None else [self._tensor, self._value[0]]
 
     def protect(self, storage: int) -> None:
         if self._tensor.untyped_storage()._cdata == storage:
-            self._tensor = self._layout.view(self._tensor).clone()
-            sizes, strides = self._tensor.shape, self._tensor.stride()
-            axes = tuple(((size, stride),) for size, stride in zip(sizes, strides))
-            self._layout = Layout(axes, 0)
-        if self._value is not None:
-            self._value = _copied(storage)(self._value)
+            self._tensor, self._layout = self._layout.copied(self._tensor)
+        if self._value is not None and self._value[0].untyped_storage()._cdata == storage:
+            self._value = self._value[1].copied(self._value[0])
         self._versions = versions(self.tensors())
 
     @property

@@ -107,7 +107,7 @@ class Record:
             return load_recipe(self._held)
         if self._held is None:
             why = {
-                "dropped": "it was dropped: trace.notes says why",
+                "dropped": "dropped (by max_bytes or for a reducer): trace.notes says why",
                 "reductions": "only reductions were kept: record.reductions has them",
             }
             raise UnavailableError(f"{self.name}: {why.get(self.held, 'nothing is held')}")
@@ -147,7 +147,7 @@ class Record:
         """Gradient of the loss by the weights, after backward; needs `grad=True`."""
         if self._gradient is None:
             raise UnavailableError(
-                f"{self.name}: no gradient is there: capture(grad=True) keeps one, where the pass "
+                f"{self.name}: there is no gradient: capture(grad=True) keeps one, where the pass "
                 "is part of an autograd graph"
             )
         return self._gradient.of_weights(self.name, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from regard.tracing.mode import CaptureMode
 from regard.tracing.operators import Reader
 from regard.tracing.surroundings import eager_surroundings
 from regard.tracing.where import predicate
+
+_HERE = str(Path(__file__).parent.parent)
 
 
 class CaptureWarning(UserWarning):
@@ -107,7 +110,7 @@ class capture:  # a context manager and a decorator is written like a function
         run.end(failed=kind is not None)
         if kind is None:
             for note in run.collector.trace.notes:
-                warnings.warn(f"regard.capture: {note}", CaptureWarning, stacklevel=2)
+                warnings.warn(f"regard.capture: {note}", CaptureWarning, stacklevel=_outside())
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Use as a decorator: `function.trace` is the trace of its last call."""
@@ -214,6 +217,17 @@ class _Run:
         self.mode.__enter__()  # type: ignore[no-untyped-call]
         self.full = True
 
+    def _mind_attention(self) -> None:
+        """Modules that are attention by name and have not run yet may run without a site."""
+        for path in self.collector.attentive.values():
+            module = self.collector.names.modules[path]
+            if path not in self.collector.ran and not isinstance(module, nn.MultiheadAttention):
+                handle = module.register_forward_pre_hook(self._note_run)
+                self._stack.callback(handle.remove)
+
+    def _note_run(self, module: nn.Module, args: Any) -> None:
+        self.collector.ran.add(self.collector.attentive[id(module)])
+
     def _listen(self, handle: Any) -> None:
         """Take the hook that tells of passes, in the place of the one before."""
         if self._ear is not None:
@@ -224,6 +238,7 @@ class _Run:
         if self.module is not None:  # no fast path is at stake: one hook, on the model alone
             root = self.collector.names.modules[""]
             self._listen(root.register_forward_pre_hook(self._before))
+            self._mind_attention()
         self.collector.following = False
         self.fused = True
         fused_path.listen(self)
@@ -323,6 +338,14 @@ class _Run:
         if self._elsewhere.get(here) == id(module):
             del self._elsewhere[here]
             self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+def _outside() -> int:
+    """How many frames up the caller is: the first one that is not regard's."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _module_of(function: Any) -> nn.Module | None:

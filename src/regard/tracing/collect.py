@@ -65,6 +65,7 @@ class Collector:
         self.attentive = _attentive(self.names)
         self.waiting: list[tuple[Tensor, OutputGradient]] = []
         self._calls: dict[str, int] = {}
+        self._dropped: dict[str, list[int]] = {}  # place of a site's note, and later calls
         self._lock = threading.RLock()
 
     def adopt(self, module: nn.Module) -> None:
@@ -107,6 +108,8 @@ class Collector:
             elif plan.reads is not None:
                 self.others += 1
                 recipe = plan.reads(args, kwargs, out)
+                if recipe is not None and not isinstance(recipe, Recipe):
+                    raise TypeError(f"gave {type(recipe).__name__}, expected a Recipe or None")
                 if recipe is not None:
                     self._registered(plan.name, recipe, out)
             elif plan.looks_like_attention:
@@ -212,7 +215,9 @@ class Collector:
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
         site = self._site(place, "softmax", _told(candidate.sides))
-        value = contraction.value(roles) if self.values else None
+        lying = contraction.value(roles) if self.values else None
+        values = contraction.values if self.attached else contraction.values.detach()
+        value = None if lying is None else (values, lying)
         kept = tensor if self.attached else tensor.detach()
         gradient = None
         if self.grad and tensor.requires_grad:
@@ -279,8 +284,14 @@ class Collector:
     # -- what must be said
 
     def note(self, kind: Any, where: str, text: str) -> None:
+        """Say something once; a site that is dropped at every call is named once, and counted."""
         said = Note(kind, where, text)
-        if said not in self.trace.notes:
+        again = self._dropped.get(where) if kind == "dropped" else None
+        if again is not None:
+            again[1] += 1
+        elif said not in self.trace.notes:
+            if kind == "dropped":
+                self._dropped[where] = [len(self.trace.notes), 0]
             self.trace.notes.append(said)
 
     def close(self, failed: bool) -> None:
@@ -293,8 +304,13 @@ class Collector:
         self.keeper.close(self.trace)
 
     def _say_what_is_missing(self) -> None:
+        for place, later in self._dropped.values():
+            if later:
+                note = self.trace.notes[place]
+                text = f"{note.text} (and {later} later calls)"
+                self.trace.notes[place] = replace(note, text=text)
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
-        seen |= self.filtered
+        seen |= self.filtered | {note.where for note in self.trace.notes}
         for candidate in self.flow.lost():
             self.note(
                 "unread",

@@ -74,7 +74,7 @@ class Keeper:
             try:
                 reductions = _unshared(reduce(held.recipe(), list(self.keep)), held)
             except RegardError as error:  # weights of this kind have no such answer
-                self.note("dropped", site.name, str(error))
+                self.note("dropped", site.base, str(error))
                 return Record(site, None, held_as="dropped", **known)
             return Record(site, None, held_as="reductions", reductions=reductions, **known)
         extra = [known["output"]] if known.get("output") is not None else []
@@ -101,7 +101,7 @@ class Keeper:
             return True
         self.note(
             "dropped",
-            site.name,
+            site.base,
             f"{more:,} bytes more would pass max_bytes={self.max_bytes:,} ({used:,} held); "
             "its weights are not there",
         )

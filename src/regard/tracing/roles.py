@@ -82,29 +82,31 @@ class Contraction:
         offset = int(self.weights.storage_offset()) if self.box is None else self.box.offset
         return Layout(axes, offset)
 
-    def value(self, roles: Roles) -> Tensor | None:
-        """The values as (batch, group, key, width), where the product shows them so."""
+    def value(self, roles: Roles) -> Layout | None:
+        """How (batch, group, key, width) lie among the values, where the product shows them so."""
+        values = self.values.mT if self.swapped else self.values
+        offset = int(values.storage_offset())
+        inner = tuple(
+            ((size, step),) for size, step in zip(values.shape[-2:], values.stride()[-2:])
+        )
+        batch = math.prod(part.size for part in roles.batch)
         if self.spread is not None:
             return None
-        values = self.values.detach()
-        values = values.mT if self.swapped else values
-        batch = math.prod(part.size for part in roles.batch)
         if values.dim() == 2:
-            return values[None, None].expand(batch, 1, -1, -1)
-        shared = [*roles.batch, *roles.head]
-        sizes = [part.size for part in shared]
-        outer = self.weights.stride(0)
-        if math.prod(sizes) != values.shape[0]:
-            return values[:, None] if values.shape[0] == batch else None
-        steps = [self.mark.axes[part.axis][1] * part.step // max(1, outer) for part in shared]
-        strides = [values.stride(0) * step for step in steps]
-        spread = values.as_strided(
-            [*sizes, *values.shape[1:]],
-            [*strides, *values.stride()[1:]],
-            int(values.storage_offset()),
+            return Layout((((batch, 0),), (), *inner), offset)
+        shared = math.prod(part.size for part in [*roles.batch, *roles.head])
+        if shared != values.shape[0]:
+            whole = ((batch, values.stride(0)),)
+            return Layout((whole, (), *inner), offset) if values.shape[0] == batch else None
+        outer = max(1, self.weights.stride(0))
+        axes = tuple(
+            tuple(
+                (part.size, values.stride(0) * (self.mark.axes[part.axis][1] * part.step // outer))
+                for part in parts
+            )
+            for parts in (roles.batch, roles.head)
         )
-        heads = math.prod(part.size for part in roles.head)
-        return spread.reshape(batch, heads, *values.shape[1:])
+        return Layout((*axes, *inner), offset)
 
     def roles(self, clues: Clues) -> Roles:
         """Which axis is which."""

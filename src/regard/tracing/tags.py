@@ -204,3 +204,9 @@ def trimmed(axes: tuple[Axis, ...], tensor: Tensor) -> tuple[Axis, ...]:
             size = min(size, tensor.shape[dim])
         cut.append((size, stride))
     return tuple(cut)
+
+
+def within(axis: Axis, features: tuple[Axis, ...]) -> bool:
+    """Whether an axis lies inside one that comes from a parameter."""
+    size, stride = axis
+    return size > 1 and any(step <= stride < step * length for length, step in features)

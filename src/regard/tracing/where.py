@@ -17,7 +17,7 @@ def predicate(where: Any) -> Predicate:
     """A function of a site out of a glob, a regular expression, layer numbers or a function."""
     if where is None:
         return lambda site: True
-    if isinstance(where, bool):
+    if isinstance(where, bool | bytes):
         raise RegardError(f"where={where!r}: expected a pattern, layer numbers or a function")
     if isinstance(where, str):
         return lambda site: fnmatchcase(site.path, where)
