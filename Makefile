@@ -51,17 +51,20 @@ docs: setup
 # The peers have requirements of their own, and so an environment of their own.
 PEERS := .venv-peers
 
-$(PEERS)/.ready: benchmarks/peers/requirements.txt constraints.txt pyproject.toml
+RIVALS := benchmarks/peers/requirements.txt benchmarks/capture_rivals/requirements.txt
+
+$(PEERS)/.ready: $(RIVALS) constraints.txt pyproject.toml
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e . -r benchmarks/peers/requirements.txt
+		-e . $(addprefix -r ,$(RIVALS))
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps timm==1.0.30
 	touch $@
 
 bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/kernel.py --quick
 	$(PEERS)/bin/python benchmarks/peers/peers.py --quick
+	$(PEERS)/bin/python benchmarks/capture.py --quick
 
 clean:
 	rm -rf .venv $(PEERS) .site build dist

@@ -3,8 +3,9 @@
 import regard
 
 NAMES = """
-Apply Attended Distance Entropy HeadMax HeadMean Histogram Mass Mechanism Received Recipe Reducer
-RegardError Rows Support TopK Weights attend masks reduce
+Apply Attended CaptureWarning Distance Entropy HeadMax HeadMean Histogram Mass Mechanism Received
+Recipe Record Reducer RegardError Rows Support TopK Trace Weights attend capture load masks reduce
+register_recipe stitch trace
 """
 
 

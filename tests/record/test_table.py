@@ -51,7 +51,7 @@ def test_many_sites_leave_the_middle_out():
 def test_notes_and_gates_are_told():
     gate = Gate("router", "Router", "x.py:1", (2, 3), "the softmax axis comes from a parameter")
     note = Note("unread", "layer.3", "the operator my::flash looks like attention")
-    trace = Trace(three_layers_twice(), notes=[note, note], gates=[gate] * 3)
+    trace = Trace(list(three_layers_twice()), notes=[note, note], gates=[gate] * 3)
     for said in (repr(trace), trace._repr_html_()):
         assert said.count("layer.3: the operator my::flash") == 1
         assert "1 softmax not taken for attention (router): trace.gates" in said

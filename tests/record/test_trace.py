@@ -146,7 +146,7 @@ def test_steps():
 
 
 def test_notes_and_gates_stay_with_every_part():
-    trace = Trace(three_layers_twice(), notes=[Note("unread", "a", "b")])
+    trace = Trace(list(three_layers_twice()), notes=[Note("unread", "a", "b")])
     for part in (trace[:2], trace.layers(0), trace.heads(0), trace.to("cpu"), trace.steps[0]):
         assert part.notes == trace.notes
 
@@ -178,6 +178,7 @@ def test_to_a_device_with_reductions():
 # -- labels and words
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 def test_relabel():
     trace = three_layers_twice()
     other = trace.relabel({"encoder.layer.1": "cross", "encoder.layer.2#2": "self"})

@@ -94,7 +94,7 @@ class Ready(Held):
 
 
 class Layout(NamedTuple):
-    """How (batch, head, query, key) weights, or (batch, group, key, width) values, lie in a storage.
+    """How weights (batch, head, query, key) or values (batch, group, key, width) lie in a storage.
 
     Each axis is one or more axes of the storage, (size, stride) outermost first.
     """

@@ -182,7 +182,7 @@ class _Run:
         self.full = False  # whether the mode is on
         self.fused = False  # whether the cheaper path is taken instead
         self.spelt_before: set[str] = set()  # spellings that the first pass had without attention
-        self.alarm = ""  # a spelling of attention that the cheaper path cannot read
+        self.alarm: tuple[str, str] | None = None  # where attention was spelt, unread, and how
         self._leaving = False
         self._ear: Any = None
         self._stack = ExitStack()
@@ -207,8 +207,7 @@ class _Run:
         try:
             self._stack.close()
         finally:
-            if self.alarm:
-                self._say_alarm("its weights are not there")
+            self._say_alarm("its weights are not there")
             self.collector.close(failed)
 
     # -- the two paths
@@ -262,7 +261,7 @@ class _Run:
         if not self.alarm and name not in self.spelt_before and self._mine():
             place = self.collector.names.place()
             if place is not None:
-                self.alarm = f"{name} in {place.path or place.module_class}"
+                self.alarm = (place.path or place.module_class, name)
 
     def _mine(self) -> bool:
         """Whether an operator may be the model's: not regard's own, a stranger's or backward's."""
@@ -271,13 +270,15 @@ class _Run:
         return self.module is not None or threading.get_ident() == self.home
 
     def _say_alarm(self, later: str) -> None:
-        self.collector.note(
-            "changed",
-            "",
-            f"the fused path cannot read what ran ({self.alarm}); {later}; "
-            "capture(path='full') reads everything",
-        )
-        self.alarm = ""
+        if self.alarm is not None:
+            where, operator = self.alarm
+            self.collector.note(
+                "changed",
+                where,
+                f"{operator} ran, which the fused path cannot read; {later}; "
+                "capture(path='full') reads everything",
+            )
+            self.alarm = None
 
     def _change_path(self) -> None:
         """At the start of a pass: take the cheaper path when the last one allows it, or go back."""

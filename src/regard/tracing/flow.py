@@ -233,16 +233,16 @@ class Flow(Moves):
                 else:
                     known.mark.candidate.lost = True
         if first and second:
-            tag.constant, tag.sources = True, frozenset((self.token(one),))
+            tag.constant, tag.sources = True, self._behind(one)
         elif second:
-            tag.sources = frozenset((self.token(one),))
+            tag.sources = self._behind(one)
             tag.features = ((made.shape[-1], made.stride(-1)),)
             if mine is not None:
                 tag.features += _rows_carried(mine.features, one, made)
                 if mine.sides is not None and made.shape[-1] == 1:
                     tag.sides = mine.sides
         elif first:
-            tag.sources = frozenset((self.token(other),))
+            tag.sources = self._behind(other)
             tag.features = ((made.shape[-2], made.stride(-2)),)
         else:
             tag.sides = (self.sources(one), self.sources(other))
@@ -278,6 +278,9 @@ class Flow(Moves):
         constant = contraction.constant
         if constant is None:
             constant = self.constant(contraction.values)
+            if constant and candidate.sides and candidate.sides[0] & candidate.sides[1]:
+                # learned queries that attend to each other, their places told by the input
+                constant = not self.tag(contraction.values).sources  # type: ignore[union-attr]
         if candidate.kind == "constant":
             candidate.kind = "distribution"
             if not constant:  # a learned mix of layers, or of positions whatever is there

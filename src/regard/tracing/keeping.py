@@ -21,7 +21,7 @@ from regard.record import Record, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes
 
-Keep = str | Path | Sequence[Reducer]
+Keep = str | Path | Reducer | Sequence[Reducer]
 
 
 class Keeper:
@@ -71,8 +71,9 @@ class Keeper:
             known["output"] = None
             return Record(site, file, held_as="disk", value_held=whole.value_held, **known)
         if not isinstance(self.keep, str):
+            asked = [self.keep] if isinstance(self.keep, Reducer) else list(self.keep)
             try:
-                reductions = _unshared(reduce(held.recipe(), list(self.keep)), held)
+                reductions = _unshared(reduce(held.recipe(), asked), held)
             except RegardError as error:  # weights of this kind have no such answer
                 self.note("dropped", site.base, str(error))
                 return Record(site, None, held_as="dropped", **known)

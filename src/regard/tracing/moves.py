@@ -62,10 +62,10 @@ class Tagging:
 
     def constants(self, tensors: Sequence[Tensor]) -> None:
         """Parameters and buffers; forgotten again by `clear`."""
-        tag = Tag()
-        tag.constant = True
         for tensor in tensors:
             if tensor.layout == torch.strided:
+                tag = Tag()
+                tag.constant = True
                 self.put(tensor, tag)
 
     def clear(self) -> None:
@@ -261,8 +261,13 @@ class Moves(Tagging):
     def linear(self, given: Tensor, made: Tensor) -> None:
         """A linear map whose weight is out of sight: quantised, or a convolution."""
         tag = Tag()
-        tag.sources = frozenset((self.token(given),))
+        tag.sources = self._behind(given)
         self.put(made, tag)
+
+    def _behind(self, given: Tensor) -> Sources:
+        """The input of a linear map, and what is behind that: q and k may be made in two steps."""
+        tag = self.tag(given)
+        return joined(frozenset((self.token(given),)), NOBODY if tag is None else tag.sources)
 
     def _blend(self, inputs: Sequence[Tensor], made: Tensor) -> Tag:
         """What is known about a result from what is known about its inputs."""

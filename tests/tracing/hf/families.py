@@ -1,6 +1,6 @@
 """Tiny random models of the families people use, each with its inputs and the sites it must show.
 
-The truth about a family is the `output_attentions` of its eager implementation with the same weights.
+The truth about a family is the `output_attentions` of its eager implementation, same weights.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _chosen(implementation: str | None) -> dict[str, str]:
 
 
 def in_order(output) -> list[Tensor]:
-    """Weights of a model's output: encoder first, then decoder and cross by turns; parts in order."""
+    """Weights of an output: encoder first, then decoder and cross by turns; parts in order."""
     if output.get("cross_attentions"):
         pairs = zip(output.decoder_attentions, output.cross_attentions)
         return [*output.encoder_attentions, *(weights for pair in pairs for weights in pair)]
@@ -192,12 +192,15 @@ FAMILIES: dict[str, Family] = {
     "swin": Family(
         hf.SwinModel,
         lambda: hf.SwinConfig(
-            image_size=32, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4
+            image_size=32,
+            patch_size=2,
+            embed_dim=16,
+            depths=[2, 2],
+            num_heads=[2, 4],
+            window_size=4,
         ),
         pixels,
-        tuple(
-            f"encoder.layers.{i}.blocks.{j}.attention" for i in range(2) for j in range(2)
-        ),
+        tuple(f"encoder.layers.{i}.blocks.{j}.attention" for i in range(2) for j in range(2)),
         NO_FLEX,
     ),
     "deberta": Family(

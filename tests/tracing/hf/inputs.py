@@ -1,7 +1,7 @@
-"""Inputs for a tiny model, from the names in its forward signature and the sizes in its configuration.
+"""Inputs for a tiny model, from the names in its signature and the sizes in its configuration.
 
-Text is padded at the end of the second example. Where a model has places for images in its text, their
-number is learned from the features that the model makes.
+Text is padded at the end of the second example. Where a model has places for images in its text,
+their number is learned from the features that the model makes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Inputs:
 
     def sub(self, *names):
         """A nested configuration by name, or the whole."""
-        return next((c for n in names if (c := getattr(self.config, n, None)) is not None), self.config)
+        return next(
+            (c for n in names if (c := getattr(self.config, n, None)) is not None), self.config
+        )
 
     def noise(self, *shape):
         return torch.randn(*shape, generator=self.generator)
@@ -97,7 +99,9 @@ class Inputs:
         return self.noise(BATCH, 3200)
 
     def input_features(self):
-        bins = self.find("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", default=80)
+        bins = self.find(
+            "num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", default=80
+        )
         positions = self.find("max_source_positions")
         if "WhisperEncoder" in str(type(self.model)) or positions is not None:
             return self.noise(BATCH, bins, 2 * (positions or 32))
@@ -164,7 +168,7 @@ class Inputs:
         return {k: v for k, v in words.items() if k in self.names}
 
     def with_places(self, given: dict) -> dict[str, object]:
-        """`given`, with as many places for images or sound in the text as the model has features."""
+        """`given`, with a place in the text for every feature of an image or a sound."""
         token = self.find("image_token_id", "image_token_index", "img_token_id")
         if token is None or "input_features" in given:
             token = self.find("audio_token_id", "audio_token_index", default=token)
@@ -238,7 +242,12 @@ class Inputs:
             optional = signature[name].default is not inspect.Parameter.empty
             if name == "attention_mask" and "input_ids" not in given:
                 continue
-            if name == "input_ids" and main != "input_ids" and main not in ("pixel_values",) and optional:
+            if (
+                name == "input_ids"
+                and main != "input_ids"
+                and main not in ("pixel_values",)
+                and optional
+            ):
                 continue
             given[name] = getattr(self, name)()
         for name, parameter in signature.items():

@@ -7,6 +7,22 @@ from __future__ import annotations
 
 import torch
 
+# architectures with a softmax that weighs no values
+NO_ATTENTION: dict[str, str] = {
+    "autoformer": "auto-correlation: a softmax over the best delays, each a shift of the series",
+    "patchtsmixer": "gates: a softmax multiplies its own input, element by element",
+    "superpoint": "a softmax over the places of a cell finds keypoints",
+}
+_LARGE = "a tower of timm with hundreds of millions of parameters, whatever the configuration says"
+TOO_LARGE: dict[str, str] = {
+    "blt": "its byte patcher has 190 M parameters",
+    "gemma3n": _LARGE,
+    "gemma3n_vision": _LARGE,
+    "pe_audio_video": _LARGE,
+    "pe_audio_video_encoder": _LARGE,
+    "pe_video": _LARGE,
+    "pe_video_encoder": _LARGE,
+}
 CLASSES: dict[str, str] = {
     "musicgen": "MusicgenForConditionalGeneration",
     "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
@@ -59,9 +75,13 @@ OVERRIDES: dict[str, dict] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "zamba2": {
-        "attention_hidden_size": 128, "attention_head_dim": 32, "mamba_d_state": 16,
-        "mamba_headdim": 16, "chunk_size": 8, "hybrid_layer_ids": [1],
-    },  # fmt: skip
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "mamba_d_state": 16,
+        "mamba_headdim": 16,
+        "chunk_size": 8,
+        "hybrid_layer_ids": [1],
+    },
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "deepseek_v2": {"num_experts_per_tok": 2, "topk_method": "greedy"},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -86,7 +106,11 @@ OVERRIDES: dict[str, dict] = {
     },
     "glm5_next_text": {"index_topk": 16, "index_kpool": 4, "qk_rope_head_dim": 0},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
-    "bros": {"dim_bbox_projection": 16, "dim_bbox_sinusoid_emb_2d": 64, "dim_bbox_sinusoid_emb_1d": 8},
+    "bros": {
+        "dim_bbox_projection": 16,
+        "dim_bbox_sinusoid_emb_2d": 64,
+        "dim_bbox_sinusoid_emb_1d": 8,
+    },
     "dab-detr": {"query_dim": 4},
     "lilt": {"hidden_size": 96, "num_attention_heads": 4},
     "mobilebert": {"intra_bottleneck_size": 64},
@@ -100,7 +124,13 @@ OVERRIDES: dict[str, dict] = {
     },
     "xlnet": {"d_head": 16},
     "xmod": {"default_language": "en_XX"},
-    "swin2sr": {"patch_size": 1, "embed_dim": 24, "depths": [2, 2], "num_heads": [3, 3], "window_size": 4},
+    "swin2sr": {
+        "patch_size": 1,
+        "embed_dim": 24,
+        "depths": [2, 2],
+        "num_heads": [3, 3],
+        "window_size": 4,
+    },
     "sam_vision_model": _SAM,
     "sam_hq_vision_model": _SAM,
     "got_ocr2_vision": {"num_pos_feats": 32},
@@ -133,10 +163,18 @@ OVERRIDES: dict[str, dict] = {
     "levit": {"patch_size": 16},
     "chameleon": {"vocabulary_map": {"<image>": 150}, "image_token_id": 150},
     "chameleon_vqgan": {
-        "base_channels": 32, "latent_channels": 32, "resolution": 64, "num_embeddings": 64,
-        "channel_multiplier": [1, 2], "num_res_blocks": 1,
-    },  # fmt: skip
-    "granite4_vision": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [1], "downsample_rate": "1/2"},
+        "base_channels": 32,
+        "latent_channels": 32,
+        "resolution": 64,
+        "num_embeddings": 64,
+        "channel_multiplier": [1, 2],
+        "num_res_blocks": 1,
+    },
+    "granite4_vision": {
+        "deepstack_layer_map": [[0, 0]],
+        "spatial_target_layers": [1],
+        "downsample_rate": "1/2",
+    },
     "sapiens2": {"num_key_value_heads_per_layer": [4, 4]},
     "patchtst": {"patch_length": 4, "patch_stride": 4},
     "patchtsmixer": {"patch_length": 8, "patch_stride": 8},
@@ -150,8 +188,11 @@ OVERRIDES: dict[str, dict] = {
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},
     "step3p5": {"sliding_window": 8},
     "muse_spark_audio": {
-        "patch_sizes": [16, 4], "hidden_sizes": [32, 64], "depths": [1, 1], "num_hidden_layers": 2,
-    },  # fmt: skip
+        "patch_sizes": [16, 4],
+        "hidden_sizes": [32, 64],
+        "depths": [1, 1],
+        "num_hidden_layers": 2,
+    },
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "deepseek_ocr2_text": {"layer_types": ["full_attention", "full_attention"]},
     "cohere_compass_text": {
@@ -161,6 +202,9 @@ OVERRIDES: dict[str, dict] = {
     "mistral4": {"rope_parameters": {"partial_rotary_factor": 1.0}},
     "vitdet": {"window_size": 2},
     "align": {"projection_dim": 640},
+    "moshi": {"audio_encoder_config": {"num_quantizers": 32}},
+    "luke": {"entity_vocab_size": 50, "entity_emb_size": 64},
+    "mluke": {"entity_vocab_size": 50, "entity_emb_size": 64},
     "grounding-dino": {"num_queries": 4},
     "mm-grounding-dino": {"num_queries": 4},
     "rt_detr": _DETR,
@@ -191,9 +235,12 @@ OVERRIDES: dict[str, dict] = {
     },
     "emu3": {"vocabulary_map": {"<image>": 150}},
     "emu3_vqgan": {
-        "base_channels": 32, "latent_channels": 4, "channel_multiplier": [1, 2], "num_res_blocks": 1,
+        "base_channels": 32,
+        "latent_channels": 4,
+        "channel_multiplier": [1, 2],
+        "num_res_blocks": 1,
         "codebook_size": 64,
-    },  # fmt: skip
+    },
 }
 # only where the architecture stands for itself: others count on the stages of these backbones
 OVERRIDES_AT_TOP: dict[str, dict] = {
@@ -221,6 +268,7 @@ def _words(given, *names, **more):
 
 
 INPUTS: dict = {
+    "encodec": lambda given: {"input_values": torch.randn(2, 1, 3200)},
     "autoformer": _series,
     "informer": _series,
     "time_series_transformer": _series,
@@ -255,12 +303,20 @@ INPUTS: dict = {
     },
     "pix2struct": lambda given: {
         "flattened_patches": torch.cat(
-            [torch.arange(16).view(16, 1).expand(2, 16, 1) % 4, torch.ones(2, 16, 1), torch.randn(2, 16, 64)], -1
+            [
+                torch.arange(16).view(16, 1).expand(2, 16, 1) % 4,
+                torch.ones(2, 16, 1),
+                torch.randn(2, 16, 64),
+            ],
+            -1,
         ),
         "decoder_input_ids": given.decoder_input_ids(),
     },
     "bros": lambda given: _words(given, bbox=torch.rand(2, 13, 8)),
-    "reformer": lambda given: {"input_ids": given.words(2, 32), "attention_mask": torch.ones(2, 32).long()},
+    "reformer": lambda given: {
+        "input_ids": given.words(2, 32),
+        "attention_mask": torch.ones(2, 32).long(),
+    },
     "instructblip": lambda given: {
         "pixel_values": given.pixel_values(),
         "qformer_input_ids": given.words(2, 6),

@@ -118,7 +118,10 @@ def _start(name: str) -> _Child:
 
 def table(results: list[dict]) -> str:
     """Markdown: one row an architecture."""
-    lines = ["| architecture | verdict | sites | compared | worst | reason |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| architecture | verdict | sites | compared | worst | reason |",
+        "|---|---|---|---|---|---|",
+    ]
     for found in results:
         worst = f"{found.get('worst', 0):.0e}" if found.get("captured") else ""
         compared = f"{found.get('compared', 0)} + {found.get('by_output', 0)} by output"

@@ -69,7 +69,7 @@ def test_self_and_cross_are_told_apart(name, implementation):
 
 
 def test_t5_with_flex_attention():
-    """Its position bias as a function of places; transformers has it right for a batch of one only."""
+    """Its position bias as a function of places; transformers can do it for a batch of one."""
     family = FAMILIES["t5"]
     model = family.build("flex_attention")
     given = {name: tensor[:1] for name, tensor in family.inputs().items()}

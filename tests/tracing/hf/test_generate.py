@@ -81,7 +81,8 @@ def test_stitched_maps_are_the_teacher_forced_ones(name, way, implementation):
             mine = [
                 record
                 for record in stitched
-                if record.attends == attends and not record.name.startswith(("encoder.", "model.enc"))
+                if record.attends == attends
+                and not record.name.startswith(("encoder.", "model.enc"))
             ]
             assert len(mine) == len(want), stitched.names()
             for record, true in zip(mine, want):
@@ -93,13 +94,19 @@ def test_stitched_maps_are_the_teacher_forced_ones(name, way, implementation):
 def test_any_cache(cache):
     model, twin = build("llama"), build("llama", "eager")
     given = {"input_ids": words(batch=2, length=5)}
-    how = {"dynamic": {}, "static": {"cache_implementation": "static"}, "none": {"use_cache": False}}
+    how = {
+        "dynamic": {},
+        "static": {"cache_implementation": "static"},
+        "none": {"use_cache": False},
+    }
     trace, output = generated(model, given, {"do_sample": False, **how[cache]})
     if cache == "none":  # every step is a whole pass: the last one has it all
         mine = [record.weights() for record in trace.steps[-1]]
     else:
         mine = [record.weights() for record in regard.stitch(trace, output)]
-    for got, *true in zip(mine, *(forced(twin, given, output.sequences, i)["self"] for i in (0, 1))):
+    for got, *true in zip(
+        mine, *(forced(twin, given, output.sequences, i)["self"] for i in (0, 1))
+    ):
         length = true[0].shape[-1]
         assert (got[..., length:] == 0).all(), "places not yet written"
         got = got[..., :length]
@@ -138,7 +145,9 @@ def test_without_beam_indices_the_error_says_what_to_ask_for():
     model = build("llama")
     with torch.no_grad(), regard.capture(model) as trace:
         output = model.generate(words(batch=1, length=5), num_beams=2, max_new_tokens=3)
-    with pytest.raises(regard.RegardError, match="return_dict_in_generate=True, output_scores=True"):
+    with pytest.raises(
+        regard.RegardError, match="return_dict_in_generate=True, output_scores=True"
+    ):
         regard.stitch(trace, output)
 
 

@@ -24,7 +24,7 @@ BATCH, LENGTH = 2, 12
 
 
 def captured(model: nn.Module, *args, **given):
-    """The trace of one run, after checking that nothing changed and that weights make the output."""
+    """The trace of one run; nothing changed, and weights times values are the output."""
     with torch.no_grad():
         plain = model(*args, **given)
         with regard.capture(model, values=True, outputs=True) as trace:
@@ -61,7 +61,13 @@ def x_model(flash: bool, **more) -> nn.Module:
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"rotary_pos_emb": True}, {"alibi_pos_bias": True}, {"attn_kv_heads": 2}, {"attn_qk_norm": True}],
+    [
+        {},
+        {"rotary_pos_emb": True},
+        {"alibi_pos_bias": True},
+        {"attn_kv_heads": 2},
+        {"attn_qk_norm": True},
+    ],
     ids=["plain", "rotary", "alibi", "grouped", "normalised"],
 )
 @pytest.mark.parametrize("flash", [True, False], ids=["flash", "plain"])
@@ -91,7 +97,14 @@ def test_x_transformers_encoder_and_decoder():
     ).eval()
     randomise(model)
     trace = captured(model, ids(), ids(8))
-    assert [record.attends for record in trace] == ["self", "self", "self", "cross", "self", "cross"]
+    assert [record.attends for record in trace] == [
+        "self",
+        "self",
+        "self",
+        "cross",
+        "self",
+        "cross",
+    ]
 
 
 # vit-pytorch: a Recorder of its own
@@ -141,9 +154,11 @@ def test_other_models_of_vit_pytorch(name, sites, kind):
 def test_attention_that_is_normalised_anew_is_not_missed_in_silence():
     """DeepViT puts a layer norm between its weights and the values: no weights are left to show."""
     torch.manual_seed(0)
-    model = imported("vit_pytorch.deepvit").DeepViT(
-        image_size=32, patch_size=8, num_classes=5, dim=64, heads=4, depth=2, mlp_dim=96
-    ).eval()
+    model = (
+        imported("vit_pytorch.deepvit")
+        .DeepViT(image_size=32, patch_size=8, num_classes=5, dim=64, heads=4, depth=2, mlp_dim=96)
+        .eval()
+    )
     with torch.no_grad(), pytest.warns(regard.CaptureWarning, match="no attention was seen in it"):
         trace = regard.trace(model, image())
     assert len(trace) == 0 and {note.kind for note in trace.notes} == {"unseen"}
@@ -161,7 +176,10 @@ def test_attention_that_is_normalised_anew_is_not_missed_in_silence():
         ("beit_base_patch16_224", {"img_size": 64, "depth": 2, "embed_dim": 96, "num_heads": 4}),
         ("swin_tiny_patch4_window7_224", {"img_size": 56, "depths": (1, 1), "num_heads": (3, 6)}),
         ("cait_xxs24_224", {"img_size": 64, "depth": 2}),
-        ("vit_base_patch16_siglip_224", {"img_size": 64, "depth": 2, "embed_dim": 96, "num_heads": 4}),
+        (
+            "vit_base_patch16_siglip_224",
+            {"img_size": 64, "depth": 2, "embed_dim": 96, "num_heads": 4},
+        ),
     ],
 )
 def test_timm(name, options):
@@ -193,7 +211,9 @@ def test_llava():
     """A tower of vision, a projector, and a language model that reads both."""
     size = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = hf.LlavaConfig(
-        vision_config=hf.CLIPVisionConfig(**size, intermediate_size=96, image_size=32, patch_size=8),
+        vision_config=hf.CLIPVisionConfig(
+            **size, intermediate_size=96, image_size=32, patch_size=8
+        ),
         text_config=hf.LlamaConfig(
             **size, intermediate_size=96, vocab_size=99, num_key_value_heads=2
         ),
@@ -276,7 +296,7 @@ def test_a_diffusion_unet(processor):
 
 
 def test_hand_written_cross_attention_with_convolutions():
-    """Spatial transformer of the first latent diffusion code: projections are 1 × 1 convolutions."""
+    """As in the first latent diffusion code: projections are 1 × 1 convolutions."""
 
     class Spatial(nn.Module):
         def __init__(self):

@@ -17,9 +17,9 @@ import torch
 SWEEP = Path(__file__).with_name("sweep.py")
 
 QUICK = [
-    "albert", "bart", "bert", "bloom", "clip", "deberta-v2", "deepseek_v3", "distilbert", "electra",
-    "falcon", "funnel", "gemma3_text", "gpt2", "gpt_oss", "llama", "llava", "mixtral", "opt", "phi3",
-    "qwen2_vl", "qwen3", "roberta", "sam", "swin", "t5", "vit", "wav2vec2", "whisper",
+    "albert", "bart", "bert", "bloom", "clip", "deberta-v2", "deepseek_v3", "distilbert",
+    "electra", "falcon", "funnel", "gemma3_text", "gpt2", "gpt_oss", "llama", "llava", "mixtral",
+    "opt", "phi3", "qwen2_vl", "qwen3", "roberta", "sam", "swin", "t5", "vit", "wav2vec2", "whisper",
 ]  # fmt: skip
 
 # Wrong, and why. An entry that turns right fails the test: take it out.
@@ -38,7 +38,9 @@ def swept(folder: Path, *names: str) -> dict[str, dict]:
 
 def test_a_few_architectures(tmp_path):
     results = swept(tmp_path, *QUICK)
-    assert {name: found["reason"] for name, found in results.items() if found["verdict"] != "right"} == {}
+    assert {
+        name: found["reason"] for name, found in results.items() if found["verdict"] != "right"
+    } == {}
     assert all(found["captured"] for found in results.values())
 
 

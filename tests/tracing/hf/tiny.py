@@ -1,8 +1,8 @@
 """A tiny model of any transformers architecture, from its own configuration class.
 
 `configuration(model_type)` shrinks every size it knows by name, in nested configurations too;
-`OVERRIDES` says what a rule cannot know. `build` makes the model with random weights, larger than the
-usual ones, so that attention is far from uniform and a wrong weight is seen.
+`OVERRIDES` says what a rule cannot know. `build` makes the model, and `randomise` gives it weights
+larger than the usual ones, so that attention is far from uniform and a wrong weight is seen.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ _RULES: list[tuple[str, object]] = [
     (r"rotary_dim", HEAD_WIDTH // 2),
     (r"num_kv_shared_layers", 0),
     (r"n_groups?|num_expert_groups?|topk_group", 1),
-    (r"(text_|decoder_|encoder_)?vocab_size(_or_config_json_file|_per_layer_input)?|n_words", VOCABULARY),
+    (
+        r"(text_|decoder_|encoder_)?vocab_size(_or_config_json_file|_per_layer_input)?|n_words",
+        VOCABULARY,
+    ),
     (r"type_vocab_size|.*vocab_sizes?|.*codebook_size", None),
     (r".*mamba_(n|num)_heads|n_mamba_heads", 2 * HEADS),
     (r"mamba_d_ssm", 2 * WIDTH),
@@ -59,19 +62,34 @@ _RULES: list[tuple[str, object]] = [
     (r".*lora_rank", HEAD_WIDTH),
     (r"(num|n)_(routed_|local_|shared_)?experts|moe_num_experts|.*num_experts", "experts"),
     (r".*expert.*(top|per_tok|k)|.*top_?k.*|moe_k|.*_per_tok(en)?", "top"),
-    (r".*(intermediate|ffn|feedforward|feed_forward|inner|mlp|ff)_?(hidden_)?(size|dim)s?.*", 2 * WIDTH),
+    (
+        r".*(intermediate|ffn|feedforward|feed_forward|inner|mlp|ff)_?(hidden_)?(size|dim)s?.*",
+        2 * WIDTH,
+    ),
     (r"d_ff|n_inner|d_inner|ffn_hidden_size|dim_feedforward", 2 * WIDTH),
     (r"hidden_size_per_layer_input|.*per_layer_input", HEAD_WIDTH),
-    (r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|embedding_size|hidden_dim|emb_dim|dim|width)", WIDTH),
-    (r"(.*_)?(projection_dim|projection_size|output_dim|out_dim|hidden_channels|pooler_output_size)", WIDTH),
+    (
+        r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|embedding_size|hidden_dim|emb_dim|dim|width)",
+        WIDTH,
+    ),
+    (
+        r"(.*_)?(projection_dim|projection_size|output_dim|out_dim|hidden_channels|pooler_output_size)",
+        WIDTH,
+    ),
     (r"d_latents|backbone_hidden_size", WIDTH),
-    (r"(.*_)?(num_hidden_layers|num_layers|n_layers?|depth|encoder_layers|decoder_layers)", "layers"),
+    (
+        r"(.*_)?(num_hidden_layers|num_layers|n_layers?|depth|encoder_layers|decoder_layers)",
+        "layers",
+    ),
     (r"(.*_)?num_.*_layers|(.*_)layers|num_blocks|num_self_attends_per_block", "layers"),
     (r"max_position_embeddings|n_positions|max_seq(uence)?_len(gth)?|n_ctx", 512),
     (r"max_source_positions|max_target_positions", 64),
     (r"(.*_)?(image|img|crop|input)_size|input_resolution", 64),
     (r"(.*_)?patch_size", 16),
-    (r"sliding_window|attention_chunk_size|window_size|.*local_attention.*|attention_window", "window"),
+    (
+        r"sliding_window|attention_chunk_size|window_size|.*local_attention.*|attention_window",
+        "window",
+    ),
     (r"num_queries|num_query_tokens|num_latents|.*num_detection_tokens", 10),
 ]
 _RULES_COMPILED = [(re.compile(pattern), value) for pattern, value in _RULES]
@@ -83,12 +101,16 @@ COMPUTED = {"qk_head_dim", "attention_layers", "per_layer_config"}
 
 def shrink(settings: dict, model_type: str) -> dict:
     """The same settings with tiny sizes, nested dictionaries included."""
-    depths = [len(settings[key]) for key in ("layer_types", "layers_block_type") if settings.get(key)]
+    depths = [
+        len(settings[key]) for key in ("layer_types", "layers_block_type") if settings.get(key)
+    ]
     if "depths" not in settings:  # stages are another matter
         counts = (settings.get(key) for key in ("num_hidden_layers", "num_layers"))
         depths += [count for count in counts if isinstance(count, int)]
     default_layers = depths[0] if depths else 0
-    kinds = list(dict.fromkeys(settings.get("layer_types") or settings.get("layers_block_type") or []))
+    kinds = list(
+        dict.fromkeys(settings.get("layer_types") or settings.get("layers_block_type") or [])
+    )
     layers = max(LAYERS, len(kinds))
     outputs = settings.get("out_features") or settings.get("out_indices") or []
     stacked = isinstance(settings.get("num_hidden_layers"), int) and "depths" not in settings
@@ -135,7 +157,9 @@ def _tiny(key, value, settings, layers, specials):
         case "token":
             return value if value < VOCABULARY - 20 else next(specials)
         case "key_heads":
-            heads = next((settings[k] for k in ("num_attention_heads", "num_heads") if settings.get(k)), 0)
+            heads = next(
+                (settings[k] for k in ("num_attention_heads", "num_heads") if settings.get(k)), 0
+            )
             return 1 if value == 1 else HEADS if value == heads else KEY_HEADS
         case "experts":
             return min(value, 4)

@@ -1,7 +1,7 @@
 """timm, vit-pytorch and others import torchvision, whose operators have no build for this torch.
 
-`imported(name)` imports such a package while names of torchvision stand for empty classes. Nothing of
-the stand-in stays in `sys.modules`, so that nobody else believes torchvision is there.
+`imported(name)` imports such a package while names of torchvision stand for empty classes. Nothing
+of the stand-in stays in `sys.modules`, so that nobody else believes torchvision is there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a transformers model itself says its attention weights are.
 
-With `attn_implementation="eager"` the attention modules return their weights beside their output. A hook
-on each takes them, with the name of the module, wherever the model would drop them on the way.
+With `attn_implementation="eager"` the attention modules return their weights beside their output.
+A hook on each takes them, with the name of the module, wherever the model would drop them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ _ATTENTIVE = re.compile("attention|attn", re.IGNORECASE)
 
 
 def eager_weights(model: nn.Module, given: dict) -> list[tuple[str, Tensor]]:
-    """Run `model` and return its weights (…, query, key), in order, each under its innermost module.
+    """The weights (…, query, key) of a run, in order, each under its innermost module."""
+    return eager_run(model, given)[0]
 
-    Only what can be weights counts: three or four axes, nothing negative, no row above 1. (A row may
-    stay below: attention sinks take a share.) Raw scores that a model returns as its attention are
-    thereby left out.
+
+def eager_run(model: nn.Module, given: dict) -> tuple[list[tuple[str, Tensor]], object]:
+    """The same, and what the model returned.
+
+    Only what can be weights counts: three to five axes, nothing negative, no row above 1. (A row
+    may stay below: attention sinks take a share.) Raw scores that a model returns as its attention
+    are thereby left out.
     """
     found: list[tuple[str, Tensor]] = []
     seen: set[int] = set()
@@ -48,12 +53,15 @@ def eager_weights(model: nn.Module, given: dict) -> list[tuple[str, Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-    return found or [("", weights) for weights in _attentions(output) if plausible(weights)]
+    rest = [("", weights) for weights in _attentions(output) if plausible(weights)]
+    return found or rest, output
 
 
 def _other(module: nn.Module) -> bool:
     """torch's own module gives a mean over heads; deformable attention looks at no key: a gate."""
-    return isinstance(module, nn.MultiheadAttention) or "Deformable" in type(module).__name__
+    return isinstance(module, nn.MultiheadAttention) or "MultiscaleDeformable" in (
+        type(module).__name__
+    )
 
 
 def wants_attentions(model: nn.Module) -> dict[str, bool]:
@@ -64,7 +72,7 @@ def wants_attentions(model: nn.Module) -> dict[str, bool]:
 
 def plausible(weights: Tensor) -> bool:
     """Could these be attention weights?"""
-    if weights.ndim not in (3, 4) or not weights.is_floating_point() or weights.numel() == 0:
+    if weights.ndim not in (3, 4, 5) or not weights.is_floating_point() or weights.numel() == 0:
         return False
     if weights.shape[-1] < 2:
         return False
@@ -93,4 +101,3 @@ def _attentions(output) -> list[Tensor]:
 
     walk(output)
     return found
-

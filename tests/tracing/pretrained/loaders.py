@@ -203,8 +203,8 @@ def whisper_tiny():
 def speech() -> np.ndarray:
     """Three seconds: "He was not an ill-disposed young man", 16 kHz, from -1 to 1 (sample).
 
-    Jane Austen, Sense and Sensibility, chapter 1, read for LibriVox: in the public domain. Cut by the
-    test data of pocketsphinx 5.1.1 (librivox/…-0880.wav), here with 8 bits a sample.
+    Jane Austen, Sense and Sensibility, chapter 1, read for LibriVox: in the public domain. As cut
+    in the test data of pocketsphinx 5.1.1 (librivox/…-0880.wav), here with 8 bits a sample.
     """
     with wave.open(str(HERE / "speech.wav")) as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
@@ -213,7 +213,7 @@ def speech() -> np.ndarray:
 
 @functools.cache
 def mobile_sam():
-    """MobileSAM: windowed TinyViT and two-way mask decoder; and its input, a disc and a point on it.
+    """MobileSAM: windowed TinyViT, two-way mask decoder; and an input, a disc with a point on it.
 
     The package's `__init__` wants torchvision and its encoder four names of timm, so the folder of
     modules is imported as a package of ours, with those four names put in place meanwhile.

@@ -13,8 +13,8 @@ from transformers import AlbertModel
 import regard
 
 LAYER = "encoder.albert_layer_groups.0.albert_layers.0.attention"
-# reaction, letters of the reactants' atoms, letters of the product's: an atom keeps its letter, atoms
-# that symmetry makes equal share one, and those that leave have a dot.
+# reaction, letters of the reactants' atoms, letters of the product's: an atom keeps its letter,
+# atoms that symmetry makes equal share one, and those that leave have a dot.
 REACTIONS = {
     "ester": ("CCO.CC(=O)Cl>>CCOC(C)=O", "abcdef.", "abcedf"),
     "amide": ("CCN.CC(=O)Cl>>CCNC(C)=O", "abcdef.", "abcedf"),
@@ -37,7 +37,7 @@ def atoms(tokens: list[str]) -> list[int]:
 
 
 def mapped(weights: torch.Tensor, tokens: list[str]) -> list[tuple[int, int]]:
-    """For each atom of the product, in order: its number, and that of the reactant atom it reads."""
+    """For each atom of the product: its number, and that of the reactant atom it reads."""
     arrow = tokens.index(">>")
     places = atoms(tokens)
     before = [i for i in places if i < arrow]

@@ -45,7 +45,9 @@ def run():
 def windows(module, x):
     """Weights (window, head, place, place) of TinyViT: dot product plus a bias by distance."""
     heads = module.num_heads
-    packed = module.qkv(module.norm(x)).view(*x.shape[:2], heads, -1)  # (window, place, head, 3 × d)
+    packed = module.qkv(module.norm(x)).view(
+        *x.shape[:2], heads, -1
+    )  # (window, place, head, 3 × d)
     query = packed[..., : module.key_dim].transpose(1, 2)
     key = packed[..., module.key_dim : 2 * module.key_dim].transpose(1, 2)
     bias = module.attention_biases[:, module.attention_bias_idxs]
