@@ -1,6 +1,7 @@
 """Options of a capture: which sites, what is held of them, how much, and by which path."""
 
 import re
+from itertools import accumulate
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from capture_models import Attention, Ring, Stack, fused, handmade, words
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
+from torch.profiler import ProfilerActivity, profile
 
 import regard
 from regard.errors import RegardError
@@ -403,23 +405,34 @@ def test_a_budget_counts_outputs_and_values():
         assert trace[0].output is None
 
 
-def test_a_budget_of_a_growing_cache():
-    """Each step is charged its new keys, and after the budget is spent the rest is dropped."""
+class Grows(nn.Module):
+    """A cache by concatenation."""
 
-    class Grows(nn.Module):
-        keys = None
+    keys = None
 
-        def forward(self, x):
-            self.keys = x if self.keys is None else torch.cat([self.keys, x], 2)
-            return F.scaled_dot_product_attention(x, self.keys, self.keys)
+    def forward(self, x):
+        self.keys = x if self.keys is None else torch.cat([self.keys, x], 2)
+        return F.scaled_dot_product_attention(x, self.keys, self.keys)
 
-    model = Grows()
-    with (
-        pytest.warns(regard.CaptureWarning, match="max_bytes"),
-        torch.no_grad(),
-        regard.capture(model, max_bytes=4000) as trace,
-    ):
-        [model(words(1, 2, 1, 8, seed=step)) for step in range(40)]
+
+@pytest.mark.parametrize("path", ["auto", "full"])
+def test_a_budget_of_a_growing_cache(path):
+    """Each step is charged its new keys; after the budget is spent nothing more is kept."""
+    traces = []
+
+    def run():
+        model = Grows()
+        with (
+            pytest.warns(regard.CaptureWarning, match="max_bytes"),
+            torch.no_grad(),
+            regard.capture(model, max_bytes=4000, path=path) as trace,
+        ):
+            [model(words(1, 2, 1, 8, seed=step)) for step in range(200)]
+        traces.append(trace)
+
+    run()
+    kept = _kept_bytes(run)
+    trace = traces[-1]
     held = [record.held for record in trace]
     assert held[0] == "recipe" and held[-1] == "dropped"
     assert 0 < trace.nbytes <= 4000
@@ -427,6 +440,21 @@ def test_a_budget_of_a_growing_cache():
     assert first > 15  # whole caches would have passed it at the eighth step
     for record in trace[:first]:
         record.weights()
+    assert kept <= 4000 + 64 * len(held)  # allocations are rounded up
+
+
+@pytest.mark.parametrize("path", ["auto", "full"])
+def test_a_budget_of_a_static_cache(path):
+    """Copies that are made before the cache is overwritten count."""
+    model = Ring(50)
+    with (
+        pytest.warns(regard.CaptureWarning, match="max_bytes"),
+        torch.no_grad(),
+        regard.capture(model, max_bytes=10_000, path=path) as trace,
+    ):
+        [model(words(1, 1, 8, seed=step)) for step in range(20)]
+    assert trace.nbytes <= 10_000
+    assert trace[0].held == "recipe" and trace[-1].held == "dropped"
 
 
 @pytest.mark.parametrize("keep", ["recipe", "weights"])
@@ -450,24 +478,28 @@ def test_a_budget_is_kept_before_memory_is_taken(keep):
         assert _peak_bytes(all_of_it) > plain + 6 * 2_000_000
 
 
-def _peak_bytes(run):
-    """The largest sum of bytes that torch had allocated at once while `run` ran."""
-    from torch.profiler import ProfilerActivity, profile
-
-    run()
+def _allocated(run):
+    """Bytes that torch allocated and freed, in order, while `run` ran."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         run()
-    now = most = 0
     events = [
         (event.start_ns(), event.nbytes())
         for event in found.profiler.kineto_results.events()
         if event.name() == "[memory]"
     ]
-    for _, size in sorted(events):
-        now += size
-        most = max(most, now)
     assert events
-    return most
+    return [size for _, size in sorted(events)]
+
+
+def _peak_bytes(run):
+    """The most that was allocated at once."""
+    run()
+    return max(accumulate(_allocated(run)))
+
+
+def _kept_bytes(run):
+    """What is still there afterwards."""
+    return sum(_allocated(run))
 
 
 @pytest.mark.parametrize("most", [-1, -(10**9)])
@@ -750,7 +782,7 @@ def run_with_warning(model, x, passes, said, **options):
 def test_a_softmax_that_comes_up_later(when):
     """It is noticed; the passes after it are read fully, and the note says what was missed."""
     model, x = Changes(when), words(2, 5, 8)
-    trace = run_with_warning(model, x, 6, r"cannot read.*softmax in made.*later passes")
+    trace = run_with_warning(model, x, 6, r"made: _softmax ran.*cannot read.*later passes")
     assert [note.kind for note in trace.notes] == ["changed"]
     assert [record.step for record in trace if record.path == "made"] == list(range(when, 6))
     assert [record.step for record in trace if record.path == "fused"] == list(range(when - 1))
@@ -762,7 +794,7 @@ def test_a_softmax_that_comes_up_later(when):
 def test_the_fused_path_stays_as_asked():
     model, x = Changes(3), words(2, 5, 8)
     trace = run_with_warning(
-        model, x, 6, r"cannot read.*softmax in made.*weights are not there.*'full'", path="fused"
+        model, x, 6, r"made: _softmax ran.*cannot read.*weights are not there.*'full'", path="fused"
     )
     assert [note.kind for note in trace.notes] == ["changed"]
     assert {record.path for record in trace} == {"fused"} and len(trace) == 2

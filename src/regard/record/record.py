@@ -212,6 +212,10 @@ class Record:
                 )
         return self._copy(query_tokens=query, key_tokens=key)
 
+    def drop(self) -> None:
+        """Let go of everything held; what is known stays known."""
+        self._held, self.held, self.output = None, "dropped", None
+
     def _copy(self, **changes: Any) -> Record:
         now = {
             "site": self.site,

@@ -51,7 +51,7 @@ class Collector:
         self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
         self.names = Names(model)
         self.flow = Flow(self.names, self._made, self._rejected, self._wanted, grad or attached)
-        self.flow.constants([] if model is None else [*model.parameters(), *model.buffers()])
+        self.flow.constants(self.names.tensors())
         self.growth = Growth()
         self.step = -1
         self.fused = self.others = 0  # sites of the fused operators, and anything else seen
@@ -71,7 +71,7 @@ class Collector:
     def adopt(self, module: nn.Module) -> None:
         """A model that was not named beforehand runs: learn its modules and parameters."""
         self.names.adopt(module)
-        self.flow.constants([*module.parameters(), *module.buffers()])
+        self.flow.constants(self.names.tensors())
         self.attentive = _attentive(self.names)
 
     # -- what the mode tells
@@ -155,13 +155,20 @@ class Collector:
         references = isinstance(recipe, Dot) and self.keeper.keep == "recipe" and not self.attached
         if references and isinstance(recipe, Dot) and recipe.value is None:
             held = self.growth.held(site.base, recipe)
-            if held is None and not self.following and recipe.shape.keys > recipe.shape.queries:
-                recipe = replace(recipe, key=recipe.key.clone())  # a cache may write there
+        if held is None and not self.following and isinstance(recipe, Dot):
+            recipe = self._copied(recipe)
         gradient = None
         if self.grad and reading.output is not None and reading.value is not None:
             gradient = OutputGradient(reading.value.detach(), lambda arrived: arrived)
             self.waiting.append((reading.output, gradient))
         self._add(site, held or Ready(recipe), reading.output, gradient)
+
+    def _copied(self, recipe: Dot) -> Dot:
+        """Keys and values that a cache may write to, where writing is not seen: copies."""
+        if recipe.shape.keys <= recipe.shape.queries and not recipe.key.is_inference():
+            return recipe  # changed in place, its version would tell
+        value = None if recipe.value is None else recipe.value.clone()
+        return replace(recipe, key=recipe.key.clone(), value=value)
 
     def read_fused(self, name: str, reader: Reader, given: dict[str, Any], out: Any) -> None:
         """The same from the cheaper path, which cannot tell self from cross: the first pass did."""
@@ -272,7 +279,10 @@ class Collector:
     def _add(
         self, site: Site, held: Held, output: Tensor | None, gradient: OutputGradient | None
     ) -> None:
-        self.trace._records.append(self.keeper.record(site, held, output, gradient))
+        record = self.keeper.record(site, held, output, gradient)
+        if record.held == "dropped":
+            self.growth.drop(site.base)
+        self.trace._records.append(record)
 
     def settle_hooks(self) -> None:
         """Outputs of fused operators have their place in the graph only once they were returned."""
@@ -345,9 +355,10 @@ def _attentive(names: Names) -> dict[int, str]:
         last = path.rpartition(".")[2]
         home = type(module).__module__
         plain = home.startswith("torch.") and not isinstance(module, nn.MultiheadAttention)
-        if plain or (not list(module.children()) and not _ATTENTIVE.search(type(module).__name__)):
+        if plain:
             continue
-        if _ATTENTIVE.search(last) or _ATTENTIVE.search(type(module).__name__):
+        by_class = _ATTENTIVE.search(type(module).__name__)
+        if by_class or (module._modules and _ATTENTIVE.search(last)):
             found[id(module)] = path
     return found
 

@@ -55,6 +55,11 @@ class Grown(Held):
         return replace(self._dot, key=self._chain.keys(self._calls))
 
     @property
+    def reordered(self) -> bool:
+        """Whether examples changed places between calls, as beams do."""
+        return any(order is not None for order in self._chain.orders[: self._calls])
+
+    @property
     def shape(self) -> Shape:
         batch, heads, queries, _ = self._dot.query.shape
         return Shape(batch, heads, queries, self._keys)
@@ -109,6 +114,13 @@ class Growth:
                     return Grown(dot, chain, key.shape[2])
         self._last[site] = (key, Chain(key))
         return None
+
+    def drop(self, site: str) -> None:
+        """A site's last record was dropped: keep nothing for its sake."""
+        last = self._last.pop(site, None)
+        if last is not None and len(last[1].chunks) > 1:
+            last[1].chunks.pop()
+            last[1].orders.pop()
 
     def forget(self, storage: int) -> None:
         """Keys that lie there are about to be overwritten: nothing can be compared with them."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -39,7 +38,7 @@ class Keeper:
         self.keep, self.max_bytes = keep, max_bytes
         self.outputs, self.attached, self.tokens, self.note = outputs, attached, tokens, note
         self.changed = False  # whether something held was changed in place, as a static cache is
-        self._held: WeakSet[Held] = WeakSet()
+        self._held: dict[Held, Record] = {}
         self._storages: dict[int, int] = {}
         self._written = 0
 
@@ -89,8 +88,8 @@ class Keeper:
         if self.keep == "recipe" and not self._fits(site, storages):
             return Record(site, None, held_as="dropped", **{**known, "output": None})
         self._storages.update(storages)
-        self._held.add(held)
-        return Record(site, held, held_as=held_as, **known)
+        self._held[held] = Record(site, held, held_as=held_as, **known)
+        return self._held[held]
 
     def _fits(self, site: Site, storages: dict[int, int]) -> bool:
         """Whether more storages fit in the budget; what does not is named."""
@@ -120,10 +119,15 @@ class Keeper:
         if storage not in self._storages:
             return None
         self.changed = True
-        for held in list(self._held):
+        size = self._storages.pop(storage)
+        for held, record in list(self._held.items()):
             if storage in storage_bytes(held.tensors()):
-                held.protect(storage)
-        del self._storages[storage]
+                if self._fits(record.site, {0: size}):
+                    held.protect(storage)
+                    self._storages.update(storage_bytes(held.own()))
+                else:
+                    del self._held[held]
+                    record.drop()
         return int(storage)
 
     def close(self, trace: Trace) -> None:

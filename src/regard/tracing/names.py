@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
@@ -72,6 +72,16 @@ class Names:
         compiled = getattr(model, "_orig_mod", None)
         if compiled is not None:
             self.modules[""] = compiled
+
+    def tensors(self) -> list[Tensor]:
+        """Parameters and buffers of every module."""
+        return [
+            tensor
+            for module in self.modules.values()
+            for held in (module._parameters, module._buffers)
+            for tensor in held.values()
+            if tensor is not None
+        ]
 
     def place(self) -> Place | None:
         """Where we are; None when no module of the model is running."""

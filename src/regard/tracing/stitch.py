@@ -19,6 +19,7 @@ from regard.masks import causal
 from regard.recipe import Dot, Given, Recipe
 from regard.record import Record, Trace
 from regard.record.held import Ready
+from regard.tracing.growth import Grown
 
 
 def stitch(trace: Trace, output: Any = None) -> Trace:
@@ -66,13 +67,19 @@ def _rows(records: Sequence[Record], output: Any) -> Tensor:
         found: Tensor = beams[:, :count].cpu()
         missing = torch.full((len(found), count - found.shape[1]), -1)
         return torch.cat([found, missing], dim=1)
-    if sequences is not None and sequences.shape[0] != batch:
+    counts = batch if sequences is None else sequences.shape[0]
+    if counts != batch or any(_reordered(record) for record in records):
         raise RegardError(
-            f"stitch: {sequences.shape[0]} sequences were returned, the model ran on {batch}: this "
+            f"stitch: {counts} sequences were returned, the model ran on {batch}: this "
             "is beam search; call generate(..., return_dict_in_generate=True, output_scores=True) "
             "and pass all it returns, so that beam_indices tell which beam became which sequence"
         )
     return torch.arange(batch)[:, None].expand(-1, count)
+
+
+def _reordered(record: Record) -> bool:
+    """Whether the cache found its examples in another order than the step before."""
+    return isinstance(record._held, Grown) and record._held.reordered
 
 
 def _together(records: Sequence[Record], rows: Tensor) -> Recipe:
@@ -80,6 +87,8 @@ def _together(records: Sequence[Record], rows: Tensor) -> Recipe:
     growing = records[0].attends != "cross"
     if records[0].attends == "unknown":
         growing = len({recipe.shape.keys for recipe in recipes}) > 1
+    if growing:
+        _check_cache(records)
     if growing and bool((rows >= 0).all()):
         dots = [recipe for recipe in recipes if isinstance(recipe, Dot)]
         lazy = _dot(dots, rows) if len(dots) == len(recipes) else None
@@ -108,6 +117,19 @@ def _is_causal(recipe: Dot) -> bool:
     return recipe.shape.queries == 1 or (
         recipe.mask is not None and repr(recipe.mask) == "causal()"
     )
+
+
+def _check_cache(records: Sequence[Record]) -> None:
+    """A later step must see the positions before it."""
+    before = records[0].shape.queries
+    for number, record in enumerate(records[1:], 1):
+        if record.shape.queries == record.shape.keys:
+            raise RegardError(
+                f"stitch: step {number} of {record.site.base} attends to its own "
+                f"{record.shape.keys} positions only, not to the {before} before: generate() ran "
+                "without a cache; its last step alone has the whole map"
+            )
+        before += record.shape.queries
 
 
 def _matrix(recipes: Sequence[Recipe], rows: Tensor, growing: bool) -> Given:

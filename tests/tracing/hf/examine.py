@@ -203,14 +203,17 @@ def _decides(record, distance: float) -> bool:
     error = output_error(record)
     if error is None or not error <= TOLERANCE:
         return False
-    return distance < 1e-3 or record.shape.keys <= record.mixed().shape[-1]
+    return distance < 1e-3 or record.shape.keys <= record.recipe.value.shape[-1]
 
 
 def output_error(record) -> float | None:
     """Distance of weights times values from what the attention put out; None where unknown."""
     if not record.value_held or record.output is None:
         return None
-    mixed, output = record.mixed().nan_to_num(), record.output.nan_to_num()
+    weights, value = record.weights(), record.recipe.value
+    value = value.repeat_interleave(weights.shape[1] // value.shape[1], 1)  # groups of heads
+    mixed = (weights @ value.to(weights.dtype)).nan_to_num()
+    output = record.output.nan_to_num()
     if mixed.numel() != output.numel():
         return None
     forms = [mixed, mixed.transpose(1, 2), mixed.mT]

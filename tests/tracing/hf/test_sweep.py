@@ -19,7 +19,8 @@ SWEEP = Path(__file__).with_name("sweep.py")
 QUICK = [
     "albert", "bart", "bert", "bloom", "clip", "deberta-v2", "deepseek_v3", "distilbert",
     "electra", "falcon", "funnel", "gemma3_text", "gpt2", "gpt_oss", "llama", "llava", "mixtral",
-    "opt", "phi3", "qwen2_vl", "qwen3", "roberta", "sam", "swin", "t5", "vit", "wav2vec2", "whisper",
+    "opt", "phi3", "qwen2_vl", "qwen3", "roberta", "sam", "swin", "t5", "vit", "wav2vec2",
+    "whisper",
 ]  # fmt: skip
 
 # Wrong, and why. An entry that turns right fails the test: take it out.
