@@ -114,6 +114,11 @@ class Record:
         return self._held.recipe()
 
     @property
+    def parts(self) -> Held | Path | None:
+        """What the recipe is made from, or the file it is in."""
+        return self._held
+
+    @property
     def value_held(self) -> bool:
         """Whether `mixed()` can be asked for."""
         return self._held.value_held if isinstance(self._held, Held) else self._value_held

@@ -76,6 +76,10 @@ class Trace:
         hint = f"; near: {', '.join(near)}" if near else ""
         return f"no attention is named {name!r}; there are {len(names)}{hint}"
 
+    def append(self, record: Record) -> None:
+        """Add what happened last."""
+        self._records.append(record)
+
     def names(self) -> list[str]:
         """Names in the order they happened."""
         return [record.name for record in self]

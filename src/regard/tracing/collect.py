@@ -65,6 +65,7 @@ class Collector:
         self.attentive = _attentive(self.names)
         self.waiting: list[tuple[Tensor, OutputGradient]] = []
         self._calls: dict[str, int] = {}
+        self._gates: set[tuple[str, str, str]] = set()
         self._dropped: dict[str, list[int]] = {}  # place of a site's note, and later calls
         self._lock = threading.RLock()
 
@@ -235,15 +236,12 @@ class Collector:
     def _rejected(self, candidate: Candidate) -> None:
         self.others += 1
         place: Place = candidate.place
-        self.trace.gates.append(
-            Gate(
-                place.path,
-                place.module_class,
-                place.source,
-                candidate.shape,
-                candidate.reason or "",
+        reason = candidate.reason or ""
+        if (place.path, place.source, reason) not in self._gates:  # once, however often it runs
+            self._gates.add((place.path, place.source, reason))
+            self.trace.gates.append(
+                Gate(place.path, place.module_class, place.source, candidate.shape, reason)
             )
-        )
 
     def _unread(self, operator: str) -> None:
         self.others += 1
@@ -282,7 +280,7 @@ class Collector:
         record = self.keeper.record(site, held, output, gradient)
         if record.held == "dropped":
             self.growth.drop(site.base)
-        self.trace._records.append(record)
+        self.trace.append(record)
 
     def settle_hooks(self) -> None:
         """Outputs of fused operators have their place in the graph only once they were returned."""
@@ -321,7 +319,7 @@ class Collector:
                 self.trace.notes[place] = replace(note, text=text)
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
         seen |= self.filtered | {note.where for note in self.trace.notes}
-        for candidate in self.flow.lost():
+        for candidate in self.flow.lost.values():
             self.note(
                 "unread",
                 candidate.place.path or candidate.place.module_class,

@@ -49,7 +49,7 @@ class Flow(Moves):
     ) -> None:
         super().__init__(graph)
         self.names, self.found, self.rejected, self.wanted = names, found, rejected, wanted
-        self.open: list[Candidate] = []  # softmaxes that have met no values yet
+        self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
 
     def softmax(self, scores: Tensor, dim: int, weights: Tensor) -> None:
         """A softmax was taken: mark it as a candidate."""
@@ -83,7 +83,6 @@ class Flow(Moves):
                 candidate.reason = FROM_PARAMETER
         if not self.wanted(place, candidate.reason is None):
             return None
-        self.open.append(candidate)
         return Mark(candidate, _axes(made))
 
     def exponential(self, logs: Tensor, made: Tensor) -> None:
@@ -231,7 +230,7 @@ class Flow(Moves):
                 elif self.constant(values):
                     tag.mark = self._mixed(known.mark, weights, contracted, rows, made)
                 else:
-                    known.mark.candidate.lost = True
+                    self.lose(known.mark.candidate)
         if first and second:
             tag.constant, tag.sources = True, self._behind(one)
         elif second:
@@ -274,7 +273,8 @@ class Flow(Moves):
         if candidate.done:
             return
         candidate.done = True
-        self.open.remove(candidate)
+        if self.lost.get(candidate.place.path) is candidate:
+            del self.lost[candidate.place.path]
         constant = contraction.constant
         if constant is None:
             constant = self.constant(contraction.values)
@@ -292,9 +292,10 @@ class Flow(Moves):
         else:
             self.found(candidate, contraction)
 
-    def lost(self) -> list[Candidate]:
-        """Softmaxes of products of two inputs, as attention has, that never met values."""
-        return [one for one in self.open if one.lost and one.sides and one.reason is None]
+    def lose(self, candidate: Candidate) -> None:
+        """A softmax of products of two inputs, as attention has, went where it is not followed."""
+        if candidate.sides is not None and candidate.reason is None and not candidate.done:
+            self.lost[candidate.place.path] = candidate
 
 
 def along(mark: Mark, weights: Tensor, contracted: int) -> bool:

@@ -15,6 +15,7 @@ from regard.tracing.tags import (
     NOBODY,
     Axis,
     Box,
+    Candidate,
     Mark,
     Sources,
     Tag,
@@ -236,7 +237,7 @@ class Moves(Tagging):
         tags = [self.tag(tensor) for tensor in inputs if tensor.numel()]
         for known in tags:
             if known is not None and known.mark is not None:
-                known.mark.candidate.lost = True
+                self.lose(known.mark.candidate)
         tag = Tag()
         if tags and all(known is not None and known.constant for known in tags):
             tag.constant = True
@@ -257,6 +258,9 @@ class Moves(Tagging):
             tag.sides = sides[0]
         if tag.sources or tag.constant or tag.sides is not None or tag.copied is not None:
             self.put(made, tag)
+
+    def lose(self, candidate: Candidate) -> None:
+        """A candidate went where it is not followed."""
 
     def linear(self, given: Tensor, made: Tensor) -> None:
         """A linear map whose weight is out of sight: quantised, or a convolution."""

@@ -79,7 +79,7 @@ def _rows(records: Sequence[Record], output: Any) -> Tensor:
 
 def _reordered(record: Record) -> bool:
     """Whether the cache found its examples in another order than the step before."""
-    return isinstance(record._held, Grown) and record._held.reordered
+    return isinstance(record.parts, Grown) and record.parts.reordered
 
 
 def _together(records: Sequence[Record], rows: Tensor) -> Recipe:

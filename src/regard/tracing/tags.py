@@ -33,7 +33,7 @@ class Box:
 class Candidate:
     """A softmax that may turn out to be attention."""
 
-    __slots__ = ("done", "key", "kind", "lost", "place", "reason", "shape", "sides")
+    __slots__ = ("done", "key", "kind", "place", "reason", "shape", "sides")
 
     def __init__(self, place: Any, key: int, shape: tuple[int, ...]) -> None:
         self.place = place  # where it was made; None when a filter left it out
@@ -43,7 +43,6 @@ class Candidate:
         self.reason: str | None = None  # why it is not attention, where that is known
         self.sides: tuple[Sources, Sources] | None = None
         self.done = False
-        self.lost = False  # whether it went where it is not followed
 
 
 class Mark(NamedTuple):

@@ -22,7 +22,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parent))
 
-SECONDS, BYTES = 40, 10 << 30
+SECONDS, PATIENCE, BYTES = 40, 240, 10 << 30  # of its processor; by the clock
 
 
 def load() -> list[str]:
@@ -57,7 +57,7 @@ def sweep(names: list[str], processes: int = 2, say=None) -> list[dict]:
             running[_start(name)] = (name, bytearray(), time.monotonic())
         for pipe, (name, heard, began) in list(running.items()):
             ended = pipe.read(heard)
-            late = time.monotonic() - began > SECONDS
+            late = time.monotonic() - began > PATIENCE
             if ended or late:
                 done[name] = pipe.close(name, heard, late)
                 del running[pipe]
@@ -92,6 +92,7 @@ class _Child:
         _, status = os.waitpid(self.pid, 0)
         if not late and heard:
             return json.loads(bytes(heard))
+        late = late or os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
         why = f"more than {SECONDS} s" if late else f"died with status {status}"
         return {"architecture": name, "verdict": "unbuilt", "reason": why, "seconds": SECONDS}
 
@@ -104,6 +105,7 @@ def _start(name: str) -> _Child:
         return _Child(pid, end)
     try:
         resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)

@@ -9,7 +9,7 @@ from loaders import smollm2
 import regard
 
 PROMPTS = ["The capital of France is", "Once upon a time there was a little"]
-STEPS = 8
+STEPS = 6
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +81,10 @@ def _steps(generated: torch.Tensor) -> int:
     "how",
     [
         {"do_sample": False},
-        {"do_sample": True, "top_k": 20},
-        {"do_sample": True, "num_return_sequences": 2},
-        {"num_beams": 3},
+        {"do_sample": True, "top_k": 20, "num_return_sequences": 2},
         {"num_beams": 3, "num_return_sequences": 2},
     ],
-    ids=["greedy", "sampled", "two sampled", "beam", "two of three beams"],
+    ids=["greedy", "two sampled", "two of three beams"],
 )
 def test_generation_stitches_into_the_teacher_forced_map(model, twin, how):
     given = prompt(PROMPTS[1])
@@ -112,7 +110,7 @@ def test_keys_are_held_once_not_once_a_step(model):
             )
         return trace.nbytes
 
-    assert held(40) < 2.3 * held(20)
+    assert held(24) < 2.3 * held(12)
 
 
 def test_a_padded_batch_of_prompts(model, twin):
