@@ -136,6 +136,8 @@ def test_heads_take_the_output_and_the_gradient_along():
     for whole, part in zip(trace, trace.heads(1)):
         torch.testing.assert_close(part.gradient(), whole.gradient()[:, 1:])
         torch.testing.assert_close(part.mixed(), whole.mixed()[:, 1:])
+        assert part.output is None or part.output.shape[1] == 1
+    torch.testing.assert_close(trace.heads(1)[0].output, trace[0].output[:, 1:])
 
 
 def test_steps():

@@ -265,7 +265,7 @@ class _Run:
 
     def _mine(self) -> bool:
         """Whether an operator may be the model's: not regard's own, a stranger's or backward's."""
-        if self.collector.busy or torch._C._current_graph_task_id() != -1:
+        if threading.get_ident() in self.collector.busy or torch._C._current_graph_task_id() != -1:
             return False
         return self.module is not None or threading.get_ident() == self.home
 

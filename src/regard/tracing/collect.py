@@ -56,7 +56,7 @@ class Collector:
         self.step = -1
         self.fused = self.others = 0  # sites of the fused operators, and anything else seen
         self.following = True  # whether data is followed; not on the cheaper path
-        self.busy = False  # computing something itself
+        self.busy: set[int] = set()  # threads in which regard computes something itself
         self.cached = False  # whether keys lie in a cache that is written in place
         self.spelt: set[str] = set()  # operators seen by which attention can be spelt
         self.attends: dict[str, Attends] = {}
@@ -127,8 +127,7 @@ class Collector:
 
     def _allowed_by(self, added: Tensor) -> Tensor | None:
         tag = self.flow.tag(added)
-        allowed = None if tag is None else tag.forbids
-        return allowed if allowed is not None and allowed.shape == added.shape else None
+        return None if tag is None or tag.forbids is None else tag.forbids.by(added)
 
     # -- sites
 
@@ -155,7 +154,9 @@ class Collector:
         held: Held | None = None
         references = isinstance(recipe, Dot) and self.keeper.keep == "recipe" and not self.attached
         if references and isinstance(recipe, Dot) and recipe.value is None:
-            held = self.growth.held(site.base, recipe)
+            in_place = tag is not None and tag.written and self.keeper.max_bytes is None
+            take = self.growth.written if in_place else self.growth.held
+            held = take(site.base, recipe)
         if held is None and not self.following and isinstance(recipe, Dot):
             recipe = self._copied(recipe)
         gradient = None
@@ -173,7 +174,8 @@ class Collector:
 
     def read_fused(self, name: str, reader: Reader, given: dict[str, Any], out: Any) -> None:
         """The same from the cheaper path, which cannot tell self from cross: the first pass did."""
-        self.busy = True
+        here = threading.get_ident()
+        self.busy.add(here)
         try:
             place = self.names.place()
             if place is not None:
@@ -181,7 +183,7 @@ class Collector:
         except Exception as error:
             self._failed(name, error)
         finally:
-            self.busy = False
+            self.busy.discard(here)
 
     def _registered(self, operator: str, recipe: Recipe, out: Any) -> None:
         place = self.names.place()
@@ -197,11 +199,8 @@ class Collector:
         """Self or cross: do query and key come from one input?"""
         if reading.key is reading.query:
             return "self"
-        known = self.attends.get(place.path or place.module_class)
-        if known is not None:
-            return known
         if not self.following:
-            return "unknown"
+            return self.attends.get(place.path or place.module_class, "unknown")
         return _told((self.flow.sources(reading.query), self.flow.sources(reading.key)))
 
     def _made(self, candidate: Candidate, contraction: Contraction) -> None:

@@ -133,7 +133,7 @@ class Flow(Moves):
 
     def divide(self, one: Tensor, other: Tensor, made: Tensor) -> None:
         if not self._normalised(one, other, made, logs=False):
-            self.pointwise((one, other), made)
+            self.pointwise((one, other), made, kind="partial")
 
     def multiply(self, one: Tensor, other: Tensor, made: Tensor) -> None:
         """Dropout, a mask, weights times values that wait for their sum, or a plain product."""
@@ -151,7 +151,8 @@ class Flow(Moves):
                 return
             if self._spread(tag.mark, weights, factor, made):
                 return
-            tag.mark.candidate.kind = "partial"
+            self.pointwise((one, other), made, kind="partial")
+            return
         self.pointwise((one, other), made)
 
     def _spread(self, mark: Mark, weights: Tensor, values: Tensor, made: Tensor) -> bool:

@@ -28,8 +28,17 @@ OPERATORS = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-#: Operators by which a model spells attention itself.
-SPELLINGS = ("_softmax", "_safe_softmax", "_log_softmax", "_masked_softmax", "logsumexp", "exp")
+#: Operators by which a model spells attention itself, or that attend and are read elsewhere.
+SPELLINGS = (
+    "_softmax",
+    "_safe_softmax",
+    "_log_softmax",
+    "_masked_softmax",
+    "logsumexp",
+    "exp",
+    "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd",
+)
 
 
 @runtime_checkable

@@ -1,8 +1,9 @@
-"""Keys of a cache that grows: each call keeps its new keys only.
+"""Keys of a cache: each call keeps its new keys only.
 
 A cache gives every step a tensor of all keys so far; holding each would take memory with the
 square of the length. The old keys are compared with those of the call before (also in another
-order, as beam search leaves them), so nothing is assumed about how the cache works.
+order, as beam search leaves them), so nothing is assumed about how the cache works. A cache of a
+fixed size that is written in place is copied once, and then each change is kept.
 """
 
 from __future__ import annotations
@@ -91,16 +92,100 @@ class Grown(Held):
         self._versions = versions(self._parts)
 
 
+class Ledger:
+    """Keys of a cache that is written in place: what they are now, and what each call changed."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.now = keys.clone()
+        self.undo: list[tuple[int, Tensor, Tensor]] = []  # length, places, what was there before
+
+    def fits(self, keys: Tensor) -> bool:
+        """Whether these may be the same keys later on: as many, or more."""
+        return self.now.shape[:2] == keys.shape[:2] and self.now.shape[2] <= keys.shape[2]
+
+    def take(self, keys: Tensor) -> None:
+        """The next call's keys."""
+        length = self.now.shape[2]
+        places = (keys[:, :, :length] != self.now).any(3).any(1).any(0).nonzero()[:, 0]
+        self.undo.append((length, places, self.now[:, :, places]))
+        self.now[:, :, places] = keys[:, :, places]
+        if keys.shape[2] > length:
+            self.now = torch.cat([self.now, keys[:, :, length:]], dim=2)
+
+    def keys(self, changes: int) -> Tensor:
+        """The keys after that many changes."""
+        found = self.now.clone()
+        for length, places, before in reversed(self.undo[changes:]):
+            found = found[:, :, :length]
+            found[:, :, places] = before
+        return found
+
+
+class Written(Held):
+    """A dot-product recipe whose keys lie in a ledger."""
+
+    def __init__(self, dot: Dot, ledger: Ledger) -> None:
+        batch, groups, self._keys, width = dot.key.shape
+        self._dot = replace(dot, key=dot.key.new_empty(batch, groups, 0, width))
+        self._ledger, self._changes = ledger, len(ledger.undo)
+        self._parts = tensors(self._dot)
+        self._versions = versions(self._parts)
+
+    def recipe(self) -> Recipe:
+        check_versions(self._parts, self._versions)
+        return replace(self._dot, key=self._ledger.keys(self._changes))
+
+    @property
+    def shape(self) -> Shape:
+        batch, heads, queries, _ = self._dot.query.shape
+        return Shape(batch, heads, queries, self._keys)
+
+    @property
+    def kind(self) -> Kind:
+        return self._dot.kind
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dot.dtype
+
+    def tensors(self) -> Sequence[Tensor]:
+        return [*self._parts, self._ledger.now, *(old for _, _, old in self._ledger.undo)]
+
+    def own(self) -> Sequence[Tensor]:
+        return [*self._parts, *(old for _, _, old in self._ledger.undo[-1:])]
+
+    def protect(self, storage: int) -> None:
+        self._dot = self._dot.map(
+            lambda part: part.clone() if part.untyped_storage()._cdata == storage else part
+        )
+        self._parts = tensors(self._dot)
+        self._versions = versions(self._parts)
+
+
 class Growth:
     """What each site's keys were at its last call."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[Tensor, Chain]] = {}
+        self._ledgers: dict[str, Ledger] = {}
 
-    def held(self, site: str, dot: Dot) -> Grown | None:
+    def written(self, site: str, dot: Dot) -> Written:
+        """The recipe of a site whose keys lie in a cache that is written in place."""
+        ledger = self._ledgers.get(site)
+        if ledger is not None and ledger.fits(dot.key):
+            ledger.take(dot.key)
+        else:
+            ledger = self._ledgers[site] = Ledger(dot.key)
+        return Written(dot, ledger)
+
+    def held(self, site: str, dot: Dot) -> Held | None:
         """The recipe without the keys that the call before had already; None where it has none."""
         key = dot.key
+        if site in self._ledgers and self._ledgers[site].fits(key):
+            return self.written(site, dot)
         last = self._last.get(site)
+        if last is not None and _another_copy(key, last[0]) and key.shape[2] > dot.query.shape[2]:
+            return self.written(site, dot)
         if last is not None and key.shape[2] > dot.query.shape[2]:
             before, chain = last
             old = before.shape[2]
@@ -117,6 +202,7 @@ class Growth:
 
     def drop(self, site: str) -> None:
         """A site's last record was dropped: keep nothing for its sake."""
+        self._ledgers.pop(site, None)
         last = self._last.pop(site, None)
         if last is not None and len(last[1].chunks) > 1:
             last[1].chunks.pop()
@@ -132,6 +218,15 @@ class Growth:
 
     def clear(self) -> None:
         self._last.clear()
+        self._ledgers.clear()
+
+
+def _another_copy(now: Tensor, before: Tensor) -> bool:
+    """Whether these are as many keys in other memory: a cache of a fixed size, copied."""
+    return (
+        now.shape == before.shape
+        and now.untyped_storage()._cdata != before.untyped_storage()._cdata
+    )
 
 
 def _order(now: Tensor, before: Tensor) -> Tensor | Literal[False] | None:

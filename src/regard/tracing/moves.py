@@ -16,15 +16,18 @@ from regard.tracing.tags import (
     Axis,
     Box,
     Candidate,
+    Forbids,
     Mark,
     Sources,
     Tag,
     carried,
+    covers,
     joined,
     new_axes,
     trimmed,
     within,
 )
+from regard.types import Kind
 
 _captures = itertools.count(1)
 
@@ -49,7 +52,10 @@ class Tagging:
 
     def put(self, tensor: Tensor, tag: Tag) -> None:
         storage = tensor.untyped_storage()
-        if self.key not in storage.__dict__:
+        before = storage.__dict__.get(self.key)
+        if before is not None and before.parameter:
+            return
+        if before is None:
             self._tagged.append(ref(storage))
             if len(self._tagged) > self._prune_at:
                 self._tagged = [there for there in self._tagged if there() is not None]
@@ -66,7 +72,7 @@ class Tagging:
         for tensor in tensors:
             if tensor.layout == torch.strided:
                 tag = Tag()
-                tag.constant = True
+                tag.constant = tag.parameter = True
                 self.put(tensor, tag)
 
     def clear(self) -> None:
@@ -103,9 +109,21 @@ class Tagging:
 class Moves(Tagging):
     """How tags move through operators that attend to nothing themselves."""
 
-    def pointwise(self, inputs: Sequence[Tensor], made: Tensor, *, shifted: bool = False) -> None:
-        """An operator that works place by place, broadcasting its inputs."""
+    def pointwise(
+        self,
+        inputs: Sequence[Tensor],
+        made: Tensor,
+        *,
+        shifted: bool = False,
+        kind: Kind = "signed",
+    ) -> None:
+        """An operator that works place by place, broadcasting its inputs.
+
+        `kind` is what it makes of weights.
+        """
         tag = self._blend(inputs, made)
+        if tag.mark is not None and tag.mark.candidate.kind != "signed":
+            tag.mark.candidate.kind = kind
         if shifted and tag.total is not None:  # weights divided by it sum to less than 1
             tag.total = (*tag.total[:2], False)
         self.put(made, tag)
@@ -113,6 +131,8 @@ class Moves(Tagging):
     def add(self, one: Tensor, other: Tensor, made: Tensor) -> None:
         """A broadcast sum of two linear maps is the inside of additive attention."""
         tag = self._blend((one, other), made)
+        if tag.mark is not None:
+            tag.mark.candidate.kind = "signed"
         if one.shape != made.shape or other.shape != made.shape:
             mine, theirs = self.tag(one), self.tag(other)
             if mine is not None and theirs is not None and mine.sources and theirs.sources:
@@ -159,7 +179,12 @@ class Moves(Tagging):
         self.put(made, tag)
 
     def fixed(self, made: Tensor, *, zero: bool = False) -> None:
-        """Constants: made from nothing."""
+        """Constants: made from nothing; or written into a part of something, which it stays."""
+        before = self.tag(made)
+        if before is not None and not covers(made):
+            if before.mark is not None:
+                before.mark.candidate.kind = "partial"
+            return
         tag = Tag()
         tag.constant, tag.zero = True, zero
         self.put(made, tag)
@@ -177,6 +202,8 @@ class Moves(Tagging):
         before = self.tag(source)
         if before is None:
             return
+        if before.mark is not None:
+            self.lose(before.mark.candidate)
         tag = Tag()
         tag.sources, tag.constant, tag.sides = before.sources, before.constant, before.sides
         if source.dim() and made.dim():
@@ -194,6 +221,8 @@ class Moves(Tagging):
     def moved(self, source: Tensor, made: Tensor) -> None:
         """Numbers rearranged in a way that is not followed axis by axis."""
         before = self.tag(source)
+        if before is not None and before.mark is not None:
+            self.lose(before.mark.candidate)
         if before is not None and (before.sources or before.constant):
             tag = Tag()
             tag.sources, tag.constant = before.sources, before.constant
@@ -202,6 +231,8 @@ class Moves(Tagging):
     def written(self, target: Tensor, source: Tensor) -> None:
         """A part of a storage was overwritten, as in a cache: what is known adds up."""
         mine, theirs = self.tag(target), self.tag(source)
+        if theirs is not None and theirs.mark is not None:
+            self.lose(theirs.mark.candidate)
         tag = Tag()
         tag.sources = joined(
             NOBODY if mine is None else mine.sources,
@@ -217,20 +248,22 @@ class Moves(Tagging):
         if tag is None:
             tag = Tag()
             self.put(made, tag)
-        tag.forbids = mask.detach()
+        tag.forbids = Forbids(mask.detach(), tuple(made.shape), made.stride())
 
     def filled(self, given: Tensor, mask: Tensor, value: Any, made: Tensor) -> None:
         """`masked_fill`; zeros that become -inf where a mask forbids are that mask."""
         negated, zeros = self.tag(mask), self.tag(given)
-        allowed = None if negated is None else negated.forbids
-        if allowed is not None and zeros is not None and zeros.zero and value == -math.inf:
+        forbids = None if negated is None else negated.forbids
+        allowed = None if forbids is None else forbids.by(mask)
+        empty = zeros is not None and zeros.zero and value == -math.inf
+        if empty and allowed is not None and allowed.shape == made.shape:
             tag = Tag()
-            tag.forbids = allowed
+            tag.forbids = Forbids(allowed, tuple(made.shape), made.stride())
             self.put(made, tag)
             return
         if zeros is not None and zeros.mark is not None:
             zeros.mark.candidate.kind = "partial"
-        self.pointwise((given,), made)
+        self.pointwise((given,), made, kind="partial")
 
     def concatenated(self, inputs: Sequence[Tensor], dim: int, made: Tensor) -> None:
         """Joined along an axis: of several maps of one input that axis comes from parameters."""

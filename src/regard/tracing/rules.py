@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.tracing.flow import Flow
+from regard.tracing.tags import covers
+from regard.types import Kind
 
 Rule = Callable[[Flow, Any, Any, Any], None]  # flow, args, kwargs, output
 _RULES: dict[str, Rule] = {}
@@ -25,6 +27,12 @@ def _for(*names: str) -> Callable[[Rule], Rule]:
         return rule
 
     return register
+
+
+def _scaled(factor: Any, *, above: bool) -> Kind:
+    """What weights become when a number divides (`above` 1) or multiplies (at most 1) them."""
+    plain = isinstance(factor, int | float) and (factor >= 1 if above else 0 <= factor <= 1)
+    return "partial" if plain else "signed"
 
 
 def _tensors(args: Any) -> list[Tensor]:
@@ -91,7 +99,7 @@ def _div(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
         flow.divide(args[0], args[1], out)
     else:
-        flow.pointwise(_tensors(args[:2]), out)
+        flow.pointwise(_tensors(args[:2]), out, kind=_scaled(args[1], above=True))
 
 
 @_for("mul")
@@ -99,7 +107,7 @@ def _mul(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
         flow.multiply(args[0], args[1], out)
     else:
-        flow.pointwise(_tensors(args[:2]), out)
+        flow.pointwise(_tensors(args[:2]), out, kind=_scaled(args[1], above=False))
 
 
 @_for("native_dropout")
@@ -147,7 +155,7 @@ def _copy(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 def _copy_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     """`target.copy_(source)`, whole or a part of a storage."""
     target, source = args[0], args[1]
-    if target.numel() == target.untyped_storage().nbytes() // max(1, target.element_size()):
+    if covers(target):
         flow.forget(target)
         flow.copied(source.expand(target.shape), target)
     else:
@@ -228,13 +236,19 @@ def _moved(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.moved(args[0], out if isinstance(out, Tensor) else out[0])
 
 
+@_for("where", "nan_to_num", "clamp", "clamp_min", "clamp_max", "tril", "triu", "relu", "abs")
+def _cut(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    """Place by place, and weights do not grow."""
+    flow.pointwise(_tensors(args), out, kind="partial")
+
+
 @_for(
-    "neg", "rsub", "where", "tanh", "relu", "gelu", "silu", "sigmoid", "pow", "sqrt", "rsqrt",
-    "reciprocal", "clamp", "clamp_min", "clamp_max", "leaky_relu", "elu", "softplus", "abs",
-    "sin", "cos", "nan_to_num", "maximum", "minimum", "addcmul", "lerp", "hardtanh", "mish",
+    "neg", "rsub", "tanh", "gelu", "silu", "sigmoid", "pow", "sqrt", "rsqrt",
+    "reciprocal", "leaky_relu", "elu", "softplus",
+    "sin", "cos", "maximum", "minimum", "addcmul", "lerp", "hardtanh", "mish",
     "gt", "lt", "ge", "le", "eq", "ne", "floor", "square", "expand_copy", "log", "sign",
     "bitwise_and", "bitwise_or", "logical_and", "logical_or", "floor_divide", "remainder",
-    "tril", "triu", "cumsum", "erf", "addcdiv", "view_as_complex_copy",
+    "cumsum", "erf", "addcdiv", "view_as_complex_copy",
 )  # fmt: skip
 def _pointwise(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     if isinstance(out, Tensor):

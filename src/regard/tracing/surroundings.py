@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
 
+_lock = threading.Lock()
+_inside = 0
+_shared = ExitStack()
+
 
 @contextmanager
 def eager_surroundings() -> Iterator[None]:
-    """Compiled models run eagerly, flex attention and scripts in the form a mode can see."""
+    """Compiled models run eagerly, flex attention and scripts in the form a mode can see.
+
+    These belong to the process: the first capture changes them, the last one puts them back.
+    """
+    global _inside
+    # A parameter cast before the capture began would not be known as one.
+    torch.clear_autocast_cache()
+    with _lock:
+        if _inside == 0:
+            _shared.enter_context(_surroundings())
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                _shared.close()
+
+
+@contextmanager
+def _surroundings() -> Iterator[None]:
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:
             stack.enter_context(_forced_eager())
@@ -20,19 +46,12 @@ def eager_surroundings() -> Iterator[None]:
             stack.enter_context(_readable_flex())
         # A script that has not run yet would be profiled through us, and keep what it saw.
         stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
-        # A parameter cast before the capture began would not be known as one.
-        torch.clear_autocast_cache()
         yield
 
 
 @contextmanager
 def _forced_eager() -> Iterator[None]:
     """Compiled code runs as it was written."""
-    from torch._dynamo import eval_frame
-
-    if eval_frame._stance.stance == "force_eager":  # a capture around this one
-        yield
-        return
     with torch.compiler.set_stance("force_eager"), _without_hook_warning():
         yield
 

@@ -53,6 +53,19 @@ class Mark(NamedTuple):
     before: Box | None = None
 
 
+class Forbids(NamedTuple):
+    """The boolean mask (True: may attend) that a storage negates, and how it lies there."""
+
+    allowed: Tensor
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def by(self, added: Tensor) -> Tensor | None:
+        """The mask, where `added` shows it as it is."""
+        alike = tuple(added.shape) == self.shape and added.stride() == self.stride
+        return self.allowed if alike and added.storage_offset() == 0 else None
+
+
 class Spread(NamedTuple):
     """Weights times values, not yet summed: the marks' axes in the product's storage."""
 
@@ -77,6 +90,7 @@ class Tag:
         "mark",
         "noise",
         "number",
+        "parameter",
         "same_as",
         "sides",
         "sources",
@@ -90,6 +104,7 @@ class Tag:
         self.number = next(_numbers)
         self.same_as = 0  # number of the tensor this is a copy of
         self.written = False  # written in parts, as a cache is
+        self.parameter = False  # a parameter or buffer; stays one, whatever is done to it
         self.constant = False  # made from parameters and constants alone
         self.zero = False  # made as zeros
         self.sources: Sources = NOBODY  # inputs of the linear maps it comes from
@@ -102,7 +117,7 @@ class Tag:
         self.spread: Spread | None = None
         self.noise = False  # random: a dropout mask
         self.copied: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # sizes, strides before
-        self.forbids: Tensor | None = None  # the boolean mask (True: may attend) it negates
+        self.forbids: Forbids | None = None
 
 
 def joined(one: Sources, other: Sources) -> Sources:
@@ -209,3 +224,9 @@ def within(axis: Axis, features: tuple[Axis, ...]) -> bool:
     """Whether an axis lies inside one that comes from a parameter."""
     size, stride = axis
     return size > 1 and any(step <= stride < step * length for length, step in features)
+
+
+def covers(tensor: Tensor) -> bool:
+    """Whether a tensor shows all of its storage."""
+    size = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
+    return tensor.numel() >= size

@@ -24,7 +24,14 @@ QUICK = [
 ]  # fmt: skip
 
 # Wrong, and why. An entry that turns right fails the test: take it out.
-KNOWN: dict[str, str] = {}
+KNOWN: dict[str, str] = {
+    "grounding-dino": "the first decoder layer attends among learned queries alone: a gate",
+    "mm-grounding-dino": "as grounding-dino",
+    "groupvit": "a hard assignment to groups: its softmax never meets the values (a note says so)",
+    "led": "banded products: the weights lie along diagonals (notes say so)",
+    "longformer": "as led",
+    "mobilevitv2": "values of a product and a sum are not held: nothing to check the weights with",
+}
 
 
 def swept(folder: Path, *names: str) -> dict[str, dict]:
@@ -43,6 +50,7 @@ def test_a_few_architectures(tmp_path):
         name: found["reason"] for name, found in results.items() if found["verdict"] != "right"
     } == {}
     assert all(found["captured"] for found in results.values())
+    assert [odd for found in results.values() for odd in found["roles"]] == [], "self or cross"
 
 
 @pytest.mark.slow
@@ -56,7 +64,7 @@ def test_every_architecture(tmp_path):
     assert reasons == {}, "not right, and not known"
     assert set(KNOWN) - by["wrong"] == set(), "known to be wrong, and right now"
     assert len(by["right"]) >= 0.95 * (len(by["right"]) + len(by["wrong"]))
-    assert len(by["right"]) >= 500, "most architectures can still be built"
+    assert len(by["right"]) >= 490, "most architectures can still be built"
 
 
 def test_the_sweep_can_fail(monkeypatch):
