@@ -92,6 +92,24 @@ def test_every_pass_has_its_own(path, inside):
         torch.testing.assert_close(record.gradient(), truth, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_several_heads_to_a_group(groups):
+    query, key, value = (words(2, n, 5, 4, seed=n) for n in (4, groups, groups))
+    query.requires_grad_()
+
+    def attend(query):
+        return F.scaled_dot_product_attention(query, key, value, enable_gqa=True) * 1.0
+
+    weights = (query @ key.repeat_interleave(4 // groups, 1).mT / 2).softmax(-1)
+    weights.retain_grad()
+    loss(weights @ value.repeat_interleave(4 // groups, 1)).backward()
+    with regard.capture(attend, grad=True) as trace:
+        loss(attend(query)).backward()
+    torch.testing.assert_close(trace[0].gradient(), weights.grad, atol=1e-5, rtol=1e-5)
+    some = trace[0].of_heads(3, 1).gradient(slice(1, 3))
+    torch.testing.assert_close(some, weights.grad[:, [3, 1], 1:3], atol=1e-5, rtol=1e-5)
+
+
 def test_the_fused_path_is_refused():
     """It cannot tell when an output has found its place in the graph."""
     with pytest.raises(RegardError, match=r"grad=True needs path='full' or 'auto'"):

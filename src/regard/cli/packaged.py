@@ -37,6 +37,7 @@ class Packaged:
     title: str
     model: Any
     encode: Callable[[str], Encoded]
+    tokenizer: Any = None  #: transformers' own, where there is one
 
 
 def encoder_for(tokenizer: Any, longest: int | None) -> Callable[[str], Encoded]:
@@ -61,7 +62,7 @@ def minilm() -> Packaged:
     models = transformers()
     tokenizer = models.AutoTokenizer.from_pretrained(place, local_files_only=True)
     model = models.AutoModel.from_pretrained(place, local_files_only=True).eval()
-    return Packaged("MiniLM", model, encoder_for(tokenizer, 512))
+    return Packaged("MiniLM", model, encoder_for(tokenizer, 512), tokenizer)
 
 
 # The usual pattern of SMILES tokens: Schwaller et al., "Molecular Transformer", 2019.
@@ -123,8 +124,8 @@ def smollm2() -> Packaged:
     def known(name: str) -> Any:
         return reader.fields[name].contents()
 
-    model = _llama(reader, known)
-    return Packaged("SmolLM2", model, encoder_for(_byte_pairs(known), 8192))
+    tokenizer = _byte_pairs(known)
+    return Packaged("SmolLM2", _llama(reader, known), encoder_for(tokenizer, 8192), tokenizer)
 
 
 def _llama(reader: Any, known: Callable[[str], Any]) -> Any:

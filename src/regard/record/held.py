@@ -79,7 +79,7 @@ class Ready(Held):
         return tensors(self._recipe)
 
     def protect(self, storage: int) -> None:
-        self.__init__(self._recipe.map(_copied(storage)))  # type: ignore[misc]
+        self.__init__(self._recipe.map(copied(storage)))  # type: ignore[misc]
 
     @property
     def value_held(self) -> bool:
@@ -172,7 +172,9 @@ class Made(Held):
         return self._value is not None
 
 
-def _copied(storage: int) -> Callable[[Tensor], Tensor]:
+def copied(storage: int) -> Callable[[Tensor], Tensor]:
+    """A function that copies a tensor which lies in this storage, and leaves others as they are."""
+
     def change(tensor: Tensor) -> Tensor:
         return tensor.clone() if tensor.untyped_storage()._cdata == storage else tensor
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.recipe import Dot, Recipe, tensors
-from regard.record.held import Held, check_versions, versions
+from regard.record.held import Held, check_versions, copied, versions
 from regard.types import Kind, Shape
 
 
@@ -41,24 +41,20 @@ class Chain:
         return torch.cat(parts[::-1], dim=2)
 
 
-class Grown(Held):
-    """A dot-product recipe whose keys are the first calls of a chain."""
+class _WithoutKeys(Held):
+    """A dot-product recipe whose keys are kept somewhere else."""
 
-    def __init__(self, dot: Dot, chain: Chain, keys: int) -> None:
-        batch, groups, _, width = dot.key.shape
-        self._dot = replace(dot, key=dot.key.new_empty(batch, groups, 0, width))
-        self._chain, self._calls, self._keys = chain, len(chain.chunks), keys
-        self._parts = tensors(self._dot)
+    def __init__(self, dot: Dot) -> None:
+        batch, groups, self._keys, width = dot.key.shape
+        self._take(replace(dot, key=dot.key.new_empty(batch, groups, 0, width)))
+
+    def _take(self, dot: Dot) -> None:
+        self._dot, self._parts = dot, tensors(dot)
         self._versions = versions(self._parts)
 
-    def recipe(self) -> Recipe:
+    def _with(self, keys: Tensor) -> Recipe:
         check_versions(self._parts, self._versions)
-        return replace(self._dot, key=self._chain.keys(self._calls))
-
-    @property
-    def reordered(self) -> bool:
-        """Whether examples changed places between calls, as beams do."""
-        return any(order is not None for order in self._chain.orders[: self._calls])
+        return replace(self._dot, key=keys)
 
     @property
     def shape(self) -> Shape:
@@ -73,6 +69,25 @@ class Grown(Held):
     def dtype(self) -> torch.dtype:
         return self._dot.dtype
 
+    def protect(self, storage: int) -> None:
+        self._take(self._dot.map(copied(storage)))
+
+
+class Grown(_WithoutKeys):
+    """A recipe whose keys are the first calls of a chain."""
+
+    def __init__(self, dot: Dot, chain: Chain) -> None:
+        super().__init__(dot)
+        self._chain, self._calls = chain, len(chain.chunks)
+
+    def recipe(self) -> Recipe:
+        return self._with(self._chain.keys(self._calls))
+
+    @property
+    def reordered(self) -> bool:
+        """Whether examples changed places between calls, as beams do."""
+        return any(order is not None for order in self._chain.orders[: self._calls])
+
     def tensors(self) -> Sequence[Tensor]:
         return [*self._parts, *self._chain.chunks[: self._calls]]
 
@@ -80,16 +95,9 @@ class Grown(Held):
         return [*self._parts, self._chain.chunks[self._calls - 1]]
 
     def protect(self, storage: int) -> None:
-        self._dot = self._dot.map(
-            lambda part: part.clone() if part.untyped_storage()._cdata == storage else part
-        )
-        self._chain.chunks = [
-            part.clone() if part.untyped_storage()._cdata == storage else part
-            for part in self._chain.chunks
-        ]
+        super().protect(storage)
+        self._chain.chunks = [copied(storage)(part) for part in self._chain.chunks]
         self._chain.versions = versions(self._chain.chunks[:1])
-        self._parts = tensors(self._dot)
-        self._versions = versions(self._parts)
 
 
 class Ledger:
@@ -121,45 +129,21 @@ class Ledger:
         return found
 
 
-class Written(Held):
-    """A dot-product recipe whose keys lie in a ledger."""
+class Written(_WithoutKeys):
+    """A recipe whose keys lie in a ledger."""
 
     def __init__(self, dot: Dot, ledger: Ledger) -> None:
-        batch, groups, self._keys, width = dot.key.shape
-        self._dot = replace(dot, key=dot.key.new_empty(batch, groups, 0, width))
+        super().__init__(dot)
         self._ledger, self._changes = ledger, len(ledger.undo)
-        self._parts = tensors(self._dot)
-        self._versions = versions(self._parts)
 
     def recipe(self) -> Recipe:
-        check_versions(self._parts, self._versions)
-        return replace(self._dot, key=self._ledger.keys(self._changes))
-
-    @property
-    def shape(self) -> Shape:
-        batch, heads, queries, _ = self._dot.query.shape
-        return Shape(batch, heads, queries, self._keys)
-
-    @property
-    def kind(self) -> Kind:
-        return self._dot.kind
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._dot.dtype
+        return self._with(self._ledger.keys(self._changes))
 
     def tensors(self) -> Sequence[Tensor]:
         return [*self._parts, self._ledger.now, *(old for _, _, old in self._ledger.undo)]
 
     def own(self) -> Sequence[Tensor]:
         return [*self._parts, *(old for _, _, old in self._ledger.undo[-1:])]
-
-    def protect(self, storage: int) -> None:
-        self._dot = self._dot.map(
-            lambda part: part.clone() if part.untyped_storage()._cdata == storage else part
-        )
-        self._parts = tensors(self._dot)
-        self._versions = versions(self._parts)
 
 
 class Growth:
@@ -196,7 +180,7 @@ class Growth:
                     chain.chunks.append(key[:, :, old:].clone())
                     chain.orders.append(order)
                     self._last[site] = (key, chain)
-                    return Grown(dot, chain, key.shape[2])
+                    return Grown(dot, chain)
         self._last[site] = (key, Chain(key))
         return None
 

