@@ -208,20 +208,25 @@ def held(quick: bool) -> None:
 def targets(quick: bool) -> None:
     """Which of the test targets each tool can read."""
     tools = [tool for tool in coverage.TOOLS if tool != "nnsight" or ways.installed("nnsight")]
-    total = dict.fromkeys(tools, 0)
-    rows, tried = [], dict.fromkeys(tools, 0)
     with torch.enable_grad():
-        for row in coverage.rows(tools, quick):
-            rows.append([row.group, row.target, str(row.sites), *row.cells.values()])
-            for tool, cell in row.cells.items():
-                tried[tool] += cell != coverage.NOT
-                total[tool] += cell.startswith(coverage.YES)
+        found = coverage.rows(tools, quick)
+    rows = [[row.group, row.target, str(row.sites), *row.cells.values()] for row in found]
     table("targets of tests/tracing", ["group", "target", "sites", *tools], rows)
     print(
         f"{len(rows)} rows. {coverage.YES} all sites exact; eager: only once it was switched to it;"
         f" {coverage.NO} or n/m: not, or not all; {coverage.NOT}: cannot be tried."
     )
-    print("; ".join(f"{tool} {total[tool]} of {tried[tool]} tried" for tool in tools))
+    groups = [*dict.fromkeys(row.group for row in found), "all"]
+    rows = []
+    for group in groups:
+        row = [group]
+        for tool in tools:
+            cells = [one.cells[tool] for one in found if group in (one.group, "all")]
+            tried = [cell for cell in cells if cell != coverage.NOT]
+            right = sum(cell.startswith(coverage.YES) for cell in tried)
+            row.append(f"{right} of {len(tried)}" if tried else coverage.NOT)
+        rows.append(row)
+    table("the same by group: right, of those that can be tried", ["group", *tools], rows)
 
 
 SECTIONS = {

@@ -8,7 +8,8 @@ from regard import masks
 from regard.errors import UnavailableError
 from regard.kernel import dense
 from regard.kernel.positions import AlibiBias, RelativeTable
-from regard.recipe import Additive, Dot, Given, exp, log_sum_exp, softmax
+from regard.normalise import exp, log_sum_exp, softmax
+from regard.recipe import Additive, Dot, Given
 from regard.types import NEVER, Block, whole
 
 

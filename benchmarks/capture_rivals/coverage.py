@@ -247,25 +247,30 @@ def _tried(ask: Callable[[Any], str], case: Any) -> str:
         return f"{NO} {type(error).__name__}"
 
 
-def rows(tools: list[str], quick: bool) -> Iterator[Row]:
-    """The table, target by target; negatives are asked of regard alone.
+def rows(tools: list[str], quick: bool) -> list[Row]:
+    """The table; negatives are asked of regard alone.
 
-    With `quick` the compiled targets are left out, and of every group all but six.
+    One tool after the other, regard first: what a tool leaves behind in the process must not
+    meet another. With `quick` the compiled targets are left out, and of every group all but six.
     """
     corpus = importlib.import_module("targets")
     families = importlib.import_module("capture_rivals.families")
-    chosen: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for target in [*corpus.targets(), *families.targets(), *corpus.negatives()]:
         if not (quick and target.compiled):
-            chosen.setdefault(target.group, []).append(target)
-    for group, members in chosen.items():
-        for target in members[:: max(1, len(members) // 6)][:6] if quick else members:
-            if group == "negatives":
-                cells = dict.fromkeys(tools, NOT) | {"regard": attempt(target, "regard")}
-                yield Row(target.name, group, 0, cells)
-                continue
-            cells = {tool: attempt(target, tool) for tool in tools}
-            with target.around(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                sites = len(target.case().truth)
-            yield Row(target.name, group, sites, cells)
+            groups.setdefault(target.group, []).append(target)
+    if quick:
+        groups = {name: all_[:: max(1, len(all_) // 6)][:6] for name, all_ in groups.items()}
+    chosen = [target for members in groups.values() for target in members]
+    cells: dict[str, dict[str, str]] = {target.name: {} for target in chosen}
+    for tool in tools:
+        for target in chosen:
+            skipped = target.group == "negatives" and tool != "regard"
+            cells[target.name][tool] = NOT if skipped else attempt(target, tool)
+    return [Row(target.name, target.group, _sites(target), cells[target.name]) for target in chosen]
+
+
+def _sites(target: Any) -> int:
+    with target.around(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return len(target.case().truth)

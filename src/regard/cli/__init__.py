@@ -15,16 +15,25 @@ def main() -> None:
         raise SystemExit(str(MissingExtraError("typer", "cli"))) from error
     from regard.cli.look import look
 
-    app = typer.Typer(add_completion=False, help="Attention you can see, measure and reuse.")
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Attention you can see, measure and reuse.",
+    )
 
     @app.callback(invoke_without_command=True)
-    def version(show: Annotated[bool, typer.Option("--version", help="Show it.")] = False) -> None:
+    def version(
+        context: typer.Context,
+        show: Annotated[bool, typer.Option("--version", help="Show it.")] = False,
+    ) -> None:
         if show:
             print(f"regard {regard.__version__}")
+        elif context.invoked_subcommand is None:
+            print(context.get_help())
 
     app.command()(look)
     try:
         app()
-    except RegardError as error:
+    except (RegardError, PermissionError) as error:
         print(f"regard: {error}", file=sys.stderr)
         raise SystemExit(1) from error

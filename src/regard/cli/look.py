@@ -8,8 +8,10 @@ from typing import Annotated
 
 import torch
 import typer
+from jaxtyping import Float
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from regard.aggregate import Words
 from regard.cli.subject import EXAMPLES, PACKAGED, subject
@@ -19,7 +21,8 @@ from regard.plots.specs import checked_path
 from regard.record import Record
 from regard.types import Weights
 
-_COLUMNS = 12  # columns of numbers that fit a terminal
+Maps = Float[Tensor, "column word word"]
+_COLUMNS = 10  # layers of numbers that fit a terminal
 
 
 def look(
@@ -59,14 +62,13 @@ def look(
         records = what.records(what.trace())
     if not records:
         raise RegardError(f"{what.title}: no attention over all words was captured")
-    weights = _stacked(records)
-    weights, names = _in_words(weights, what.words, pieces)
-    weights, columns, which = _chosen(weights, records, layer, head)
+    weights, names = _in_words(_stacked(records), what.words, pieces)
+    maps, columns, which = _chosen(weights, layer, head)
     if word is None and text is None and not pieces:
         word = EXAMPLES.get(model, (None, None))[1]
     place = _place(names, word)
-    console.print(_table(names, place, weights, columns, f"{what.title}, {which}"))
-    drawn = Heatmap(weights.mean(0), names, names, f"{what.title}, {which}").save(out)
+    console.print(_table(names, place, maps, columns, f"{what.title}, {which}"))
+    drawn = Heatmap(maps.mean(0), names, names, f"{what.title}, {which}").save(out)
     console.print(f"heatmap of every word: [bold]{drawn}[/bold]")
 
 
@@ -86,9 +88,7 @@ def _in_words(weights: Weights, words: Words | None, pieces: bool) -> tuple[Weig
     return words.merge(weights), words.names
 
 
-def _chosen(
-    weights: Weights, records: list[Record], layer: int | None, head: int | None
-) -> tuple[Weights, list[str], str]:
+def _chosen(weights: Weights, layer: int | None, head: int | None) -> tuple[Maps, list[str], str]:
     """(column, query, key): heads of one layer, or layers; what the columns are called."""
     layers, heads = weights.shape[:2]
     for option, number, size in (("--layer", layer, layers), ("--head", head, heads)):
@@ -115,21 +115,21 @@ def _place(names: list[str], word: str | None) -> int:
     return found[0]
 
 
-def _table(
-    names: list[str], place: int, weights: torch.Tensor, columns: list[str], title: str
-) -> Table:
+def _table(names: list[str], place: int, weights: Maps, columns: list[str], title: str) -> Table:
     """A row for each word: its share of the chosen word's attention, column by column."""
     row = weights[:, place]  # (column, key)
     some = list(range(len(columns)))
-    if len(some) > _COLUMNS:  # evenly over all, the first and the last among them
+    if len(some) > 12:  # evenly over all, the first and the last among them
         some = [round(i * (len(columns) - 1) / (_COLUMNS - 1)) for i in range(_COLUMNS)]
         title += "; some layers shown, --layer picks one"
     table = Table(title=f"what “{names[place]}” attends to, in percent: {title}")
     table.add_column("word", style="bold", no_wrap=True, overflow="fold")
-    table.add_column("mean", justify="right", style="bold")
+    if len(some) > 1:
+        table.add_column("mean", justify="right", style="bold", min_width=4)
     for number in some:
-        table.add_column(columns[number], justify="right")
+        table.add_column(columns[number], justify="right", min_width=len(columns[number]))
     for index, name in enumerate(names):
         shares = [f"{100 * float(row[number, index]):.0f}" for number in some]
-        table.add_row(name, f"{100 * float(row[:, index].mean()):.0f}", *shares)
+        mean = [f"{100 * float(row[:, index].mean()):.0f}"] if len(some) > 1 else []
+        table.add_row(name, *mean, *shares)
     return table

@@ -110,6 +110,8 @@ def _from_folder(place: Path) -> packaged.Packaged:
 def _from_function(name: str, text: str | None) -> Subject:
     """`module:function`, found as Python finds modules, the current folder included."""
     module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise RegardError(f"--model {name!r}: expected module:function")
     function = _function(module_name, function_name, name)
     takes_text = bool(inspect.signature(function).parameters)
     found = function(text) if takes_text and text is not None else function()

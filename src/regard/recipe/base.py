@@ -112,12 +112,14 @@ class Recipe(ABC):
         return list(pieces(self.shape.queries, max(1, _STRIP // max(1, row))))
 
 
-def span(where: slice | None, length: int) -> slice:
+def span(where: slice | None, length: int, name: str = "rows") -> slice:
     """A slice with plain ends, whatever way it was written."""
     if where is None:
         return slice(0, length)
     if not isinstance(where, slice):
-        raise ShapeError(f"a block of weights is a slice, got {where!r}; slice({where}, ...)")
+        raise ShapeError(
+            f"a block of weights is a slice, got {name}={where!r}; slice({where}, ...)"
+        )
     start, stop, step = where.indices(length)
     if step != 1:
         raise ShapeError(f"a block of weights is a plain range, got step {step} in {where}")

@@ -172,6 +172,22 @@ class Made(Held):
         return self._value is not None
 
 
+def detached(tensor: Tensor) -> Tensor:
+    """A tensor outside the graph that still knows when the original is changed in place.
+
+    Below autograd, where a capture runs, a plain `detach` would count its changes anew.
+    """
+    if not tensor.requires_grad:
+        return tensor
+    key, tls = torch._C.DispatchKey.ADInplaceOrView, torch._C
+    before = tls._dispatch_tls_is_dispatch_key_excluded(key)
+    tls._dispatch_tls_set_dispatch_key_excluded(key, False)
+    try:
+        return tensor.detach()
+    finally:
+        tls._dispatch_tls_set_dispatch_key_excluded(key, before)
+
+
 def copied(storage: int) -> Callable[[Tensor], Tensor]:
     """A function that copies a tensor which lies in this storage, and leaves others as they are."""
 

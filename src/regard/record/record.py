@@ -14,6 +14,7 @@ from regard.errors import RegardError, UnavailableError
 from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
 from regard.recipe import Given, Recipe
+from regard.recipe.base import span
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes
 from regard.record.site import Attends, Site
@@ -138,6 +139,12 @@ class Record:
 
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         """Exact weights (batch, head, query, key), before dropout; a block where asked."""
+        for side, where, size in (
+            ("rows", rows, self.shape.queries),
+            ("columns", columns, self.shape.keys),
+        ):
+            if where is not None:
+                span(where, size, side)
         return self.recipe.weights(rows, columns)
 
     def mixed(self) -> Mixed:

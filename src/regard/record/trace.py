@@ -62,7 +62,7 @@ class Trace:
             if not -len(self) <= where < len(self):
                 raise IndexError(f"record {where}, but the trace has {len(self)}")
             return self._records[where]
-        found = [record for record in self if record.name == where]
+        found = [record for record in self if record.name == where.removesuffix("#1")]
         calls = [record for record in self if record.site.base == where]
         if len(calls) > 1:
             return self._of(calls)

@@ -84,6 +84,10 @@ class capture:  # a context manager and a decorator is written like a function
             raise RegardError("capture: grad=True needs path='full' or 'auto'")
         if max_bytes is not None and max_bytes < 0:
             raise RegardError(f"capture: max_bytes={max_bytes}, expected a number of bytes or None")
+        if tokens is not None and (isinstance(tokens, str) or not _all_strings(tokens)):
+            raise RegardError("capture: tokens= is one list of words, a word for each position")
+        if values and not (keep == "recipe" or isinstance(keep, Path)):
+            raise RegardError("capture: values=True needs keep='recipe' or a folder")
         self.model = model
         self.path = path
         self._options: dict[str, Any] = {
@@ -165,6 +169,8 @@ def _checked_keep(keep: Any, attached: bool) -> Keep:
     for reducer in keep:
         if not isinstance(reducer, Reducer):
             raise RegardError(f"capture: keep has {reducer!r}, which is not a Reducer")
+        if reducer.differentiable:
+            raise RegardError(f"capture: keep has {reducer!r}; answers kept here are detached")
     return list(keep)
 
 
@@ -309,6 +315,7 @@ class _Run:
 
     def _before(self, module: nn.Module, args: Any) -> None:
         number = id(module)
+        self.collector.called = True
         here = threading.get_ident()
         if here != self.home:
             self._enter_thread(number, here)
@@ -339,6 +346,10 @@ class _Run:
         if self._elsewhere.get(here) == id(module):
             del self._elsewhere[here]
             self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+def _all_strings(tokens: Any) -> bool:
+    return isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)
 
 
 def _outside() -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.recipe import Dot, Projected, Recipe, tensors
 from regard.record import Gate, Note, Site, Trace
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Layout, Made, Ready
+from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
 from regard.tracing.flow import Flow
 from regard.tracing.fused_path import OPERATORS, SPELLINGS
@@ -55,6 +55,7 @@ class Collector:
         self.growth = Growth()
         self.step = -1
         self.fused = self.others = 0  # sites of the fused operators, and anything else seen
+        self.called = False  # whether a module was called
         self.following = True  # whether data is followed; not on the cheaper path
         self.busy: set[int] = set()  # threads in which regard computes something itself
         self.cached = False  # whether keys lie in a cache that is written in place
@@ -150,7 +151,7 @@ class Collector:
         elif self.values and isinstance(recipe, Projected):
             recipe = recipe.with_value()
         if not self.attached and _in_graph(recipe):
-            recipe = recipe.detach()
+            recipe = recipe.map(detached)
         held: Held | None = None
         references = isinstance(recipe, Dot) and self.keeper.keep == "recipe" and not self.attached
         if references and isinstance(recipe, Dot) and recipe.value is None:
@@ -193,7 +194,7 @@ class Collector:
                 attends = self._between(place, Reading(recipe, recipe.query, recipe.key))
             site = self._site(place, operator, attends)
             output = out if isinstance(out, Tensor) else None
-            self._add(site, Ready(recipe if self.attached else recipe.detach()), output, None)
+            self._add(site, Ready(recipe if self.attached else recipe.map(detached)), output, None)
 
     def _between(self, place: Place, reading: Reading) -> Attends:
         """Self or cross: do query and key come from one input?"""
@@ -223,9 +224,9 @@ class Collector:
             kind = "partial"  # a sink beside the keys
         site = self._site(place, "softmax", _told(candidate.sides))
         lying = contraction.value(roles) if self.values else None
-        values = contraction.values if self.attached else contraction.values.detach()
+        values = contraction.values if self.attached else detached(contraction.values)
         value = None if lying is None else (values, lying)
-        kept = tensor if self.attached else tensor.detach()
+        kept = tensor if self.attached else detached(tensor)
         gradient = None
         if self.grad and tensor.requires_grad:
             gradient = OutputGradient(None, _arranged(tensor, layout))
@@ -311,6 +312,11 @@ class Collector:
         self.keeper.close(self.trace)
 
     def _say_what_is_missing(self) -> None:
+        words = self.keeper.tokens
+        if words is not None and len(self.trace) and not self.keeper.labelled:
+            self.note(
+                "filter", "", f"tokens= has {len(words)} words; no attention has as many positions"
+            )
         for place, later in self._dropped.values():
             if later:
                 note = self.trace.notes[place]
@@ -342,7 +348,13 @@ class Collector:
                     "something else: trace.gates has the reasons",
                 )
             elif not self.trace.notes:
-                self.note("empty", "", "no attention was seen: did the model run in the capture?")
+                ran = "the model ran, and no attention was seen in it"
+                why = (
+                    ran
+                    if self.called
+                    else "no attention was seen: did the model run in the capture?"
+                )
+                self.note("empty", "", why)
 
 
 def _attentive(names: Names) -> dict[int, str]:

@@ -41,6 +41,7 @@ class Keeper:
         self._held: dict[Held, Record] = {}
         self._storages: dict[int, int] = {}
         self._written = 0
+        self.labelled = False  # whether the tokens fitted anywhere
 
     def record(
         self,
@@ -57,6 +58,7 @@ class Keeper:
         if self.tokens is not None:
             for side, size in (("query", held.shape.queries), ("key", held.shape.keys)):
                 if len(self.tokens) == size:
+                    self.labelled = True
                     known[f"{side}_tokens"] = self.tokens
         with torch.enable_grad() if self.attached else torch.no_grad():
             return self._record(site, held, known)
@@ -83,7 +85,7 @@ class Keeper:
             size = math.prod(held.shape) * held.dtype.itemsize
             if not self._fits(site, {0: size, **storage_bytes(extra)}):
                 return Record(site, None, held_as="dropped", **{**known, "output": None})
-            held = Ready(Given(held.recipe().weights(), None, held.kind))
+            held = Ready(Given(_unshared(held.recipe().weights(), held), None, held.kind))
         storages = storage_bytes([*held.own(), *extra])
         if self.keep == "recipe" and not self._fits(site, storages):
             return Record(site, None, held_as="dropped", **{**known, "output": None})

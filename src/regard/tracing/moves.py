@@ -11,6 +11,7 @@ from weakref import WeakSet, ref
 import torch
 from torch import Tensor
 
+from regard.record.held import detached
 from regard.tracing.tags import (
     NOBODY,
     Axis,
@@ -143,7 +144,7 @@ class Moves(Tagging):
         """The weights as they are now, kept outside their storage's tag."""
         if mark.before is not None:
             return mark.before
-        kept = weights if self.graph else weights.detach()
+        kept = weights if self.graph else detached(weights)
         box = Box(kept, trimmed(mark.axes, weights), int(weights.storage_offset()))
         self.boxes.add(box)
         return box

@@ -7,10 +7,19 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
+from torch import nn
+
 from regard.errors import RegardError
 from regard.record.site import Site
 
 Predicate = Callable[[Site], bool]
+
+
+def _asked(where: Callable[[Site], bool], site: Site) -> bool:
+    try:
+        return bool(where(site))
+    except Exception as error:
+        raise RegardError(f"where= failed on {site.path!r}: {error!r}") from error
 
 
 def predicate(where: Any) -> Predicate:
@@ -25,8 +34,10 @@ def predicate(where: Any) -> Predicate:
         return lambda site: where.search(site.path) is not None
     if isinstance(where, int):
         return lambda site: site.layer == where
+    if isinstance(where, type | nn.Module):
+        raise RegardError(f"where={where!r}: expected a pattern of paths, or a function of a site")
     if callable(where):
-        return where  # type: ignore[no-any-return]
+        return lambda site: _asked(where, site)
     if isinstance(where, Iterable):
         choices = [predicate(choice) for choice in where]
         if not choices:
