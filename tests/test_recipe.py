@@ -125,7 +125,7 @@ def test_one_matrix_is_that_of_its_example_and_head(make):
 @every_recipe
 @pytest.mark.parametrize("strip", [1, 1 << 22])
 def test_mixed_is_weights_times_values(monkeypatch, make, strip):
-    monkeypatch.setattr("regard.recipe._STRIP", strip)
+    monkeypatch.setattr("regard.recipe.base._STRIP", strip)
     recipe = make()
     value = recipe.value.repeat_interleave(recipe.shape.heads // recipe.value.shape[1], 1)
     torch.testing.assert_close(recipe.mixed(), recipe.weights() @ value)
@@ -152,7 +152,7 @@ def test_mixed_needs_values():
 
 
 def test_with_lse_is_the_log_sum_exp_and_done_once(monkeypatch):
-    monkeypatch.setattr("regard.recipe._STRIP", 1)
+    monkeypatch.setattr("regard.recipe.base._STRIP", 1)
     recipe = dot().with_lse()
     torch.testing.assert_close(recipe.lse, dot().log_sum_exp())
     assert recipe.with_lse() is recipe

@@ -331,7 +331,7 @@ def test_a_full_disk_does_not_break_the_model(tmp_path, monkeypatch):
         ([3], "keep has 3, which is not a Reducer"),
         ([regard.Entropy], "which is not a Reducer"),
         (None, "keep=None"),
-        ("/tmp/folder", r"a folder as pathlib\.Path"),
+        ("some/folder", r"a folder as pathlib\.Path"),
     ],
 )
 @pytest.mark.usefixtures("without_shape_checks")

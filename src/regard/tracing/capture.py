@@ -101,19 +101,20 @@ class capture:  # a context manager and a decorator is written like a function
             "tokens": tokens,
         }
         self.trace: Trace | None = None
-        self._runs: list[_Run] = []
+        self._here = threading.local()  # runs of this thread, for one object used by several
 
     def __enter__(self) -> Trace:
         self.trace = Trace()
         run = _Run(self.model, self.trace, self.path, self._options)
-        self._runs.append(run)
-        return run.begin()
+        trace = run.begin()
+        self._here.runs = [*getattr(self._here, "runs", []), run]
+        return trace
 
     def __exit__(self, kind: Any, error: Any, where: Any) -> None:
-        run = self._runs.pop()
+        run: _Run = self._here.runs.pop()
         run.end(failed=kind is not None)
         if kind is None:
-            for note in run.collector.trace.notes:
+            for note in run.trace.notes:
                 warnings.warn(f"regard.capture: {note}", CaptureWarning, stacklevel=_outside())
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -266,7 +267,7 @@ class _Run:
         """An operator by which attention is spelt ran, on the cheaper path."""
         if not self.alarm and name not in self.spelt_before and self._mine():
             place = self.collector.names.place()
-            if place is not None:
+            if place is not None and self.collector.names.in_forward():
                 self.alarm = (place.path or place.module_class, name)
 
     def _mine(self) -> bool:
@@ -289,7 +290,7 @@ class _Run:
     def _change_path(self) -> None:
         """At the start of a pass: take the cheaper path when the last one allows it, or go back."""
         mine = self.collector
-        if self.alarm and self.path == "auto":
+        if self.alarm and self.path == "auto" and _get_current_dispatch_mode() is None:
             self._stop_watching()
             self._listen(hooks.register_module_forward_pre_hook(self._before))
             self._watch_fully()

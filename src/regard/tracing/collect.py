@@ -80,16 +80,23 @@ class Collector:
 
     def before_change(self, plan: Any, args: Any, kwargs: Any) -> None:
         """Tensors are about to be changed in place: copy what is held of them."""
-        for index in plan.changes:
-            target = args[index] if index < len(args) else kwargs.get(plan.names[index])
-            if isinstance(target, Tensor):
-                changed = self.keeper.about_to_change(target)
-                if changed is not None:
-                    self.growth.forget(changed)
-                if plan.rule is None:
-                    self.flow.forget(target)
-                elif plan.name == "mul_":
-                    self._protect_from_dropout(args)
+        try:
+            for index in plan.changes:
+                given = args[index] if index < len(args) else kwargs.get(plan.names[index])
+                for target in given if isinstance(given, list | tuple) else (given,):
+                    if isinstance(target, Tensor):
+                        self._before_change(plan, target, args)
+        except Exception as error:
+            self._failed(plan.name, error)
+
+    def _before_change(self, plan: Any, target: Tensor, args: Any) -> None:
+        self.keeper.about_to_change(target)
+        self.growth.forget(target)
+        self.flow.protect(target)
+        if plan.rule is None:
+            self.flow.forget(target)
+        elif plan.name == "mul_":
+            self._protect_from_dropout(args)
 
     def _protect_from_dropout(self, args: Any) -> None:
         """Dropout in place: the weights before it must be copied."""
@@ -102,7 +109,7 @@ class Collector:
     def after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
         """An operator has run. Whatever fails here must never break the model."""
         try:
-            if plan.name in SPELLINGS and self.names.place() is not None:
+            if plan.name in SPELLINGS and self.names.in_forward():
                 self.spelt.add(plan.name)
             if plan.reader is not None:
                 given = dict(zip(plan.names, args)) | kwargs
@@ -310,6 +317,10 @@ class Collector:
         if not failed:
             self._say_what_is_missing()
         self.keeper.close(self.trace)
+        del (
+            self.flow,
+            self.keeper,
+        )  # they know us: without this only the collector of garbage ends it
 
     def _say_what_is_missing(self) -> None:
         words = self.keeper.tokens

@@ -192,13 +192,11 @@ class Growth:
             last[1].chunks.pop()
             last[1].orders.pop()
 
-    def forget(self, storage: int) -> None:
+    def forget(self, target: Tensor) -> None:
         """Keys that lie there are about to be overwritten: nothing can be compared with them."""
-        self._last = {
-            site: last
-            for site, last in self._last.items()
-            if last[0].untyped_storage()._cdata != storage
-        }
+        for site, last in list(self._last.items()):
+            if _share(last[0], target):
+                del self._last[site]
 
     def clear(self) -> None:
         self._last.clear()
@@ -207,10 +205,15 @@ class Growth:
 
 def _another_copy(now: Tensor, before: Tensor) -> bool:
     """Whether these are as many keys in other memory: a cache of a fixed size, copied."""
-    return (
-        now.shape == before.shape
-        and now.untyped_storage()._cdata != before.untyped_storage()._cdata
-    )
+    return now.shape == before.shape and not _share(now, before)
+
+
+def _share(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors lie in one storage."""
+    try:
+        return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # a tensor without one
+        return False
 
 
 def _order(now: Tensor, before: Tensor) -> Tensor | Literal[False] | None:

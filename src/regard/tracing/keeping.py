@@ -109,17 +109,14 @@ class Keeper:
         )
         return False
 
-    def about_to_change(self, target: Tensor) -> int | None:
-        """Copy what is held of a tensor that is about to be changed in place.
-
-        Returns the address of its storage where something was.
-        """
+    def about_to_change(self, target: Tensor) -> None:
+        """Copy what is held of a tensor that is about to be changed in place."""
         try:
             storage = target.untyped_storage()._cdata
         except (NotImplementedError, RuntimeError):  # a tensor without one holds nothing of ours
-            return None
+            return
         if storage not in self._storages:
-            return None
+            return
         self.changed = True
         size = self._storages.pop(storage)
         for held, record in list(self._held.items()):
@@ -130,7 +127,6 @@ class Keeper:
                 else:
                     del self._held[held]
                     record.drop()
-        return int(storage)
 
     def close(self, trace: Trace) -> None:
         """The capture ends; what was said goes beside the files."""

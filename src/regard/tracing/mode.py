@@ -57,8 +57,11 @@ def plan_of(func: Any) -> Plan:
     if space not in _OWN:
         looks = any(word in name.lower() for word in ("attention", "attn", "mha", "sdpa"))
         unread = looks and reads is None and "backward" not in name and "bwd" not in name
-        return Plan(changes=changes, reads=reads, name=full, looks_like_attention=unread)
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        names = tuple(argument.name for argument in func._schema.arguments)
+        return Plan(
+            changes=changes, reads=reads, names=names, name=full, looks_like_attention=unread
+        )
+    composite = space == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeImplicitAutograd"
     )
     reader = reader_of(name) if func._overloadname == "default" else None

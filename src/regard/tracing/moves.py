@@ -52,7 +52,10 @@ class Tagging:
         return found
 
     def put(self, tensor: Tensor, tag: Tag) -> None:
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse, nested or functional tensors
+            return
         before = storage.__dict__.get(self.key)
         if before is not None and before.parameter:
             return
@@ -86,6 +89,15 @@ class Tagging:
         for box in list(self.boxes):
             box.tensor = None
 
+    def protect(self, target: Tensor) -> None:
+        """A storage is about to change: weights before dropout that lie there are copied."""
+        for box in list(self.boxes):
+            held = box.tensor
+            if held is not None and held.untyped_storage()._cdata == _address(target):
+                fresh = torch.empty(0, dtype=held.dtype, device=held.device)
+                place = held.untyped_storage().clone()
+                box.tensor = fresh.set_(place, held.storage_offset(), held.shape, held.stride())
+
     def sources(self, tensor: Tensor) -> Sources:
         """The inputs a tensor comes from by linear maps; itself where there are none."""
         tag = self.tag(tensor)
@@ -105,6 +117,13 @@ class Tagging:
     def constant(self, tensor: Tensor) -> bool:
         tag = self.tag(tensor)
         return tag is not None and tag.constant
+
+
+def _address(tensor: Tensor) -> int | None:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 class Moves(Tagging):

@@ -105,6 +105,18 @@ class Names:
             return None
         return fallback or Place("", None, source)
 
+    def in_forward(self) -> bool:
+        """Whether a pass of the model is under way: `generate` between passes is not one."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name in ("forward", "_call_impl") and code.co_argcount:
+                first = frame.f_locals.get(code.co_varnames[0])
+                if id(first) in self.paths or (self.model is None and isinstance(first, nn.Module)):
+                    return True
+            frame = frame.f_back
+        return False
+
     def _parent(self, path: str, module: nn.Module, source: str) -> Place:
         """A bare softmax or dropout is named by its parent."""
         while path and not module._modules and _SOFTMAX.search(type(module).__name__):
