@@ -122,6 +122,38 @@ def test_a_budget_of_a_static_cache(path):
     assert trace[0].held == "recipe" and trace[-1].held == "dropped"
 
 
+@pytest.mark.parametrize("made", [False, True], ids=["keys", "weights"])
+def test_a_budget_of_tensors_that_are_used_again(made):
+    """Held by reference they cost once; copied before each change they cost every time."""
+
+    class Reuses(nn.Module):
+        def forward(self, x):
+            room = (x @ x.mT).softmax(-1) if made else x.clone()
+            for _ in range(10):
+                if made:
+                    torch.softmax(x @ x.mT, -1, out=room)
+                    room @ x
+                else:
+                    F.scaled_dot_product_attention(x, room, room)
+                room.mul_(2)
+            return x
+
+    model, x = Reuses(), words(1, 2, 50, 8)
+    most = 4 * (4 * 2 * 50 * 50 if made else x.nbytes)
+    with (
+        pytest.warns(regard.CaptureWarning, match="max_bytes"),
+        torch.no_grad(),
+        regard.capture(model, max_bytes=most) as trace,
+    ):
+        model(x)
+    held = [record.held for record in trace]
+    assert len(held) == 10 and "dropped" in held and "recipe" in held
+    assert trace.nbytes <= most
+    for record in trace:
+        if record.held == "recipe" and made:
+            torch.testing.assert_close(record.weights(), (x @ x.mT).softmax(-1))
+
+
 @pytest.mark.parametrize("keep", ["recipe", "weights"])
 def test_a_budget_is_kept_before_memory_is_taken(keep):
     """Peak memory of a capture that may hold nothing is that of no capture."""

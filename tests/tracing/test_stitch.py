@@ -377,6 +377,12 @@ def test_beams_without_their_indices():
         regard.stitch(trace, output)
 
 
+def test_another_number_of_sequences():
+    trace, output = generate(llama(), prompt(), WAYS["greedy"])
+    with pytest.raises(RegardError, match="1 sequences were returned, the model ran on 2"):
+        regard.stitch(trace, output.sequences[:1])
+
+
 def test_all_beams_without_their_indices():
     """As many sequences as beams: the numbers agree, but beams have changed their places."""
     model, ids = llama(), prompt()

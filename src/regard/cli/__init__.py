@@ -17,19 +17,15 @@ def main() -> None:
 
     app = typer.Typer(
         add_completion=False,
+        no_args_is_help=True,
         pretty_exceptions_enable=False,
         help="Attention you can see, measure and reuse.",
     )
 
     @app.callback(invoke_without_command=True)
-    def version(
-        context: typer.Context,
-        show: Annotated[bool, typer.Option("--version", help="Show it.")] = False,
-    ) -> None:
+    def version(show: Annotated[bool, typer.Option("--version", help="Show it.")] = False) -> None:
         if show:
             print(f"regard {regard.__version__}")
-        elif context.invoked_subcommand is None:
-            print(context.get_help())
 
     app.command()(look)
     try:

@@ -80,7 +80,7 @@ def _stacked(records: list[Record]) -> Weights:
     return torch.cat([record.weights()[:1] for record in records])
 
 
-def _in_words(weights: Weights, words: Words | None, pieces: bool) -> tuple[Weights, list[str]]:
+def _in_words(weights: Weights, words: Words | None, pieces: bool) -> tuple[Tensor, list[str]]:
     if words is None:
         return weights, [str(index) for index in range(weights.shape[-1])]
     if pieces:

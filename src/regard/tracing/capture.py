@@ -115,7 +115,9 @@ class capture:  # a context manager and a decorator is written like a function
         run.end(failed=kind is not None)
         if kind is None:
             for note in run.trace.notes:
-                warnings.warn(f"regard.capture: {note}", CaptureWarning, stacklevel=_outside())
+                warnings.warn(
+                    f"regard.capture: {note}", CaptureWarning, stacklevel=_outside(sys._getframe())
+                )
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Use as a decorator: `function.trace` is the trace of its last call."""
@@ -353,10 +355,13 @@ def _all_strings(tokens: Any) -> bool:
     return isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)
 
 
-def _outside() -> int:
-    """How many frames up the caller is: the first one that is not regard's."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+def _outside(frame: Any) -> int:
+    """How many frames up the caller is: the first that is not ours, nor a type checker's."""
+    level = 1
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_HERE, "<")) and "jaxtyping" not in file:
+            break
         frame, level = frame.f_back, level + 1
     return level
 

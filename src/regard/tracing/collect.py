@@ -359,7 +359,7 @@ class Collector:
                     "something else: trace.gates has the reasons",
                 )
             elif not self.trace.notes:
-                ran = "the model ran, and no attention was seen in it"
+                ran = "no attention was seen in the model, which ran"
                 why = (
                     ran
                     if self.called
