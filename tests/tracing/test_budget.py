@@ -154,6 +154,34 @@ def test_a_budget_of_tensors_that_are_used_again(made):
             torch.testing.assert_close(record.weights(), (x @ x.mT).softmax(-1))
 
 
+def test_a_budget_of_one_tensor_that_becomes_many_copies():
+    """Five records share their keys, which fit; a change would make five copies, which do not."""
+
+    class Shares(nn.Module):
+        def forward(self, x):
+            key = x.clone()
+            for _ in range(5):
+                F.scaled_dot_product_attention(x, key, key)
+            key.mul_(2)
+            return x
+
+    model, x = Shares(), words(1, 2, 50, 8)
+    most = 4 * x.nbytes + 5 * 4 * 2 * 50
+    with (
+        pytest.warns(regard.CaptureWarning, match="max_bytes"),
+        torch.no_grad(),
+        regard.capture(model, max_bytes=most) as trace,
+    ):
+        model(x)
+    held = [record.held for record in trace]
+    assert trace.nbytes <= most and len(held) == 5
+    assert 1 <= held.count("recipe") < 5 and held.count("recipe") + held.count("dropped") == 5
+    for record in trace:
+        if record.held == "recipe":
+            truth = (x @ x.mT * 8**-0.5).softmax(-1)
+            torch.testing.assert_close(record.weights(), truth)
+
+
 @pytest.mark.parametrize("keep", ["recipe", "weights"])
 def test_a_budget_is_kept_before_memory_is_taken(keep):
     """Peak memory of a capture that may hold nothing is that of no capture."""
