@@ -17,7 +17,7 @@ from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
 from regard.tracing.flow import Flow
-from regard.tracing.fused_path import OPERATORS, SPELLINGS
+from regard.tracing.fused_path import OPERATORS
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
 from regard.tracing.names import Names, Place
@@ -109,7 +109,7 @@ class Collector:
     def after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
         """An operator has run. Whatever fails here must never break the model."""
         try:
-            if plan.name in SPELLINGS and self.names.in_forward():
+            if plan.spelling and self.names.in_forward():
                 self.spelt.add(plan.name)
             if plan.reader is not None:
                 given = dict(zip(plan.names, args)) | kwargs

@@ -213,40 +213,39 @@ class Flow(Moves):
         tag = Tag()
         first = mine is not None and mine.constant
         second = theirs is not None and theirs.constant
-        for weights, values, known, contracted, rows in (
-            (one, other, mine, one.dim() - 1, one.dim() - 2),
-            (other, one, theirs, other.dim() - 2, other.dim() - 1),
-        ):
-            if known is not None and known.mark is not None:
-                if along(known.mark, weights, contracted):
-                    contraction = Contraction(
-                        weights,
-                        rows,
-                        values,
-                        made,
-                        known.mark,
-                        swapped=weights is other,
-                    )
-                    self._settle(known.mark, contraction)
-                elif self.constant(values):
-                    tag.mark = self._mixed(known.mark, weights, contracted, rows, made)
-                else:
-                    self.lose(known.mark.candidate)
+        if mine is not None and mine.mark is not None:
+            tag.mark = self._weighs(mine.mark, one, other, made, swapped=False)
+        if theirs is not None and theirs.mark is not None:
+            tag.mark = self._weighs(theirs.mark, other, one, made, swapped=True) or tag.mark
         if first and second:
-            tag.constant, tag.sources = True, self._behind(one)
+            tag.constant, tag.sources = True, self._behind(one, mine)
         elif second:
-            tag.sources = self._behind(one)
+            tag.sources = self._behind(one, mine)
             tag.features = ((made.shape[-1], made.stride(-1)),)
             if mine is not None:
                 tag.features += _rows_carried(mine.features, one, made)
                 if mine.sides is not None and made.shape[-1] == 1:
                     tag.sides = mine.sides
         elif first:
-            tag.sources = self._behind(other)
+            tag.sources = self._behind(other, theirs)
             tag.features = ((made.shape[-2], made.stride(-2)),)
         else:
             tag.sides = (self.sources(one), self.sources(other))
         self.put(made, tag)
+
+    def _weighs(
+        self, mark: Mark, weights: Tensor, values: Tensor, made: Tensor, swapped: bool
+    ) -> Mark | None:
+        """Weights in a product: with values along the softmax axis, or mixed by a parameter."""
+        last = weights.dim() - 1
+        contracted, rows = (last - 1, last) if swapped else (last, last - 1)
+        if along(mark, weights, contracted):
+            self._settle(mark, Contraction(weights, rows, values, made, mark, swapped=swapped))
+        elif self.constant(values):
+            return self._mixed(mark, weights, contracted, rows, made)
+        else:
+            self.lose(mark.candidate)
+        return None
 
     def _mixed(
         self, mark: Mark, weights: Tensor, contracted: int, rows: int, made: Tensor

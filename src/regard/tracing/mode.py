@@ -10,6 +10,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.tracing import registry
+from regard.tracing.fused_path import SPELLINGS
 from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
 from regard.tracing.registry import Reads, registered
 from regard.tracing.rules import Rule, default_rule, rule_of
@@ -20,6 +21,8 @@ _OWN = ("aten", "prim", "prims", "profiler", "quantized", "c10d", "_c10d_functio
 class Plan(NamedTuple):
     """What to do about an operator."""
 
+    run: Any  # the operator itself, without a Python frame around it where there is one
+    follow: bool = False  # whether there is anything to do
     composite: bool = False  # arrives whole under inference mode: take it apart
     changes: tuple[int, ...] = ()  # arguments it changes in place
     rule: Rule | None = None
@@ -28,14 +31,10 @@ class Plan(NamedTuple):
     names: tuple[str, ...] = ()
     name: str = ""
     looks_like_attention: bool = False
-
-    @property
-    def nothing(self) -> bool:
-        return self == Plan(name=self.name, names=self.names)
+    spelling: bool = False  # one by which attention can be spelt
 
 
-_PASS = Plan()
-_plans: dict[int, dict[Any, Plan]] = {}  # by the version of the registry they were made for
+_plans: dict[int, dict[int, tuple[Plan, Any]]] = {}  # of each operator, by version of the registry
 
 
 def plan_of(func: Any) -> Plan:
@@ -43,9 +42,12 @@ def plan_of(func: Any) -> Plan:
     if isinstance(func, HigherOrderOperator):
         name = func._name
         reader = reader_of(name)
-        return Plan(reader=reader, names=FLEX_ARGUMENTS, name=name) if reader else _PASS
+        if reader is None:
+            return Plan(func)
+        return Plan(func, True, reader=reader, names=FLEX_ARGUMENTS, name=name)
     if not isinstance(func, OpOverload):
-        return _PASS
+        return Plan(func)
+    run = func._op if type(func) is OpOverload else func
     full = func._schema.name
     space, _, name = full.partition("::")
     changes = tuple(
@@ -59,7 +61,13 @@ def plan_of(func: Any) -> Plan:
         unread = looks and reads is None and "backward" not in name and "bwd" not in name
         names = tuple(argument.name for argument in func._schema.arguments)
         return Plan(
-            changes=changes, reads=reads, names=names, name=full, looks_like_attention=unread
+            run,
+            follow=bool(changes or reads or unread),
+            changes=changes,
+            reads=reads,
+            names=names,
+            name=full,
+            looks_like_attention=unread,
         )
     composite = space == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeImplicitAutograd"
@@ -70,17 +78,20 @@ def plan_of(func: Any) -> Plan:
         "_triton_multi_head_attention",
         "_triton_scaled_dot_attention",
     )
-    plan = Plan(
+    rule = rule_of(name) or (None if changes or _is_view(func) else default_rule)
+    return Plan(
+        run,
+        follow=bool(composite or changes or rule or reader or reads or looks),
         composite=composite,
         changes=changes,
-        rule=rule_of(name) or (None if changes or _is_view(func) else default_rule),
+        rule=rule,
         reader=reader,
         reads=reads,
         names=tuple(argument.name for argument in func._schema.arguments),
         name=name,
         looks_like_attention=looks,
+        spelling=name in SPELLINGS,
     )
-    return _PASS if plan.nothing else plan
 
 
 def _is_view(func: OpOverload) -> bool:
@@ -109,22 +120,23 @@ class CaptureMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        plan = self.plans.get(func)
-        if plan is None:
-            plan = self.plans[func] = plan_of(func)
-        if plan is _PASS:
-            return func(*args, **kwargs)
+        known = self.plans.get(id(func))  # its own hash would cost a Python frame
+        if known is None:
+            known = self.plans[id(func)] = (plan_of(func), func)  # held, so the id stays its own
+        plan = known[0]
+        if not plan.follow:
+            return plan.run(*args, **kwargs)
         if plan.composite and not _has_own_kernel(func, args):
             with self:
                 return func.decompose(*args, **kwargs)
         collector = self.collector
         if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
-            return func(*args, **kwargs)
+            return plan.run(*args, **kwargs)
         if collector.waiting:
             collector.settle_hooks()
         if plan.changes:
             collector.before_change(plan, args, kwargs)
-        out = func(*args, **kwargs)
+        out = plan.run(*args, **kwargs)
         collector.after(plan, args, kwargs, out)
         return out
 

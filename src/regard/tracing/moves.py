@@ -56,15 +56,16 @@ class Tagging:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):  # sparse, nested or functional tensors
             return
-        before = storage.__dict__.get(self.key)
-        if before is not None and before.parameter:
-            return
+        known = storage.__dict__
+        before = known.get(self.key)
         if before is None:
             self._tagged.append(ref(storage))
             if len(self._tagged) > self._prune_at:
                 self._tagged = [there for there in self._tagged if there() is not None]
                 self._prune_at = max(self._prune_at, 2 * len(self._tagged))
-        storage.__dict__[self.key] = tag
+        elif before.parameter:
+            return
+        known[self.key] = tag
 
     def forget(self, tensor: Tensor) -> None:
         """Nothing is known any more about a storage."""
@@ -318,33 +319,40 @@ class Moves(Tagging):
     def linear(self, given: Tensor, made: Tensor) -> None:
         """A linear map whose weight is out of sight: quantised, or a convolution."""
         tag = Tag()
-        tag.sources = self._behind(given)
+        tag.sources = self._behind(given, self.tag(given))
         self.put(made, tag)
 
-    def _behind(self, given: Tensor) -> Sources:
+    def _behind(self, given: Tensor, tag: Tag | None) -> Sources:
         """The input of a linear map, and what is behind that: q and k may be made in two steps."""
-        tag = self.tag(given)
-        return joined(frozenset((self.token(given),)), NOBODY if tag is None else tag.sources)
+        if tag is None:
+            return frozenset((self.token(given),))
+        return joined(frozenset((tag.same_as or tag.number,)), tag.sources)
 
     def _blend(self, inputs: Sequence[Tensor], made: Tensor) -> Tag:
         """What is known about a result from what is known about its inputs."""
         known = [(tensor, self.tag(tensor)) for tensor in inputs]
         blended = Tag()
-        blended.constant = all(tag is not None and tag.constant for _, tag in known)
+        constant, sources = True, NOBODY
         for tensor, tag in known:
             if tag is None:  # nothing is known: it stands for itself
-                blended.sources = joined(blended.sources, frozenset((self.token(tensor),)))
+                constant = False
+                sources = joined(sources, frozenset((self.token(tensor),)))
             else:
-                blended.sources = joined(blended.sources, tag.sources)
-                blended.noise = blended.noise or tag.noise
-        if blended.constant:
+                constant = constant and tag.constant
+                sources = joined(sources, tag.sources)
+                if tag.noise:
+                    blended.noise = True
+        blended.sources = sources
+        if constant:
+            blended.constant = True
             return blended
         features: tuple[Axis, ...] = ()
         scores = False
         for tensor, tag in known:
             if tag is None:
                 continue
-            blended.sides = blended.sides or tag.sides
+            if tag.sides is not None and blended.sides is None:
+                blended.sides = tag.sides
             if tag.features:
                 features += carried(tag.features, tensor, made) or ()
             elif tag.sides is not None:
@@ -353,17 +361,22 @@ class Moves(Tagging):
                 blended.exp = blended.number
             if tag.total is not None and blended.total is None:
                 blended.total = (*tag.total[:2], tag.total[2] and len(known) == 1)
-            for name in ("mark", "log"):
-                mark: Mark | None = getattr(tag, name)
-                if mark is not None:
-                    axes = carried(mark.axes, tensor, made)
-                    if axes is not None:
-                        added = new_axes(tensor, made)
-                        before = mark.before if not added else None
-                        setattr(blended, name, Mark(mark.candidate, axes + added, before))
+            if tag.mark is not None:
+                blended.mark = _carried(tag.mark, tensor, made) or blended.mark
+            if tag.log is not None:
+                blended.log = _carried(tag.log, tensor, made) or blended.log
         if not scores:  # a sum with scores of two inputs is such scores, as with learned positions
             blended.features = features[:4]
         return blended
+
+
+def _carried(mark: Mark, source: Tensor, made: Tensor) -> Mark | None:
+    """Where weights lie in what an operator that works place by place made of them."""
+    axes = carried(mark.axes, source, made)
+    if axes is None:
+        return None
+    added = new_axes(source, made)
+    return Mark(mark.candidate, axes + added, None if added else mark.before)
 
 
 def _cut_apart(inputs: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

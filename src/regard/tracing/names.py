@@ -63,7 +63,7 @@ class Names:
         before = f"{type(model).__name__}." if self.modules else ""
         strip = "module." if isinstance(model, _LEADING_MODULE) else ""
         for path, module in _named(model):
-            plain = _plain(path).removeprefix(strip)
+            plain = (_plain(path) if "_" in path else path).removeprefix(strip)
             plain = "" if strip and plain == "module" else plain
             plain = f"{before}{plain}".removesuffix(".")
             self.paths.setdefault(id(module), plain)
@@ -165,6 +165,8 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _plain(path: str) -> str:
     """A path without the names that wrappers add."""
+    if not any(wrapper[:-1] in path for wrapper in _WRAPPERS):
+        return path
     path += "."
     for wrapper in _WRAPPERS:
         path = path.replace(wrapper, "")

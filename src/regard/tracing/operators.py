@@ -74,7 +74,7 @@ def _fused(
         mask=mask,
         bias=added,
         scale=query.shape[3] ** -0.5 if scale is None else scale,
-        lse=_log_sum_exp(out[1], query),
+        lse=_log_sum_exp(out[1], query, masked=mask is not None or added is not None),
     )
     return Reading(recipe, query, key, value, out[0])
 
@@ -157,8 +157,10 @@ def _four(mask: Tensor) -> Tensor:
     return mask
 
 
-def _log_sum_exp(lse: Any, query: Tensor) -> Tensor | None:
+def _log_sum_exp(lse: Any, query: Tensor, masked: bool) -> Tensor | None:
     """A kernel's log-sum-exp where it gives one of this size; 0 for a row that sees nothing."""
     if not isinstance(lse, Tensor) or lse.shape != query.shape[:3] or query.is_meta:
         return None
+    if not masked:
+        return lse
     return torch.nan_to_num(lse, nan=0.0, neginf=0.0, posinf=0.0)

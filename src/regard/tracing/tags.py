@@ -78,50 +78,38 @@ class Spread(NamedTuple):
 
 
 class Tag:
-    """What is known about a storage. Never changed once it is set; a new one takes its place."""
+    """What is known about a storage. Never changed once it is set; a new one takes its place.
 
-    __slots__ = (
-        "constant",
-        "copied",
-        "exp",
-        "features",
-        "forbids",
-        "log",
-        "mark",
-        "noise",
-        "number",
-        "parameter",
-        "same_as",
-        "sides",
-        "sources",
-        "spread",
-        "total",
-        "written",
-        "zero",
-    )
+    What is not known stays in the class: nearly every operator makes a tag, and most say little.
+    """
+
+    same_as = 0  # number of the tensor this is a copy of
+    written = False  # written in parts, as a cache is
+    parameter = False  # a parameter or buffer; stays one, whatever is done to it
+    constant = False  # made from parameters and constants alone
+    zero = False  # made as zeros
+    sources: Sources = NOBODY  # inputs of the linear maps it comes from
+    sides: tuple[Sources, Sources] | None = None  # of the two factors of a product
+    features: tuple[Axis, ...] = ()  # axes that come from a parameter
+    mark: Mark | None = None  # weights
+    log: Mark | None = None  # logarithms of weights
+    exp = 0  # number of exponentials not yet divided by their sum
+    total: tuple[int, Axis, bool] | None = None  # sum (or log-sum-exp): of whom, over what
+    spread: Spread | None = None
+    noise = False  # random: a dropout mask
+    copied: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # sizes, strides before
+    forbids: Forbids | None = None
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        self.same_as = 0  # number of the tensor this is a copy of
-        self.written = False  # written in parts, as a cache is
-        self.parameter = False  # a parameter or buffer; stays one, whatever is done to it
-        self.constant = False  # made from parameters and constants alone
-        self.zero = False  # made as zeros
-        self.sources: Sources = NOBODY  # inputs of the linear maps it comes from
-        self.sides: tuple[Sources, Sources] | None = None  # of the two factors of a product
-        self.features: tuple[Axis, ...] = ()  # axes that come from a parameter
-        self.mark: Mark | None = None  # weights
-        self.log: Mark | None = None  # logarithms of weights
-        self.exp = 0  # number of exponentials not yet divided by their sum
-        self.total: tuple[int, Axis, bool] | None = None  # sum (or log-sum-exp): of whom, over what
-        self.spread: Spread | None = None
-        self.noise = False  # random: a dropout mask
-        self.copied: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # sizes, strides before
-        self.forbids: Forbids | None = None
 
 
 def joined(one: Sources, other: Sources) -> Sources:
     """Sources of two inputs together; too many mean nothing any more."""
+    if not other or one == other:
+        return one
+    if not one:
+        return other
     both = one | other
     return both if len(both) <= _MOST_SOURCES else one
 
