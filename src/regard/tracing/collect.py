@@ -24,7 +24,7 @@ from regard.tracing.names import Names, Place
 from regard.tracing.operators import Reader, Reading
 from regard.tracing.roles import Clues, Contraction
 from regard.tracing.tags import Candidate
-from regard.tracing.where import Predicate
+from regard.tracing.where import Predicate, everything
 
 _ATTENTIVE = re.compile("attn|attention", re.IGNORECASE)
 
@@ -262,6 +262,8 @@ class Collector:
             )
 
     def _wanted(self, place: Place, attention: bool = True) -> bool:
+        if self.where is everything:
+            return True
         site = Site(place.path, place.module_class, place.source, "")
         if self.where(site):
             return True

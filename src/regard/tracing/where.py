@@ -15,6 +15,11 @@ from regard.record.site import Site
 Predicate = Callable[[Site], bool]
 
 
+def everything(site: Site) -> bool:
+    """No filter."""
+    return True
+
+
 def _asked(where: Callable[[Site], bool], site: Site) -> bool:
     try:
         return bool(where(site))
@@ -25,7 +30,7 @@ def _asked(where: Callable[[Site], bool], site: Site) -> bool:
 def predicate(where: Any) -> Predicate:
     """A function of a site out of a glob, a regular expression, layer numbers or a function."""
     if where is None:
-        return lambda site: True
+        return everything
     if isinstance(where, bool | bytes):
         raise RegardError(f"where={where!r}: expected a pattern, layer numbers or a function")
     if isinstance(where, str):
