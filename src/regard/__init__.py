@@ -4,6 +4,13 @@ from importlib import import_module
 from types import ModuleType
 
 from regard import masks
+from regard.aggregate import (
+    fuse,
+    gradient_attention,
+    mean_attention,
+    relevance,
+    rollout,
+)
 from regard.contract import Attended, Mechanism
 from regard.errors import RegardError
 from regard.kernel.attend import attend
@@ -14,6 +21,7 @@ from regard.kernel.reducers import (
     Entropy,
     HeadMax,
     HeadMean,
+    HeadMin,
     Histogram,
     Mass,
     Received,
@@ -47,6 +55,7 @@ __all__ = [
     "Entropy",
     "HeadMax",
     "HeadMean",
+    "HeadMin",
     "Histogram",
     "Mass",
     "Mechanism",
@@ -62,10 +71,15 @@ __all__ = [
     "Weights",
     "attend",
     "capture",
+    "fuse",
+    "gradient_attention",
     "load",
     "masks",
+    "mean_attention",
     "reduce",
     "register_recipe",
+    "relevance",
+    "rollout",
     "stitch",
     "trace",
 ]

@@ -20,23 +20,32 @@ def attentions(records: Sequence[Record]) -> tuple[Any, ...]:
     return _by_step(records)
 
 
-def encoder(records: Sequence[Record]) -> tuple[Any, ...]:
+def of_encoder(records: Sequence[Record]) -> list[Record]:
     """Self-attention outside the decoder."""
     stack = _decoder_path(records)
-    return _by_step([r for r in records if r.attends != "cross" and not _inside(r.path, stack)])
+    return [r for r in records if r.attends != "cross" and not _inside(r.path, stack)]
 
 
-def decoder(records: Sequence[Record]) -> tuple[Any, ...]:
+def of_decoder(records: Sequence[Record]) -> list[Record]:
     """Self-attention inside the decoder."""
     stack = _decoder_path(records)
-    return _by_step([r for r in records if r.attends != "cross" and _inside(r.path, stack)])
+    return [r for r in records if r.attends != "cross" and _inside(r.path, stack)]
 
 
-def cross(records: Sequence[Record]) -> tuple[Any, ...]:
+def of_cross(records: Sequence[Record]) -> list[Record]:
     """Attention from one sequence to another."""
     if not any(record.attends == "cross" for record in records):
         raise UnavailableError("no cross-attention was captured: take trace.attentions")
-    return _by_step([r for r in records if r.attends == "cross"])
+    return [r for r in records if r.attends == "cross"]
+
+
+#: The parts of an encoder–decoder model.
+PARTS = {"encoder": of_encoder, "decoder": of_decoder, "cross": of_cross}
+
+
+def part(records: Sequence[Record], name: str) -> tuple[Any, ...]:
+    """Weights of one part, layer by layer."""
+    return _by_step(PARTS[name](records))
 
 
 def _by_step(records: Sequence[Record]) -> tuple[Any, ...]:

@@ -41,12 +41,20 @@ class OutputGradient:
 
     def of_weights(self, name: str, rows: slice | None) -> Weights:
         """The gradient, (batch, head, query, key), of some rows where asked."""
+        found, value = self.parts(name)
+        some = found[:, :, rows or slice(None)]
+        return some if value is None else some @ value.mT
+
+    def parts(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """What arrived, (batch, head, query, width), and the values (batch, head, key, width) whose
+        product is the gradient; or the gradient itself and None."""
         if not self._arrived:
             raise StateError(f"{name}: backward has not run, or the loss does not depend on it")
         found = self._arrange(self._arrived[0])
         heads = found.shape[1]
-        which = list(range(heads)) if self._heads is None else list(self._heads)
-        some = found[:, which, rows or slice(None)]
-        if self._value is None:
-            return some
-        return some @ per_head(self._value, heads)[:, which].mT
+        value = None if self._value is None else per_head(self._value, heads)
+        if self._heads is not None:
+            which = list(self._heads)
+            found = found[:, which]
+            value = None if value is None else value[:, which]
+        return found, value

@@ -157,12 +157,20 @@ class Record:
 
     def gradient(self, rows: slice | None = None) -> Weights:
         """Gradient of the loss by the weights, after backward; needs `grad=True`."""
+        return self._kept_gradient().of_weights(self.name, rows)
+
+    def gradient_parts(self) -> tuple[Tensor, Tensor | None]:
+        """The gradient as a product that need not be made: of the output's gradient (batch, head,
+        query, width) and the values (batch, head, key, width); or as it is, and None."""
+        return self._kept_gradient().parts(self.name)
+
+    def _kept_gradient(self) -> OutputGradient:
         if self._gradient is None:
             raise UnavailableError(
                 f"{self.name}: there is no gradient: capture(grad=True) keeps one, where the pass "
                 "is part of an autograd graph"
             )
-        return self._gradient.of_weights(self.name, rows)
+        return self._gradient
 
     def of_heads(self, *heads: int) -> Record:
         """The same attention, some heads of it, by number."""

@@ -161,17 +161,17 @@ class Trace:
     @property
     def encoder_attentions(self) -> tuple[Any, ...]:
         """Self-attention weights of the encoder of an encoder–decoder model."""
-        return forms.encoder(self._records)
+        return forms.part(self._records, "encoder")
 
     @property
     def decoder_attentions(self) -> tuple[Any, ...]:
         """Self-attention weights of the decoder of an encoder–decoder model."""
-        return forms.decoder(self._records)
+        return forms.part(self._records, "decoder")
 
     @property
     def cross_attentions(self) -> tuple[Any, ...]:
         """Weights of the decoder over the encoder, layer by layer."""
-        return forms.cross(self._records)
+        return forms.part(self._records, "cross")
 
     def save(self, path: str | Path) -> Path:
         """Write the trace to one safetensors file; `regard.load` reads it and runs no code."""

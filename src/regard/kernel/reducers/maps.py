@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -71,6 +72,39 @@ class HeadMax(Reducer):
             return exp(self.largest) * (self.largest > NEVER / 2)
         forbidden = self.largest <= NEVER / 2
         return exp(self.largest, out=self.largest).masked_fill_(forbidden, 0.0)
+
+
+class HeadMin(Reducer):
+    """Smallest weight over the heads, (batch, query, key)."""
+
+    across_heads = True
+    needs_log_weights = False
+
+    def start(self, matrix: Matrix) -> None:
+        self.smallest = matrix.zeros(matrix.queries, matrix.keys).add_(math.inf)
+        self.shown = torch.zeros_like(self.smallest, dtype=torch.int16)  # a head may see less
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        seen = self.smallest[rows, columns]
+        self.shown[rows, columns] += 1
+        if torch.is_grad_enabled():
+            self.smallest[rows, columns] = torch.minimum(seen.clone(), weights)
+        else:
+            torch.minimum(seen, weights, out=seen)
+
+    def fork(self) -> HeadMin:
+        return copy.copy(self)
+
+    def merge(self, other: Any) -> None:
+        if other.smallest is not self.smallest:
+            self.smallest = torch.minimum(self.smallest, other.smallest)
+            self.shown = self.shown + other.shown
+
+    def result(self) -> Tensor:
+        return self.smallest.masked_fill(self.shown < self.matrix.heads, 0.0)
 
 
 class Weights(Sum):

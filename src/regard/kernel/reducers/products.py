@@ -42,6 +42,59 @@ class Received(Sum):
             self.total[:, columns].addmm_(self.left[:, rows], weights)
 
 
+class GradientReceived(Sum):
+    """Gradient times weights that each key receives: Σᵢ wᵢ [Gᵢⱼ Aᵢⱼ]⁺, (batch, head, vector, key).
+
+    The gradient G by the weights is given as it is, or as the product of the output's gradient
+    and the values, of which a tile at a time is made.
+
+    Args:
+        rows: the row weights w, (batch or 1, head or 1, vector, query); None for all 1.
+        gradient: (batch, head, query, key), or (batch, head, query, width) with `value`.
+        value: (batch, head, key, width).
+        positive: whether what is below 0 counts as 0, before anything is added up.
+    """
+
+    needs_log_weights = False
+
+    def __init__(
+        self,
+        rows: Float[Tensor, "*_"] | None,
+        gradient: Float[Tensor, "batch head query _"],
+        value: Float[Tensor, "batch head key width"] | None = None,
+        *,
+        positive: bool = True,
+    ) -> None:
+        super().__init__()
+        self.rows = _vectors("GradientReceived: rows", rows)
+        self.gradient, self.value, self.positive = gradient, value, positive
+
+    def start(self, matrix: Matrix) -> None:
+        self.left = matrix.zeros(1, matrix.queries).add_(1.0)
+        if self.rows is not None:
+            self.left = _of_matrix("GradientReceived: rows", self.rows, matrix, matrix.queries)
+        self.given = self.gradient[matrix.batch, matrix.head].to(matrix.dtype)
+        self.across = None
+        if self.value is not None:
+            self.across = self.value[matrix.batch, matrix.head].to(matrix.dtype).T
+        self.total = matrix.zeros(*self.left.shape[:-1], matrix.keys)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        if self.across is None:
+            product = self.given[rows, columns] * weights
+        else:
+            product = (self.given[rows] @ self.across[:, columns]).mul_(weights)
+        if self.positive:
+            product.clamp_min_(0.0)
+        if self.left.dim() == 1:
+            self.total[columns].addmv_(product.T, self.left[rows])
+        else:
+            self.total[:, columns].addmm_(self.left[:, rows], product)
+
+
 class Apply(Sum):
     """The matrix times vectors over the keys: Σⱼ Aᵢⱼ xⱼ.
 

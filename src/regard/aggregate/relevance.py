@@ -1,0 +1,219 @@
+"""Gradient-weighted relevance: attention, weighed by what it does to one output.
+
+R starts as the identity, and each layer adds R ← R + E_h[(∇A ∘ A)⁺] · R, with the gradient of the
+target's logit, cut at 0 before the mean over heads (Chefer, Gur and Wolf, 2021). Capture with
+`grad=True` and call backward on the target before asking.
+
+>>> import torch, regard
+>>> from torch import nn
+>>> layer = nn.TransformerEncoderLayer(16, 2, batch_first=True, dropout=0.0)
+>>> model, head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(16, 3)
+>>> with regard.capture(model, grad=True) as trace:
+...     logits = head(model(torch.randn(1, 5, 16))[:, 0])
+>>> logits[0, 1].backward()
+>>> regard.relevance(trace, token=0).shape
+torch.Size([1, 5])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.aggregate import chain
+from regard.aggregate.sources import Layer, layers_of, stack_of, token_places
+from regard.errors import RegardError, ShapeError
+from regard.record import Record, Trace
+
+
+class CrossRelevance(NamedTuple):
+    """Relevance in an encoder–decoder model for positions of the decoder."""
+
+    decoder: Tensor  #: of the decoder's own positions, (batch, query, query)
+    encoder: Tensor  #: of the encoder's positions, (batch, query, key)
+
+
+def relevance(
+    attention: Any,
+    token: int | Sequence[int] | None = None,
+    *,
+    gradients: Sequence[Tensor] | None = None,
+    part: str | None = None,
+) -> Any:
+    """How relevant each position is for the target, through all layers.
+
+    For given tokens of self-attention this is one pass of vectors over the layers, in tiles, and
+    no gradient by the weights is ever made whole. For an encoder–decoder model (a trace with
+    cross-attention and no `part`) every layer's map is made.
+
+    Args:
+        attention: a Trace captured with `grad=True` after backward; or a list of tensors
+            (batch, head, query, key), lowest layer first, with `gradients`.
+        token: position or positions of the last layer whose relevance is asked, as that of the
+            class token; None means all.
+        gradients: for tensors, the gradient of each, of the same shape.
+        part: of an encoder–decoder model, "encoder" or "decoder" alone.
+
+    Returns:
+        (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all;
+        for an encoder–decoder model a `CrossRelevance` of such.
+    """
+    if isinstance(attention, Trace) and part is None and _has_both(attention):
+        return _picked(_encoder_decoder(attention), token)
+    layers = stack_of(attention, part=part)
+    found = weighted(layers, gradients)
+    places = token_places(token, layers[0].recipe.shape.queries)
+    if places is None:
+        return _self_map(found)
+    rows = chain.start(places, layers[-1].recipe)
+    for layer, gradient, value in reversed(found):
+        rows = rows + chain.gradient_received(rows, layer.recipe, gradient, value).mean(1)
+    return rows[:, 0] if isinstance(token, int) else rows
+
+
+def gradient_attention(
+    attention: Any,
+    token: int | Sequence[int] | None = None,
+    *,
+    gradients: Sequence[Tensor] | None = None,
+    positive: bool = False,
+    layers: str = "mean",
+    part: str | None = None,
+) -> Tensor:
+    """Gradient times attention: Σₕ Σᵢ (∇A ∘ A)ᵢⱼ, what each position's being looked at does.
+
+    Args:
+        attention, gradients, part: as for `relevance`.
+        token: the queries i that count; all of them when None, since the gradient already says
+            how much each one matters.
+        positive: whether what is below 0 counts as 0.
+        layers: "mean" over the layers, "last", or "each" for (layer, batch, …).
+
+    Returns:
+        (batch, key) for one token or for all of them together, (batch, token, key) for several.
+    """
+    if layers not in ("mean", "last", "each"):
+        raise RegardError(f"gradient_attention: layers={layers!r}, expected mean, last or each")
+    found = weighted(layers_of(attention, part=part), gradients)
+    found = found[-1:] if layers == "last" else found
+    answers = []
+    for layer, gradient, value in found:
+        places = token_places(token, layer.recipe.shape.queries)
+        if places is None:
+            rows = chain.start([0], layer.recipe).fill_(1.0)
+        else:
+            rows = chain.start(places, layer.recipe)
+        answer = chain.gradient_received(rows, layer.recipe, gradient, value, positive).sum(1)
+        answers.append(answer if isinstance(token, list | tuple) else answer[:, 0])
+    if layers == "each":
+        return torch.stack(answers)
+    return torch.stack(answers).mean(0)
+
+
+Weighted = tuple[Layer, Tensor, Tensor | None]
+
+
+def weighted(layers: Sequence[Layer], gradients: Sequence[Tensor] | None) -> list[Weighted]:
+    """Layers with the gradient by their weights, as it is or as a product to be made."""
+    if gradients is None:
+        if any(layer.record is None for layer in layers):
+            raise RegardError(
+                "plain tensors carry no gradient: give gradients=, one of the same shape for each, "
+                "or a Trace captured with grad=True"
+            )
+        return [(layer, *layer.record.gradient_parts()) for layer in layers if layer.record]
+    given = list(gradients)
+    if len(given) != len(layers):
+        raise ShapeError(f"gradients: {len(given)} tensors for {len(layers)} layers")
+    for layer, gradient in zip(layers, given):
+        if tuple(gradient.shape) != tuple(layer.recipe.shape):
+            raise ShapeError(
+                f"{layer.name}: the gradient is {tuple(gradient.shape)}, "
+                f"expected {tuple(layer.recipe.shape)}"
+            )
+    return [(layer, gradient, None) for layer, gradient in zip(layers, given)]
+
+
+def _mean_map(one: Weighted) -> Tensor:
+    """E_h[(∇A ∘ A)⁺] whole, (batch, query, key), a head at a time."""
+    layer, gradient, value = one
+    heads = layer.recipe.shape.heads
+    total: Tensor | None = None
+    with torch.no_grad():
+        for head in range(heads):
+            given = gradient[:, head].to(layer.recipe.dtype)
+            if value is not None:
+                given = given @ value[:, head].to(layer.recipe.dtype).mT
+            found = (given * layer.recipe.of_heads([head]).weights()[:, 0]).clamp_min(0.0)
+            total = found if total is None else total.add_(found)
+    assert total is not None
+    return total / heads
+
+
+def _self_map(found: Sequence[Weighted]) -> Tensor:
+    """R of a stack of self-attention."""
+    relevant: Tensor | None = None
+    for one in found:
+        step = _mean_map(one)
+        if relevant is None:
+            relevant = _identity(step)
+        relevant = relevant + step @ relevant
+    assert relevant is not None
+    return relevant
+
+
+def _identity(like: Tensor) -> Tensor:
+    eye = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+    return eye.expand(like.shape[0], -1, -1)
+
+
+def _has_both(trace: Trace) -> bool:
+    return len({record.attends == "cross" for record in trace}) > 1
+
+
+def _encoder_decoder(trace: Trace) -> CrossRelevance:
+    """Self-attention updates both maps of the decoder; cross-attention brings the encoder in."""
+    encoder = _self_map(weighted(stack_of(trace, part="encoder"), None))
+    by_name = {layer.name: layer for layer in layers_of(trace, part="decoder")}
+    own: Tensor | None = None
+    across: Tensor | None = None
+    for record in trace:
+        if record.name not in by_name and record.attends != "cross":
+            continue
+        step = _mean_map((_layer(record), *record.gradient_parts()))
+        if own is None:
+            own = torch.eye(step.shape[1], dtype=step.dtype, device=step.device)
+            own = own.expand(step.shape[0], -1, -1)
+            across = torch.zeros(
+                step.shape[0], step.shape[1], encoder.shape[1], dtype=step.dtype, device=step.device
+            )
+        assert across is not None
+        if record.attends == "cross":
+            across = across + _evened(own).mT @ step @ _evened(encoder)
+        else:
+            own, across = own + step @ own, across + step @ across
+    assert own is not None and across is not None
+    return CrossRelevance(own, across)
+
+
+def _layer(record: Record) -> Layer:
+    return Layer(record.name, record.recipe, record)
+
+
+def _evened(relevant: Tensor) -> Tensor:
+    """What was gathered beyond the identity, each row summing to 1, and the identity."""
+    gathered = relevant - _identity(relevant)
+    total = gathered.sum(-1, keepdim=True)
+    some = total > 0
+    return torch.where(some, gathered / torch.where(some, total, 1.0), 0.0) + _identity(relevant)
+
+
+def _picked(found: CrossRelevance, token: int | Sequence[int] | None) -> CrossRelevance:
+    places = token_places(token, found.decoder.shape[1])
+    if places is None:
+        return found
+    rows = CrossRelevance(*(part[:, places] for part in found))
+    return CrossRelevance(*(part[:, 0] for part in rows)) if isinstance(token, int) else rows

@@ -1,0 +1,128 @@
+"""Attention rollout: how much of each input position reaches a position of the last layer.
+
+Each layer passes on a share of the residual stream and a share of what it attended to,
+Ã = s·I + (1 − s)·A, and the layers multiply: R = Ã_L … Ã_1 (Abnar and Zuidema, 2020).
+
+>>> import torch, regard
+>>> low = torch.tensor([[0.8, 0.2], [0.4, 0.6]])[None, None]
+>>> high = torch.tensor([[0.5, 0.5], [0.1, 0.9]])[None, None]
+>>> regard.rollout([low, high])
+tensor([[[0.7250, 0.2750],
+         [0.2350, 0.7650]]])
+>>> regard.rollout([low, high], token=0)
+tensor([[0.7250, 0.2750]])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.aggregate import chain
+from regard.aggregate.heads import Fusion, fused_map, joined, streams, weighting
+from regard.aggregate.sources import Layer, stack_of, token_places
+from regard.errors import RegardError, UnavailableError
+from regard.kernel.reducers import Apply
+from regard.kernel.tiles import reduce
+
+
+def rollout(
+    attention: Any,
+    token: int | Sequence[int] | None = None,
+    *,
+    residual: float = 0.5,
+    heads: Fusion = "mean",
+    discard: float = 0.0,
+    part: str | None = None,
+    axes: str | None = None,
+) -> Tensor:
+    """How much of each input position reaches `token`, through all layers.
+
+    For given tokens this is one pass of vectors over the layers, in tiles. All of them, heads
+    "max" or "min", and `discard` make a map of all pairs for each layer in turn.
+
+    Args:
+        attention: a Trace, or a list of tensors (batch, head, query, key), lowest layer first.
+        token: position or positions of the last layer; -1 is the last one, None means all.
+        residual: share of the residual stream, from 0 to below 1.
+        heads: how heads are joined: "mean", "max", "min", a number, or a weighting.
+        discard: share of the smallest weights of each map that is set to 0; the first position
+            is spared, as it often stands for the whole.
+        part: of an encoder–decoder model, "encoder" or "decoder".
+        axes: the order of a tensor's axes, as "layer batch head query key".
+
+    Returns:
+        (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all.
+        Rows sum to 1.
+    """
+    if not 0.0 <= residual < 1.0:
+        raise RegardError(f"rollout: residual={residual}, expected from 0 to below 1")
+    if not 0.0 <= discard < 1.0:
+        raise RegardError(f"rollout: discard={discard}, expected from 0 to below 1")
+    if heads == "concat":
+        raise RegardError("rollout: heads='concat' gives no single map; expected 'mean' or another")
+    layers = stack_of(attention, part=part, axes=axes)
+    places = token_places(token, layers[0].recipe.shape.queries)
+    if places is None or discard or not streams(heads):
+        whole = _map(layers, residual, heads, discard)
+        rows = whole if places is None else whole[:, places]
+    else:
+        rows = chain.start(places, layers[-1].recipe)
+        for number, layer in reversed(list(enumerate(layers))):
+            rows = residual * rows + (1 - residual) * _passed(rows, layer, heads, number)
+    return rows[:, 0] if isinstance(token, int) else rows
+
+
+def _passed(rows: Tensor, layer: Layer, heads: Fusion, number: int) -> Tensor:
+    """r · A over the heads, every row of A divided by its sum; a row of nothing stays itself."""
+    recipe = layer.recipe
+    _check_shares(layer)
+    passed = joined(chain.received(rows, recipe), heads, number)
+    full = weighting(heads, recipe.shape.heads, number).sum() if isinstance(heads, Tensor) else 1.0
+    slack = 1e-5 if recipe.dtype == torch.float32 else 1e-11
+    want = full * rows.sum(-1)
+    if recipe.kind == "distribution" and bool(((passed.sum(-1) - want).abs() <= slack).all()):
+        return passed / full
+    ones = torch.ones(recipe.shape.keys, dtype=recipe.dtype, device=recipe.device)
+    sums = joined(reduce(recipe, [Apply(ones)])[0], heads, number)[:, None]  # (batch, 1, query)
+    alive = sums > 0
+    scaled = torch.where(alive, rows / torch.where(alive, sums, 1.0), 0.0)
+    again = joined(chain.received(scaled, recipe), heads, number)
+    return again + torch.where(alive, 0.0, rows)
+
+
+def _check_shares(layer: Layer) -> None:
+    if layer.recipe.kind in ("signed", "gate"):
+        raise UnavailableError(
+            f"{layer.name}: {layer.recipe.kind} weights are not shares of a whole"
+        )
+
+
+def _map(layers: list[Layer], residual: float, heads: Fusion, discard: float) -> Tensor:
+    whole: Tensor | None = None
+    for number, layer in enumerate(layers):
+        _check_shares(layer)
+        fused = _discarded(fused_map(layer.recipe, heads, number), discard)
+        size = fused.shape[-1]
+        own = torch.eye(size, dtype=fused.dtype, device=fused.device)
+        total = fused.sum(-1, keepdim=True)
+        some = total.abs() > 0
+        fused = torch.where(some, fused / torch.where(some, total, 1), own)
+        mixed = fused.mul(1 - residual).add(own, alpha=residual)
+        whole = mixed if whole is None else mixed @ whole
+    assert whole is not None
+    return whole
+
+
+def _discarded(fused: Tensor, share: float) -> Tensor:
+    if not share:
+        return fused
+    flat = fused.flatten(1)
+    count = int(flat.shape[1] * share)
+    smallest = flat.topk(count, dim=1, largest=False).indices
+    cut = flat.scatter(1, smallest, 0.0).view_as(fused)
+    cut[:, :, 0] = fused[:, :, 0]
+    return cut

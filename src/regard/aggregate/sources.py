@@ -1,0 +1,199 @@
+"""What people hand over, a trace, a record or plain tensors, as layers of recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.errors import RegardError, ShapeError, UnavailableError
+from regard.recipe import Given, Recipe
+from regard.record import Record, Trace, forms
+from regard.types import Kind
+
+_AXES = ("batch", "head", "query", "key")
+
+
+class Layer(NamedTuple):
+    """One attention: what its weights are made from, and the record it came from, if any."""
+
+    name: str
+    recipe: Recipe
+    record: Record | None = None
+
+
+def layers_of(
+    attention: Any,
+    *,
+    axes: str | None = None,
+    kind: Kind = "distribution",
+    part: str | None = None,
+) -> list[Layer]:
+    """Layers, lowest first.
+
+    Args:
+        attention: a Trace, a Record, a tensor, or a list of records or tensors.
+        axes: the order of a tensor's axes in words, as "head batch query key"; "layer" may be
+            among them. Four axes are (batch, head, query, key) when None.
+        kind: what the rows of tensors are: "distribution" is checked to sum to 1.
+        part: of the trace of an encoder–decoder model, "encoder", "decoder" or "cross".
+    """
+    if isinstance(attention, Trace):
+        return [Layer(r.name, r.recipe, r) for r in _chosen(attention, part)]
+    if part is not None:
+        raise RegardError(f"part={part!r} chooses from a Trace; {_named(attention)} has no parts")
+    found = list(_layers(attention, axes, kind))
+    if not found:
+        raise RegardError("there is no attention in an empty list")
+    return found
+
+
+def stack_of(attention: Any, **options: Any) -> list[Layer]:
+    """Layers that follow each other over the same positions, as rollout needs them."""
+    layers = layers_of(attention, **options)
+    first = layers[0].recipe.shape
+    for layer in layers:
+        batch, _, queries, keys = layer.recipe.shape
+        if queries != keys:
+            raise ShapeError(
+                f"{layer.name}: {queries} queries × {keys} keys; layers follow each other only in "
+                "self-attention over one sequence. For generate(), take regard.stitch; for an "
+                "encoder–decoder model, part='encoder' or 'decoder'"
+            )
+        if (batch, queries) != (first.batch, first.queries):
+            raise ShapeError(
+                f"{layer.name}: batch {batch}, {queries} positions, expected batch {first.batch}, "
+                f"{first.queries} positions as in {layers[0].name}"
+            )
+    return layers
+
+
+def _chosen(trace: Trace, part: str | None) -> list[Record]:
+    records = list(trace)
+    if not records:
+        raise UnavailableError("the trace is empty: trace.notes says why")
+    steps = {record.step for record in records}
+    if len(steps) > 1:
+        raise RegardError(
+            f"the trace has {len(steps)} passes of the model; take one, as trace.steps[0], or put "
+            "a generation together by regard.stitch(trace, output)"
+        )
+    if part is not None:
+        if part not in forms.PARTS:
+            raise RegardError(f"part={part!r}, expected one of {', '.join(forms.PARTS)}")
+        return forms.PARTS[part](records)
+    if len({record.attends == "cross" for record in records}) > 1:
+        raise RegardError(
+            "the trace has self- and cross-attention; say which: part='encoder', 'decoder' or "
+            "'cross'"
+        )
+    return records
+
+
+def _layers(attention: Any, axes: str | None, kind: Kind, name: str = "") -> Iterator[Layer]:
+    if isinstance(attention, Record):
+        yield Layer(attention.name, attention.recipe, attention)
+    elif isinstance(attention, Recipe):
+        yield Layer(name or "attention", attention)
+    elif isinstance(attention, Tensor):
+        for index, weights in enumerate(arranged(attention, axes)):
+            here = name or f"layer {index}"
+            check_rows(weights, kind, here)
+            yield Layer(here, Given(weights, None, kind))
+    elif isinstance(attention, list | tuple):
+        for index, one in enumerate(attention):
+            yield from _layers(one, axes, kind, f"layer {index}")
+    else:
+        raise RegardError(
+            f"expected a Trace, a Record, or tensors (batch, head, query, key), not "
+            f"{_named(attention)}"
+        )
+
+
+def _named(thing: Any) -> str:
+    return f"a {type(thing).__name__}"
+
+
+def arranged(weights: Tensor, axes: str | None) -> list[Tensor]:
+    """A tensor of weights as one (batch, head, query, key) tensor for each layer."""
+    if not weights.is_floating_point():
+        raise ShapeError(f"weights are {weights.dtype}, expected floating point numbers")
+    if axes is None:
+        if weights.dim() != 4:
+            raise ShapeError(
+                f"weights have {weights.dim()} axes {tuple(weights.shape)}; four are (batch, head, "
+                'query, key), others must be named, as axes="head query key"'
+            )
+        return [weights]
+    names = axes.replace(",", " ").split()
+    if len(names) != weights.dim():
+        raise ShapeError(f"axes={axes!r} names {len(names)} axes of {weights.dim()}")
+    unknown = set(names) - {"layer", *_AXES}
+    if unknown or len(set(names)) < len(names) or not {"query", "key"} <= set(names):
+        raise ShapeError(
+            f"axes={axes!r}: expected 'query' and 'key' and, where they are there, 'batch', 'head' "
+            "and 'layer', each once"
+        )
+    order = [name for name in ("layer", *_AXES) if name in names]
+    weights = weights.permute([names.index(name) for name in order])
+    for place, name in enumerate(("layer", *_AXES)):
+        if name not in names:
+            weights = weights.unsqueeze(place)
+    return list(weights)
+
+
+def check_rows(weights: Tensor, kind: Kind, name: str) -> None:
+    """Refuse a tensor whose rows do not sum as its kind says; it may be another order of axes."""
+    if kind not in ("distribution", "partial") or not weights.numel():
+        return
+    slack = 1e-2 if weights.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    lowest = float(weights.detach().min())
+    if lowest < -slack:
+        raise ShapeError(
+            f"{name}: the smallest weight is {lowest:.3g}; a {kind} has none below 0. Signed "
+            "weights are said by kind='signed'"
+        )
+    sums = weights.detach().to(torch.float64).sum(-1)
+    good = (sums - 1).abs() <= slack if kind == "distribution" else sums <= 1 + slack
+    good |= sums.abs() <= slack  # a row that may attend to nothing
+    if bool(good.all()):
+        return
+    worst = sums[~good][0].item()
+    raise ShapeError(
+        f"{name}: rows do not sum to {'1' if kind == 'distribution' else 'at most 1'} over the "
+        f"last axis (one sums to {worst:.3g}). {_advice(weights, slack)}"
+    )
+
+
+def _advice(weights: Tensor, slack: float) -> str:
+    """Which axis sums to 1, and how to say so."""
+    for axis in range(3):
+        sums = weights.detach().to(torch.float64).sum(axis)
+        if bool(((sums - 1).abs() <= slack).all()):
+            names = ["batch", "head", "query"]
+            names.insert(axis, "key")
+            return (
+                f"Axis {axis} does: if the keys lie there, name the axes, as "
+                f'axes="{" ".join(names)}"'
+            )
+    return (
+        'Name the axes, as axes="head batch query key", or say what the rows are, as '
+        "kind='signed'"
+    )
+
+
+def token_places(token: int | Sequence[int] | None, length: int) -> list[int] | None:
+    """The queries asked for, from 0; None for all of them."""
+    if token is None:
+        return None
+    asked = [token] if isinstance(token, int) else list(token)
+    if not asked:
+        raise RegardError("token=[] asks for nothing")
+    for one in asked:
+        if not isinstance(one, int) or not -length <= one < length:
+            raise RegardError(
+                f"token={one!r}, expected whole numbers from {-length} to {length - 1}"
+            )
+    return [one % length for one in asked]
