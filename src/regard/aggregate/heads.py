@@ -58,6 +58,7 @@ def fuse(
     return fused_map(layers[0].recipe, heads)
 
 
+@torch.no_grad()
 def fused_map(recipe: Recipe, heads: Fusion, layer: int = 0) -> Tensor:
     """The map of one attention."""
     if isinstance(heads, str):
