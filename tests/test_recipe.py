@@ -228,3 +228,17 @@ def test_exponentials_stay_normal_numbers(dtype):
     for found in (exp(logs), exp(logs, out=torch.empty_like(logs))):
         torch.testing.assert_close(found, expected, atol=2e-38, rtol=1e-6)
         assert (found >= torch.finfo(dtype).tiny).all()
+
+
+@pytest.mark.parametrize("rows", [None, slice(100, 650)])
+def test_large_weights_are_made_in_pieces_of_the_same_numbers(rows):
+    """With gradients they are made at once: both must be equal, with mask, bias and sinks."""
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 4, 700, 8), torch.randn(2, 2, 700, 8)
+    mask = masks.causal() & masks.lengths(torch.tensor([700, 300]), 700)
+    recipe = Dot(
+        query, key, mask=mask, bias=torch.randn(1, 4, 700, 700), scale=0.3, sink=torch.randn(4)
+    )
+    with torch.no_grad():
+        pieces = recipe.weights(rows)
+    torch.testing.assert_close(pieces, recipe.weights(rows), atol=1e-7, rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,10 +28,12 @@ from regard.types import (
     Shape,
     Values,
     Weights,
+    pieces,
     register_pytree,
 )
 
 _Soft = TypeVar("_Soft", bound="Softmaxed")
+_PIECE = 1 << 18  # scores that stay in a core's cache together with their weights
 
 
 class Softmaxed(Recipe):
@@ -42,6 +45,9 @@ class Softmaxed(Recipe):
     bias: Tensor | Bias | None
     lse: LogSumExp | None
     sink: Float[Tensor, " head"] | None = None
+
+    @abstractmethod
+    def at(self: _Soft, batch: int, head: int) -> _Soft: ...
 
     @abstractmethod
     def _raw_scores(self, block: Block) -> Scores:
@@ -78,12 +84,34 @@ class Softmaxed(Recipe):
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         _, _, queries, keys = self.shape
         block = Block.of(span(rows, queries), slice(0, keys), queries, keys)
+        if columns is None and self._large(block):
+            return self._piecewise(block)
         if columns is None or self.lse is None or torch.is_grad_enabled() or self.absorbs:
             made = softmax(self.scores(block), self._sink())
             return made if columns is None else made[..., columns]
         block = block.over(span(columns, keys))
         logs = self.log_weights(block)
         return exp(logs).masked_fill(logs <= NEVER, 0.0)
+
+    @staticmethod
+    def _large(block: Block) -> bool:
+        """Whether a matrix is so large that pieces are faster; a graph is made of whole ones."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        return block.height * block.breadth > _PIECE
+
+    def _piecewise(self, block: Block) -> Weights:
+        """Whole rows, made in pieces that stay in a core's cache: each number is written once."""
+        batch, heads, _, keys = self.shape
+        size = (batch, heads, block.height, keys)
+        made = torch.empty(size, dtype=self.dtype, device=self.device)
+        for example, head in itertools.product(range(batch), range(heads)):
+            one = self.at(example, head)
+            for rows in pieces(block.bottom, max(1, _PIECE // keys), block.top):
+                part = block._replace(top=rows.start, bottom=rows.stop)
+                place = slice(rows.start - block.top, rows.stop - block.top)
+                made[example, head, place] = softmax(one.scores(part), one._sink())[0, 0]
+        return made
 
     def log_weights(self, block: Block) -> Weights:
         if self.lse is None or torch.is_grad_enabled() or self.absorbs:
