@@ -91,6 +91,24 @@ def test_detach():
     assert found.weights().requires_grad and not found.detach().weights().requires_grad
 
 
+def test_detached_with_its_output():
+    model = Stack(True, False)
+    with regard.capture(model, attached=True, outputs=True) as trace:
+        model(words(2, 5, 8))
+    for found in trace:
+        assert found.output.requires_grad and not found.detach().output.requires_grad
+        torch.testing.assert_close(found.detach().output, found.output.detach())
+
+
+@pytest.mark.filterwarnings("ignore::regard.CaptureWarning")
+def test_detached_where_nothing_is_held(tmp_path):
+    for keep, budget in (("recipe", 0), ([regard.Entropy()], None), (tmp_path, None)):
+        model = Stack(True)
+        with regard.capture(model, keep=keep, max_bytes=budget) as trace:
+            model(words(2, 5, 8))
+        assert trace[0].detach().held == trace[0].held
+
+
 # -- what is not there
 
 

@@ -323,6 +323,28 @@ def test_a_loaded_trace_can_replace_its_own_file(tmp_path):
     assert torch.equal(loaded[3].weights(), regard.load(file)[3].weights())
 
 
+@pytest.mark.parametrize("form", [to_file, to_pickle])
+def test_tokens_of_each_example(form, tmp_path):
+    texts = [["naïve", "[PAD]"], ["日本", "語"]]
+    trace = Trace([record("a", dot(queries=2, keys=2))]).with_tokens(texts)
+    again = form(trace, tmp_path)[0]
+    assert again.query_tokens == again.key_tokens == texts
+
+
+def test_folders_on_the_way_are_made(tmp_path):
+    path = tmp_path / "some" / "where" / "trace.safetensors"
+    assert regard.load(Trace([record("a")]).save(path)).names() == ["a"]
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(RegardError, match="file cannot be made a folder"):
+        Trace([record("a")]).save(tmp_path / "file" / "trace.safetensors")
+    with pytest.raises(RegardError, match=r"folder\.safetensors is a folder"):
+        Trace([record("a")]).save(tmp_path / "folder.safetensors")
+
+
 # -- a folder
 
 

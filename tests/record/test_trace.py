@@ -65,6 +65,27 @@ def test_what_is_in_it():
         trace[name]
 
 
+def test_a_record_is_in_it():
+    trace = three_layers_twice()
+    assert trace[4] in trace and trace[4] in trace["encoder.layer.1"]
+    assert trace[4] not in trace[:4] and record("encoder.layer.1") not in trace
+
+
+def test_the_first_call_by_its_number():
+    trace = three_layers_twice()
+    assert "encoder.layer.1#1" in trace and trace["encoder.layer.1#1"] is trace[1]
+
+
+def test_get_and_keys_as_a_mapping_has_them():
+    trace = three_layers_twice()
+    assert trace.keys() == trace.names()
+    assert trace.get("encoder.layer.1#2") is trace[4]
+    assert list(trace.get("encoder.layer.1")) == [trace[1], trace[4]]
+    assert trace.get("nope") is None and trace.get("nope", 3) == 3
+    one = Trace([record("a.0"), record("a.1")])
+    assert dict(one) == dict(one.items()) == {"a.0": one[0], "a.1": one[1]}
+
+
 def test_the_model_itself_goes_by_its_class():
     trace = Trace([record("", call=1), record("", call=2)])
     assert trace.names() == ["Attention", "Attention#2"]
@@ -97,9 +118,11 @@ def test_layers():
     assert trace.layers(1).names() == ["encoder.layer.1", "encoder.layer.1#2"]
     some = [f"encoder.layer.{layer}{call}" for call in ("", "#2") for layer in (0, 2)]
     assert trace.layers(2, 0).names() == some
-    with pytest.raises(RegardError, match=r"no attention in layers \(7,\).*\[0, 1, 2\]"):
+    with pytest.raises(RegardError, match=r"no attention in layers \[7\].*\[0, 1, 2\]"):
         trace.layers(7)
     assert Trace([record("pool"), record("a.12.b.3")]).layers(12).names() == ["a.12.b.3"]
+    for several in ([2, 0], (2, 0), range(0, 3, 2)):
+        assert trace.layers(several).names() == some
 
 
 def test_heads():
@@ -117,6 +140,16 @@ def test_heads():
             trace.heads(*wrong)
     with pytest.raises(RegardError):
         trace.heads()
+    for several in ([1, 0], (1, 0), range(1, -1, -1)):
+        torch.testing.assert_close(trace.heads(several)[0].weights(), swapped.weights())
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("wrong", ["0", 1.5, None, [0, "1"], torch.ones(2)], ids=str)
+def test_heads_and_layers_are_whole_numbers(wrong):
+    for ask in (Trace.heads, Trace.layers):
+        with pytest.raises(RegardError, match=rf"{ask.__name__}: .*expected whole numbers"):
+            ask(three_layers_twice(), wrong)
 
 
 def test_heads_of_what_holds_no_matrix():
@@ -169,6 +202,21 @@ def test_to_a_device():
     torch.testing.assert_close(trace.to("cpu")[1].weights(), trace[1].weights())
 
 
+def test_to_a_device_with_the_gradient():
+    """Before backward and after it; the first trace keeps its own."""
+    model = Stack(True, False)
+    with regard.capture(model, grad=True) as trace:
+        out = model(words(2, 5, 8))
+    early = trace.to("meta")
+    out.square().sum().backward()
+    for first, moved in zip([*trace, *trace], [*early, *trace.to("meta")]):
+        assert moved.gradient().device.type == "meta" and first.gradient().device.type == "cpu"
+        assert moved.gradient().shape == first.gradient().shape
+    for first, moved in zip(trace, trace.to("cpu")):
+        torch.testing.assert_close(moved.gradient(), first.gradient())
+        torch.testing.assert_close(moved.of_heads(1).gradient(), first.gradient()[:, 1:])
+
+
 def test_to_a_device_with_reductions():
     model = Stack(True)
     with regard.capture(model, keep=[regard.Entropy(), regard.TopK(2)]) as trace:
@@ -191,6 +239,8 @@ def test_relabel():
         trace.relabel({"nope": "self"})
     with pytest.raises(RegardError, match="crossed"):
         trace.relabel({"encoder.layer.1": "crossed"})
+    with pytest.raises(RegardError, match=r"relabel: 'self', expected names and labels"):
+        trace.relabel("self")
 
 
 def test_tokens_where_they_fit():
@@ -204,7 +254,45 @@ def test_tokens_where_they_fit():
     assert trace[0].query_tokens is None
 
 
+def test_tokens_for_each_example():
+    trace = Trace([record("a", dot(queries=3, keys=5)), record("b", dot(queries=5, keys=5))])
+    texts = [list("abcde"), list("vwxyz")]
+    told = trace.with_tokens(texts)
+    assert told[1].query_tokens == told[1].key_tokens == texts
+    assert told[0].query_tokens is None and told[0].key_tokens == texts
+    texts[0][0] = "changed"
+    assert told[1].key_tokens[0][0] == "a"
+    other = trace.with_tokens([list("abc"), list("def")], list("vwxyz"))
+    assert other[0].query_tokens[1] == list("def") and other[0].key_tokens == list("vwxyz")
+    for part in (told.heads(0), told.to("cpu"), told[:]):
+        assert part[1].query_tokens == told[1].query_tokens
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        ("vwxyz", "'vwxyz', expected a list of words"),
+        ([1, 2, 3, 4, 5], r"\[1, 2, 3, 4, 5\], expected a list of words"),
+        (torch.arange(5), "expected a list of words"),
+        (["vwxyz", ["a"]], "expected a list of words"),
+        ([list("abcde"), list("abc")], "lists of 3 to 5 words.*padding"),
+        (list("ab"), r"2 words fit no attention.*\(2, 3, 5\)"),
+        ([list("abcde")], r"1 × 5 words fit no attention.*\(2, 3, 5\)"),
+    ],
+)
+def test_tokens_that_are_none(tokens, said):
+    with pytest.raises(RegardError, match=f"with_tokens: .*{said}|with_tokens: {said}"):
+        Trace([record("a")]).with_tokens(tokens)
+
+
+def test_an_empty_trace_takes_any_tokens():
+    assert len(Trace().with_tokens(["a"])) == 0
+
+
 def test_tokens_that_do_not_fit_a_record():
+    with pytest.raises(RegardError, match="a: 1 × 3 query tokens, expected 2 × 3"):
+        record("a").with_tokens([list("abc")])
     with pytest.raises(RegardError, match="a: 2 key tokens, expected 5"):
         record("a").with_tokens(list("abc"), list("de"))
     with pytest.raises(RegardError, match="a: 2 query tokens, expected 3"):

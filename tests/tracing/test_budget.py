@@ -1,5 +1,7 @@
 """`max_bytes`: what is held stays below it, and what is dropped is named."""
 
+import math
+
 import pytest
 import torch
 from allocations import kept_bytes, peak_bytes
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.errors import RegardError
+from regard.tracing.keeping import checked_bytes
 
 
 @pytest.mark.parametrize("build", [fused, handmade])
@@ -201,6 +204,42 @@ def test_a_budget_is_kept_before_memory_is_taken(keep):
                 model(x)
 
         assert peak_bytes(all_of_it) > plain + 6 * 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("words_", "size"),
+    [
+        ("1GB", 10**9),
+        ("500 MB", 500 * 10**6),
+        ("2GiB", 2 << 30),
+        (" 1.5 kB ", 1500),
+        ("4 kib", 4096),
+        ("10K", 10_000),
+        ("300 B", 300),
+        ("0", 0),
+        (1e9, 10**9),
+    ],
+)
+def test_a_budget_in_words(words_, size):
+    assert checked_bytes(words_) == size
+
+
+@pytest.mark.filterwarnings("ignore::regard.CaptureWarning")
+def test_a_budget_in_words_is_kept():
+    model = fused(2)
+    for budget, held in (("0 B", "dropped"), ("1 MB", "recipe")):
+        with regard.capture(model, max_bytes=budget) as trace:
+            model(words(2, 5, 8))
+        assert {record.held for record in trace} == {held}
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    "most", ["much", "1 GBB", "-1 GB", "1e9", "", True, 1.5, math.nan, math.inf, [1]], ids=repr
+)
+def test_a_budget_that_is_none(most):
+    with pytest.raises(RegardError, match=r"max_bytes=.*expected a number of bytes.*'500 MB'"):
+        regard.capture(None, max_bytes=most)
 
 
 @pytest.mark.parametrize("most", [-1, -(10**9)])

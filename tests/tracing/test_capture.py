@@ -151,6 +151,29 @@ def test_a_generator_that_is_left_in_the_middle(build):
     check(trace, model.inner.weigh(x)[:1])
 
 
+# -- names
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_an_encoder_layer_has_one_name_on_its_fast_path_and_off_it(norm_first):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
+    for model, names in (
+        (nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), ["layers.0", "layers.1"]),
+        (layer, [""]),
+    ):
+        x = words(2, 5, 8)
+        with torch.no_grad():
+            fast = regard.trace(model.eval(), x)
+            some = regard.capture(model, where="*self_attn")
+            with some as chosen:
+                model(x)
+        slow = regard.trace(model.train(), x)
+        expected = [f"{name}.self_attn".removeprefix(".") for name in names]
+        assert fast.names() == slow.names() == chosen.names() == expected
+        assert fast[0].operator != slow[0].operator, "two ways"
+        assert {r.module_class for r in [*fast, *slow]} == {"MultiheadAttention"}
+
+
 # -- calls
 
 

@@ -78,6 +78,7 @@ def test_a_predicate_is_given_a_site():
         model(words(2, 5, 8))
     assert {site.path for site in seen} == set(SITES)
     assert all(isinstance(site, Site) for site in seen)
+    assert {(site.attends, site.call, site.step) for site in seen} == {("unknown", 1, 0)}
 
 
 @pytest.mark.parametrize("path", ["auto", "full", "fused"])
@@ -89,6 +90,24 @@ def test_a_filter_that_matches_nothing_names_the_sites(path):
     ):
         model(words(2, 5, 8))
     assert len(trace) == 0 and [note.kind for note in trace.notes] == ["filter"]
+
+
+def test_a_filter_that_matches_nothing_is_repeated():
+    def mine(site):
+        return False
+
+    for where, said in (
+        ("decoder.*", "'decoder.*'"),
+        (re.compile("x$"), r"re.compile('x$')"),
+        ([7, "y"], "[7, 'y']"),
+        (mine, "the function test_a_filter_that_matches_nothing_is_repeated.<locals>.mine"),
+    ):
+        model = Model()
+        with pytest.warns(regard.CaptureWarning), regard.capture(model, where=where) as trace:
+            model(words(2, 5, 8))
+        (note,) = trace.notes
+        assert note.text.startswith(f"where={said} matched none of 4 sites: ")
+        assert note.text.endswith("encoder.layers.2, …")
 
 
 def test_what_a_filter_left_out_is_not_called_unseen():

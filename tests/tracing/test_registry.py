@@ -6,6 +6,7 @@ from capture_models import Attention, Custom, Stack, flash_attn, words
 
 import regard
 from regard.errors import RegardError
+from regard.masks import pairs
 from regard.recipe import Dot, Given
 
 OVERLOAD = torch.ops.regard_tests.flash_attn.default
@@ -155,6 +156,68 @@ def test_an_answer_that_is_no_recipe(answer, said):
         out = model(x)
     assert torch.equal(out, expected)
     assert len(trace) == 0 and [note.kind for note in trace.notes] == ["error"]
+
+
+def _mask(make):
+    return lambda a: Dot(a[0], a[1], mask=make(torch.ones(2, 2, 5, 5, dtype=torch.bool)))
+
+
+MISFITS = {
+    "mask of three axes": (_mask(lambda m: m[0]), "mask has 3 axes (2, 5, 5), expected 4"),
+    "mask of numbers": (_mask(lambda m: m.float()), "mask is torch.float32; a mask is boolean"),
+    "mask of another length": (_mask(lambda m: pairs(m[..., :3])), "axis key has size 3"),
+    "mask that is none": (_mask(lambda m: "causal"), "mask is str, not a Mask"),
+    "matrix of three axes": (lambda a: Given(a[0][0]), "matrix has 3 axes (2, 5, 4), expected 4"),
+    "matrix of whole numbers": (lambda a: Given(a[0].long()), "matrix is torch.int64, expected"),
+    "query of three axes": (lambda a: Dot(a[0][0], a[1]), "query has 3 axes (2, 5, 4), expected 4"),
+    "no key": (lambda a: Dot(a[0], None), "key is NoneType, expected a tensor"),
+    "key of another batch": (
+        lambda a: Dot(a[0], a[1][:1]),
+        "key: axis batch has size 1, expected 2",
+    ),
+    "value of another batch": (
+        lambda a: Dot(a[0], a[1], a[2][:1]),
+        "value: axis batch has size 1, expected 2",
+    ),
+    "key of another width": (
+        lambda a: Dot(a[0], a[1][..., :3]),
+        "key: axis width has size 3, expected 4",
+    ),
+    "three key heads": (
+        lambda a: Dot(a[0], a[1][:, [0, 1, 0]]),
+        "key: axis head has size 3, expected a divisor of 2",
+    ),
+    "fewer values": (
+        lambda a: Given(a[0].softmax(-1), a[2]),
+        "value: axis key has size 5, expected 4",
+    ),
+    "bias of two axes": (
+        lambda a: Dot(a[0], a[1], bias=torch.zeros(5, 5)),
+        "bias has 2 axes (5, 5), expected 4",
+    ),
+    "sinks": (lambda a: Dot(a[0], a[1], sink=torch.zeros(3)), "sink has size 3, expected 2"),
+}
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(("answer", "said"), MISFITS.values(), ids=MISFITS)
+def test_a_recipe_whose_parts_do_not_fit(answer, said):
+    regard.register_recipe(NAME, lambda args, kwargs, output: answer(args))
+    model, x = Custom(), words(2, 5, 8)
+    with pytest.warns(regard.CaptureWarning), regard.capture(model) as trace:
+        out = model(x)
+    assert torch.equal(out, model(x)) and len(trace) == 0
+    (note,) = trace.notes
+    assert note.kind == "error" and NAME in note.text and said in note.text
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_boolean_mask_of_four_axes_does():
+    allowed = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+    regard.register_recipe(NAME, lambda a, k, out: Dot(a[0], a[1], mask=allowed, scale=a[3]))
+    trace = regard.trace(Custom(), words(2, 5, 8))
+    assert (trace[0].weights().masked_select(~allowed) == 0).all()
+    torch.testing.assert_close(trace[0].weights().sum(-1), torch.ones(2, 2, 5))
 
 
 def test_a_reader_that_fails():

@@ -1,7 +1,5 @@
 """`regard.stitch`: one map over prompt and output from the steps of `generate()`."""
 
-from contextlib import suppress
-
 import pytest
 import torch
 from capture_models import fused, words
@@ -359,8 +357,72 @@ def test_weights_and_files_stitch_too(tmp_path):
 def test_nothing_ran_twice():
     with pytest.raises(RegardError, match=r"stitch: no module ran more than once.*generate"):
         regard.stitch(regard.trace(fused(), words(1, 5, 8)))
-    with pytest.raises(RegardError, match="stitch"):
+    with pytest.raises(RegardError, match="stitch: the trace is empty"):
         regard.stitch(Trace())
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (5, "output is int, expected what generate"),
+        ("text", "output is str"),
+        ([[1, 2]], "output is list"),
+        (torch.zeros(2, 11), r"output is \(2, 11\) of torch.float32, expected the token numbers"),
+        (torch.zeros(11, dtype=torch.long), r"output is \(11,\) of torch.int64"),
+    ],
+    ids=["number", "text", "list", "logits", "one sequence"],
+)
+def test_an_output_that_is_none(output, said):
+    trace, _ = generate(llama(), prompt(), WAYS["greedy"])
+    with pytest.raises(RegardError, match=f"stitch: {said}"):
+        regard.stitch(trace, output)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_the_other_way_round():
+    trace, output = generate(llama(), prompt(), WAYS["greedy"])
+    with pytest.raises(RegardError, match="stitch: Tensor, expected the trace first"):
+        regard.stitch(output.sequences, trace)
+
+
+def test_an_output_of_another_run():
+    trace, output = generate(llama(), prompt(), WAYS["greedy"])
+    for wrong in (prompt(), output.sequences[:, :-2], torch.cat([output.sequences, prompt()], 1)):
+        with pytest.raises(
+            RegardError, match=rf"has {wrong.shape[1]} positions.*fed 10, so 11.*another run"
+        ):
+            regard.stitch(trace, wrong)
+
+
+def test_beams_of_another_run():
+    model = llama()
+    trace, _ = generate(model, prompt(1), WAYS["beams"])
+    _, other = generate(model, prompt(2), WAYS["beams"])
+    with pytest.raises(RegardError, match=r"name example [345], the model ran on 3: .*another run"):
+        regard.stitch(trace, other)
+
+
+def test_one_step_and_an_output_that_is_not_its():
+    model, ids = llama(), prompt()
+    with torch.no_grad(), regard.capture(model) as trace:
+        model(ids)
+    with pytest.raises(RegardError, match=r"has 5 positions.*fed 5, so 6"):
+        regard.stitch(trace, ids)
+    with pytest.raises(RegardError, match="expected what generate"):
+        regard.stitch(trace, model(ids))
+
+
+def test_embeddings_instead_of_words():
+    """`generate` then returns the new words alone."""
+    model, ids = llama(), prompt()
+    given = {"inputs_embeds": model.get_input_embeddings()(ids)}
+    with torch.no_grad(), regard.capture(model) as trace:
+        output = model.generate(
+            **given, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False
+        )
+    assert output.shape == (2, NEW)
+    assert regard.stitch(trace, output)[0].shape == (2, 4, PROMPT + NEW - 1, PROMPT + NEW - 1)
 
 
 def test_beams_without_their_indices():
@@ -379,7 +441,10 @@ def test_beams_without_their_indices():
 
 def test_another_number_of_sequences():
     trace, output = generate(llama(), prompt(), WAYS["greedy"])
-    with pytest.raises(RegardError, match="1 sequences were returned, the model ran on 2"):
+    with pytest.raises(
+        RegardError,
+        match=r"1 sequences were returned, the model ran on 2: .*another run, or .*beam",
+    ):
         regard.stitch(trace, output.sequences[:1])
 
 
@@ -417,17 +482,16 @@ def test_two_generations_in_one_capture():
             output = model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False
             )
-    with pytest.raises(RegardError, match="stitch"):
+    with pytest.raises(RegardError, match=f"step {NEW} .*a second run begins there"):
         regard.stitch(trace, output)
+    half = len(trace) // 2
+    for part in (trace[:half], trace[half:]):
+        assert regard.stitch(part, output)[0].shape.queries == PROMPT + NEW - 1
 
 
 def test_without_a_cache():
-    """Every step runs over all of it again: the last step has everything, or it is refused."""
+    """Every step runs over all of it again."""
     model, ids = llama(), prompt()
     trace, output = generate(model, ids, WAYS["greedy"], use_cache=False)
-    truth = forced(model, input_ids=output.sequences[:, :-1])
-    whole = None
-    with suppress(RegardError):
-        whole = regard.stitch(trace, output)
-    if whole is not None:
-        check(whole, truth.attentions, output)
+    with pytest.raises(RegardError, match=r"without a cache.*last step alone has the whole map"):
+        regard.stitch(trace, output)

@@ -166,3 +166,35 @@ def test_tokens():
         model(words(1, 1, 8))
     assert trace[0].query_tokens == trace[0].key_tokens == list("abcdef")
     assert trace[1].query_tokens is None and trace[1].key_tokens == list("abcdef")
+
+
+@pytest.mark.parametrize("path", ["full", "fused"])
+def test_tokens_of_each_example(path, tmp_path):
+    texts = [list("abcde"), ["v", "w", "x", "y", "[PAD]"]]
+    model = fused()
+    for keep in ("recipe", tmp_path / path):
+        with torch.no_grad(), regard.capture(model, keep=keep, tokens=texts, path=path) as trace:
+            model(words(2, 5, 8))
+            model(words(3, 5, 8))
+        assert trace[0].query_tokens == trace[0].key_tokens == texts
+        assert trace[2].query_tokens is None, "a batch of another size"
+    assert regard.load(tmp_path / path)[0].key_tokens == texts
+    assert "2" in repr(trace)
+
+
+def test_tokens_that_fit_nothing_are_said():
+    model = fused()
+    for tokens, count in ((list("abc"), "3"), ([list("abcde")], "1 × 5")):
+        with (
+            pytest.warns(regard.CaptureWarning, match=f"tokens= has {count} words"),
+            regard.capture(model, tokens=tokens) as trace,
+        ):
+            model(words(2, 5, 8))
+        assert trace[0].query_tokens is None
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("tokens", ["abcde", [1, 2], 5, [["a"], "b"], [["a"], ["b", "c"]]], ids=str)
+def test_tokens_that_are_none(tokens):
+    with pytest.raises(RegardError, match=r"capture: tokens=: .*words"):
+        regard.capture(None, tokens=tokens)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 
+import torch
 from torch import Tensor
 
 from regard.errors import StateError
@@ -27,6 +28,7 @@ class OutputGradient:
         self._value, self._arrange = value, arrange
         self._arrived: list[Tensor] = []  # shared with the gradients of some heads
         self._heads: Sequence[int] | None = None
+        self._device: torch.device | str | None = None  # where answers go, if not where they are
 
     def arrived(self, gradient: Tensor) -> None:
         """Called by backward; several backward passes add up, as they do in `.grad`."""
@@ -38,6 +40,13 @@ class OutputGradient:
         picked = copy(self)
         picked._heads = which if self._heads is None else [self._heads[head] for head in which]
         return picked
+
+    def to(self, device: torch.device | str) -> OutputGradient:
+        """The gradient on a device, also one that has yet to arrive."""
+        moved = copy(self)
+        moved._device = device
+        moved._value = None if self._value is None else self._value.to(device)
+        return moved
 
     def of_weights(self, name: str, rows: slice | None) -> Weights:
         """The gradient, (batch, head, query, key), of some rows where asked."""
@@ -57,4 +66,4 @@ class OutputGradient:
             which = list(self._heads)
             found = found[:, which]
             value = None if value is None else value[:, which]
-        return found, value
+        return found if self._device is None else found.to(self._device), value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from regard.recipe.base import span
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes
 from regard.record.site import Attends, Site
+from regard.record.tokens import Tokens, checked_tokens, count, fit, nested
 from regard.types import Kind, Mixed, Shape, Weights
 
 HeldAs = Literal["recipe", "weights", "reductions", "disk", "dropped"]
@@ -42,8 +43,8 @@ class Record:
         reductions: tuple[Any, ...] = (),
         output: Tensor | None = None,
         gradient: OutputGradient | None = None,
-        query_tokens: Sequence[str] | None = None,
-        key_tokens: Sequence[str] | None = None,
+        query_tokens: Tokens | None = None,
+        key_tokens: Tokens | None = None,
         value_held: bool = False,
     ) -> None:
         self._value_held = value_held
@@ -53,8 +54,8 @@ class Record:
         self.reductions = reductions
         self.output = output
         self._gradient = gradient
-        self.query_tokens = None if query_tokens is None else list(query_tokens)
-        self.key_tokens = None if key_tokens is None else list(key_tokens)
+        self.query_tokens = _words(query_tokens)
+        self.key_tokens = _words(key_tokens)
 
     def __repr__(self) -> str:
         batch, heads, queries, keys = self.shape
@@ -205,13 +206,15 @@ class Record:
             held_as="recipe" if self.held == "disk" else self.held,
             output=None if self.output is None else self.output.to(device),
             reductions=_moved(self.reductions, device),
+            gradient=None if self._gradient is None else self._gradient.to(device),
         )
 
     def detach(self) -> Record:
         """The same record outside the autograd graph."""
-        if self._held is None:
-            return self
-        return self._copy(held=Ready(self.recipe.detach()))
+        held = self._held
+        if isinstance(held, Held):
+            held = Ready(self.recipe.detach())
+        return self._copy(held=held, output=None if self.output is None else self.output.detach())
 
     def with_weights(self) -> Record:
         """The same record holding its weights instead of what they are made from."""
@@ -222,13 +225,19 @@ class Record:
         """The same record, known as self- or cross-attention."""
         return self._copy(site=replace(self.site, attends=attends))
 
-    def with_tokens(self, query: Sequence[str] | None, key: Sequence[str] | None = None) -> Record:
-        """The same record with the words its positions stand for."""
+    def with_tokens(self, query: Tokens | None, key: Tokens | None = None) -> Record:
+        """The same record with the words its positions stand for: a list for all examples, or one
+        for each example of the batch."""
         sides = (("query", query, self.shape.queries), ("key", key, self.shape.keys))
         for side, tokens, size in sides:
-            if tokens is not None and len(tokens) != size:
+            if tokens is None:
+                continue
+            words = checked_tokens(tokens, f"{self.name}: {side} tokens")
+            if not fit(words, self.shape.batch, size):
+                expected = f"{self.shape.batch} × {size}" if nested(words) else f"{size}"
                 raise RegardError(
-                    f"{self.name}: {len(tokens)} {side} tokens, expected {size}: one a position"
+                    f"{self.name}: {count(words)} {side} tokens, expected {expected}: one a "
+                    "position"
                 )
         return self._copy(query_tokens=query, key_tokens=key)
 
@@ -263,6 +272,13 @@ class Record:
         state["_gradient"] = None
         state["output"] = None if self.output is None else self.output.detach()
         return state
+
+
+def _words(tokens: Tokens | None) -> Any:
+    """A list of words, or of lists of words, of our own."""
+    if tokens is None:
+        return None
+    return [list(example) for example in tokens] if nested(tokens) else list(tokens)
 
 
 def _answers(results: Any) -> Iterator[Tensor]:

@@ -54,6 +54,8 @@ def save(trace: Trace, path: Path) -> Path:
         raise RegardError(f"a trace is saved as .safetensors, got {path.name!r}")
     tensors: dict[str, Tensor] = {}
     names = _Names(tensors)
+    if path.is_dir():
+        raise RegardError(f"{path} is a folder, expected the name of a file to write")
     header = {
         "records": [_record(record, names.of(str(i))) for i, record in enumerate(trace)],
         "notes": [asdict(note) for note in trace.notes],
@@ -237,6 +239,10 @@ def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> No
         raise MissingExtraError("safetensors", "store") from error
     owned = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     half_done = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RegardError(f"{path.parent} cannot be made a folder: {error}") from error
     try:
         save_file(owned, str(half_done), metadata={"format": _FORMAT, "trace": json.dumps(header)})
         half_done.replace(path)

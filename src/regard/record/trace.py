@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
-from regard.record import forms, table
+from regard.record import forms, table, upward
 from regard.record.record import Record
 from regard.record.site import Attends, Gate, Note
+from regard.record.tokens import Tokens, checked_tokens, count, fit
+
+if TYPE_CHECKING:
+    from regard.record.upward import Report, Spec
 
 
 class Trace:
@@ -46,7 +51,11 @@ class Trace:
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)
 
-    def __contains__(self, name: object) -> bool:
+    def __contains__(self, what: object) -> bool:
+        """Whether a name, or a record, is among them."""
+        if isinstance(what, Record):
+            return any(record is what for record in self)
+        name = what.removesuffix("#1") if isinstance(what, str) else what
         return any(name in (record.name, record.site.base) for record in self)
 
     @overload
@@ -80,9 +89,17 @@ class Trace:
         """Add what happened last."""
         self._records.append(record)
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """What `trace[name]` gives, or `default` where there is no such name."""
+        return self[name] if isinstance(name, str) and name in self else default
+
     def names(self) -> list[str]:
         """Names in the order they happened."""
         return [record.name for record in self]
+
+    def keys(self) -> list[str]:
+        """The same as `names`, as a mapping calls it."""
+        return self.names()
 
     def values(self) -> list[Record]:
         """Records in the order they happened."""
@@ -92,17 +109,19 @@ class Trace:
         """Names and records in the order they happened."""
         return [(record.name, record) for record in self]
 
-    def layers(self, *numbers: int) -> Trace:
+    def layers(self, *numbers: int | Sequence[int]) -> Trace:
         """Records of some layers, by the first number in the module path."""
-        found = [record for record in self if record.layer in numbers]
+        which = _numbers(numbers, "layers")
+        found = [record for record in self if record.layer in which]
         there = sorted({record.layer for record in self if record.layer is not None})
         if not found:
-            raise RegardError(f"no attention in layers {numbers}; there are layers {there}")
+            raise RegardError(f"no attention in layers {which}; there are layers {there}")
         return self._of(found)
 
-    def heads(self, *numbers: int) -> Trace:
-        """Every record with some heads of it only."""
-        return self._of([record.of_heads(*numbers) for record in self])
+    def heads(self, *numbers: int | Sequence[int]) -> Trace:
+        """Every record with some heads of it only: `heads(0, 3)` or `heads([0, 3])`."""
+        which = _numbers(numbers, "heads")
+        return self._of([record.of_heads(*which) for record in self])
 
     def to(self, device: torch.device | str) -> Trace:
         """The same trace with its tensors on a device."""
@@ -110,6 +129,10 @@ class Trace:
 
     def relabel(self, attends: Mapping[str, Attends]) -> Trace:
         """The same trace with some names known as "self" or "cross", where data flow erred."""
+        if not isinstance(attends, Mapping):
+            raise RegardError(
+                f"relabel: {attends!r}, expected names and labels, as {{name: 'self'}}"
+            )
         for name, label in attends.items():
             if name not in self:
                 raise RegardError(self._unknown(name))
@@ -122,16 +145,25 @@ class Trace:
             for record in self
         )
 
-    def with_tokens(self, query: Sequence[str], key: Sequence[str] | None = None) -> Trace:
-        """The same trace with words: `key` (the query's when None) where the lengths fit."""
-        key = query if key is None else key
-        return self._of(
+    def with_tokens(self, query: Tokens, key: Tokens | None = None) -> Trace:
+        """The same trace with words where their number fits: the same for all examples, or a list
+        for each example of a batch. `key` is for the other side of cross-attention."""
+        query = checked_tokens(query, "with_tokens")
+        key = query if key is None else checked_tokens(key, "with_tokens")
+        told = [
             record.with_tokens(
-                query if len(query) == record.shape.queries else None,
-                key if len(key) == record.shape.keys else None,
+                query if fit(query, record.shape.batch, record.shape.queries) else None,
+                key if fit(key, record.shape.batch, record.shape.keys) else None,
             )
             for record in self
-        )
+        ]
+        if told and all(one.query_tokens is one.key_tokens is None for one in told):
+            sizes = sorted({(r.shape.batch, r.shape.queries, r.shape.keys) for r in self})
+            raise RegardError(
+                f"with_tokens: {count(query)} words fit no attention; they have "
+                f"(batch, queries, keys) {', '.join(str(size) for size in sizes[:3])}"
+            )
+        return self._of(told)
 
     @property
     def steps(self) -> list[Trace]:
@@ -152,6 +184,40 @@ class Trace:
         if not reducers:
             raise RegardError("trace.reduce() needs reducers, as trace.reduce(Entropy())")
         return {record.name: record.reduce(*reducers) for record in self}
+
+    def report(
+        self,
+        tokens: Any = None,
+        *,
+        real: Any = None,
+        special: Any = None,
+        window: int = 4,
+        part: str | None = None,
+    ) -> Report:
+        """A table of all heads: the type of each in one word, and the figures behind it.
+
+        Args:
+            tokens: what stands at each position, as numbers or words, (key,) or (batch, key); those
+                of the records when None. Induction and duplicate-token scores need them.
+            real: which positions are not padding, (position,) or (batch, position).
+            special: which keys are special tokens, positions or a boolean tensor; told by their
+                spelling when None and words are known.
+            window: how many positions to each side are local.
+            part: of an encoder–decoder model, "encoder", "decoder" or "cross"; all when None.
+        """
+        return upward.report(
+            self, tokens=tokens, real=real, special=special, window=window, part=part
+        )
+
+    def plot(self, what: str | None = None, **options: Any) -> Spec:
+        """A picture: `.save("file.png")` writes it, a notebook shows it. Needs `regard[plots]`.
+
+        Args:
+            what: "heatmap", "grid", "alignment", "by_head", "profile", "text" or "overlay"; when
+                None, the map of a single attention, else the grid of all heads.
+            options: those of the function of that name in `regard.plots`.
+        """
+        return upward.plot(self, what, **options)
 
     @property
     def attentions(self) -> tuple[Any, ...]:
@@ -190,3 +256,13 @@ class Trace:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "output": None}
+
+
+def _numbers(given: Sequence[Any], what: str) -> list[int]:
+    """Whole numbers, one by one or in a list."""
+    if len(given) == 1 and isinstance(given[0], list | tuple | range):
+        given = given[0]
+    try:
+        return [operator.index(number) for number in given]
+    except TypeError:
+        raise RegardError(f"{what}: {given!r}, expected whole numbers, as {what}(0, 1)") from None

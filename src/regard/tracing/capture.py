@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +19,14 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.record import Trace
+from regard.record.tokens import Tokens, checked_tokens
 from regard.tracing import fused_path
 from regard.tracing.collect import Collector
-from regard.tracing.keeping import Keep
+from regard.tracing.keeping import Keep, checked_bytes
 from regard.tracing.mode import CaptureMode
 from regard.tracing.operators import Reader
 from regard.tracing.surroundings import eager_surroundings
-from regard.tracing.where import predicate
+from regard.tracing.where import predicate, shown
 
 _HERE = str(Path(__file__).parent.parent)
 
@@ -44,12 +45,13 @@ class capture:  # a context manager and a decorator is written like a function
         keep: what to hold: "recipe" (references to query and key, or to the model's own matrix),
             "weights", a list of reducers (their answers and nothing else), or a folder (a `Path`)
             that every record is written to.
-        max_bytes: hold no more than this; what would pass it is dropped and named.
+        max_bytes: hold no more than this, a number or "500 MB"; what would pass it is dropped and
+            named.
         values: also hold the values, for `record.mixed()`.
         outputs: also hold what each attention put out.
         grad: let `record.gradient()` be asked for after backward.
         attached: leave weights in the autograd graph.
-        tokens: words for positions, where their number fits.
+        tokens: words for positions, where their number fits: a list, or a list for each example.
         path: "full" sees every operator; "fused" only fused attention, and is cheaper;
             "auto" begins with the first and changes to the second when the model allows it.
 
@@ -68,12 +70,12 @@ class capture:  # a context manager and a decorator is written like a function
         *,
         where: Any = None,
         keep: Keep = "recipe",
-        max_bytes: int | None = None,
+        max_bytes: int | str | None = None,
         values: bool = False,
         outputs: bool = False,
         grad: bool = False,
         attached: bool = False,
-        tokens: Sequence[str] | None = None,
+        tokens: Tokens | None = None,
         path: Literal["auto", "full", "fused"] = "auto",
     ) -> None:
         if model is not None and not callable(model):
@@ -82,23 +84,20 @@ class capture:  # a context manager and a decorator is written like a function
             raise RegardError(f"capture: path={path!r}, expected 'auto', 'full' or 'fused'")
         if grad and path == "fused":
             raise RegardError("capture: grad=True needs path='full' or 'auto'")
-        if max_bytes is not None and max_bytes < 0:
-            raise RegardError(f"capture: max_bytes={max_bytes}, expected a number of bytes or None")
-        if tokens is not None and (isinstance(tokens, str) or not _all_strings(tokens)):
-            raise RegardError("capture: tokens= is one list of words, a word for each position")
         if values and not (keep == "recipe" or isinstance(keep, Path)):
             raise RegardError("capture: values=True needs keep='recipe' or a folder")
         self.model = model
         self.path = path
         self._options: dict[str, Any] = {
             "where": predicate(where),
+            "asked": shown(where),
             "keep": _checked_keep(keep, attached),
-            "max_bytes": max_bytes,
+            "max_bytes": None if max_bytes is None else checked_bytes(max_bytes),
             "values": values,
             "outputs": outputs,
             "grad": grad,
             "attached": attached,
-            "tokens": tokens,
+            "tokens": None if tokens is None else checked_tokens(tokens, "capture: tokens="),
         }
         self.trace: Trace | None = None
         self._here = threading.local()  # runs of this thread, for one object used by several
@@ -141,7 +140,7 @@ def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
     >>> with torch.no_grad():
     ...     found = regard.trace(model, torch.randn(1, 5, 8))
     >>> found.names()
-    ['TransformerEncoderLayer']
+    ['self_attn']
     """
     with capture(model) as found:
         found.output = model(*inputs, **named)
@@ -349,10 +348,6 @@ class _Run:
         if self._elsewhere.get(here) == id(module):
             del self._elsewhere[here]
             self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-
-def _all_strings(tokens: Any) -> bool:
-    return isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)
 
 
 def _outside(frame: Any) -> int:

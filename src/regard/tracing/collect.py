@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,17 +15,17 @@ from regard.record import Gate, Note, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
+from regard.record.tokens import count
+from regard.tracing.checked import checked
 from regard.tracing.flow import Flow
 from regard.tracing.fused_path import OPERATORS
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
-from regard.tracing.names import Names, Place
+from regard.tracing.names import Names, Place, attentive, related
 from regard.tracing.operators import Reader, Reading
 from regard.tracing.roles import Clues, Contraction
 from regard.tracing.tags import Candidate
 from regard.tracing.where import Predicate, everything
-
-_ATTENTIVE = re.compile("attn|attention", re.IGNORECASE)
 
 
 class Collector:
@@ -38,15 +37,16 @@ class Collector:
         trace: Trace,
         *,
         where: Predicate,
+        asked: str,
         keep: Keep,
         max_bytes: int | None,
         values: bool,
         outputs: bool,
         grad: bool,
         attached: bool,
-        tokens: Sequence[str] | None,
+        tokens: Sequence[Any] | None,
     ) -> None:
-        self.trace, self.where = trace, where
+        self.trace, self.where, self._asked = trace, where, asked
         self.values, self.grad, self.attached = values, grad, attached
         self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
         self.names = Names(model)
@@ -63,7 +63,7 @@ class Collector:
         self.attends: dict[str, Attends] = {}
         self.filtered: set[str] = set()
         self.ran: set[str] = set()  # modules that are attention by name, and ran
-        self.attentive = _attentive(self.names)
+        self.attentive = attentive(self.names)
         self.waiting: list[tuple[Tensor, OutputGradient]] = []
         self._calls: dict[str, int] = {}
         self._gates: set[tuple[str, str, str]] = set()
@@ -74,7 +74,7 @@ class Collector:
         """A model that was not named beforehand runs: learn its modules and parameters."""
         self.names.adopt(module)
         self.flow.constants(self.names.tensors())
-        self.attentive = _attentive(self.names)
+        self.attentive = attentive(self.names)
 
     # -- what the mode tells
 
@@ -117,10 +117,8 @@ class Collector:
             elif plan.reads is not None:
                 self.others += 1
                 recipe = plan.reads(args, kwargs, out)
-                if recipe is not None and not isinstance(recipe, Recipe):
-                    raise TypeError(f"gave {type(recipe).__name__}, expected a Recipe or None")
                 if recipe is not None:
-                    self._registered(plan.name, recipe, out)
+                    self._registered(plan.name, checked(recipe), out)
             elif plan.looks_like_attention:
                 self._unread(plan.name)
             if plan.rule is not None:
@@ -143,6 +141,8 @@ class Collector:
         """A fused operator attended."""
         if place is None:
             return
+        if operator == "_transformer_encoder_layer_fwd":  # the fast path passes by its attention
+            place = self.names.inside(place, "self_attn")
         if operator in OPERATORS:
             self.fused += 1
         else:
@@ -328,7 +328,9 @@ class Collector:
         words = self.keeper.tokens
         if words is not None and len(self.trace) and not self.keeper.labelled:
             self.note(
-                "filter", "", f"tokens= has {len(words)} words; no attention has as many positions"
+                "filter",
+                "",
+                f"tokens= has {count(words)} words; no attention has as many positions",
             )
         for place, later in self._dropped.values():
             if later:
@@ -344,14 +346,17 @@ class Collector:
                 f"a softmax of products, {candidate.shape}, was not followed to values",
             )
         for path in sorted(self.ran):
-            if not any(_related(path, other) for other in seen):
+            if not any(related(path, other) for other in seen):
                 name = type(self.names.modules[path]).__name__
                 self.note("unseen", path, f"{name} ran, and no attention was seen in it")
         if not len(self.trace):
             if self.filtered:
                 some = ", ".join(sorted(self.filtered)[:3])
+                more = ", …" if len(self.filtered) > 3 else ""
                 self.note(
-                    "filter", "", f"where= matched none of {len(self.filtered)} sites: {some}"
+                    "filter",
+                    "",
+                    f"where={self._asked} matched none of {len(self.filtered)} sites: {some}{more}",
                 )
             elif self.trace.gates:
                 self.note(
@@ -368,26 +373,6 @@ class Collector:
                     else "no attention was seen: did the model run in the capture?"
                 )
                 self.note("empty", "", why)
-
-
-def _attentive(names: Names) -> dict[int, str]:
-    """Modules that are attention by class or path; parts of torch.nn that only serve it are not."""
-    found = {}
-    for path, module in names.modules.items():
-        last = path.rpartition(".")[2]
-        home = type(module).__module__
-        plain = home.startswith("torch.") and not isinstance(module, nn.MultiheadAttention)
-        if plain:
-            continue
-        by_class = _ATTENTIVE.search(type(module).__name__)
-        if by_class or (module._modules and _ATTENTIVE.search(last)):
-            found[id(module)] = path
-    return found
-
-
-def _related(path: str, other: str) -> bool:
-    """Whether one path lies inside the other."""
-    return path == other or f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
 
 
 def _arranged(tensor: Tensor, layout: Layout) -> Callable[[Tensor], Tensor]:

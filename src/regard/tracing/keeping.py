@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,8 +20,27 @@ from regard.recipe import Given
 from regard.record import Record, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes
+from regard.record.tokens import fit
 
 Keep = str | Path | Reducer | Sequence[Reducer]
+
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+
+
+def checked_bytes(given: Any) -> int:
+    """A number of bytes out of a number, or words as "500 MB" (1000² each) or "2 GiB" (1024³)."""
+    said = _SIZE.fullmatch(given) if isinstance(given, str) else None
+    if said is not None:
+        power = " kmgt".index(said[2].lower() or " ")
+        return int(float(said[1]) * (1024 if said[3] else 1000) ** power)
+    whole = isinstance(given, int) or (isinstance(given, float) and given.is_integer())
+    if not whole or isinstance(given, bool) or given < 0:
+        raise RegardError(
+            f"capture: max_bytes={given!r}, expected a number of bytes, as 500_000_000, or words, "
+            "as '500 MB' or '2 GiB'"
+        )
+    return int(given)
 
 
 class Keeper:
@@ -32,7 +52,7 @@ class Keeper:
         max_bytes: int | None,
         outputs: bool,
         attached: bool,
-        tokens: Sequence[str] | None,
+        tokens: Sequence[Any] | None,
         note: Callable[[Any, str, str], None],
     ) -> None:
         self.keep, self.max_bytes = keep, max_bytes
@@ -57,7 +77,7 @@ class Keeper:
             known["output"] = output if self.attached else output.detach()
         if self.tokens is not None:
             for side, size in (("query", held.shape.queries), ("key", held.shape.keys)):
-                if len(self.tokens) == size:
+                if fit(self.tokens, held.shape.batch, size):
                     self.labelled = True
                     known[f"{side}_tokens"] = self.tokens
         with torch.enable_grad() if self.attached else torch.no_grad():

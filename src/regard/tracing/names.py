@@ -6,6 +6,7 @@ fast path off. The innermost frame whose first argument is one of the model's mo
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -20,7 +21,11 @@ _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _SOFTMAX = re.compile("softmax|dropout", re.IGNORECASE)
+_ATTENTIVE = re.compile("attn|attention", re.IGNORECASE)
 _LEADING_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+_KEPT = sys.version_info < (3, 13)
+_FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS  # locals of its own, not a module's
 
 #: What people call the number of heads.
 _HEADS = (
@@ -92,10 +97,13 @@ class Names:
         while frame is not None:
             code = frame.f_code
             file = code.co_filename
-            if not source and not file.startswith((_TORCH, _HERE)):
+            if file.startswith(_HERE):  # our own
+                frame = frame.f_back
+                continue
+            if not source and not file.startswith(_TORCH):
                 source = f"{file.rpartition(os.sep)[2]}:{frame.f_lineno}"
             if code.co_argcount:
-                first = frame.f_locals.get(code.co_varnames[0])
+                first = first_argument(frame)
                 path = self.paths.get(id(first))
                 if path is not None:
                     return self._parent(path, first, source)
@@ -106,13 +114,20 @@ class Names:
             return None
         return fallback or Place("", None, source)
 
+    def inside(self, place: Place, child: str) -> Place:
+        """The place of a module's part, where it has one of that name."""
+        module = getattr(place.module, "_modules", {}).get(child)
+        if module is None or id(module) not in self.paths:
+            return place
+        return Place(self.paths[id(module)], module, place.source)
+
     def in_forward(self) -> bool:
         """Whether a pass of the model is under way: `generate` between passes is not one."""
         frame: Any = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
             if code.co_name in ("forward", "_call_impl") and code.co_argcount:
-                first = frame.f_locals.get(code.co_varnames[0])
+                first = first_argument(frame)
                 if id(first) in self.paths or (self.model is None and isinstance(first, nn.Module)):
                     return True
             frame = frame.f_back
@@ -143,6 +158,65 @@ class Names:
             {size for weight in module.parameters() for size in weight.shape} if found else set()
         )
         return found, widths
+
+
+def first_argument(frame: Any) -> Any:
+    """What a running function was given first, or None.
+
+    Up to Python 3.12 a frame that is asked for its locals keeps what it answers until it returns,
+    and with it a tensor that the function deletes before. So its values are taken out again, but
+    not where that could be noticed: somebody else has the answer (`locals()` gave it to them), or
+    a debugger or profiler may write it back. Names that `exec` left there stay.
+    """
+    code, found = frame.f_code, frame.f_locals
+    known = _variables.get(id(code))
+    if known is None:
+        if len(_variables) > 1000:
+            _variables.clear()
+        known = _variables[id(code)] = _variables_of(code)
+    first = found.get(known.first)
+    alone = _KEPT and sys.getrefcount(found) == 3  # ours, the frame's and the call's
+    watched = sys.gettrace() is not None or sys.getprofile() is not None
+    if alone and not watched:
+        found.update(known.nothing)
+    return first
+
+
+class _Variables(NamedTuple):
+    """What a function calls its variables."""
+
+    first: str
+    nothing: dict[str, None]  # each of them
+    code: Any  # held, so that its id stays its own
+
+
+_variables: dict[int, _Variables] = {}  # by the id of the code: its own hash is slow
+
+
+def _variables_of(code: Any) -> _Variables:
+    own = code.co_flags & _FUNCTION == _FUNCTION
+    names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars) if own else ()
+    return _Variables(code.co_varnames[0], dict.fromkeys(names), code)
+
+
+def attentive(names: Names) -> dict[int, str]:
+    """Modules that are attention by class or path; parts of torch.nn that only serve it are not."""
+    found = {}
+    for path, module in names.modules.items():
+        last = path.rpartition(".")[2]
+        home = type(module).__module__
+        plain = home.startswith("torch.") and not isinstance(module, nn.MultiheadAttention)
+        if plain:
+            continue
+        by_class = _ATTENTIVE.search(type(module).__name__)
+        if by_class or (module._modules and _ATTENTIVE.search(last)):
+            found[id(module)] = path
+    return found
+
+
+def related(path: str, other: str) -> bool:
+    """Whether one path lies inside the other."""
+    return path == other or f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

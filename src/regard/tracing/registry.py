@@ -22,7 +22,8 @@ def register_recipe(operator: Any, reads: Reads | None) -> None:
     Args:
         operator: an operator, its packet, or its name as "namespace::name".
         reads: a function of (args, kwargs, output) that gives the call's `Recipe`, or None for a
-            call that does not attend. None in its place takes the registration back.
+            call that does not attend. None in its place takes the registration back. What does not
+            fit (a key of another batch, a mask of three axes) becomes a note of the trace.
 
     >>> import torch, regard
     >>> from regard.recipe import Dot

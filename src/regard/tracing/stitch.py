@@ -37,21 +37,35 @@ def stitch(trace: Trace, output: Any = None) -> Trace:
     >>> #     output = model.generate(**inputs, return_dict_in_generate=True)
     >>> # regard.stitch(trace, output)["model.layers.0.self_attn"].weights()
     """
+    if not isinstance(trace, Trace):
+        raise RegardError(
+            f"stitch: {type(trace).__name__}, expected the trace first, then what generate() "
+            "returned"
+        )
+    if not len(trace):
+        raise RegardError("stitch: the trace is empty: trace.notes says why")
+    sequences = _sequences(output)
     steps: dict[str, list[Record]] = {}
     for record in trace:
         steps.setdefault(record.site.base, []).append(record)
-    if not any(len(records) > 1 for records in steps.values()):
-        if output is not None and len(trace):
-            return trace  # one step alone is the whole map
+    runs = [records for records in steps.values() if len(records) > 1]
+    if not runs and sequences is None:
         raise RegardError(
             "stitch: no module ran more than once; was the trace taken of generate()?"
         )
+    for records in runs:
+        _check_steps(records)
+    beams = getattr(output, "beam_indices", None)
+    if sequences is not None:
+        _check_length(sequences.shape[1], runs or [[record] for record in trace], beams is not None)
+    if not runs:
+        return trace  # one step alone is the whole map
     stitched = []
     for records in steps.values():
         if len(records) == 1:
             stitched.append(records[0])
             continue
-        rows = _rows(records, output)
+        rows = _rows(records, sequences, beams)
         recipe = _together(records, rows)
         site = replace(records[0].site, call=1, step=0)
         stitched.append(
@@ -60,23 +74,68 @@ def stitch(trace: Trace, output: Any = None) -> Trace:
     return Trace(stitched, notes=trace.notes, gates=trace.gates)
 
 
-def _rows(records: Sequence[Record], output: Any) -> Tensor:
+def _sequences(output: Any) -> Tensor | None:
+    """The token numbers that generate() returned, (sequence, position)."""
+    if output is None:
+        return None
+    found = output if isinstance(output, Tensor) else getattr(output, "sequences", None)
+    if not isinstance(found, Tensor):
+        raise RegardError(
+            f"stitch: output is {type(output).__name__}, expected what generate() returned: token "
+            "numbers (sequence, position), or an object that has them as `sequences`"
+        )
+    if found.dim() != 2 or found.is_floating_point() or found.dtype == torch.bool:
+        raise RegardError(
+            f"stitch: output is {tuple(found.shape)} of {found.dtype}, expected the token numbers "
+            "(sequence, position) that generate() returned"
+        )
+    return found
+
+
+def _check_length(length: int, runs: Sequence[Sequence[Record]], beams: bool) -> None:
+    """An output has the positions that were fed, and the last one. Where embeddings were given
+    it is without the prompt; Whisper takes off its end besides. Beams may end early."""
+    fitting = set()
+    whisper = any(record.attends == "cross" for records in runs for record in records)
+    for records in runs:
+        fed = sum(record.shape.queries for record in records)
+        new = fed + 1 - records[0].shape.queries
+        fitting |= {fed + 1, new, new - whisper}
+    if length > max(fitting) or (not beams and length not in fitting):
+        raise RegardError(
+            f"stitch: the output has {length} positions, the model was fed {max(fitting) - 1}, so "
+            f"{max(fitting)} were expected: it is the output of another run, or the trace is not "
+            "of one generate() alone"
+        )
+
+
+def _rows(records: Sequence[Record], sequences: Tensor | None, beams: Tensor | None) -> Tensor:
     """(sequence, step): which example of a step's batch belongs to a returned sequence."""
-    beams = getattr(output, "beam_indices", None)
-    sequences = output if isinstance(output, Tensor) else getattr(output, "sequences", None)
     batch, count = records[0].shape.batch, len(records)
     if beams is not None:  # -1 once a sequence has ended: nothing of it was fed any more
+        if beams.numel() and int(beams.max()) >= batch:
+            raise RegardError(
+                f"stitch: beam_indices name example {int(beams.max())}, the model ran on {batch}: "
+                "it is the output of another run"
+            )
         found: Tensor = beams[:, :count].cpu()
         missing = torch.full((len(found), count - found.shape[1]), -1)
         return torch.cat([found, missing], dim=1)
     counts = batch if sequences is None else sequences.shape[0]
     if counts != batch or any(_reordered(record) for record in records):
         raise RegardError(
-            f"stitch: {counts} sequences were returned, the model ran on {batch}: this "
-            "is beam search; call generate(..., return_dict_in_generate=True, output_scores=True) "
-            "and pass all it returns, so that beam_indices tell which beam became which sequence"
+            f"stitch: {counts} sequences were returned, the model ran on {batch}: "
+            f"{_why(counts, batch)} call generate(..., return_dict_in_generate=True, "
+            "output_scores=True) and pass all it returns, so that beam_indices tell which beam "
+            "became which sequence"
         )
     return torch.arange(batch)[:, None].expand(-1, count)
+
+
+def _why(counts: int, batch: int) -> str:
+    if counts == batch:
+        return "this is beam search;"
+    return "it is the output of another run, or this is beam search; then"
 
 
 def _reordered(record: Record) -> bool:
@@ -86,11 +145,7 @@ def _reordered(record: Record) -> bool:
 
 def _together(records: Sequence[Record], rows: Tensor) -> Recipe:
     recipes = [record.recipe for record in records]
-    growing = records[0].attends != "cross"
-    if records[0].attends == "unknown":
-        growing = len({recipe.shape.keys for recipe in recipes}) > 1
-    if growing:
-        _check_cache(records)
+    growing = _growing(records)
     if growing and bool((rows >= 0).all()):
         dots = [recipe for recipe in recipes if isinstance(recipe, Dot)]
         lazy = _dot(dots, rows) if len(dots) == len(recipes) else None
@@ -121,17 +176,32 @@ def _is_causal(recipe: Dot) -> bool:
     )
 
 
-def _check_cache(records: Sequence[Record]) -> None:
+def _growing(records: Sequence[Record]) -> bool:
+    """Whether keys are what was fed so far, rather than another sequence."""
+    if records[0].attends == "unknown":
+        return len({record.shape.keys for record in records}) > 1
+    return records[0].attends != "cross"
+
+
+def _check_steps(records: Sequence[Record]) -> None:
     """A later step must see the positions before it."""
-    before = records[0].shape.queries
+    if not _growing(records):
+        return
+    before, fed = records[0], records[0].shape.queries
+    square = [record.shape.queries == record.shape.keys for record in records]
     for number, record in enumerate(records[1:], 1):
-        if record.shape.queries == record.shape.keys:
+        if square[number]:
+            why = "a second run begins there; capture each generate() in a `with` of its own"
+            if all(square) and record.shape.keys > before.shape.keys:
+                why = (
+                    "generate() ran without a cache (then its last step alone has the whole map), "
+                    "or these are passes over texts of their own"
+                )
             raise RegardError(
                 f"stitch: step {number} of {record.site.base} attends to its own "
-                f"{record.shape.keys} positions only, not to the {before} before: generate() ran "
-                "without a cache; its last step alone has the whole map"
+                f"{record.shape.keys} positions only, not to the {fed} before: {why}"
             )
-        before += record.shape.queries
+        before, fed = record, fed + record.shape.queries
 
 
 def _matrix(recipes: Sequence[Recipe], rows: Tensor, growing: bool) -> Given:

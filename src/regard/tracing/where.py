@@ -27,6 +27,13 @@ def _asked(where: Callable[[Site], bool], site: Site) -> bool:
         raise RegardError(f"where= failed on {site.path!r}: {error!r}") from error
 
 
+def shown(where: Any) -> str:
+    """A filter as its user may recognise it."""
+    name = getattr(where, "__qualname__", None)
+    text = repr(where) if name is None else f"the function {name}"
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
 def predicate(where: Any) -> Predicate:
     """A function of a site out of a glob, a regular expression, layer numbers or a function."""
     if where is None:

@@ -25,8 +25,6 @@ QUICK = [
 
 # Wrong, and why. An entry that turns right fails the test: take it out.
 KNOWN: dict[str, str] = {
-    "grounding-dino": "the first decoder layer attends among learned queries alone: a gate",
-    "mm-grounding-dino": "as grounding-dino",
     "groupvit": "a hard assignment to groups: its softmax never meets the values (a note says so)",
     "led": "banded products: the weights lie along diagonals (notes say so)",
     "longformer": "as led",

@@ -117,6 +117,22 @@ def object_queries_lean(self, x):
     return self.attn(asks, asks, x, need_weights=False)[0]
 
 
+def _placed_objects(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    learned = model.places.expand(B, -1, -1)
+    q, k, _ = model.heads(learned + x).double()
+    weights = dense.weights(q, k)
+    return weights, dense.mix(weights, model.heads(learned)[2].double())
+
+
+@unusual(_positions, _placed_objects)
+def placed_objects(self, x):
+    """Grounding DINO's first decoder layer: values are learned, the input only tells places."""
+    learned = self.places.repeat(B, 1, 1)
+    q, k, _ = self.heads(learned + x)
+    v = self.heads(learned)[2]
+    return (q @ k.mT / 2).softmax(-1) @ v
+
+
 # Softmaxes with something more.
 
 
