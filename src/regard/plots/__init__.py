@@ -1,5 +1,31 @@
 """Pictures: what to draw (a spec) apart from drawing it (matplotlib, in one file)."""
 
-from regard.plots.specs import Heatmap
+from regard.plots.of_trace import (
+    alignment,
+    by_head,
+    grid,
+    heatmap,
+    overlay,
+    plot,
+    profile,
+    text,
+)
+from regard.plots.specs import Grid, Heatmap, Overlay, Profile, Rows, Spec, Text
 
-__all__ = ["Heatmap"]
+__all__ = [
+    "Grid",
+    "Heatmap",
+    "Overlay",
+    "Profile",
+    "Rows",
+    "Spec",
+    "Text",
+    "alignment",
+    "by_head",
+    "grid",
+    "heatmap",
+    "overlay",
+    "plot",
+    "profile",
+    "text",
+]

@@ -14,10 +14,29 @@ from regard.errors import RegardError, ShapeError
 from regard.types import brief
 
 FORMATS = (".png", ".svg", ".pdf")
+Colour = Literal["linear", "log"]
+
+
+class Spec:
+    """Something that can be drawn. It shows itself in a notebook."""
+
+    def save(self, path: str | Path) -> Path:
+        """Draw into a file; the ending says the format (png, svg, pdf)."""
+        from regard.plots.draw import save
+
+        return save(self, checked_path(path))
+
+    def _repr_png_(self) -> bytes:
+        from regard.plots.draw import png
+
+        return png(self)
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Heatmap:
+class Heatmap(Spec):
     """Weights of one map, (query, key), with a label for every row and column, or none.
 
     `colour` is linear, up to the 99th percentile on large maps, so that one strong weight does not
@@ -30,30 +49,109 @@ class Heatmap:
     title: str = ""
     row_title: str = "query"
     column_title: str = "key"
-    colour: Literal["linear", "log"] = "linear"
+    colour: Colour = "linear"
+    value_title: str = "weight"
 
     def __post_init__(self) -> None:
-        if self.values.dim() != 2:
+        _check_axes("Heatmap: values", self.values, ("query", "key"))
+        _check_labels("Heatmap", self.rows, self.values.shape[0], "query")
+        _check_labels("Heatmap", self.columns, self.values.shape[1], "key")
+        _check_colour("Heatmap", self.colour)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Grid(Spec):
+    """A small map for every layer and head; each has colours of its own.
+
+    `maps` is a list of layers, lowest first, (head, query, key) each. `names` may say in a word
+    what each head is, layer by layer.
+    """
+
+    maps: Sequence[Float[Tensor, "head query key"]]
+    names: Sequence[Sequence[str]] | None = None
+    title: str = ""
+    colour: Colour = "linear"
+
+    def __post_init__(self) -> None:
+        if not self.maps:
+            raise ShapeError("Grid: there are no maps")
+        for layer, maps in enumerate(self.maps):
+            _check_axes(f"Grid: layer {layer}", maps, ("head", "query", "key"))
+        if self.names is not None:
+            found = [len(names) for names in self.names]
+            wanted = [len(maps) for maps in self.maps]
+            if found != wanted:
+                raise ShapeError(f"Grid: names for {found} heads, expected {wanted}")
+        _check_colour("Grid", self.colour)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Profile(Spec):
+    """One line for every head over the layers, or for every layer over positions.
+
+    `values` is (line, place); NaN leaves a gap.
+    """
+
+    values: Float[Tensor, "line place"]
+    lines: Sequence[str] | None = None
+    title: str = ""
+    place_title: str = "layer"
+    value_title: str = ""
+    mean: bool = True  #: whether the mean over the lines is drawn beside them
+
+    def __post_init__(self) -> None:
+        _check_axes("Profile: values", self.values, ("line", "place"))
+        _check_labels("Profile", self.lines, self.values.shape[0], "line")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Text(Spec):
+    """Words coloured by a number each: what a token attends to, rollout, relevance.
+
+    Colour runs from none at 0 to full at the largest; numbers below 0 take another hue.
+    `marked` are words to be framed, such as the one that looks.
+    """
+
+    words: Sequence[str]
+    values: Float[Tensor, " word"]
+    title: str = ""
+    marked: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        _check_axes("Text: values", self.values, ("word",))
+        _check_labels("Text", self.words, self.values.shape[0], "word")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Overlay(Spec):
+    """Attention over an image: (row, column) numbers of its patches, laid over the pixels.
+
+    `image` is (row, column, 3) from 0 to 1. Patches are stretched over the whole image.
+    """
+
+    image: Float[Tensor, "y x 3"]
+    values: Float[Tensor, "row column"]
+    title: str = ""
+    marked: tuple[int, int] | None = None  #: the patch that looks
+
+    def __post_init__(self) -> None:
+        _check_axes("Overlay: values", self.values, ("row", "column"))
+        if self.image.dim() != 3 or self.image.shape[2] != 3:
             raise ShapeError(
-                f"Heatmap: values have {self.values.dim()} axes {tuple(self.values.shape)}, "
-                "expected 2: (query, key)"
+                f"Overlay: the image is {tuple(self.image.shape)}, expected (row, column, 3)"
             )
-        for axis, labels, size in zip(
-            ("query", "key"), (self.rows, self.columns), self.values.shape
-        ):
-            if labels is not None and len(labels) != size:
-                raise ShapeError(f"Heatmap: {len(labels)} labels for {size} on axis {axis}")
-        if self.colour not in ("linear", "log"):
-            raise RegardError(f"Heatmap: colour={self.colour!r}, expected 'linear' or 'log'")
 
-    def __repr__(self) -> str:
-        return brief(self)
 
-    def save(self, path: str | Path) -> Path:
-        """Draw into a file; the ending says the format (png, svg, pdf)."""
-        from regard.plots.draw import save
+@dataclass(frozen=True, eq=False, repr=False)
+class Rows(Spec):
+    """Several pictures below each other."""
 
-        return save(self, checked_path(path))
+    parts: Sequence[Spec]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise RegardError("Rows: there is nothing to draw")
 
 
 def checked_path(path: str | Path) -> Path:
@@ -64,3 +162,21 @@ def checked_path(path: str | Path) -> Path:
     if not path.parent.is_dir():
         raise RegardError(f"{path}: there is no folder {path.parent}")
     return path
+
+
+def _check_axes(what: str, values: Tensor, axes: tuple[str, ...]) -> None:
+    if values.dim() != len(axes):
+        raise ShapeError(
+            f"{what} have {values.dim()} axes {tuple(values.shape)}, expected {len(axes)}: "
+            f"({', '.join(axes)})"
+        )
+
+
+def _check_labels(what: str, labels: Sequence[str] | None, size: int, axis: str) -> None:
+    if labels is not None and len(labels) != size:
+        raise ShapeError(f"{what}: {len(labels)} labels for {size} on axis {axis}")
+
+
+def _check_colour(what: str, colour: str) -> None:
+    if colour not in ("linear", "log"):
+        raise RegardError(f"{what}: colour={colour!r}, expected 'linear' or 'log'")

@@ -1,0 +1,302 @@
+"""Pictures of what was captured: specs out of traces, records and tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.aggregate import Words, fuse, mean_attention, relevance, rollout
+from regard.aggregate.heads import Fusion
+from regard.aggregate.report import Report
+from regard.aggregate.sources import layers_of
+from regard.aggregate.statistics import FIGURES
+from regard.errors import RegardError, ShapeError
+from regard.plots.specs import Colour, Grid, Heatmap, Overlay, Profile, Spec, Text
+from regard.record import Record, Trace
+
+_THUMBNAIL = 96  # cells a side of a small map
+_TITLES = {"entropy": "entropy, nats", "distance": "mean distance, tokens"}
+
+
+def heatmap(
+    attention: Any,
+    *,
+    heads: Fusion = "mean",
+    example: int = 0,
+    words: Words | None = None,
+    title: str | None = None,
+    colour: Colour = "linear",
+) -> Heatmap:
+    """One attention as a map, with its tokens or, where given, its words.
+
+    Args:
+        attention: a Record, or a tensor (batch, head, query, key).
+        heads: how heads are joined, as for `regard.fuse`.
+        example: which one of the batch.
+        words: words to be shown in the place of pieces of words.
+        title: the record's name and the heads when None.
+        colour: "linear" or "log".
+    """
+    layers = layers_of(attention)
+    if len(layers) > 1:
+        raise RegardError(f"heatmap: {len(layers)} layers, expected one; grid() draws all of them")
+    record = layers[0].record
+    values = fuse(attention, heads)[_example(example, layers[0].recipe.shape.batch)]
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    if words is not None:
+        values = words.merge(values[None, None])[0, 0]
+        rows = columns = words.names
+    elif record is not None:
+        rows, columns = _tokens(record.query_tokens, example), _tokens(record.key_tokens, example)
+    if title is None:
+        title = f"{layers[0].name}, {_said(heads)}"
+    return Heatmap(values, rows, columns, title, colour=colour)
+
+
+def grid(
+    trace: Any, *, example: int = 0, types: bool = True, title: str = "", colour: Colour = "log"
+) -> Grid:
+    """Every head of every layer as a small map, with a word for what it is.
+
+    Args:
+        trace: a Trace, or a list of tensors (batch, head, query, key).
+        example: which one of the batch.
+        types: whether each head's type, of `trace.report()`, stands below it.
+        title: above all of them.
+        colour: "log" shows faint structure, "linear" what is strong.
+    """
+    layers = layers_of(trace)
+    maps = []
+    for layer in layers:
+        batch = layer.recipe.shape.batch
+        with torch.no_grad():
+            weights = layer.recipe.weights()[_example(example, batch)]
+        maps.append(_small(weights))
+    names = None
+    if types and isinstance(trace, Trace):
+        by_layer: dict[str, list[str]] = {}
+        for row in trace.report():
+            by_layer.setdefault(row.name, []).append(row.type)
+        names = [by_layer[layer.name] for layer in layers]
+    return Grid(maps, names, title, colour)
+
+
+def alignment(
+    trace: Any,
+    *,
+    heads: Fusion = "mean",
+    layer: int | None = None,
+    example: int = 0,
+    source: Sequence[str] | None = None,
+    target: Sequence[str] | None = None,
+    title: str = "",
+) -> Heatmap:
+    """Cross-attention as a translator's matrix: the source across, the target down.
+
+    Args:
+        trace: a Trace with cross-attention, or a list of tensors of it.
+        heads: how heads are joined.
+        layer: which cross-attention, from 0; the mean of all when None.
+        example: which one of the batch.
+        source: words of the source; the record's tokens when None.
+        target: words of the target; the record's tokens when None.
+        title: above it.
+    """
+    layers = layers_of(trace, part="cross" if isinstance(trace, Trace) else None)
+    if layer is not None:
+        if not -len(layers) <= layer < len(layers):
+            raise RegardError(f"alignment: layer={layer}, expected from 0 to {len(layers) - 1}")
+        layers = [layers[layer]]
+    values = mean_attention([one.recipe for one in layers], heads=heads)
+    record = layers[0].record
+    if record is not None:
+        source = source or _tokens(record.key_tokens, example)
+        target = target or _tokens(record.query_tokens, example)
+    one = values[_example(example, values.shape[0])]
+    return Heatmap(one, target, source, title, row_title="target", column_title="source")
+
+
+def by_head(report: Report, figure: str = "entropy", *, title: str = "") -> Heatmap:
+    """One figure of the report as a map of layers and heads."""
+    values = _figures(report, figure)
+    rows, columns = (tuple(str(number) for number in range(size)) for size in values.shape)
+    return Heatmap(
+        values,
+        rows,
+        columns,
+        title,
+        row_title="layer",
+        column_title="head",
+        value_title=_TITLES.get(figure, figure),
+    )
+
+
+def profile(report: Report, figure: str = "entropy", *, title: str = "") -> Profile:
+    """One figure of the report over the layers, a line for each head."""
+    values = _figures(report, figure).T
+    lines = tuple(f"head {head}" for head in range(values.shape[0]))
+    return Profile(values, lines, title, value_title=_TITLES.get(figure, figure))
+
+
+def text(
+    trace: Trace,
+    token: int,
+    *,
+    how: str = "rollout",
+    example: int = 0,
+    words: Words | None = None,
+    tokens: Sequence[str] | None = None,
+    title: str | None = None,
+) -> Text:
+    """A sentence in colours: what reaches `token`, or matters for it.
+
+    Args:
+        trace: a Trace of self-attention.
+        token: the position, or with `words` the word, that looks; -1 is the last one.
+        how: "rollout", "relevance" (needs `grad=True` and backward), or "mean".
+        example: which one of the batch.
+        words: words to be shown in the place of pieces of words.
+        tokens: the pieces; the record's own when None.
+        title: what is shown, when None.
+    """
+    ask = _way(how)
+    size = layers_of(trace)[0].recipe.shape.queries
+    names = tokens or (words.tokens if words else _tokens(trace[0].query_tokens, example))
+    names = names or [str(place) for place in range(size)]
+    places = [token % size]
+    if words is not None:
+        number = token % len(words.names)
+        places = [place for place, word in enumerate(words.pieces) if word == number]
+    found = ask(trace, places)[_example(example, trace[0].shape.batch)].mean(0)
+    if words is not None:
+        pieces = torch.tensor(words.pieces, device=found.device)
+        found = torch.zeros(len(words.names), dtype=found.dtype, device=found.device).index_add(
+            0, pieces, found
+        )
+        names, places = words.names, [token % len(words.names)]
+    if title is None:
+        title = f"{how} to “{names[places[0]]}”"
+    return Text(names, found, title, places)
+
+
+def overlay(
+    attention: Any,
+    image: Tensor,
+    *,
+    token: int = 0,
+    how: str = "rollout",
+    patches: tuple[int, int] | None = None,
+    example: int = 0,
+    title: str | None = None,
+) -> Overlay:
+    """Attention over an image, of a vision transformer whose last positions are patches.
+
+    Args:
+        attention: a Trace, a Record, or a list of tensors.
+        image: (row, column, 3) or (3, row, column), from 0 to 1.
+        token: the query that looks; 0 is the class token of most models.
+        how: "rollout", "relevance" or "mean" over the layers.
+        patches: rows and columns of patches; a square of the last positions when None.
+        example: which one of the batch.
+        title: what is shown, when None.
+    """
+    ask = _way(how)
+    given = [attention] if isinstance(attention, Record) else attention
+    found = ask(given, token)
+    found = found[_example(example, found.shape[0])]
+    rows, columns = patches or _square(found.shape[0])
+    if rows * columns > found.shape[0]:
+        raise ShapeError(
+            f"overlay: {rows} × {columns} patches, but there are {found.shape[0]} positions"
+        )
+    first = found.shape[0] - rows * columns  # class and register tokens come before the patches
+    place = token % found.shape[0] - first
+    marked = divmod(place, columns) if place >= 0 else None
+    if image.dim() == 3 and image.shape[2] != 3 and image.shape[0] == 3:
+        image = image.permute(1, 2, 0)
+    title = f"{how} to position {token}" if title is None else title
+    return Overlay(image, found[first:].view(rows, columns), title, marked)
+
+
+def plot(trace: Trace, what: str | None = None, **options: Any) -> Spec:
+    """What `trace.plot()` draws: the map of one attention, else the grid of all heads."""
+    ways: dict[str, Any] = {
+        "heatmap": lambda **kinds: heatmap(trace[0], **kinds),
+        "grid": lambda **kinds: grid(trace, **kinds),
+        "alignment": lambda **kinds: alignment(trace, **kinds),
+        "by_head": lambda **kinds: by_head(trace.report(), **kinds),
+        "profile": lambda **kinds: profile(trace.report(), **kinds),
+        "text": lambda **kinds: text(trace, **kinds),
+        "overlay": lambda **kinds: overlay(trace, **kinds),
+    }
+    if what is None:
+        what = "heatmap" if len(trace) == 1 else "grid"
+    if what not in ways:
+        raise RegardError(f"plot: {what!r}, expected one of {', '.join(ways)}")
+    if not len(trace):
+        raise RegardError("plot: the trace is empty: trace.notes says why")
+    drawn: Spec = ways[what](**options)
+    return drawn
+
+
+def _said(heads: Fusion) -> str:
+    if isinstance(heads, Tensor):
+        return "heads weighted"
+    return f"{heads} of heads" if isinstance(heads, str) else f"head {heads}"
+
+
+def _way(how: str) -> Callable[[Any, Any], Any]:
+    """An aggregation over layers, by name."""
+    ways: dict[str, Callable[[Any, Any], Any]] = {
+        "rollout": rollout,
+        "relevance": relevance,
+        "mean": mean_attention,
+    }
+    if how not in ways:
+        raise RegardError(f"how={how!r}, expected one of {', '.join(ways)}")
+    return ways[how]
+
+
+def _example(example: int, batch: int) -> int:
+    if not -batch <= example < batch:
+        raise RegardError(f"example={example}, expected from 0 to {batch - 1}")
+    return example
+
+
+def _tokens(tokens: Any, example: int) -> Sequence[str] | None:
+    """One example's tokens, where every example has its own."""
+    if not tokens or isinstance(tokens[0], str):
+        return tokens or None
+    chosen: Sequence[str] = tokens[example]
+    return chosen
+
+
+def _figures(report: Report, figure: str) -> Tensor:
+    """(layer, head); NaN where a layer has fewer heads."""
+    if figure not in FIGURES:
+        raise RegardError(f"figure={figure!r}, expected one of {', '.join(FIGURES)}")
+    layers = sorted({row.layer for row in report})
+    heads = max(row.head for row in report) + 1
+    values = torch.full((len(layers), heads), math.nan)
+    for row in report:
+        values[layers.index(row.layer), row.head] = getattr(row, figure)
+    return values
+
+
+def _small(weights: Tensor) -> Tensor:
+    """Thumbnails of (head, query, key)."""
+    steps = [max(1, -(-size // _THUMBNAIL)) for size in weights.shape[1:]]
+    if max(steps) == 1:
+        return weights
+    return torch.nn.functional.avg_pool2d(weights[None], steps, ceil_mode=True)[0]
+
+
+def _square(positions: int) -> tuple[int, int]:
+    """The largest square of patches among so many positions."""
+    side = math.isqrt(positions)
+    return side, side
