@@ -40,7 +40,9 @@ def test_axes_that_are_missing_are_added():
     assert torch.equal(arranged(weights, "query key")[0], weights[None, None])
     stack = made(6, 2, 3, 4, 5)
     assert torch.equal(torch.stack(arranged(stack, "layer batch head query key")), stack)
-    assert torch.equal(torch.stack(arranged(stack[:, 0], "layer head query key"))[:, 0], stack[:, 0])
+    assert torch.equal(
+        torch.stack(arranged(stack[:, 0], "layer head query key"))[:, 0], stack[:, 0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def report(trace: Trace, **options: Any) -> Report:
     """The table of all heads."""
-    from regard.aggregate.report import report
+    from regard.aggregate.report import Report
 
-    return report(trace, **options)
+    return Report.of(trace, **options)
 
 
 def plot(trace: Trace, what: str | None, **options: Any) -> Spec:

@@ -1,6 +1,7 @@
 """The reducers that come with the library: questions answered without holding the matrix."""
 
 from regard.kernel.reducers.maps import HeadMax, HeadMean, HeadMin, Weights
+from regard.kernel.reducers.positions import Offsets, Repeats
 from regard.kernel.reducers.products import Apply, Distance, GradientReceived, Mass, Received
 from regard.kernel.reducers.rows import Entropy, Histogram, Rows, Support, Supported, Top, TopK
 
@@ -14,7 +15,9 @@ __all__ = [
     "HeadMin",
     "Histogram",
     "Mass",
+    "Offsets",
     "Received",
+    "Repeats",
     "Rows",
     "Support",
     "Supported",
