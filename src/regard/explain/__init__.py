@@ -1,0 +1,64 @@
+"""Whether an attribution explains a model: what happens when it is followed."""
+
+from regard.explain.adversarial import Adversary, adversarial, jensen_shannon
+from regard.explain.agreement import kendall
+from regard.explain.baselines import gradient_norm, input_gradient, integrated_gradients
+from regard.explain.evaluate import evaluate
+from regard.explain.evaluation import Evaluation, Measured
+from regard.explain.inputs import Inputs
+from regard.explain.intervals import Interval, bootstrap, sign_flips
+from regard.explain.metrics import (
+    BINS,
+    Curve,
+    area,
+    comprehensiveness,
+    deletion,
+    insertion,
+    sufficiency,
+)
+from regard.explain.recommend import recommend
+from regard.explain.replacements import (
+    Deletion,
+    MaskToken,
+    MeanEmbedding,
+    Replacement,
+    Unattended,
+    ZeroEmbedding,
+)
+from regard.explain.targets import Class, Similarity, Target
+from regard.explain.task import Task
+
+__all__ = [
+    "BINS",
+    "Adversary",
+    "Class",
+    "Curve",
+    "Deletion",
+    "Evaluation",
+    "Inputs",
+    "Interval",
+    "MaskToken",
+    "MeanEmbedding",
+    "Measured",
+    "Replacement",
+    "Similarity",
+    "Target",
+    "Task",
+    "Unattended",
+    "ZeroEmbedding",
+    "adversarial",
+    "area",
+    "bootstrap",
+    "comprehensiveness",
+    "deletion",
+    "evaluate",
+    "gradient_norm",
+    "input_gradient",
+    "insertion",
+    "integrated_gradients",
+    "jensen_shannon",
+    "kendall",
+    "recommend",
+    "sign_flips",
+    "sufficiency",
+]

@@ -1,0 +1,42 @@
+"""A bar while a model runs many times, where somebody watches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from regard.errors import MissingExtraError
+
+
+@contextmanager
+def progress(title: str, total: int, show: bool | None) -> Iterator[Callable[[float], None]]:
+    """A function to be told how much more is done.
+
+    Args:
+        title: what stands before the bar.
+        total: how much there is to do.
+        show: whether to draw; when None, where rich is installed and the output is a terminal.
+    """
+    if show is None and not sys.stderr.isatty():
+        show = False
+    bar = None if show is False else _bar()
+    if bar is None:
+        if show:
+            raise MissingExtraError("rich", "cli")
+        yield lambda done: None
+        return
+    with bar:
+        number = bar.add_task(title, total=total)
+        yield lambda done: bar.advance(number, done)
+
+
+def _bar() -> Any:
+    """Rich's bar on standard error, or None where it is not installed."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        return None
+    return Progress(console=Console(stderr=True), transient=True)

@@ -1,0 +1,312 @@
+"""A model, its inputs and a target: what attributions are about, and are measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import RegardError, ShapeError
+from regard.explain.inputs import Inputs, Removed, removable_of, without_marks
+from regard.explain.replacements import Replacement, name_of, usual_replacement
+from regard.explain.running import Model, call, evaluating, outermost, watched
+from regard.explain.targets import Scores, Target, target_of
+from regard.types import pieces
+
+Attribution = Float[Tensor, "example position"]
+
+
+class Task:
+    """What is to be explained: a model, inputs of some examples, and a number for each.
+
+    The model is run in eval mode, and left in the modes it had.
+
+    >>> import torch
+    >>> from regard import explain
+    >>> weigh = torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    >>> task = explain.Task(lambda x: (x[..., None] * weigh).sum(1), torch.ones(1, 3))
+    >>> task.original  # the probability of class 0, the predicted one
+    tensor([0.8808], dtype=torch.float64)
+    >>> task.scores(torch.tensor([[True, False, False]]), explain.ZeroEmbedding())
+    tensor([0.2689], dtype=torch.float64)
+
+    Args:
+        model: a module, or any function that calls one.
+        inputs: ids (example, position), features (example, position, width), or tensors by name,
+            which the model takes as named arguments.
+        target: what is explained. The class that the model predicts when None, held fixed; a
+            class, or (example,) classes; a function from what the model returns to (example,);
+            or a `Target`.
+        special: tokens that are never removed: their numbers, or the tokenizer that knows them.
+            A `special_tokens_mask` among the inputs says the same.
+        removable: which positions may be removed, (example, position), instead of `special`.
+        embedding: the module whose output (example, position, width) stands for the positions.
+            Found by itself where it is an `nn.Embedding` called with the ids.
+        input_name: which of the named inputs has the tokens, where it cannot be told.
+        batch_size: how many changed inputs the model gets at a time.
+
+    Attributes:
+        inputs: what the model is called with, as replacements see it.
+        removable: (example, position), True where a position may be removed.
+        real: (example, position), True where there is no padding.
+        original: the score of each example as it is, (example,).
+        modules: those that the model called; the model itself, where it is one.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Any,
+        target: Any = None,
+        *,
+        special: Any = None,
+        removable: Tensor | None = None,
+        embedding: nn.Module | None = None,
+        input_name: str | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        if not callable(model):
+            raise RegardError(f"model is a {type(model).__name__}, expected a module or a function")
+        if batch_size < 1:
+            raise RegardError(f"batch_size={batch_size}, expected at least 1")
+        given = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs, input_name)
+        if not len(given):
+            raise RegardError("there are no examples in the inputs")
+        self.model, self.batch_size = model, batch_size
+        self.target: Target = target_of(target)
+        self.embedding = embedding
+        self.inputs = without_marks(given)
+        with torch.inference_mode(False), torch.no_grad():
+            output = self._first_run()
+            length = self._length()
+            self.removable, self.real = removable_of(given, length, special, removable)
+            self.fixed = self.target.fix(output).detach()
+            self.original = self._checked(self.target.score(output, self.fixed), len(self))
+        self.share_mean(self.mean_parts())
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def _first_run(self) -> Any:
+        """What the model returns as it is; the embedding is found on the way."""
+        with watched(self.inputs, self.embedding) as found, evaluating(self.model) as called:
+            given = self.inputs
+            if given.direct:  # a model may change its input in place
+                given = given.with_embeddings(given.need_embeddings().clone())
+            output = call(self.model, given)
+        self.modules = outermost(called)
+        if found:
+            self.embedding, made = found[0]
+            self.inputs = replace(self.inputs, embeddings=made, direct=False)
+        elif self.embedding is not None:
+            raise RegardError(
+                f"embedding: the {type(self.embedding).__name__} did not run, or did not give "
+                "(example, position, width)"
+            )
+        return output
+
+    def _length(self) -> int:
+        held = self.inputs.embeddings
+        return int((self.inputs.ids if held is None else held).shape[1])
+
+    def _checked(self, scores: Scores, count: int) -> Scores:
+        if scores.shape != (count,):
+            raise ShapeError(
+                f"target: scores are {tuple(scores.shape)}, expected ({count},): one an example"
+            )
+        return scores.detach().cpu().double()
+
+    # -- the mean embedding, which batches share
+
+    def mean_parts(self) -> tuple[Tensor, int] | None:
+        """The sum of the removable positions' embeddings, and how many there are."""
+        if self.inputs.embeddings is None:
+            return None
+        some = self.inputs.embeddings[self.removable].double()
+        return some.sum(0), len(some)
+
+    def share_mean(self, parts: tuple[Tensor, int] | None) -> None:
+        """Take the mean embedding from a sum and a number."""
+        if parts is not None:
+            mean = parts[0] / max(1, parts[1])
+            self.inputs = replace(self.inputs, mean=mean)
+
+    # -- running
+
+    def run(self, inputs: Inputs) -> Any:
+        """What the model returns for these inputs."""
+        return call(self.model, inputs, self.embedding)
+
+    @torch.no_grad()
+    def scores(
+        self,
+        removed: Removed,
+        replacement: Replacement | None = None,
+        examples: Int[Tensor, " removal"] | None = None,
+        advance: Callable[[float], None] | None = None,
+    ) -> Float[Tensor, " removal"]:
+        """The scores of examples with some positions removed; alike ones are run once.
+
+        Args:
+            removed: which positions, (removal, position).
+            replacement: how; out of attention or by the mean embedding when None.
+            examples: which example each row of `removed` is about; all of them in turn when None.
+            advance: told of the share of the work that is done, as it goes on.
+        """
+        replacement = self.usual_replacement() if replacement is None else replacement
+        removed = removed.to(self.inputs.device)
+        which = torch.arange(len(self)) if examples is None else examples
+        if len(which) != len(removed):
+            raise ShapeError(f"removed has {len(removed)} rows for {len(which)} examples")
+        if not len(removed):
+            return torch.empty(0, dtype=torch.float64)
+        which = which.to(self.inputs.device)
+        asked = torch.cat([which[:, None].int(), removed.int()], 1)  # (removal, 1 + position)
+        distinct, place = asked.unique(dim=0, return_inverse=True)
+        found = []
+        for some in distinct.split(self.batch_size):
+            found.append(self._some(some[:, 0], some[:, 1:].bool(), replacement))
+            if advance is not None:
+                advance(len(some) / len(distinct))
+        return torch.cat(found)[place.cpu()]
+
+    def _some(self, examples: Tensor, removed: Removed, replacement: Replacement) -> Scores:
+        changed = replacement(self.inputs.rows(examples), removed)
+        scores = self.target.score(self.run(changed), self.fixed[examples])
+        scores = self._checked(scores, len(examples))
+        if not bool(scores.isfinite().all()):
+            bad = int((~scores.isfinite()).nonzero()[0])
+            raise RegardError(
+                f"example {int(examples[bad])} with {int(removed[bad].sum())} of "
+                f"{removed.shape[1]} positions removed ({name_of(replacement)}) has the score "
+                f"{float(scores[bad])}. Attention over nothing does that; another replacement, as "
+                "MeanEmbedding(), leaves something to attend to"
+            )
+        return scores
+
+    def usual_replacement(self) -> Replacement:
+        """Out of attention, where something is left to attend to; else the mean embedding."""
+        return usual_replacement(self.inputs, self.removable)
+
+    def gradient(self, embeddings: Tensor | None = None) -> Tensor:
+        """The gradient of each example's objective by its embeddings, of their shape.
+
+        Parameters' own gradients are not touched.
+
+        Args:
+            embeddings: where the gradient is taken, (example, position, width); as they are when
+                None.
+        """
+        held = self.inputs.need_embeddings() if embeddings is None else embeddings
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = held.detach().clone().requires_grad_()
+            given = leaf.clone()  # which the model may change in place
+            output = self.run(self.inputs.with_embeddings(given))
+            total = self.target.objective(output, self.fixed).sum()
+            if not total.requires_grad:
+                raise RegardError(
+                    "the target does not depend on the embeddings: the model has cut its graph"
+                )
+            (found,) = torch.autograd.grad(total, leaf)
+        return found
+
+
+def tasks_of(
+    model: Model,
+    data: Any,
+    target: Any = None,
+    *,
+    removable: Any = None,
+    batch_size: int = 32,
+    **options: Any,
+) -> list[Task]:
+    """A task for each batch of data, cut to at most `batch_size` examples; they share a mean.
+
+    Args:
+        data: one batch, or a list of them, or a loader that gives them.
+        target: as for `Task`; or a list with one for each batch.
+        removable: as for `Task`; or a list with one for each batch.
+        batch_size: how many examples the model gets at a time.
+        options: as for `Task`.
+    """
+    one = isinstance(data, Tensor | Mapping) or not isinstance(data, Iterable)
+    batches = [data] if one else list(data)
+    if not batches:
+        raise RegardError("data is an empty list")
+    targets, masks = (
+        _for_each(target, batches, "target"),
+        _for_each(removable, batches, "removable"),
+    )
+    tasks = []
+    for batch, goal, mask in zip(batches, targets, masks):
+        inputs = Inputs.of(batch, options.get("input_name"))
+        for rows in pieces(len(inputs), batch_size):
+            some = None if mask is None else mask[rows]
+            task = Task(
+                model,
+                inputs.rows(rows),
+                target_of(goal).rows(rows),
+                removable=some,
+                batch_size=batch_size,
+                **options,
+            )
+            tasks.append(task)
+    if not tasks:
+        raise RegardError("there are no examples in the data")
+    _share(tasks)
+    return tasks
+
+
+def _for_each(given: Any, batches: Sequence[Any], name: str) -> list[Any]:
+    if not isinstance(given, list | tuple):
+        if isinstance(given, Tensor) and len(batches) > 1:
+            raise RegardError(f"{name}: a tensor for {len(batches)} batches; give one for each")
+        return [given] * len(batches)
+    if len(given) != len(batches):
+        raise RegardError(f"{name}: {len(given)} for {len(batches)} batches")
+    return list(given)
+
+
+def _share(tasks: Sequence[Task]) -> None:
+    """One mean embedding over all of them."""
+    parts = [part for part in (task.mean_parts() for task in tasks) if part is not None]
+    if len(parts) == len(tasks):
+        total = torch.stack([part for part, _ in parts]).sum(0)
+        for task in tasks:
+            task.share_mean((total, sum(count for _, count in parts)))
+
+
+def cut(given: Any, tasks: Sequence[Task], name: str) -> Iterator[Tensor]:
+    """A user's attribution, one tensor or a list of them, as one for each task."""
+    tensors = list(given) if isinstance(given, list | tuple) else [given]
+    if not all(isinstance(tensor, Tensor) for tensor in tensors):
+        raise RegardError(f"attribution {name!r}: expected a tensor for each batch of the data")
+    rows = [row for tensor in tensors for row in tensor.split(1)]
+    if len(rows) != sum(len(task) for task in tasks):
+        raise ShapeError(
+            f"attribution {name!r}: {len(rows)} examples, the data has "
+            f"{sum(len(task) for task in tasks)}"
+        )
+    begin = 0
+    for task in tasks:
+        yield checked(torch.cat(rows[begin : begin + len(task)]), task, name)
+        begin += len(task)
+
+
+def checked(attribution: Tensor, task: Task, name: str) -> Attribution:
+    """(example, position); features of a position, as Captum's, are added up."""
+    if attribution.dim() == 3:
+        attribution = attribution.sum(-1)
+    if attribution.shape != task.removable.shape:
+        raise ShapeError(
+            f"attribution {name!r} is {tuple(attribution.shape)}, expected "
+            f"{tuple(task.removable.shape)}: (example, position)"
+        )
+    attribution = attribution.detach().double().to(task.removable.device)
+    if not bool(attribution[task.removable].isfinite().all()):
+        raise RegardError(f"attribution {name!r} is not finite at a position that may be removed")
+    return attribution

@@ -1,0 +1,405 @@
+"""Tables of what was measured, and verdicts that can go either way."""
+
+import sys
+
+import pytest
+import torch
+from explain_models import CLS, LABELS, padded, sentences, untrained
+from torch import nn
+from torch.nn.modules import module as hooks
+from transformers import T5Config, T5ForConditionalGeneration
+
+import regard
+from regard import RegardError, explain
+from regard.explain import evaluation
+from regard.explain.aggregations import aggregated, observe
+
+
+class Additive(nn.Module):
+    """Each token says for itself; the truth is in the table."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.embed = nn.Embedding(30, 1)
+        self.embed.weight.data = torch.randn(30, 1, generator=generator)
+
+    def forward(self, ids):
+        return self.embed(ids)[..., 0].sum(1)
+
+
+def same(output):
+    return output
+
+
+@pytest.fixture(scope="module")
+def additive():
+    model = Additive()
+    ids = torch.randint(0, 30, (40, 12), generator=torch.Generator().manual_seed(5))
+    truth = model.embed.weight.detach()[ids, 0]
+    return model, ids, truth
+
+
+def test_truth_beats_random_and_its_reverse_does_not(additive):
+    model, ids, truth = additive
+    noise = torch.rand(ids.shape, generator=torch.Generator().manual_seed(1))
+    given = {"truth": truth, "reverse": -truth, "noise": noise}
+    result = explain.evaluate(model, ids, given, same, replacements=explain.ZeroEmbedding())
+    for metric in evaluation.METRICS:
+        assert result.beats_random("truth", metric)
+        assert not result.beats_random("reverse", metric)
+        assert not result.beats_random("noise", metric)
+        assert result.best(metric) == "truth"
+        order = result.ranking(metric)
+        assert order[-1] == "reverse" and set(order[:3]) == {
+            "truth",
+            "input × gradient",
+            "integrated gradients",
+        }
+    assert "zero embedding: truth is the most faithful" in result.verdict()
+    place = result.methods.index
+    agree = result.agreement
+    assert float(agree[place("truth"), place("reverse")]) == pytest.approx(-1)
+    assert float(agree[place("truth"), place("input × gradient")]) == pytest.approx(1)
+    assert abs(float(agree[place("truth"), place("random")])) < 0.15
+
+
+def test_it_says_plainly_that_none_beats_random(additive):
+    model, ids, truth = additive
+    generator = torch.Generator().manual_seed(2)
+    given = {f"noise {i}": torch.rand(ids.shape, generator=generator) for i in range(8)}
+    result = explain.evaluate(model, ids, {**given, "reverse": -truth}, same)
+    assert result.best() is None
+    assert "NONE of the methods beats random" in str(result)
+    assert "NONE of the methods beats random" in result._repr_html_()
+
+
+def test_luck_is_rare():
+    """Of nine useless methods none beats random, in nearly all of many evaluations."""
+    lucky = 0
+    for trial in range(60):
+        generator = torch.Generator().manual_seed(trial)
+        values = torch.randn(10, 40, generator=generator).double()
+        methods = [*(f"noise {i}" for i in range(9)), "random"]
+        measured = {
+            ("way", method): evaluation.Measured(
+                method,
+                "way",
+                {"comprehensiveness": values[i]},
+                torch.zeros(1),
+                torch.zeros(1),
+                torch.zeros(1),
+            )
+            for i, method in enumerate(methods)
+        }
+        result = evaluation.Evaluation(measured, methods, torch.eye(10), 40, seed=trial)
+        lucky += result.best() is not None
+    assert lucky <= 4  # 2.5 % would be 1.5
+
+
+def test_few_examples_prove_nothing(additive):
+    model, ids, truth = additive
+    result = explain.evaluate(model, ids[:4], {"truth": truth[:4]}, same)
+    assert result.over("truth", "random").low > 0, "an interval of few examples is too sure"
+    assert not result.beats_random("truth")
+    assert "too few examples to tell any method from random; at least 8" in result.verdict()
+
+
+def test_the_table(additive):
+    model, ids, truth = additive
+    ways = [explain.ZeroEmbedding(), explain.MeanEmbedding()]
+    result = explain.evaluate(model, ids, {"<truth>": truth}, same, replacements=ways)
+    assert result.replacements == ["zero embedding", "mean embedding"]
+    text = str(result)
+    assert "40 examples; target: same; intervals of 95 % over examples" in text
+    assert "removed: zero embedding" in text and "removed: mean embedding" in text
+    rows = result.rows("sufficiency", "mean embedding")
+    assert [row[0] for row in rows] == result.ranking("sufficiency", "mean embedding")
+    mean, low, high = result.interval("<truth>", "sufficiency", "mean embedding")
+    assert low < mean < high
+    assert f"{mean:.3f} [{low:.3f}, {high:.3f}]" in text
+    assert "<truth>" not in result._repr_html_() and "&lt;truth&gt;" in result._repr_html_()
+    assert "comprehensiveness" in repr(result.of("<truth>"))
+    with pytest.raises(RegardError, match="metric='speed'"):
+        result.interval("<truth>", "speed")
+    with pytest.raises(RegardError, match="was not measured"):
+        result.of("nothing")
+
+
+def test_replacements_that_disagree_are_told():
+    def measured(method, way, value):
+        noise = torch.randn(30, generator=torch.Generator().manual_seed(len(method))).double()
+        values = {"comprehensiveness": value + 0.1 * noise}
+        return evaluation.Measured(method, way, values, *[torch.zeros(1)] * 3)
+
+    means = {"a": (0.9, 0.3), "b": (0.4, 0.8), "random": (0.0, 0.0)}
+    both = {
+        (way, method): measured(method, way, means[method][i])
+        for i, way in enumerate(["first", "second"])
+        for method in means
+    }
+    result = evaluation.Evaluation(both, list(means), torch.eye(3), 30)
+    assert result.best(replacement="first") == "a" and result.best(replacement="second") == "b"
+    assert "The replacements do not agree" in result.verdict()
+
+
+def test_a_baseline_that_is_better_is_named(additive):
+    model, ids, truth = additive
+    noisy = truth + 1.5 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(3))
+    result = explain.evaluate(model, ids, {"noisy": noisy}, same)
+    assert result.best() == "noisy"
+    assert "Without attention, " in result.verdict() and "did better" in result.verdict()
+
+
+def test_the_same_seed_gives_the_same_and_batches_change_nothing_but_chance():
+    model, data = untrained(), padded(8)
+    given = torch.rand(8, 13, generator=torch.Generator().manual_seed(0))
+    one, again = (explain.evaluate(model, data, {"mine": given}, special=[CLS]) for _ in range(2))
+    assert str(one) == str(again)
+    halves = [{name: value[rows] for name, value in data.items()} for rows in
+              (slice(0, 3), slice(3, 8))]  # fmt: skip
+    loader = (half for half in halves)
+    listed = explain.evaluate(
+        model, loader, {"mine": [given[:3], given[3:]]}, special=[CLS], batch_size=2
+    )
+    for metric, values in one.of("mine").values.items():
+        torch.testing.assert_close(listed.of("mine").values[metric], values, rtol=0, atol=1e-10)
+
+
+def test_labels_and_masks_are_cut_with_their_examples():
+    model, data = untrained(), padded(8)
+    labels = torch.arange(8) % 2
+    mask = (data["attention_mask"] == 1) & (data["input_ids"] != CLS)
+    mask[:, 2] = False
+    given = {"mine": torch.rand(8, 13)}
+    whole, cut = (
+        explain.evaluate(model, data, given, labels, removable=mask, batch_size=size)
+        for size in (100, 3)
+    )
+    for metric, values in whole.of("mine").values.items():
+        torch.testing.assert_close(cut.of("mine").values[metric], values, rtol=0, atol=1e-10)
+
+
+def test_features_of_a_position_are_added_up(additive):
+    model, ids, truth = additive
+    wide = torch.stack([truth * 2, -truth], -1)
+    result = explain.evaluate(model, ids, {"wide": wide, "narrow": truth}, same)
+    for wide_values, values in zip(
+        result.of("wide").values.values(), result.of("narrow").values.values()
+    ):
+        assert torch.equal(wide_values, values)
+
+
+def test_examples_without_anything_to_remove_are_left_out():
+    data = padded(6)
+    data["attention_mask"][1] = 0
+    data["attention_mask"][1, 0] = 1
+    given = {"mine": torch.rand(6, 13)}
+    result = explain.evaluate(untrained(), data, given, special=[CLS])
+    assert result.left_out == 1 and "6 examples, 1 left out" in str(result)
+    assert result.of("mine").values["insertion"].isnan().tolist() == [False, True] + [False] * 4
+    assert not torch.tensor(result.interval("mine")).isnan().any()
+    assert not result.of("mine").deletion.isnan().any()
+    keep = [0, 2, 3, 4, 5]
+    some = {name: value[keep] for name, value in data.items()}
+    without = explain.evaluate(untrained(), some, {"mine": given["mine"][keep]}, special=[CLS])
+    assert without.interval("mine") == result.interval("mine")
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ({"random": torch.rand(5, 13)}, {}, "names of baselines"),
+        ({"a": torch.rand(4, 13)}, {}, "4 examples, the data has 5"),
+        ({"a": torch.rand(5, 12)}, {}, r"expected \(5, 13\)"),
+        ({"a": "text"}, {}, "a tensor for each batch"),
+        ({}, {"seeds": 0}, "seeds=0"),
+        ({}, {"replacements": []}, "at least one"),
+        ({}, {"replacements": [explain.Unattended(), explain.Unattended()]}, "its own name"),
+        ({}, {"target": [0, 1]}, "target: 2 for 1 batches"),
+    ],
+)
+def test_what_is_refused(given, options, message):
+    with pytest.raises(RegardError, match=message):
+        explain.evaluate(untrained(), padded(), given, special=[CLS], **options)
+    with pytest.raises(RegardError, match="empty list"):
+        explain.evaluate(untrained(), [], {}, special=[CLS])
+
+
+def test_a_bar_is_drawn_where_somebody_watches(capsys, monkeypatch):
+    model, data = untrained(), padded()
+    explain.evaluate(model, data, {}, special=[CLS])
+    assert capsys.readouterr().err == "", "no terminal, no bar"
+    explain.evaluate(model, data, {}, special=[CLS], show_progress=True)
+    drawn = capsys.readouterr()
+    assert drawn.out == ""
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    explain.evaluate(model, data, {}, special=[CLS])
+    with pytest.raises(regard.RegardError, match=r"regard\[cli\]"):
+        explain.evaluate(model, data, {}, special=[CLS], show_progress=True)
+
+
+def test_a_model_without_attention_is_refused(additive):
+    model, ids, _ = additive
+    with (
+        pytest.warns(regard.CaptureWarning, match="no attention was seen"),
+        pytest.raises(RegardError, match="no attention was captured"),
+    ):
+        explain.recommend(model, ids, same, show=False)
+
+
+def test_what_cannot_be_had_is_named_with_the_reason():
+    """Ids looked up without a module: no gradient, and two modules behind the function."""
+    table, attention, classes = torch.randn(30, 8), nn.MultiheadAttention(8, 2), nn.Linear(8, 2)
+
+    def model(ids):
+        x = table[ids].transpose(0, 1)
+        return classes(attention(x, x, x, need_weights=False)[0].mean(0))
+
+    ids = torch.randint(0, 30, (6, 5), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(RegardError, match="token=None for the mean over all"):
+        explain.recommend(model, ids, show=False)
+    way = explain.MaskToken(0)
+    result = explain.recommend(model, ids, token=None, replacements=way, show=False)
+    assert set(result.methods) == {"mean attention", "last layer", "rollout", "flow", "random"}
+    reasons = result.unavailable
+    assert "there is no gradient" in reasons["relevance"]
+    assert "the function calls several" in reasons["ALTI"]
+    assert "no embedding was found" in reasons["gradient norm"]
+    assert "not computed: relevance: " in str(result)
+
+
+def test_an_encoder_decoder_model_is_refused():
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=50, d_model=16, d_kv=4, d_ff=32, num_layers=1, num_heads=4,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    model = T5ForConditionalGeneration(config)
+    ids = torch.randint(2, 50, (3, 7))
+    data = {"input_ids": ids, "decoder_input_ids": torch.zeros(3, 1).long()}
+    options = {"special": [], "show": False}
+    with pytest.raises(RegardError, match="not over their positions"):
+        explain.recommend(model, data, explain.Class(position=-1), **options)
+    with pytest.raises(RegardError, match="no aggregation can be had on this model"):
+        explain.recommend(model, data, explain.Class(position=-1), token=None, **options)
+    own = {"mine": torch.rand(3, 7)}
+    result = explain.evaluate(model, data, own, explain.Class(position=-1), special=[])
+    assert "integrated gradients" in result.methods and not result.unavailable
+
+
+def test_a_model_that_cuts_its_graph_has_attention_all_the_same():
+    model = untrained()
+
+    @torch.no_grad()
+    def cut(**inputs):
+        return model(**inputs)
+
+    result = explain.recommend(cut, padded(), token=0, special=[CLS], show=False)
+    assert {"rollout", "ALTI", "random"} <= set(result.methods)
+    assert "cut its graph" in result.unavailable["gradient norm"]
+    assert "there is no gradient" in result.unavailable["relevance"]
+
+
+def test_the_rows_that_are_read():
+    """At the first token; at the last real one; over all."""
+    data = padded()
+    model = untrained()
+    task = explain.Task(model, data, special=[CLS])
+    first = torch.zeros(5, 13).double()
+    first[:, 0] = 1.0
+    assert torch.equal(observe(task, "auto").read, first)
+    assert torch.equal(observe(task, 0).read, first)
+    lengths = data["attention_mask"].sum(1)
+    last = observe(task, "last").read
+    assert torch.equal(last.argmax(1), lengths - 1) and (last.sum(1) == 1).all()
+    even = data["attention_mask"].double() / lengths[:, None]
+    torch.testing.assert_close(observe(task, None).read, even)
+
+    def pooled(input_ids, attention_mask):
+        hidden = model.embed(input_ids) + model.places
+        hidden = model.encoder(hidden, src_key_padding_mask=attention_mask == 0)
+        real = attention_mask[..., None]
+        return model.classes((hidden * real).sum(1) / real.sum(1))
+
+    mean = explain.Task(pooled, data, special=[CLS])
+    torch.testing.assert_close(observe(mean, "auto").read, even)
+    with pytest.raises(RegardError, match="token=13"):
+        observe(task, 13)
+
+
+def test_attributions_are_those_of_the_aggregations(additive):
+    model, data = untrained(), padded()
+    task = explain.Task(model, data, special=[CLS])
+    found, reasons = aggregated(task)
+    assert not reasons
+    seen = observe(task)
+    places = torch.arange(5)
+    for name, want in {
+        "mean attention": regard.mean_attention(seen.trace, token=0),
+        "last layer": regard.mean_attention(seen.trace, token=0, layers="last"),
+        "rollout": regard.rollout(seen.trace, token=0),
+        "relevance": regard.relevance(seen.trace, token=0),
+        "gradient × attention": regard.gradient_attention(seen.trace),
+    }.items():
+        torch.testing.assert_close(found[name], want, rtol=0, atol=1e-10)
+    ends, _ = aggregated(task, "last")
+    lengths = data["attention_mask"].sum(1)
+    want = regard.rollout(seen.trace)[places, lengths - 1]
+    torch.testing.assert_close(ends["rollout"], want, rtol=0, atol=1e-10)
+    over, why = aggregated(task, None)
+    real = data["attention_mask"].double()
+    want = torch.einsum("eq,eqk->ek", real / real.sum(1, keepdim=True), regard.rollout(seen.trace))
+    torch.testing.assert_close(over["rollout"], want, rtol=0, atol=1e-10)
+    assert "the same as mean attention" in why["received attention"]
+
+
+def test_gradients_in_relevance_are_those_of_the_logit():
+    """Written out: the gradient of the logit by each weight, from a model that returns weights."""
+    torch.manual_seed(0)
+
+    class Small(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(9, 4)
+            self.maps = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+            self.classes = nn.Linear(4, 3)
+
+        def forward(self, ids):
+            x = self.embed(ids)
+            query, key, value = (map(x) for map in self.maps)
+            self.weights = (query @ key.mT).softmax(-1)
+            return self.classes((x + self.weights @ value)[:, 0])
+
+    model = Small().double()
+    ids = torch.tensor([[1, 5, 7, 2], [3, 3, 8, 0]])
+    found, _ = aggregated(explain.Task(model, ids))
+    logits = model(ids)
+    (gradient,) = torch.autograd.grad(logits.amax(-1).sum(), model.weights)
+    product = (gradient * model.weights).clamp_min(0)
+    want = torch.eye(4).double()[0] + product[:, 0]
+    torch.testing.assert_close(found["relevance"], want.detach(), rtol=0, atol=1e-8)
+
+
+def test_recommend_leaves_nothing_behind(capsys):
+    model = untrained().train()
+    model.requires_grad_(False)
+    state = torch.get_rng_state()
+    ids, _, _ = sentences(6, torch.Generator().manual_seed(0))
+    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    extra = {"label tokens": torch.isin(ids, torch.tensor(LABELS)).double()}
+    result = explain.recommend(model, data, special=[CLS], attributions=extra, show=False)
+    assert capsys.readouterr().out == "" and "label tokens" in result.methods
+    assert "relevance" in result.methods, "frozen parameters do not matter"
+    assert model.training and torch.equal(torch.get_rng_state(), state)
+    assert not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks
+    for module in model.modules():
+        assert not module._forward_hooks and not module._forward_pre_hooks
+
+
+def test_bfloat16_and_padding():
+    model = untrained().to(torch.bfloat16)
+    result = explain.recommend(model, padded(), special=[CLS], show=False)
+    assert not result.unavailable or set(result.unavailable) <= {"norm attention", "ALTI"}
+    for name in result.methods:
+        assert not torch.tensor(result.interval(name)).isnan().any()
