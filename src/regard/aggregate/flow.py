@@ -1,0 +1,160 @@
+"""Attention flow: how much can pass from a position of the last layer down to each input.
+
+The layers are a network of pipes, as wide as Ã = s·I + (1 − s)·A, and the flow to an input is the
+most that fits through all of them together (Abnar and Zuidema, 2020). Unlike a rollout it never
+multiplies: what is wide in every layer stays wide, however many layers there are.
+
+>>> import torch, regard
+>>> low = torch.tensor([[0.8, 0.2], [0.4, 0.6]])[None, None]
+>>> high = torch.tensor([[0.5, 0.5], [0.1, 0.9]])[None, None]
+>>> regard.flow([low, high])
+tensor([[[0.9500, 0.3500],
+         [0.2500, 0.8500]]])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.aggregate.heads import Fusion, fused_map
+from regard.aggregate.sources import Layer, stack_of, token_places
+from regard.errors import MissingExtraError, RegardError, UnavailableError
+
+_LONG = 1 << 26  # pipes times questions from which a bar is worth while: some seconds
+
+
+def flow(
+    attention: Any,
+    token: int | Sequence[int] | None = None,
+    *,
+    residual: float = 0.5,
+    heads: Fusion = "mean",
+    inputs: int | Sequence[int] | None = None,
+    part: str | None = None,
+    axes: str | None = None,
+) -> Tensor:
+    """The maximum flow from `token` in the last layer to each input position.
+
+    Needs the extra `flow` (igraph). Every layer's map is made, and each pair of an output and an
+    input is a maximum flow of its own through all of them, so ask for one token, or keep the
+    sequence short: the time grows with about the fourth power of its length when all are asked.
+
+    Args:
+        attention: a Trace, or a list of tensors (batch, head, query, key), lowest layer first.
+        token: position or positions of the last layer; -1 is the last one, None means all.
+        residual: share of the residual stream, from 0 to below 1.
+        heads: how heads are joined: "mean", "max", "min", a number, or a weighting.
+        inputs: positions whose flow together is asked, as the pieces of one word; every input by
+            itself when None. It is at most the sum of their single flows, and often less.
+        part: of an encoder–decoder model, "encoder" or "decoder".
+        axes: the order of a tensor's axes, as "layer batch head query key".
+
+    Returns:
+        (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all;
+        without the last axis when `inputs` are given. From 0 to 1; rows do not sum to 1.
+    """
+    if not 0.0 <= residual < 1.0:
+        raise RegardError(f"flow: residual={residual}, expected from 0 to below 1")
+    if heads == "concat":
+        raise RegardError("flow: heads='concat' gives no single map; expected 'mean' or another")
+    layers = stack_of(attention, part=part, axes=axes)
+    length = layers[0].recipe.shape.queries
+    outputs = token_places(token, length)
+    outputs = list(range(length)) if outputs is None else outputs
+    together = None if inputs is None else _together(inputs, length)
+    widths = [_widths(layer, residual, heads, number) for number, layer in enumerate(layers)]
+    found = _flows(widths, outputs, together).to(widths[0])  # (batch, token, target)
+    found = found[:, 0] if isinstance(token, int) else found
+    return found if together is None else found[..., 0]
+
+
+def _together(inputs: int | Sequence[int], length: int) -> list[int]:
+    """The inputs whose flow is asked as one, from 0, each once."""
+    asked = [inputs] if isinstance(inputs, int) else list(inputs)
+    if not asked:
+        raise RegardError("flow: inputs=[] asks for nothing")
+    for one in asked:
+        if not isinstance(one, int) or not -length <= one < length:
+            raise RegardError(
+                f"flow: inputs has {one!r}, expected whole numbers from {-length} to {length - 1}"
+            )
+    return sorted({one % length for one in asked})
+
+
+def _widths(layer: Layer, residual: float, heads: Fusion, number: int) -> Tensor:
+    """Ã of one layer, (batch, query, key); a row that attends to nothing keeps to itself."""
+    if layer.recipe.kind in ("signed", "gate"):
+        raise UnavailableError(
+            f"{layer.name}: {layer.recipe.kind} weights are not shares of a whole"
+        )
+    fused = fused_map(layer.recipe, heads, number).detach()
+    own = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
+    total = fused.sum(-1, keepdim=True)
+    some = total.abs() > 0
+    fused = torch.where(some, fused / torch.where(some, total, 1), own)
+    return fused.mul(1 - residual).add(own, alpha=residual)
+
+
+def _flows(widths: list[Tensor], outputs: list[int], together: list[int] | None) -> Tensor:
+    """Maximum flows, (batch, token, target): to each input, or to some of them as one target."""
+    batch, length, _ = widths[0].shape
+    targets = length if together is None else 1
+    found = torch.zeros(batch, len(outputs), targets, dtype=torch.float64)
+    jobs = [(example, place) for example in range(batch) for place in range(len(outputs))]
+    network: _Network | None = None
+    for example, place in _shown(jobs, len(widths) * length * length * len(jobs) * targets):
+        if network is None or network.example != example:
+            network = _Network([width[example] for width in widths], together, example)
+        for target in range(targets):
+            found[example, place, target] = network.flow(outputs[place], target)
+    return found
+
+
+class _Network:
+    """The pipes of one example: position j after layer l is node l · length + j."""
+
+    def __init__(self, widths: list[Tensor], together: list[int] | None, example: int) -> None:
+        try:
+            import igraph
+        except ImportError as error:
+            raise MissingExtraError("igraph", "flow") from error
+        self.example = example
+        length, depth = widths[0].shape[0], len(widths)
+        self.top, drain = depth * length, (depth + 1) * length
+        self.first = 0 if together is None else drain  # the node of the first target
+        ends, sizes = [], []
+        for level, width in enumerate(widths):
+            width = width.to("cpu", torch.float64)
+            upper, lower = width.nonzero().unbind(1)
+            ends.append(torch.stack([upper + (level + 1) * length, lower + level * length], 1))
+            sizes.append(width[upper, lower])
+        if together is not None:  # no output gives more than 1: a drain of 2 holds nothing back
+            inputs = torch.tensor(together)
+            ends.append(torch.stack([inputs, torch.full_like(inputs, drain)], 1))
+            sizes.append(torch.full([len(together)], 2.0, dtype=torch.float64))
+        self.graph = igraph.Graph(drain + 1, torch.cat(ends).tolist(), directed=True)
+        self.sizes = torch.cat(sizes).tolist()
+
+    def flow(self, output: int, target: int) -> float:
+        """The most that passes from an output to a target."""
+        most: float = self.graph.maxflow_value(self.top + output, self.first + target, self.sizes)
+        return most
+
+
+def _shown(jobs: list[Any], work: int) -> Iterable[Any]:
+    """The jobs, with a bar at the terminal where they are long and rich is there to draw it."""
+    if work < _LONG:
+        return jobs
+    try:
+        from rich.console import Console
+        from rich.progress import track
+    except ImportError:
+        return jobs
+    console = Console(stderr=True)
+    if not console.is_interactive:
+        return jobs
+    return track(jobs, "attention flow", console=console, transient=True)
