@@ -27,6 +27,7 @@ from torch import Tensor
 
 import regard
 from regard.cli import packaged
+from regard.plots import by_head
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -42,15 +43,17 @@ class Example(NamedTuple):
     old: str
     new: str
     trace: regard.Trace
+    around: regard.Around
 
 
 Maps = Callable[[Any, Example, list[int]], Tensor]  # model, example, rows: (row, key)
 
 
-def _captured(model: Any, inputs: dict[str, Tensor]) -> regard.Trace:
-    with torch.no_grad(), regard.capture(model) as trace:
+def _captured(model: Any, inputs: dict[str, Tensor]) -> tuple[regard.Trace, regard.Around]:
+    around = regard.Around(model)
+    with torch.no_grad(), regard.capture(model, values=True) as trace, around:
         model(**inputs)
-    return trace
+    return trace, around
 
 
 def _of_trace(ask: Callable[[regard.Trace, list[int]], Tensor]) -> Maps:
@@ -73,9 +76,13 @@ def _by_gradient(ask: Callable[[regard.Trace, int], Tensor]) -> Maps:
     return maps
 
 
-def _around(ask: Callable[..., Tensor]) -> Maps:
-    """Ways that need what stands around the attention, so they run the model themselves."""
-    return lambda model, example, rows: ask(model, example.inputs, rows)[0]
+def _with_around(ask: Callable[..., Tensor], **how: Any) -> Maps:
+    """Ways that need what stands around the attention."""
+    return lambda model, example, rows: ask(example.trace, example.around, rows, **how)[0]
+
+
+def _alti_mean(trace: regard.Trace, around: regard.Around, rows: list[int]) -> Tensor:
+    return regard.alti(trace, around, rows, layers="each").mean(0)
 
 
 def ways() -> dict[str, Maps]:
@@ -88,6 +95,9 @@ def ways() -> dict[str, Maps]:
         "rollout": _of_trace(lambda t, rows: rollout(t, rows)),
         "rollout, largest head": _of_trace(lambda t, rows: rollout(t, rows, heads="max")),
         "flow": _of_trace(lambda t, rows: regard.flow(t, rows)),
+        "norms of what is taken": _with_around(regard.norm_attention),
+        "ALTI, mean of layers": _with_around(_alti_mean),
+        "ALTI": _with_around(regard.alti),
         "gradient × attention": _by_gradient(regard.gradient_attention),
         "relevance": _by_gradient(regard.relevance),
     }
@@ -101,8 +111,9 @@ def atoms(quick: bool, figures: Path | None) -> None:
     examples = []
     for text, old, new in list({**REACTIONS, **MORE}.values())[: 3 if quick else None]:
         found = encode(text)
-        trace = _captured(model, found.inputs)
-        examples.append(Example(found.tokens, found.inputs, old, new, trace))
+        examples.append(
+            Example(found.tokens, found.inputs, old, new, *_captured(model, found.inputs))
+        )
     every = torch.tensor(
         [[_head_score(model, examples, layer, head) for head in range(8)] for layer in range(12)]
     )
@@ -183,13 +194,17 @@ def induction(quick: bool, figures: Path | None) -> None:
     length = 32 if quick else 96
     once = torch.randint(1000, 40000, (1, length), generator=torch.Generator().manual_seed(0))
     ids = torch.cat([once, once], dim=1)
-    report = _captured(subject.model, {"input_ids": ids}).report(tokens=ids)
+    with torch.no_grad(), regard.capture(subject.model) as trace:
+        subject.model(input_ids=ids)
+    report = trace.report(tokens=ids)
     rows = [
         [str(place), str(row.layer), str(row.head), f"{row.induction:.2f}", row.type]
         for place, row in enumerate(report.best("induction", 8), 1)
     ]
     head = ["", "layer", "head", "induction", "type"]
     table(f"induction score of 270 heads, {length} random tokens said twice", head, rows)
+    if figures is not None:
+        by_head(report, "induction", title="SmolLM2").save(figures / "induction.png")
 
 
 STUDIES = {"atoms": atoms, "induction": induction}

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 OPTIONAL = """
-matplotlib typer rich transformers tokenizers safetensors starlette uvicorn lightning networkx
+matplotlib typer rich transformers tokenizers safetensors starlette uvicorn lightning scipy
 sentencepiece sacrebleu hypothesis beartype
 """
 STATES = [

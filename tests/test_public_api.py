@@ -3,9 +3,10 @@
 import regard
 
 NAMES = """
-Apply Attended CaptureWarning Distance Entropy HeadMax HeadMean Histogram Mass Mechanism Received
-Recipe Record Reducer RegardError Rows Support TopK Trace Weights attend capture load masks reduce
-register_recipe stitch trace
+Apply Around Attended CaptureWarning Distance Entropy HeadMax HeadMean HeadMin Histogram Mass
+Mechanism Received Recipe Record Reducer RegardError Rows Support TopK Trace Weights alti attend
+capture flow fuse gradient_attention head_importance load masks mean_attention norm_attention
+prune reduce register_recipe relevance rollout stitch trace
 """
 
 

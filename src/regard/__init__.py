@@ -5,9 +5,15 @@ from types import ModuleType
 
 from regard import masks
 from regard.aggregate import (
+    Around,
+    alti,
+    flow,
     fuse,
     gradient_attention,
+    head_importance,
     mean_attention,
+    norm_attention,
+    prune,
     relevance,
     rollout,
 )
@@ -37,7 +43,7 @@ from regard.tracing import CaptureWarning, capture, register_recipe, stitch, tra
 
 __version__ = "0.1.0"
 
-_FAMILIES = ("aggregate", "blocks", "mechanisms", "plots", "testing")
+_FAMILIES = ("aggregate", "blocks", "explain", "mechanisms", "plots", "testing")
 
 
 def __getattr__(name: str) -> ModuleType:
@@ -49,6 +55,7 @@ def __getattr__(name: str) -> ModuleType:
 
 __all__ = [
     "Apply",
+    "Around",
     "Attended",
     "CaptureWarning",
     "Distance",
@@ -69,13 +76,18 @@ __all__ = [
     "TopK",
     "Trace",
     "Weights",
+    "alti",
     "attend",
     "capture",
+    "flow",
     "fuse",
     "gradient_attention",
+    "head_importance",
     "load",
     "masks",
     "mean_attention",
+    "norm_attention",
+    "prune",
     "reduce",
     "register_recipe",
     "relevance",

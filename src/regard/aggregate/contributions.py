@@ -23,7 +23,7 @@ from regard.aggregate.layout import Surroundings
 from regard.aggregate.sources import Layer, token_places
 from regard.aggregate.stream import precise, values_of, what_it_adds
 from regard.errors import RegardError, ShapeError, UnavailableError
-from regard.kernel.tiles import _one_torch_thread
+from regard.kernel.tiles import one_torch_thread
 from regard.recipe import Recipe
 from regard.record import Record
 from regard.types import Features, pieces
@@ -184,7 +184,7 @@ class Matrix(ABC):
         order = sorted(set(places))
         if not order:
             return self.rows(slice(0, 0))
-        with _one_torch_thread():
+        with one_torch_thread():
             made = torch.cat([self.rows(run) for run in _runs(order, self.at_once)], dim=-2)
         index = torch.tensor([order.index(place) for place in places], device=made.device)
         return made.index_select(-2, index)
@@ -193,7 +193,7 @@ class Matrix(ABC):
         """Vectors times the matrix, its rows divided by their sums; a row of nothing is itself."""
         total = torch.zeros_like(vectors)
         places = vectors.ne(0).flatten(0, 1).any(0).nonzero()[:, 0].tolist()
-        with _one_torch_thread():
+        with one_torch_thread():
             for run in _runs(places, self.at_once):
                 total += vectors[:, :, run] @ evened(self.rows(run), run)
         return total

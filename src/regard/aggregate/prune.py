@@ -11,6 +11,7 @@ Pruned 3 of 8 heads: 3 removed; 4,448 → 3,644 parameters (18.1 % fewer)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,7 +103,8 @@ def prune(
     before = _measured(model, metric, batches, run)
     parameters = _parameters(model)
     want = _masked_output(model, chosen, batches, run) if remove else None
-    cuts = [plan(site, asked, remove) for site, asked in chosen.items()]
+    shared = _shared(model)
+    cuts = [plan(site, asked, remove, shared) for site, asked in chosen.items()]
     try:
         for cut in cuts:
             cut.apply()
@@ -163,6 +165,15 @@ def _site(where: Any, names: Mapping[str, HeadSite], found: Sequence[HeadSite]) 
         f"heads: no attention is {where!r}; there are {list(names)}, or numbers from 0 to "
         f"{len(found) - 1}"
     )
+
+
+def _shared(model: nn.Module) -> set[int]:
+    """Modules and parameters that several modules own, by identity."""
+    owned: Counter[int] = Counter()
+    for module in model.modules():
+        for held in (module._modules, module._parameters):
+            owned.update({id(one) for one in held.values() if one is not None})
+    return {number for number, owners in owned.items() if owners > 1}
 
 
 def _measured(

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.kernel.tiles import _one_torch_thread
+from regard.kernel.tiles import one_torch_thread
 from regard.masks import Mask, clean
 from regard.recipe import Recipe
 from regard.recipe.base import per_head
@@ -95,7 +95,7 @@ def what_it_adds(
     bias = None if output_bias is None else output_bias.to(values)
     added = values.new_zeros(batch, queries, weight.shape[0])
     alive = torch.zeros(batch, queries, dtype=torch.bool, device=values.device)
-    with _one_torch_thread():
+    with one_torch_thread():
         for rows in pieces(queries, max(1, _STRIP // max(1, batch * heads * keys))):
             weights = recipe.weights(rows)
             mixed = (weights @ values).transpose(1, 2).flatten(2)  # (batch, row, head · width)

@@ -120,7 +120,7 @@ def _dense(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
 
 
 def _small(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
-    with _one_torch_thread():
+    with one_torch_thread():
         return _dense(recipe, reducers)
 
 
@@ -135,7 +135,7 @@ def _walk(recipe: Recipe, reducers: list[Reducer], size: tuple[int, int]) -> lis
     def run_group(group: tuple[int, range]) -> None:
         finished[group] = _Group(maker, reducers, *group).run(1, None)
 
-    with _one_torch_thread():
+    with one_torch_thread():
         if threads == 1:
             for group in groups:
                 run_group(group)
@@ -255,7 +255,7 @@ _before = 1
 
 
 @contextmanager
-def _one_torch_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
     """Torch's own threads set to one; everybody who leaves restores what it had found.
 
     The number is kept by each thread for itself, so one cannot restore it for the others.
