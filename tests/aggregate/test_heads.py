@@ -105,3 +105,22 @@ def test_what_is_refused(heads, error, said):
 def test_layers_are_not_fused():
     with pytest.raises(RegardError, match="one attention at a time"):
         regard.fuse([WEIGHTS, WEIGHTS])
+
+
+def test_a_weighting_for_each_layer_of_a_trace():
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+    with torch.no_grad(), regard.capture(model) as trace:
+        model(torch.randn(1, 5, 16))
+    found = regard.fuse(trace, torch.eye(4)[:3])
+    for head, record in enumerate(trace):
+        torch.testing.assert_close(found[record.name], record.weights()[:, head])
+    with pytest.raises(ShapeError, match="layer 2 has none"):
+        regard.fuse(trace, torch.eye(4)[:2])
+
+
+def test_one_head_of_a_structured_bias():
+    attn = regard.mechanisms.MultiHead(16, 4, position=regard.mechanisms.Alibi(4))
+    recipe = attn(torch.randn(2, 6, 16), reduce=[regard.Rows([0])]).recipe
+    torch.testing.assert_close(regard.fuse(recipe, 2), recipe.weights().detach()[:, 2])
+    assert regard.rollout([recipe], heads=1).shape == (2, 6, 6)

@@ -196,3 +196,47 @@ def test_before_backward_and_without_grad():
         model(torch.randn(1, 4, 16))
     with pytest.raises(UnavailableError, match="grad=True"):
         regard.relevance(trace, 0)
+
+
+def test_tokens_in_a_range_and_axes_by_name():
+    weights, gradients = made()
+    truth = regard.gradient_attention(weights, [0, 1], gradients=gradients)
+    found = regard.gradient_attention(weights, range(2), gradients=gradients)
+    torch.testing.assert_close(found, truth)
+    turned = [one.permute(1, 0, 3, 2) for one in weights]
+    by_name = regard.relevance(
+        turned,
+        0,
+        gradients=[one.permute(1, 0, 3, 2) for one in gradients],
+        axes="head batch key query",
+    )
+    torch.testing.assert_close(by_name, regard.relevance(weights, 0, gradients=gradients))
+
+
+def test_an_encoder_and_a_decoder_in_a_list():
+    """Where the two stacks have numbers for names, they are told apart all the same."""
+
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            inner = nn.Transformer(16, 2, 2, 2, 32, dropout=0.0, batch_first=True)
+            self.parts = nn.ModuleList([inner.encoder, inner.decoder])
+
+        def forward(self, source, target):
+            return self.parts[1](target, self.parts[0](source))
+
+    torch.manual_seed(0)
+    model = Listed()
+    with regard.capture(model, grad=True) as trace:
+        out = model(torch.randn(1, 5, 16), torch.randn(1, 5, 16))
+    out[0, -1, 3].backward()
+    assert len(trace.encoder_attentions) == len(trace.decoder_attentions) == 2
+    assert regard.relevance(trace, -1).encoder.shape == (1, 5)
+
+
+def test_a_part_that_was_not_captured():
+    model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True).eval()
+    with torch.no_grad(), regard.capture(model, where="decoder.*") as trace:
+        model(torch.randn(1, 5, 16), torch.randn(1, 4, 16))
+    with pytest.raises(UnavailableError, match="no such attention"):
+        regard.rollout(trace, 0, part="encoder")

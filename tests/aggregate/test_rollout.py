@@ -204,3 +204,50 @@ def test_signed_weights_are_no_shares(token):
 def test_the_answer_is_outside_the_graph():
     layers = [weights.requires_grad_() for weights in made(6)]
     assert not regard.rollout(layers, 0).requires_grad
+
+
+@pytest.mark.parametrize("weights", [[0.0, 0, 0], [1.0, -0.5, -0.5], [float("nan"), 1, 1]])
+@pytest.mark.parametrize("token", [None, 1])
+def test_a_weighting_that_has_no_whole(token, weights):
+    with pytest.raises(RegardError, match="no positive sum"):
+        regard.rollout(made(0), token, heads=torch.tensor(weights))
+
+
+def test_a_weighting_of_other_layers():
+    with pytest.raises(RegardError, match="2 layers, expected 4"):
+        regard.rollout(made(0), heads=torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("token", [None, 2])
+def test_autocast_changes_nothing(token):
+    layers = [weights.float() for weights in made(7)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = regard.rollout(layers, token)
+    torch.testing.assert_close(found, regard.rollout(layers, token), atol=0, rtol=0)
+
+
+def test_tokens_as_other_people_have_them():
+    layers = made(8)
+    truth = regard.rollout(layers, [1, 2])
+    torch.testing.assert_close(regard.rollout(layers, range(1, 3)), truth)
+    torch.testing.assert_close(regard.rollout(layers, torch.tensor([1, 2])), truth)
+    torch.testing.assert_close(regard.rollout(layers, torch.tensor(1)), truth[:, 0])
+    with pytest.raises(RegardError, match="token=True"):
+        regard.rollout(layers, True)
+
+
+def test_cross_attention_has_no_rollout_though_the_lengths_are_equal():
+    model = nn.Transformer(8, 2, 1, 2, 16, batch_first=True).eval()
+    with torch.no_grad(), regard.capture(model) as trace:
+        model(torch.randn(1, 5, 8), torch.randn(1, 5, 8))
+    with pytest.raises(RegardError, match="cross-attention, 5 queries"):
+        regard.rollout(trace, 0, part="cross")
+    assert regard.rollout(trace, 0, part="decoder").shape == (1, 5)
+
+
+def test_layers_of_two_precisions():
+    layers = made(9)
+    mixed = [layers[0].float(), *layers[1:]]
+    for token in (None, 1):
+        found, truth = regard.rollout(mixed, token), regard.rollout(layers, token)
+        torch.testing.assert_close(found.double(), truth, atol=1e-6, rtol=0)

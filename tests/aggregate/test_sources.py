@@ -134,3 +134,14 @@ def test_tokens():
     for bad in (5, -6, [1.5], []):
         with pytest.raises(RegardError, match="token="):
             token_places(bad, 5)
+
+
+def test_nothing_is_refused():
+    for shape in ((0, 2, 3, 3), (1, 0, 3, 3), (1, 2, 0, 3), (1, 2, 3, 0)):
+        with pytest.raises(ShapeError, match="nothing is there"):
+            layers_of(torch.zeros(shape))
+
+
+def test_axes_are_for_tensors():
+    with pytest.raises(RegardError, match="a Trace knows its own"):
+        layers_of(encoder_decoder_trace(), axes="head batch query key", part="cross")

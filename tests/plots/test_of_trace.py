@@ -133,3 +133,25 @@ def test_what_is_refused(trace):
         plots.by_head(trace.report(), "colour")
     with pytest.raises(RegardError, match="trace is empty"):
         regard.Trace().plot()
+
+
+def test_a_trace_of_encoder_and_decoder_is_drawn(translation):
+    assert len(translation.plot().maps) == 6
+    assert len(plots.grid(translation, part="decoder").maps) == 2
+    assert plots.text(translation, 0, part="encoder").values.shape == (6,)
+
+
+def test_tokens_outside_and_words_without_special_ones(trace):
+    with pytest.raises(RegardError, match="token=100"):
+        plots.text(trace, 100)
+    words = Words.of("unbelievable news", [(0, 0), (0, 2), (2, 12), (13, 17), (0, 0)], WORDS)
+    spec = plots.text(trace, 0, words=words.without_special())
+    assert list(spec.words) == ["unbelievable", "news"]
+
+
+def test_images_that_are_not_square_or_not_from_0_to_1():
+    weights = [torch.rand(1, 2, 201, 201).softmax(-1)]
+    with pytest.raises(ShapeError, match="patches="):
+        plots.overlay(weights, torch.rand(80, 160, 3))
+    with pytest.raises(RegardError, match="divide by 255"):
+        plots.overlay(weights, 255 * torch.rand(80, 160, 3), patches=(10, 20))

@@ -28,6 +28,7 @@ def start(places: Sequence[int], recipe: Recipe) -> Tensor:
 
 def received(rows: Tensor, recipe: Recipe) -> Tensor:
     """What every head passes on, r · Aₕ: (batch, head, vector, key)."""
+    rows = rows.to(recipe.device, recipe.dtype)
     places = _few_places(rows)
     if places is None:
         answer: Tensor = reduce(recipe, [Received(rows[:, None])])[0]
@@ -44,6 +45,7 @@ def gradient_received(
     rows: Tensor, recipe: Recipe, gradient: Tensor, value: Tensor | None, positive: bool = True
 ) -> Tensor:
     """The same of gradient times weights, r · [Gₕ ∘ Aₕ]⁺."""
+    rows = rows.to(recipe.device, recipe.dtype)
     places = _few_places(rows)
     if places is None:
         asked = GradientReceived(rows[:, None], gradient, value, positive=positive)

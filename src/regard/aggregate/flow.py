@@ -56,8 +56,8 @@ def flow(
 
     Returns:
         (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all;
-        without the last axis when `inputs` are given. From 0 to 1, right to about 1e-9; rows do not sum
-        to 1.
+        without the last axis when `inputs` are given. From 0 to 1, right to about 1e-9; rows do
+        not sum to 1.
     """
     if not 0.0 <= residual < 1.0:
         raise RegardError(f"flow: residual={residual}, expected from 0 to below 1")

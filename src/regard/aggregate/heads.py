@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.aggregate.sources import layers_of
+from regard.aggregate.sources import layers_of, undisturbed
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Reducer
 from regard.kernel.reducers import HeadMax, HeadMean, HeadMin
@@ -51,14 +51,30 @@ def fuse(
         (batch, query, key), or (batch, query, key, head) of "concat".
     """
     if isinstance(attention, Trace):
-        return {record.name: fused_map(record.recipe, heads) for record in attention}
+        return {
+            record.name: fused_map(record.recipe, heads, number)
+            for number, record in enumerate(attention)
+        }
     layers = layers_of(attention, axes=axes, kind=kind)
     if len(layers) > 1:
         raise RegardError(f"fuse takes one attention at a time; there are {len(layers)} layers")
     return fused_map(layers[0].recipe, heads)
 
 
-@torch.no_grad()
+def check_weighting(heads: Fusion, layers: int) -> None:
+    """Refuse a weighting by which shares of a whole would not stay such."""
+    if not isinstance(heads, Tensor):
+        return
+    if heads.dim() == 2 and heads.shape[0] != layers:
+        raise ShapeError(f"heads: a weighting of {heads.shape[0]} layers, expected {layers}")
+    for row in heads.detach().reshape(-1, heads.shape[-1]):
+        if not bool(row.isfinite().all()) or bool((row < 0).any()) or not bool(row.sum() > 0):
+            raise RegardError(
+                f"heads: the weighting {row.tolist()} has no positive sum of numbers from 0 up"
+            )
+
+
+@undisturbed
 def fused_map(recipe: Recipe, heads: Fusion, layer: int = 0) -> Tensor:
     """The map of one attention."""
     if isinstance(heads, str):
@@ -77,9 +93,15 @@ def fused_map(recipe: Recipe, heads: Fusion, layer: int = 0) -> Tensor:
         total = torch.zeros((), dtype=recipe.dtype, device=recipe.device)
         for head in range(recipe.shape.heads):
             if share[head]:
-                total = total + share[head] * recipe.of_heads([head]).weights()[:, 0]
+                total = total + share[head] * head_weights(recipe, head)
         return total.expand(recipe.shape.batch, *recipe.shape[2:])
-    return recipe.of_heads([one_head(heads, recipe.shape.heads)]).weights()[:, 0]
+    return head_weights(recipe, one_head(heads, recipe.shape.heads))
+
+
+def head_weights(recipe: Recipe, head: int) -> Tensor:
+    """The weights of one head, (batch, query, key)."""
+    made = [recipe.at(example, head).weights()[0] for example in range(recipe.shape.batch)]
+    return torch.cat(made)
 
 
 def joined(answers: Tensor, heads: Fusion, layer: int = 0) -> Tensor:
@@ -108,6 +130,9 @@ def one_head(head: Any, heads: int) -> int:
 
 def weighting(heads: Tensor, count: int, layer: int) -> Tensor:
     """The weights of one layer's heads, (head,)."""
+    heads = heads.detach()
+    if heads.dim() == 2 and layer >= heads.shape[0]:
+        raise ShapeError(f"heads: a weighting of {heads.shape[0]} layers; layer {layer} has none")
     share = heads[layer] if heads.dim() == 2 else heads
     if share.dim() != 1 or share.shape[0] != count:
         raise ShapeError(

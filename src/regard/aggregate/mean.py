@@ -15,10 +15,12 @@ from torch import Tensor
 
 from regard.aggregate import chain
 from regard.aggregate.heads import Fusion, fused_map, joined, streams
-from regard.aggregate.sources import layers_of, token_places
+from regard.aggregate.sources import layers_of, single, token_places, undisturbed
 from regard.errors import RegardError, ShapeError
+from regard.types import Kind
 
 
+@undisturbed
 def mean_attention(
     attention: Any,
     token: int | Sequence[int] | None = None,
@@ -27,6 +29,7 @@ def mean_attention(
     layers: str = "mean",
     part: str | None = None,
     axes: str | None = None,
+    kind: Kind = "distribution",
 ) -> Tensor:
     """What each token looks at, over heads, in the mean over the layers.
 
@@ -40,16 +43,17 @@ def mean_attention(
         layers: "mean" over the layers, "last", or "each" for (layer, batch, …).
         part: of an encoder–decoder model, "encoder", "decoder" or "cross".
         axes: the order of a tensor's axes, as "layer batch head query key".
+        kind: what the rows of tensors are, as for `fuse`.
 
     Returns:
         (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all.
     """
     if layers not in ("mean", "last", "each"):
         raise RegardError(f"mean_attention: layers={layers!r}, expected mean, last or each")
-    found = layers_of(attention, part=part, axes=axes)
+    found = layers_of(attention, part=part, axes=axes, kind=kind)
     chosen = list(enumerate(found))[-1:] if layers == "last" else list(enumerate(found))
     total: Tensor | None = None
-    each = []
+    each: list[Tensor] = []
     for number, layer in chosen:
         places = token_places(token, layer.recipe.shape.queries)
         if places is not None and streams(heads):
@@ -58,16 +62,17 @@ def mean_attention(
         else:
             answer = fused_map(layer.recipe, heads, number)
             answer = answer if places is None else answer[:, places]
-        answer = answer[:, 0] if isinstance(token, int) else answer
+        answer = answer[:, 0] if single(token) else answer
+        before = each[-1] if each else total
+        if before is not None and before.shape != answer.shape:
+            raise ShapeError(
+                f"{layer.name}: {tuple(answer.shape)}, expected {tuple(before.shape)} as below; "
+                "layers of different sizes have no mean and no stack"
+            )
         if layers == "each":
             each.append(answer)
-        elif total is not None and total.shape != answer.shape:
-            raise ShapeError(
-                f"{layer.name}: {tuple(answer.shape)}, expected {tuple(total.shape)} as below; "
-                "layers of different sizes have no mean"
-            )
         else:
-            total = answer if total is None else total + answer
+            total = answer if total is None else total.to(answer) + answer
     if layers == "each":
         return torch.stack(each)
     assert total is not None

@@ -17,16 +17,27 @@ torch.Size([1, 5])
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.aggregate import chain
-from regard.aggregate.sources import Layer, layers_of, stack_of, token_places
+from regard.aggregate.heads import head_weights
+from regard.aggregate.sources import (
+    Layer,
+    arranged,
+    layers_of,
+    single,
+    stack_of,
+    token_places,
+    undisturbed,
+)
 from regard.errors import RegardError, ShapeError
 from regard.record import Record, Trace
+from regard.types import Kind
 
 
 class CrossRelevance(NamedTuple):
@@ -36,12 +47,15 @@ class CrossRelevance(NamedTuple):
     encoder: Tensor  #: of the encoder's positions, (batch, query, key)
 
 
+@undisturbed
 def relevance(
     attention: Any,
     token: int | Sequence[int] | None = None,
     *,
     gradients: Sequence[Tensor] | None = None,
     part: str | None = None,
+    axes: str | None = None,
+    kind: Kind = "distribution",
 ) -> Any:
     """How relevant each position is for the target, through all layers.
 
@@ -56,6 +70,8 @@ def relevance(
             class token; None means all.
         gradients: for tensors, the gradient of each, of the same shape.
         part: of an encoder–decoder model, "encoder" or "decoder" alone.
+        axes: the order of the axes of tensors and their gradients.
+        kind: what the rows of tensors are, as for `fuse`.
 
     Returns:
         (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all;
@@ -63,17 +79,19 @@ def relevance(
     """
     if isinstance(attention, Trace) and part is None and _has_both(attention):
         return _picked(_encoder_decoder(attention), token)
-    layers = stack_of(attention, part=part)
-    found = weighted(layers, gradients)
+    layers = stack_of(attention, part=part, axes=axes, kind=kind)
+    found = weighted(layers, gradients, axes)
     places = token_places(token, layers[0].recipe.shape.queries)
     if places is None:
         return _self_map(found)
     rows = chain.start(places, layers[-1].recipe)
-    for layer, gradient, value in reversed(found):
-        rows = rows + chain.gradient_received(rows, layer.recipe, gradient, value).mean(1)
-    return rows[:, 0] if isinstance(token, int) else rows
+    for layer, gradient in reversed(found):
+        rows = rows.to(layer.recipe.device, layer.recipe.dtype)
+        rows = rows + chain.gradient_received(rows, layer.recipe, *gradient()).mean(1)
+    return rows[:, 0] if single(token) else rows
 
 
+@undisturbed
 def gradient_attention(
     attention: Any,
     token: int | Sequence[int] | None = None,
@@ -82,11 +100,13 @@ def gradient_attention(
     positive: bool = False,
     layers: str = "mean",
     part: str | None = None,
+    axes: str | None = None,
+    kind: Kind = "distribution",
 ) -> Tensor:
     """Gradient times attention: Σₕ Σᵢ (∇A ∘ A)ᵢⱼ, what each position's being looked at does.
 
     Args:
-        attention, gradients, part: as for `relevance`.
+        attention, gradients, part, axes, kind: as for `relevance`.
         token: the queries i that count; all of them when None, since the gradient already says
             how much each one matters.
         positive: whether what is below 0 counts as 0.
@@ -97,35 +117,45 @@ def gradient_attention(
     """
     if layers not in ("mean", "last", "each"):
         raise RegardError(f"gradient_attention: layers={layers!r}, expected mean, last or each")
-    found = weighted(layers_of(attention, part=part), gradients)
+    found = weighted(layers_of(attention, part=part, axes=axes, kind=kind), gradients, axes)
     found = found[-1:] if layers == "last" else found
-    answers = []
-    for layer, gradient, value in found:
+    answers: list[Tensor] = []
+    for layer, gradient in found:
         places = token_places(token, layer.recipe.shape.queries)
         if places is None:
             rows = chain.start([0], layer.recipe).fill_(1.0)
         else:
             rows = chain.start(places, layer.recipe)
-        answer = chain.gradient_received(rows, layer.recipe, gradient, value, positive).sum(1)
-        answers.append(answer if isinstance(token, list | tuple) else answer[:, 0])
+        answer = chain.gradient_received(rows, layer.recipe, *gradient(), positive=positive).sum(1)
+        answer = answer[:, 0] if places is None or single(token) else answer
+        if answers and answers[0].shape != answer.shape:
+            raise ShapeError(
+                f"{layer.name}: {tuple(answer.shape)}, expected {tuple(answers[0].shape)} as below"
+            )
+        answers.append(answer.to(answers[0]) if answers else answer)
     if layers == "each":
         return torch.stack(answers)
     return torch.stack(answers).mean(0)
 
 
-Weighted = tuple[Layer, Tensor, Tensor | None]
+#: A layer, and how to get the gradient by its weights: as it is, or two factors of it.
+Weighted = tuple[Layer, Callable[[], tuple[Tensor, Tensor | None]]]
 
 
-def weighted(layers: Sequence[Layer], gradients: Sequence[Tensor] | None) -> list[Weighted]:
-    """Layers with the gradient by their weights, as it is or as a product to be made."""
+def weighted(
+    layers: Sequence[Layer], gradients: Sequence[Tensor] | None, axes: str | None = None
+) -> list[Weighted]:
+    """Layers with the gradient by their weights, which is asked for when its layer's turn comes."""
     if gradients is None:
         if any(layer.record is None for layer in layers):
             raise RegardError(
                 "plain tensors carry no gradient: give gradients=, one of the same shape for each, "
                 "or a Trace captured with grad=True"
             )
-        return [(layer, *layer.record.gradient_parts()) for layer in layers if layer.record]
-    given = list(gradients)
+        return [(layer, layer.record.gradient_parts) for layer in layers if layer.record]
+    given = [gradients] if isinstance(gradients, Tensor) else list(gradients)
+    if axes is not None:
+        given = [one for gradient in given for one in arranged(gradient, axes)]
     if len(given) != len(layers):
         raise ShapeError(f"gradients: {len(given)} tensors for {len(layers)} layers")
     for layer, gradient in zip(layers, given):
@@ -134,21 +164,24 @@ def weighted(layers: Sequence[Layer], gradients: Sequence[Tensor] | None) -> lis
                 f"{layer.name}: the gradient is {tuple(gradient.shape)}, "
                 f"expected {tuple(layer.recipe.shape)}"
             )
-    return [(layer, gradient, None) for layer, gradient in zip(layers, given)]
+    return [(layer, partial(_whole, gradient)) for layer, gradient in zip(layers, given)]
+
+
+def _whole(gradient: Tensor) -> tuple[Tensor, None]:
+    return gradient, None
 
 
 def _mean_map(one: Weighted) -> Tensor:
     """E_h[(∇A ∘ A)⁺] whole, (batch, query, key), a head at a time."""
-    layer, gradient, value = one
+    layer, (gradient, value) = one[0], one[1]()
     heads = layer.recipe.shape.heads
     total: Tensor | None = None
-    with torch.no_grad():
-        for head in range(heads):
-            given = gradient[:, head].to(layer.recipe.dtype)
-            if value is not None:
-                given = given @ value[:, head].to(layer.recipe.dtype).mT
-            found = (given * layer.recipe.of_heads([head]).weights()[:, 0]).clamp_min(0.0)
-            total = found if total is None else total.add_(found)
+    for head in range(heads):
+        given = gradient[:, head].to(layer.recipe.dtype)
+        if value is not None:
+            given = given @ value[:, head].to(layer.recipe.dtype).mT
+        found = (given * head_weights(layer.recipe, head)).clamp_min_(0.0)
+        total = found if total is None else total.add_(found)
     assert total is not None
     return total / heads
 
@@ -160,7 +193,7 @@ def _self_map(found: Sequence[Weighted]) -> Tensor:
         step = _mean_map(one)
         if relevant is None:
             relevant = _identity(step)
-        relevant = relevant + step @ relevant
+        relevant = relevant.to(step) + step @ relevant.to(step)
     assert relevant is not None
     return relevant
 
@@ -183,7 +216,7 @@ def _encoder_decoder(trace: Trace) -> CrossRelevance:
     for record in trace:
         if record.name not in by_name and record.attends != "cross":
             continue
-        step = _mean_map((_layer(record), *record.gradient_parts()))
+        step = _mean_map((_layer(record), record.gradient_parts))
         if own is None:
             own = torch.eye(step.shape[1], dtype=step.dtype, device=step.device)
             own = own.expand(step.shape[0], -1, -1)
@@ -216,4 +249,4 @@ def _picked(found: CrossRelevance, token: int | Sequence[int] | None) -> CrossRe
     if places is None:
         return found
     rows = CrossRelevance(*(part[:, places] for part in found))
-    return CrossRelevance(*(part[:, 0] for part in rows)) if isinstance(token, int) else rows
+    return CrossRelevance(*(part[:, 0] for part in rows)) if single(token) else rows

@@ -22,13 +22,22 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import chain
-from regard.aggregate.heads import Fusion, fused_map, joined, streams, weighting
-from regard.aggregate.sources import Layer, stack_of, token_places
+from regard.aggregate.heads import (
+    Fusion,
+    check_weighting,
+    fused_map,
+    joined,
+    streams,
+    weighting,
+)
+from regard.aggregate.sources import Layer, single, stack_of, token_places, undisturbed
 from regard.errors import RegardError, UnavailableError
 from regard.kernel.reducers import Apply
 from regard.kernel.tiles import reduce
+from regard.types import Kind
 
 
+@undisturbed
 def rollout(
     attention: Any,
     token: int | Sequence[int] | None = None,
@@ -38,6 +47,7 @@ def rollout(
     discard: float = 0.0,
     part: str | None = None,
     axes: str | None = None,
+    kind: Kind = "distribution",
 ) -> Tensor:
     """How much of each input position reaches `token`, through all layers.
 
@@ -53,6 +63,7 @@ def rollout(
             is spared, as it often stands for the whole.
         part: of an encoder–decoder model, "encoder" or "decoder".
         axes: the order of a tensor's axes, as "layer batch head query key".
+        kind: what the rows of tensors are; "partial" ones sum to at most 1.
 
     Returns:
         (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all.
@@ -64,7 +75,8 @@ def rollout(
         raise RegardError(f"rollout: discard={discard}, expected from 0 to below 1")
     if heads == "concat":
         raise RegardError("rollout: heads='concat' gives no single map; expected 'mean' or another")
-    layers = stack_of(attention, part=part, axes=axes)
+    layers = stack_of(attention, part=part, axes=axes, kind=kind)
+    check_weighting(heads, len(layers))
     places = token_places(token, layers[0].recipe.shape.queries)
     if places is None or discard or not streams(heads):
         whole = _map(layers, residual, heads, discard)
@@ -72,8 +84,9 @@ def rollout(
     else:
         rows = chain.start(places, layers[-1].recipe)
         for number, layer in reversed(list(enumerate(layers))):
+            rows = rows.to(layer.recipe.device, layer.recipe.dtype)
             rows = residual * rows + (1 - residual) * _passed(rows, layer, heads, number)
-    return rows[:, 0] if isinstance(token, int) else rows
+    return rows[:, 0] if single(token) else rows
 
 
 def _passed(rows: Tensor, layer: Layer, heads: Fusion, number: int) -> Tensor:
@@ -109,10 +122,10 @@ def _map(layers: list[Layer], residual: float, heads: Fusion, discard: float) ->
         size = fused.shape[-1]
         own = torch.eye(size, dtype=fused.dtype, device=fused.device)
         total = fused.sum(-1, keepdim=True)
-        some = total.abs() > 0
+        some = total > 0
         fused = torch.where(some, fused / torch.where(some, total, 1), own)
         mixed = fused.mul(1 - residual).add(own, alpha=residual)
-        whole = mixed if whole is None else mixed @ whole
+        whole = mixed if whole is None else mixed @ whole.to(mixed)
     assert whole is not None
     return whole
 

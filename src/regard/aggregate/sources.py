@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +17,23 @@ from regard.record import Record, Trace, forms
 from regard.types import Kind
 
 _AXES = ("batch", "head", "query", "key")
+_AT_ONCE = 1 << 22  # weights whose sums are checked together
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+
+def undisturbed(function: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
+    """An aggregation outside the graph, in the dtype of its weights whatever autocast would do."""
+
+    @functools.wraps(function)
+    def calm(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+        with torch.no_grad(), ExitStack() as stack:
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            return function(*args, **kwargs)
+
+    return calm
 
 
 class Layer(NamedTuple):
@@ -41,12 +61,21 @@ def layers_of(
         part: of the trace of an encoder–decoder model, "encoder", "decoder" or "cross".
     """
     if isinstance(attention, Trace):
-        return [Layer(r.name, r.recipe, r) for r in _chosen(attention, part)]
-    if part is not None:
+        if axes is not None:
+            raise RegardError(f"axes={axes!r} is for tensors; a Trace knows its own")
+        found = [Layer(r.name, r.recipe, r) for r in _chosen(attention, part)]
+    elif part is not None:
         raise RegardError(f"part={part!r} chooses from a Trace; {_named(attention)} has no parts")
-    found = list(_layers(attention, axes, kind))
+    else:
+        found = list(_layers(attention, axes, kind))
     if not found:
         raise RegardError("there is no attention in an empty list")
+    for layer in found:
+        if 0 in layer.recipe.shape:
+            shape = tuple(layer.recipe.shape)
+            raise ShapeError(
+                f"{layer.name}: (batch, head, query, key) is {shape}: nothing is there"
+            )
     return found
 
 
@@ -56,10 +85,12 @@ def stack_of(attention: Any, **options: Any) -> list[Layer]:
     first = layers[0].recipe.shape
     for layer in layers:
         batch, _, queries, keys = layer.recipe.shape
-        if queries != keys:
+        crosses = layer.record is not None and layer.record.attends == "cross"
+        if queries != keys or crosses:
+            what = "cross-attention, " if crosses else ""
             raise ShapeError(
-                f"{layer.name}: {queries} queries × {keys} keys; layers follow each other only in "
-                "self-attention over one sequence. For generate(), take regard.stitch; for an "
+                f"{layer.name}: {what}{queries} queries × {keys} keys; layers follow each other "
+                "only in self-attention over one sequence. For generate(), take regard.stitch; for an "
                 "encoder–decoder model, part='encoder' or 'decoder'"
             )
         if (batch, queries) != (first.batch, first.queries):
@@ -83,7 +114,10 @@ def _chosen(trace: Trace, part: str | None) -> list[Record]:
     if part is not None:
         if part not in forms.PARTS:
             raise RegardError(f"part={part!r}, expected one of {', '.join(forms.PARTS)}")
-        return forms.PARTS[part](records)
+        chosen = forms.PARTS[part](records)
+        if not chosen:
+            raise UnavailableError(f"part={part!r}: no such attention was captured")
+        return chosen
     if len({record.attends == "cross" for record in records}) > 1:
         raise RegardError(
             "the trace has self- and cross-attention; say which: part='encoder', 'decoder' or "
@@ -149,13 +183,14 @@ def check_rows(weights: Tensor, kind: Kind, name: str) -> None:
     if kind not in ("distribution", "partial") or not weights.numel():
         return
     slack = 1e-2 if weights.dtype in (torch.float16, torch.bfloat16) else 1e-3
-    lowest = float(weights.detach().min())
+    weights = weights.detach()
+    lowest = float(weights.min())
     if lowest < -slack:
         raise ShapeError(
             f"{name}: the smallest weight is {lowest:.3g}; a {kind} has none below 0. Signed "
             "weights are said by kind='signed'"
         )
-    sums = weights.detach().to(torch.float64).sum(-1)
+    sums = _row_sums(weights)
     good = (sums - 1).abs() <= slack if kind == "distribution" else sums <= 1 + slack
     good |= sums.abs() <= slack  # a row that may attend to nothing
     if bool(good.all()):
@@ -163,14 +198,23 @@ def check_rows(weights: Tensor, kind: Kind, name: str) -> None:
     worst = sums[~good][0].item()
     raise ShapeError(
         f"{name}: rows do not sum to {'1' if kind == 'distribution' else 'at most 1'} over the "
-        f"last axis (one sums to {worst:.3g}). {_advice(weights, slack)}"
+        f"last axis (one sums to {worst:.6g}). {_advice(weights, slack)}"
+    )
+
+
+def _row_sums(weights: Tensor) -> Tensor:
+    """Sums over the keys in double precision, a head at a time where there are many weights."""
+    if weights.numel() <= _AT_ONCE:
+        return weights.to(torch.float64).sum(-1)
+    return torch.stack(
+        [torch.stack([head.to(torch.float64).sum(-1) for head in example]) for example in weights]
     )
 
 
 def _advice(weights: Tensor, slack: float) -> str:
     """Which axis sums to 1, and how to say so."""
     for axis in range(3):
-        sums = weights.detach().to(torch.float64).sum(axis)
+        sums = weights.sum(axis, dtype=torch.float64)
         if bool(((sums - 1).abs() <= slack).all()):
             names = ["batch", "head", "query"]
             names.insert(axis, "key")
@@ -180,7 +224,7 @@ def _advice(weights: Tensor, slack: float) -> str:
             )
     return (
         'Name the axes, as axes="head batch query key", or say what the rows are, as '
-        "kind='signed'"
+        "kind='partial' (at most 1) or kind='signed'"
     )
 
 
@@ -188,12 +232,24 @@ def token_places(token: int | Sequence[int] | None, length: int) -> list[int] | 
     """The queries asked for, from 0; None for all of them."""
     if token is None:
         return None
-    asked = [token] if isinstance(token, int) else list(token)
+    asked = [token] if single(token) else list(token)  # type: ignore[arg-type]
     if not asked:
         raise RegardError("token=[] asks for nothing")
-    for one in asked:
-        if not isinstance(one, int) or not -length <= one < length:
-            raise RegardError(
-                f"token={one!r}, expected whole numbers from {-length} to {length - 1}"
-            )
-    return [one % length for one in asked]
+    return [_place(one, length) for one in asked]
+
+
+def single(token: Any) -> bool:
+    """Whether one token is asked for, not a list of them."""
+    return isinstance(token, int) or (
+        hasattr(token, "__index__") and getattr(token, "ndim", 0) == 0
+    )
+
+
+def _place(token: Any, length: int) -> int:
+    try:
+        place = operator.index(token)
+    except TypeError:
+        place = length
+    if isinstance(token, bool) or not -length <= place < length:
+        raise RegardError(f"token={token!r}, expected whole numbers from {-length} to {length - 1}")
+    return place % length

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.aggregate import Words, fuse, mean_attention, relevance, rollout
-from regard.aggregate.heads import Fusion
+from regard.aggregate import Words, mean_attention, relevance, rollout
+from regard.aggregate.heads import Fusion, fused_map
 from regard.aggregate.report import Report
-from regard.aggregate.sources import layers_of
+from regard.aggregate.sources import layers_of, token_places
 from regard.aggregate.statistics import FIGURES
 from regard.errors import RegardError, ShapeError
 from regard.plots.specs import Colour, Grid, Heatmap, Overlay, Profile, Spec, Text
@@ -45,7 +45,8 @@ def heatmap(
     if len(layers) > 1:
         raise RegardError(f"heatmap: {len(layers)} layers, expected one; grid() draws all of them")
     record = layers[0].record
-    values = fuse(attention, heads)[_example(example, layers[0].recipe.shape.batch)]
+    _example(example, layers[0].recipe.shape.batch)
+    values = fused_map(layers[0].recipe, heads)[example]
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
     if words is not None:
@@ -59,28 +60,37 @@ def heatmap(
 
 
 def grid(
-    trace: Any, *, example: int = 0, types: bool = True, title: str = "", colour: Colour = "log"
+    trace: Any,
+    *,
+    example: int = 0,
+    part: str | None = None,
+    types: bool = True,
+    title: str = "",
+    colour: Colour = "log",
 ) -> Grid:
     """Every head of every layer as a small map, with a word for what it is.
 
     Args:
         trace: a Trace, or a list of tensors (batch, head, query, key).
         example: which one of the batch.
+        part: of an encoder–decoder model, "encoder", "decoder" or "cross"; all when None.
         types: whether each head's type, of `trace.report()`, stands below it.
         title: above all of them.
         colour: "log" shows faint structure, "linear" what is strong.
     """
-    layers = layers_of(trace)
+    every = isinstance(trace, Trace) and part is None
+    layers = layers_of(list(trace) if every else trace, part=part)
     maps = []
     for layer in layers:
-        batch = layer.recipe.shape.batch
+        batch, heads, _, _ = layer.recipe.shape
+        place = _example(example, batch) % batch
         with torch.no_grad():
-            weights = layer.recipe.weights()[_example(example, batch)]
-        maps.append(_small(weights))
+            small = [_small(layer.recipe.at(place, head).weights()[0]) for head in range(heads)]
+        maps.append(torch.cat(small))
     names = None
     if types and isinstance(trace, Trace):
         by_layer: dict[str, list[str]] = {}
-        for row in trace.report():
+        for row in trace.report(part=part):
             by_layer.setdefault(row.name, []).append(row.type)
         names = [by_layer[layer.name] for layer in layers]
     return Grid(maps, names, title, colour)
@@ -112,6 +122,8 @@ def alignment(
         if not -len(layers) <= layer < len(layers):
             raise RegardError(f"alignment: layer={layer}, expected from 0 to {len(layers) - 1}")
         layers = [layers[layer]]
+        if isinstance(heads, Tensor) and heads.dim() == 2:
+            heads = heads[layer]
     values = mean_attention([one.recipe for one in layers], heads=heads)
     record = layers[0].record
     if record is not None:
@@ -149,6 +161,7 @@ def text(
     *,
     how: str = "rollout",
     example: int = 0,
+    part: str | None = None,
     words: Words | None = None,
     tokens: Sequence[str] | None = None,
     title: str | None = None,
@@ -160,25 +173,25 @@ def text(
         token: the position, or with `words` the word, that looks; -1 is the last one.
         how: "rollout", "relevance" (needs `grad=True` and backward), or "mean".
         example: which one of the batch.
+        part: of an encoder–decoder model, "encoder" or "decoder".
         words: words to be shown in the place of pieces of words.
         tokens: the pieces; the record's own when None.
         title: what is shown, when None.
     """
     ask = _way(how)
-    size = layers_of(trace)[0].recipe.shape.queries
-    names = tokens or (words.tokens if words else _tokens(trace[0].query_tokens, example))
+    layer = layers_of(trace, part=part)[0]
+    size = layer.recipe.shape.queries
+    own = layer.record.query_tokens if layer.record is not None else None
+    names = tokens or (words.tokens if words else _tokens(own, example))
     names = names or [str(place) for place in range(size)]
-    places = [token % size]
+    places = token_places(token, size if words is None else len(words.names)) or []
+    asked = places
     if words is not None:
-        number = token % len(words.names)
-        places = [place for place, word in enumerate(words.pieces) if word == number]
-    found = ask(trace, places)[_example(example, trace[0].shape.batch)].mean(0)
+        asked = [place for place, word in enumerate(words.pieces) if word in places]
+    _example(example, layer.recipe.shape.batch)
+    found = ask(trace, asked, part=part)[example].mean(0)
     if words is not None:
-        pieces = torch.tensor(words.pieces, device=found.device)
-        found = torch.zeros(len(words.names), dtype=found.dtype, device=found.device).index_add(
-            0, pieces, found
-        )
-        names, places = words.names, [token % len(words.names)]
+        found, names = words.sum(found), words.names
     if title is None:
         title = f"{how} to “{names[places[0]]}”"
     return Text(names, found, title, places)
@@ -207,9 +220,14 @@ def overlay(
     """
     ask = _way(how)
     given = [attention] if isinstance(attention, Record) else attention
+    if isinstance(token, bool) or not isinstance(token, int):
+        raise RegardError(f"overlay: token={token!r}, expected one position")
     found = ask(given, token)
     found = found[_example(example, found.shape[0])]
-    rows, columns = patches or _square(found.shape[0])
+    if image.dim() == 3 and image.shape[2] != 3 and image.shape[0] == 3:
+        image = image.permute(1, 2, 0)
+    _check_image(image)
+    rows, columns = patches or _square(found.shape[0], image)
     if rows * columns > found.shape[0]:
         raise ShapeError(
             f"overlay: {rows} × {columns} patches, but there are {found.shape[0]} positions"
@@ -217,8 +235,6 @@ def overlay(
     first = found.shape[0] - rows * columns  # class and register tokens come before the patches
     place = token % found.shape[0] - first
     marked = divmod(place, columns) if place >= 0 else None
-    if image.dim() == 3 and image.shape[2] != 3 and image.shape[0] == 3:
-        image = image.permute(1, 2, 0)
     title = f"{how} to position {token}" if title is None else title
     return Overlay(image, found[first:].view(rows, columns), title, marked)
 
@@ -250,9 +266,9 @@ def _said(heads: Fusion) -> str:
     return f"{heads} of heads" if isinstance(heads, str) else f"head {heads}"
 
 
-def _way(how: str) -> Callable[[Any, Any], Any]:
+def _way(how: str) -> Callable[..., Any]:
     """An aggregation over layers, by name."""
-    ways: dict[str, Callable[[Any, Any], Any]] = {
+    ways: dict[str, Callable[..., Any]] = {
         "rollout": rollout,
         "relevance": relevance,
         "mean": mean_attention,
@@ -296,7 +312,20 @@ def _small(weights: Tensor) -> Tensor:
     return torch.nn.functional.avg_pool2d(weights[None], steps, ceil_mode=True)[0]
 
 
-def _square(positions: int) -> tuple[int, int]:
-    """The largest square of patches among so many positions."""
+def _square(positions: int, image: Tensor) -> tuple[int, int]:
+    """The largest square of patches among so many positions, if the image is one."""
+    if image.shape[0] != image.shape[1]:
+        raise ShapeError(
+            f"overlay: the image is {tuple(image.shape[:2])}, not a square: "
+            "say patches=(rows, columns)"
+        )
     side = math.isqrt(positions)
     return side, side
+
+
+def _check_image(image: Tensor) -> None:
+    if not image.is_floating_point() or (image.numel() and float(image.max()) > 1.001):
+        raise RegardError(
+            f"overlay: an image of {image.dtype} up to {float(image.max()):g}; expected numbers "
+            "from 0 to 1: divide by 255"
+        )

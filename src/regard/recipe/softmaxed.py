@@ -84,7 +84,7 @@ class Softmaxed(Recipe):
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         _, _, queries, keys = self.shape
         block = Block.of(span(rows, queries), slice(0, keys), queries, keys)
-        if columns is None and self._large(block):
+        if columns is None and self._pays_in_pieces(block):
             return self._piecewise(block)
         if columns is None or self.lse is None or torch.is_grad_enabled() or self.absorbs:
             made = softmax(self.scores(block), self._sink())
@@ -93,10 +93,12 @@ class Softmaxed(Recipe):
         logs = self.log_weights(block)
         return exp(logs).masked_fill(logs <= NEVER, 0.0)
 
-    @staticmethod
-    def _large(block: Block) -> bool:
-        """Whether a matrix is so large that pieces are faster; a graph is made of whole ones."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    def _pays_in_pieces(self, block: Block) -> bool:
+        """Whether a matrix is so large that pieces are faster: on a processor with caches, outside
+        graphs and `vmap`, which want it whole."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.device.type != "cpu":
+            return False
+        if torch._C._functorch.is_batchedtensor(self.query):
             return False
         return block.height * block.breadth > _PIECE
 

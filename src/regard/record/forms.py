@@ -69,10 +69,12 @@ def _decoder_path(records: Sequence[Record]) -> list[str]:
             "take trace.attentions"
         )
     common = [parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, zip(*paths))]
+    if common != paths[0]:  # several: what they have in common is the stack
+        return common
     digits = [index for index, part in enumerate(common) if part.isdigit()]
     if digits:
-        return common[: digits[0]]
-    return common[:-1] if common == paths[0] else common  # one module alone: what it lies in
+        return common[: digits[-1]]
+    return common[:-1]  # one module alone: what it lies in
 
 
 def _inside(path: str, stack: list[str]) -> bool:

@@ -104,7 +104,8 @@ class HeadMin(Reducer):
             self.shown = self.shown + other.shown
 
     def result(self) -> Tensor:
-        return self.smallest.masked_fill(self.shown < self.matrix.heads, 0.0)
+        unseen = self.shown < self.matrix.heads  # by some head: its weight there is 0
+        return torch.where(unseen, self.smallest.clamp_max(0.0), self.smallest)
 
 
 class Weights(Sum):

@@ -51,7 +51,7 @@ class GradientReceived(Sum):
     Args:
         rows: the row weights w, (batch or 1, head or 1, vector, query); None for all 1.
         gradient: (batch, head, query, key), or (batch, head, query, width) with `value`.
-        value: (batch, head, key, width).
+        value: (batch, head or group, key, width).
         positive: whether what is below 0 counts as 0, before anything is added up.
     """
 
@@ -73,10 +73,12 @@ class GradientReceived(Sum):
         self.left = matrix.zeros(1, matrix.queries).add_(1.0)
         if self.rows is not None:
             self.left = _of_matrix("GradientReceived: rows", self.rows, matrix, matrix.queries)
-        self.given = self.gradient[matrix.batch, matrix.head].to(matrix.dtype)
+        self._check(matrix)
+        self.given = self.gradient[matrix.batch, matrix.head]
         self.across = None
         if self.value is not None:
-            self.across = self.value[matrix.batch, matrix.head].to(matrix.dtype).T
+            group = matrix.head // (matrix.heads // self.value.shape[1])
+            self.across = self.value[matrix.batch, group].T
         self.total = matrix.zeros(*self.left.shape[:-1], matrix.keys)
 
     def tile(
@@ -84,15 +86,34 @@ class GradientReceived(Sum):
     ) -> None:
         assert weights is not None
         if self.across is None:
-            product = self.given[rows, columns] * weights
+            product = self.given[rows, columns].to(weights.dtype) * weights
         else:
-            product = (self.given[rows] @ self.across[:, columns]).mul_(weights)
+            given, across = self.given[rows], self.across[:, columns]
+            product = (given.to(weights.dtype) @ across.to(weights.dtype)).mul_(weights)
         if self.positive:
             product.clamp_min_(0.0)
         if self.left.dim() == 1:
             self.total[columns].addmv_(product.T, self.left[rows])
         else:
             self.total[:, columns].addmm_(self.left[:, rows], product)
+
+    def _check(self, matrix: Matrix) -> None:
+        value = self.value
+        last = matrix.keys if value is None else value.shape[-1]
+        wanted = (matrix.examples, matrix.heads, matrix.queries, last)
+        if tuple(self.gradient.shape) != wanted:
+            raise ShapeError(
+                f"GradientReceived: gradient is {tuple(self.gradient.shape)}, expected {wanted}"
+            )
+        if value is not None and (
+            value.shape[0] != matrix.examples
+            or value.shape[2] != matrix.keys
+            or matrix.heads % value.shape[1]
+        ):
+            raise ShapeError(
+                f"GradientReceived: value is {tuple(value.shape)}, expected ({matrix.examples}, "
+                f"{matrix.heads} or a divisor, {matrix.keys}, width)"
+            )
 
 
 class Apply(Sum):
