@@ -240,3 +240,20 @@ def test_a_part_that_was_not_captured():
         model(torch.randn(1, 5, 16), torch.randn(1, 4, 16))
     with pytest.raises(UnavailableError, match="no such attention"):
         regard.rollout(trace, 0, part="encoder")
+
+
+def test_one_class_after_another():
+    torch.manual_seed(0)
+    model, x = Classifier(spelt=False), torch.randn(1, 4, 16)
+    single = []
+    for number in range(2):
+        with regard.capture(model, grad=True) as trace:
+            logits = model(x)
+        logits[0, number].backward()
+        single.append(regard.relevance(trace, -1))
+    with regard.capture(model, grad=True) as trace:
+        logits = model(x)
+    for number in range(2):
+        trace.clear_gradients()
+        logits[0, number].backward(retain_graph=True)
+        torch.testing.assert_close(regard.relevance(trace, -1), single[number])

@@ -85,14 +85,25 @@ def test_discarding_the_smallest_weights():
     for weights in layers:
         mean = weights.mean(1)
         one = mean.clone()
-        for example in one:
-            border = example.flatten().sort().values[12]  # 12 of 25 fall away
-            example[example < border] = 0.0
+        for row in one.flatten(0, 1):
+            for place in row.sort().indices[:2].tolist():  # half of five
+                row[place] = 0.0
         one[:, :, 0] = mean[:, :, 0]
         cut.append(one[:, None])
     truth = dense(cut)
     torch.testing.assert_close(regard.rollout(layers, discard=0.5), truth)
     torch.testing.assert_close(regard.rollout(layers, 1, discard=0.5), truth[:, 1])
+
+
+def test_padding_does_not_count_among_the_smallest():
+    alone = made(10, layers=2, batch=1, heads=1, length=4)
+    padded = []
+    for weights in alone:
+        more = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
+        more[..., :4, :4], more[..., 4:, :4] = weights, 0.25
+        padded.append(more)
+    found = regard.rollout(padded, 0, discard=0.5)
+    torch.testing.assert_close(found[:, :4], regard.rollout(alone, 0, discard=0.5))
 
 
 @settings(max_examples=25, deadline=None)

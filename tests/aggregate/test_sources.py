@@ -145,3 +145,16 @@ def test_nothing_is_refused():
 def test_axes_are_for_tensors():
     with pytest.raises(RegardError, match="a Trace knows its own"):
         layers_of(encoder_decoder_trace(), axes="head batch query key", part="cross")
+
+
+def test_words_that_are_none():
+    weights = made(1, 2, 3, 3)
+    with pytest.raises(RegardError, match="kind='distributon'"):
+        layers_of(weights, kind="distributon")
+    with pytest.raises(RegardError, match="expected words in a string"):
+        layers_of(weights, axes=["head", "batch", "query", "key"])
+    with pytest.raises(ShapeError, match="calls 'query' does"):
+        layers_of(weights, axes="batch head key query")
+    for token in ("she", 1.0):
+        with pytest.raises(RegardError, match="expected a position"):
+            token_places(token, 5)

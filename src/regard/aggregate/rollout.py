@@ -59,8 +59,8 @@ def rollout(
         token: position or positions of the last layer; -1 is the last one, None means all.
         residual: share of the residual stream, from 0 to below 1.
         heads: how heads are joined: "mean", "max", "min", a number, or a weighting.
-        discard: share of the smallest weights of each map that is set to 0; the first position
-            is spared, as it often stands for the whole.
+        discard: share of the smallest weights of each row that is set to 0, of those that are not 0
+            already; the first position is spared, as it often stands for the whole.
         part: of an encoder–decoder model, "encoder" or "decoder".
         axes: the order of a tensor's axes, as "layer batch head query key".
         kind: what the rows of tensors are; "partial" ones sum to at most 1.
@@ -131,11 +131,12 @@ def _map(layers: list[Layer], residual: float, heads: Fusion, discard: float) ->
 
 
 def _discarded(fused: Tensor, share: float) -> Tensor:
+    """Each row without its smallest weights; padding and the future do not count among them."""
     if not share:
         return fused
-    flat = fused.flatten(1)
-    count = int(flat.shape[1] * share)
-    smallest = flat.topk(count, dim=1, largest=False).indices
-    cut = flat.scatter(1, smallest, 0.0).view_as(fused)
-    cut[:, :, 0] = fused[:, :, 0]
+    count = (fused > 0).sum(-1, keepdim=True).mul(share).long()
+    ranked = fused.masked_fill(fused <= 0, torch.inf).sort(-1).values
+    border = ranked.gather(-1, count.clamp_max(fused.shape[-1] - 1))
+    cut = fused.masked_fill(fused < border, 0.0)
+    cut[..., 0] = fused[..., 0]
     return cut

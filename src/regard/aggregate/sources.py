@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -60,6 +60,8 @@ def layers_of(
         kind: what the rows of tensors are: "distribution" is checked to sum to 1.
         part: of the trace of an encoder–decoder model, "encoder", "decoder" or "cross".
     """
+    if kind not in get_args(Kind):
+        raise RegardError(f"kind={kind!r}, expected one of {', '.join(get_args(Kind))}")
     if isinstance(attention, Trace):
         if axes is not None:
             raise RegardError(f"axes={axes!r} is for tensors; a Trace knows its own")
@@ -90,8 +92,8 @@ def stack_of(attention: Any, **options: Any) -> list[Layer]:
             what = "cross-attention, " if crosses else ""
             raise ShapeError(
                 f"{layer.name}: {what}{queries} queries × {keys} keys; layers follow each other "
-                "only in self-attention over one sequence. For generate(), take regard.stitch; for an "
-                "encoder–decoder model, part='encoder' or 'decoder'"
+                "only in self-attention over one sequence. For generate(), take regard.stitch; for "
+                "an encoder–decoder model, part='encoder' or 'decoder'"
             )
         if (batch, queries) != (first.batch, first.queries):
             raise ShapeError(
@@ -134,7 +136,7 @@ def _layers(attention: Any, axes: str | None, kind: Kind, name: str = "") -> Ite
     elif isinstance(attention, Tensor):
         for index, weights in enumerate(arranged(attention, axes)):
             here = name or f"layer {index}"
-            check_rows(weights, kind, here)
+            check_rows(weights, kind, here, axes)
             yield Layer(here, Given(weights, None, kind))
     elif isinstance(attention, list | tuple):
         for index, one in enumerate(attention):
@@ -158,9 +160,12 @@ def arranged(weights: Tensor, axes: str | None) -> list[Tensor]:
         if weights.dim() != 4:
             raise ShapeError(
                 f"weights have {weights.dim()} axes {tuple(weights.shape)}; four are (batch, head, "
-                'query, key), others must be named, as axes="head query key"'
+                'query, key), others must be named, as axes="head query key" or axes="layer batch '
+                'head query key"'
             )
         return [weights]
+    if not isinstance(axes, str):
+        raise RegardError(f"axes={axes!r}, expected words in a string, as 'head batch query key'")
     names = axes.replace(",", " ").split()
     if len(names) != weights.dim():
         raise ShapeError(f"axes={axes!r} names {len(names)} axes of {weights.dim()}")
@@ -178,7 +183,7 @@ def arranged(weights: Tensor, axes: str | None) -> list[Tensor]:
     return list(weights)
 
 
-def check_rows(weights: Tensor, kind: Kind, name: str) -> None:
+def check_rows(weights: Tensor, kind: Kind, name: str, axes: str | None = None) -> None:
     """Refuse a tensor whose rows do not sum as its kind says; it may be another order of axes."""
     if kind not in ("distribution", "partial") or not weights.numel():
         return
@@ -198,7 +203,7 @@ def check_rows(weights: Tensor, kind: Kind, name: str) -> None:
     worst = sums[~good][0].item()
     raise ShapeError(
         f"{name}: rows do not sum to {'1' if kind == 'distribution' else 'at most 1'} over the "
-        f"last axis (one sums to {worst:.6g}). {_advice(weights, slack)}"
+        f"last axis (one sums to {worst:.6g}). {_advice(weights, slack, axes)}"
     )
 
 
@@ -211,16 +216,20 @@ def _row_sums(weights: Tensor) -> Tensor:
     )
 
 
-def _advice(weights: Tensor, slack: float) -> str:
+def _advice(weights: Tensor, slack: float, axes: str | None) -> str:
     """Which axis sums to 1, and how to say so."""
     for axis in range(3):
         sums = weights.sum(axis, dtype=torch.float64)
         if bool(((sums - 1).abs() <= slack).all()):
+            if axes is not None:
+                return (
+                    f"The axis that axes={axes!r} calls {_AXES[axis]!r} does: are the keys there?"
+                )
             names = ["batch", "head", "query"]
             names.insert(axis, "key")
             return (
                 f"Axis {axis} does: if the keys lie there, name the axes, as "
-                f'axes="{" ".join(names)}"'
+                f'axes="{" ".join(names)}", or with the other three in another order'
             )
     return (
         'Name the axes, as axes="head batch query key", or say what the rows are, as '
@@ -232,6 +241,8 @@ def token_places(token: int | Sequence[int] | None, length: int) -> list[int] | 
     """The queries asked for, from 0; None for all of them."""
     if token is None:
         return None
+    if isinstance(token, str | float):
+        raise RegardError(f"token={token!r}, expected a position, or a list of positions")
     asked = [token] if single(token) else list(token)  # type: ignore[arg-type]
     if not asked:
         raise RegardError("token=[] asks for nothing")

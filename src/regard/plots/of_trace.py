@@ -65,6 +65,7 @@ def grid(
     example: int = 0,
     part: str | None = None,
     types: bool = True,
+    real: Any = None,
     title: str = "",
     colour: Colour = "log",
 ) -> Grid:
@@ -75,6 +76,7 @@ def grid(
         example: which one of the batch.
         part: of an encoder–decoder model, "encoder", "decoder" or "cross"; all when None.
         types: whether each head's type, of `trace.report()`, stands below it.
+        real: for the types, which positions are not padding, (position,) or (batch, position).
         title: above all of them.
         colour: "log" shows faint structure, "linear" what is strong.
     """
@@ -90,7 +92,7 @@ def grid(
     names = None
     if types and isinstance(trace, Trace):
         by_layer: dict[str, list[str]] = {}
-        for row in trace.report(part=part):
+        for row in trace.report(part=part, real=real):
             by_layer.setdefault(row.name, []).append(row.type)
         names = [by_layer[layer.name] for layer in layers]
     return Grid(maps, names, title, colour)
@@ -133,8 +135,8 @@ def alignment(
     return Heatmap(one, target, source, title, row_title="target", column_title="source")
 
 
-def by_head(report: Report, figure: str = "entropy", *, title: str = "") -> Heatmap:
-    """One figure of the report as a map of layers and heads."""
+def by_head(report: Report | Trace, figure: str = "entropy", *, title: str = "") -> Heatmap:
+    """One figure of a report, or of a trace's, as a map of layers and heads."""
     values = _figures(report, figure)
     rows, columns = (tuple(str(number) for number in range(size)) for size in values.shape)
     return Heatmap(
@@ -148,8 +150,8 @@ def by_head(report: Report, figure: str = "entropy", *, title: str = "") -> Heat
     )
 
 
-def profile(report: Report, figure: str = "entropy", *, title: str = "") -> Profile:
-    """One figure of the report over the layers, a line for each head."""
+def profile(report: Report | Trace, figure: str = "entropy", *, title: str = "") -> Profile:
+    """One figure of a report, or of a trace's, over the layers: a line for each head."""
     values = _figures(report, figure).T
     lines = tuple(f"head {head}" for head in range(values.shape[0]))
     return Profile(values, lines, title, value_title=_TITLES.get(figure, figure))
@@ -245,8 +247,8 @@ def plot(trace: Trace, what: str | None = None, **options: Any) -> Spec:
         "heatmap": lambda **kinds: heatmap(trace[0], **kinds),
         "grid": lambda **kinds: grid(trace, **kinds),
         "alignment": lambda **kinds: alignment(trace, **kinds),
-        "by_head": lambda **kinds: by_head(trace.report(), **kinds),
-        "profile": lambda **kinds: profile(trace.report(), **kinds),
+        "by_head": lambda **kinds: by_head(trace, **kinds),
+        "profile": lambda **kinds: profile(trace, **kinds),
         "text": lambda **kinds: text(trace, **kinds),
         "overlay": lambda **kinds: overlay(trace, **kinds),
     }
@@ -292,8 +294,10 @@ def _tokens(tokens: Any, example: int) -> Sequence[str] | None:
     return chosen
 
 
-def _figures(report: Report, figure: str) -> Tensor:
+def _figures(report: Report | Trace, figure: str) -> Tensor:
     """(layer, head); NaN where a layer has fewer heads."""
+    if isinstance(report, Trace):
+        report = report.report()
     if figure not in FIGURES:
         raise RegardError(f"figure={figure!r}, expected one of {', '.join(FIGURES)}")
     layers = sorted({row.layer for row in report})

@@ -35,6 +35,10 @@ class OutputGradient:
         gradient = gradient.detach()
         self._arrived[:] = [gradient + self._arrived[0] if self._arrived else gradient]
 
+    def clear(self) -> None:
+        """Forget what arrived, before the next backward pass."""
+        self._arrived.clear()
+
     def of_heads(self, which: Sequence[int]) -> OutputGradient:
         """The gradient of some heads."""
         picked = copy(self)

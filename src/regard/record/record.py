@@ -165,6 +165,11 @@ class Record:
         query, width) and the values (batch, head, key, width); or as it is, and None."""
         return self._kept_gradient().parts(self.name)
 
+    def clear_gradient(self) -> None:
+        """Forget the gradient that arrived, if any."""
+        if self._gradient is not None:
+            self._gradient.clear()
+
     def _kept_gradient(self) -> OutputGradient:
         if self._gradient is None:
             raise UnavailableError(

@@ -209,6 +209,11 @@ class Trace:
             self, tokens=tokens, real=real, special=special, window=window, part=part
         )
 
+    def clear_gradients(self) -> None:
+        """Forget gradients that arrived: those of several backward passes add up, as in `.grad`."""
+        for record in self:
+            record.clear_gradient()
+
     def plot(self, what: str | None = None, **options: Any) -> Spec:
         """A picture: `.save("file.png")` writes it, a notebook shows it. Needs `regard[plots]`.
 
