@@ -65,6 +65,10 @@ bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/kernel.py --quick
 	$(PEERS)/bin/python benchmarks/peers/peers.py --quick
 	$(PEERS)/bin/python benchmarks/capture.py --quick
+	$(BIN)/python benchmarks/aggregate.py --quick
+	$(BIN)/python benchmarks/report.py --quick
+	$(BIN)/python benchmarks/explain.py --quick
+	$(BIN)/python benchmarks/studies.py --quick
 
 clean:
 	rm -rf .venv $(PEERS) .site build dist

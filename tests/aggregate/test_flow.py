@@ -165,6 +165,7 @@ def test_long_work_at_a_terminal_shows_a_bar(monkeypatch, capsys):
     monkeypatch.setattr(MODULE, "_LONG", 0)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TTY_INTERACTIVE", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     plain = flow(made(11))
     assert "attention flow" in capsys.readouterr().err
     monkeypatch.setattr(MODULE, "_LONG", 1 << 60)

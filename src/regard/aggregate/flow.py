@@ -14,7 +14,7 @@ tensor([[[0.9500, 0.3500],
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 from regard.aggregate.heads import Fusion, fused_map
 from regard.aggregate.sources import Layer, stack_of, token_places
 from regard.errors import MissingExtraError, RegardError, UnavailableError
+from regard.progress import progress
 
 _UNIT = 2**30  # the library counts in whole numbers: a width is right to half of 2⁻³⁰
 _LONG = 1 << 24  # pipes times questions from which a bar is worth while: some seconds
@@ -108,11 +109,14 @@ def _flows(widths: list[Tensor], outputs: list[int], together: list[int] | None)
     found = torch.zeros(batch, len(outputs), targets, dtype=torch.float64)
     jobs = [(example, place) for example in range(batch) for place in range(len(outputs))]
     network: _Network | None = None
-    for example, place in _shown(jobs, len(widths) * length * length * len(jobs) * targets):
-        if network is None or network.example != example:
-            network = _Network([width[example] for width in widths], together, example)
-        for target in range(targets):
-            found[example, place, target] = network.flow(outputs[place], target)
+    short = len(widths) * length * length * len(jobs) * targets < _LONG
+    with progress("attention flow", len(jobs), False if short else None) as step:
+        for example, place in jobs:
+            if network is None or network.example != example:
+                network = _Network([width[example] for width in widths], together, example)
+            for target in range(targets):
+                found[example, place, target] = network.flow(outputs[place], target)
+            step()
     return found
 
 
@@ -149,18 +153,3 @@ class _Network:
 
         found = maximum_flow(self.graph, self.top + output, self.first + target)
         return min(1.0, float(found.flow_value) / _UNIT)  # an output gives away what it has: 1
-
-
-def _shown(jobs: list[Any], work: int) -> Iterable[Any]:
-    """The jobs, with a bar at the terminal where they are long and rich is there to draw it."""
-    if work < _LONG:
-        return jobs
-    try:
-        from rich.console import Console
-        from rich.progress import track
-    except ImportError:
-        return jobs
-    console = Console(stderr=True)
-    if not console.is_interactive:
-        return jobs
-    return track(jobs, "attention flow", console=console, transient=True)

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.aggregate.importance import Calls, HeadImportance, collected, survey
-from regard.aggregate.masking import Row, Run, losses_of, progress, run_on, scaled, undisturbed
+from regard.aggregate.masking import Row, Run, losses_of, run_on, scaled, undisturbed
 from regard.aggregate.sites import Sites, head_sites
 from regard.errors import RegardError
+from regard.progress import progress
 
 _EDGE = 1e-6  # uniform numbers keep this far from 0 and 1, where the logarithm ends
 
@@ -182,7 +183,10 @@ def learn_gates(
                 return losses_of(loss, run(model, inputs), inputs).mean()
 
         chosen = islice(_again(batches, data), steps)
-        with torch.enable_grad(), progress("learning gates", steps, show_progress) as step:
+        with (
+            torch.enable_grad(),
+            progress("learning gates", steps, None if show_progress else False) as step,
+        ):
             losses = [_step(optimiser, forward, one, gates, penalty, step) for one in chosen]
     gates.eval()
     open_now = _split(gates.open_probability().detach().double().cpu(), rows)

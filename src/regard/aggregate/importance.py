@@ -36,7 +36,6 @@ from regard.aggregate.masking import (
     Row,
     Run,
     losses_of,
-    progress,
     rows_of,
     run_on,
     same_chance,
@@ -46,6 +45,7 @@ from regard.aggregate.masking import (
 )
 from regard.aggregate.sites import HeadSite, Sites, head_sites
 from regard.errors import RegardError, ShapeError
+from regard.progress import progress
 
 Method = Literal["gradient", "leave_out", "gates"]
 Calls = Literal["each", "shared"]
@@ -165,11 +165,13 @@ def head_importance(
     with undisturbed(model):
         rows, batches = survey(model, data, calls, found, run, masked=method == "leave_out")
         if method == "gradient":
-            with progress("head importance", total, show_progress) as step:
+            with progress("head importance", total, None if show_progress else False) as step:
                 scores = _by_gradient(model, batches, loss, rows, run, step)
         else:
             each = sum(row.site.n_heads for row in rows)
-            with progress("head importance", total and total * each, show_progress) as step:
+            with progress(
+                "head importance", total and total * each, None if show_progress else False
+            ) as step:
                 scores = _by_leaving_out(model, batches, loss, rows, run, step)
     return collected(rows, scores, method)
 

@@ -300,20 +300,3 @@ def losses_of(loss: Callable[[Any, Any], Any], output: Any, inputs: Any) -> Tens
             "of F.cross_entropy(…, reduction='none'), or one number"
         )
     return found
-
-
-@contextmanager
-def progress(title: str, total: int | None, shown: bool) -> Iterator[Callable[[], None]]:
-    """A bar in a terminal, where rich is installed; gives what is called at each step."""
-    if not shown or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ImportError:
-        yield lambda: None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda: bar.advance(task)

@@ -21,10 +21,10 @@ from regard.explain.evaluation import (
     mean_agreement,
 )
 from regard.explain.metrics import BINS, area, at_bins, at_steps, follow, ranks, shares_of
-from regard.explain.progress import progress
 from regard.explain.replacements import Replacement, name_of
 from regard.explain.running import Model
 from regard.explain.task import Attribution, Task, cut, tasks_of
+from regard.progress import progress
 
 _GRADIENTS: dict[str, Callable[[Task], Attribution]] = {
     "gradient norm": baselines.gradient_norm,

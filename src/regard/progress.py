@@ -1,4 +1,4 @@
-"""A bar while a model runs many times, where somebody watches."""
+"""A bar while something takes long, where somebody watches. Rich is known here and to `cli`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from regard.errors import MissingExtraError
 
 
 @contextmanager
-def progress(title: str, total: int, show: bool | None) -> Iterator[Callable[[float], None]]:
-    """A function to be told how much more is done.
+def progress(
+    title: str, total: int | None, show: bool | None = None
+) -> Iterator[Callable[..., None]]:
+    """A function to be told how much more is done; 1 when nothing is said.
 
     Args:
         title: what stands before the bar.
-        total: how much there is to do.
+        total: how much there is to do; None where nobody knows.
         show: whether to draw; when None, where rich is installed and the output is a terminal.
     """
     if show is None and not sys.stderr.isatty():
@@ -25,11 +27,11 @@ def progress(title: str, total: int, show: bool | None) -> Iterator[Callable[[fl
     if bar is None:
         if show:
             raise MissingExtraError("rich", "cli")
-        yield lambda done: None
+        yield lambda done=1.0: None
         return
     with bar:
         number = bar.add_task(title, total=total)
-        yield lambda done: bar.advance(number, done)
+        yield lambda done=1.0: bar.advance(number, done)
 
 
 def _bar() -> Any:
