@@ -13,6 +13,8 @@ import argparse
 import functools
 import multiprocessing
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -105,31 +107,36 @@ def one_token(quick: bool) -> None:
     rows = []
     for causal in (False, True):
         trace = captured(layers, heads, length, causal)
-        with torch.no_grad():
-            calls = {
-                "attention alone": functools.partial(attend_alone, trace, causal),
-                "rollout": functools.partial(regard.rollout, trace, -1),
-                "relevance": functools.partial(regard.relevance, trace, -1),
-            }
-            dense = {"rollout": dense_rollout, "relevance": dense_relevance}
-            taken = interleaved(calls, 3 if quick else 5)
-            for name, bar in (("rollout", "0.90"), ("relevance", "1.60")):
-                memory = peak(calls[name], lambda result: result, 1)
-                alone = taken["attention alone"]
-                row = ["causal" if causal else "full", name, f"{taken[name] / alone:.2f}", bar]
-                row += [f"{memory.high:.0f}"]
-                slow = functools.partial(dense[name], trace)
-                time = interleaved({"attention alone": calls["attention alone"], "dense": slow}, 1)
-                row += [f"{time['dense'] / time['attention alone']:.2f}"]
-                row += [f"{peak(slow, lambda result: result, 1).high / 1024:.2f}"]
-                kept = layers * heads * length**2 * 4 / MIB / 1024
-                difference = (slow() - calls[name]()).abs().max() / slow().abs().max()
-                rows.append([*row, f"{kept:.1f}", f"{difference:.0e}"])
-        del trace, calls, slow
+        alone = functools.partial(attend_alone, trace, causal)
+        for name, ask, dense, bar in (
+            ("rollout", regard.rollout, dense_rollout, "0.90"),
+            ("relevance", regard.relevance, dense_relevance, "1.60"),
+        ):
+            with torch.no_grad():
+                found = ask(trace, -1)
+                memory = peak(functools.partial(ask, trace, -1), lambda result: result, 1)
+                calls = {"attention": alone, "ours": functools.partial(ask, trace, -1)}
+                taken = interleaved(calls, 3 if quick else 2)
+                spent, room, truth = once(functools.partial(dense, trace))
+            row = ["causal" if causal else "full", name]
+            row += [f"{taken['ours'] / taken['attention']:.2f}", bar, f"{memory.high:.0f}"]
+            row += [f"{spent / taken['attention']:.2f}", f"{room / 1024:.2f}"]
+            row += [f"{layers * heads * length**2 * 4 / MIB / 1024:.1f}"]
+            rows.append([*row, f"{(truth - found).abs().max() / truth.abs().max():.0e}"])
+            print(" ".join(rows[-1]), file=sys.stderr)
+        del trace, alone, calls
         settle()
     head = ["mask", "what", "× attention", "bar", "peak MiB", "dense ×", "dense peak GiB"]
     head += ["all weights GiB", "difference"]
     table(f"one token, {layers} layers, {heads} heads, {length} tokens", head, rows)
+
+
+def once(call: Callable[[], Tensor]) -> tuple[float, float, Tensor]:
+    """Processor seconds, peak MiB and the answer of one call, for work that takes minutes."""
+    answers: list[Tensor] = []
+    start = time.process_time()
+    room = peak(lambda: answers.append(call()), lambda result: None, 1)
+    return time.process_time() - start, room.high, answers[0]
 
 
 def long(quick: bool) -> None:

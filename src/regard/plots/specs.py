@@ -67,7 +67,7 @@ class Grid(Spec):
     what each head is, layer by layer.
     """
 
-    maps: Sequence[Float[Tensor, "head query key"]]
+    maps: Sequence[Float[Tensor, "_ _ _"]]  # (head, query, key) of each layer
     names: Sequence[Sequence[str]] | None = None
     title: str = ""
     colour: Colour = "linear"
