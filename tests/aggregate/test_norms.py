@@ -12,7 +12,7 @@ from regard.aggregate import norms
 from regard.aggregate.layout import Around, Surroundings
 from regard.aggregate.norms import norm_attention
 from regard.cli import packaged
-from regard.errors import RegardError, ShapeError, UnavailableError
+from regard.errors import RegardError, ShapeError
 
 MODULE = sys.modules["regard.aggregate.contributions"]  # the name is also a function's
 WIDTH, HEADS, LAYERS = 12, 3, 2
@@ -272,7 +272,7 @@ def test_cross_attention():
     with pytest.raises(ShapeError, match="4 queries × 7 keys"):
         norm_attention(trace, around, part="cross", heads="joint", include="norm")
     trace, around = watched(model, target, memory[:, :4])
-    with pytest.raises(UnavailableError, match="is not among the keys"):
+    with pytest.raises(ShapeError, match="cross-attention, 4 queries"):
         norm_attention(trace, around, part="cross", heads="joint", include="norm")
 
 

@@ -75,9 +75,7 @@ def layers_of(
     for layer in found:
         if 0 in layer.recipe.shape:
             shape = tuple(layer.recipe.shape)
-            raise ShapeError(
-                f"{layer.name}: (batch, head, query, key) is {shape}: nothing is there"
-            )
+            raise ShapeError(f"{layer.name}: there is nothing in an attention {shape}")
     return found
 
 

@@ -202,7 +202,7 @@ class _Run:
             self._stack.callback(self._stop_watching)
             self._listen(hooks.register_module_forward_pre_hook(self._before))
             self._stack.callback(lambda: self._listen(None))
-            if self.path == "fused":
+            if self.path == "fused" and fused_path.possible():
                 self._watch_fused()
             else:
                 self._watch_fully()
@@ -307,6 +307,7 @@ class _Run:
             and not mine.cached
             and not mine.keeper.changed
             and self.module is not None
+            and fused_path.possible()
             and _get_current_dispatch_mode() is self.mode
         ):
             self.spelt_before = mine.spelt

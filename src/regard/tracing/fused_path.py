@@ -7,10 +7,15 @@ model whose first pass showed fused attention and no other; an operator of anoth
 comes up later is noticed, and the full path takes over from the next pass.
 
 Only one kernel can stand in front of an operator, so all captures of a process share them.
+
+Torch's table of kernels may not change while another thread looks into it: an operator that runs
+there at that moment fails. So kernels are put in place, and taken away, only while every other
+thread of Python waits; where one runs, captures read fully, and kernels nobody listens to stay.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -50,9 +55,29 @@ class Listener(Protocol):
     def spelt(self, name: str) -> None: ...
 
 
+#: Functions in which a thread waits, and tools whose threads run no operator.
+_WAITING = {"wait", "select", "poll", "accept", "recv", "recv_into", "_wait_for_tstate_lock"}
+_TOOLS = ("zmq", "ipykernel", "IPython", "tornado", "tqdm", "execnet")
 _listeners: list[Listener] = []
 _library: Any = None
 _lock = threading.Lock()
+
+
+def possible() -> bool:
+    """Whether the kernels are there already, or can be put in place without harm to a thread."""
+    return _library is not None or _alone()
+
+
+def _alone() -> bool:
+    """Whether every other thread of Python waits for something, as those of notebooks do."""
+    mine = threading.get_ident()
+    others = (frame for thread, frame in sys._current_frames().items() if thread != mine)
+    return all(map(_waits, others))
+
+
+def _waits(frame: Any) -> bool:
+    code = frame.f_code
+    return code.co_name in _WAITING or any(name in code.co_filename for name in _TOOLS)
 
 
 def listen(listener: Listener) -> None:
@@ -70,11 +95,11 @@ def listen(listener: Listener) -> None:
 
 
 def ignore(listener: Listener) -> None:
-    """No longer; the last one takes the kernels away."""
+    """No longer; the last one takes the kernels away, now or after a later capture."""
     global _library
     with _lock:
         _listeners.remove(listener)
-        if not _listeners and _library is not None:
+        if not _listeners and _library is not None and _alone():
             _library._destroy()
             _library = None
 
