@@ -403,3 +403,20 @@ def test_bfloat16_and_padding():
     assert not result.unavailable or set(result.unavailable) <= {"norm attention", "ALTI"}
     for name in result.methods:
         assert not torch.tensor(result.interval(name)).isnan().any()
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"replacements": ["mask"]}, "replacements: 'mask'"),
+        ({"bins": 2.0}, r"bins=\(2.0,\)"),
+        ({"special": "[CLS]"}, "expected a tokenizer, or a list of token numbers"),
+        ({"attributions": torch.ones(2, 2)}, "expected tensors by name"),
+    ],
+)
+def test_arguments_that_are_something_else(options, said):
+    model, inputs = untrained(), padded()
+    given = {"attributions": {}, "special": [CLS], **options}
+    with pytest.raises(RegardError, match=said):
+        explain.evaluate(model, inputs, given.pop("attributions"), **given)

@@ -41,7 +41,7 @@ def evaluate(
     target: Any = None,
     *,
     replacements: Replacement | Sequence[Replacement] | None = None,
-    bins: Sequence[float] = BINS,
+    bins: float | Sequence[float] = BINS,
     steps: int = 10,
     seeds: int = 5,
     confidence: float = 0.95,
@@ -67,6 +67,11 @@ def evaluate(
         show_progress: whether to draw a bar; when None, in a terminal where rich is installed.
         task: `special`, `removable`, `embedding`, `input_name`, `batch_size`, as for `Task`.
     """
+    if not isinstance(attributions, Mapping):
+        raise RegardError(
+            f"attributions: a {type(attributions).__name__}, expected tensors by name, "
+            'as {"mine": attribution}'
+        )
     tasks = tasks_of(model, data, target, **task)
     found = {name: list(cut(given, tasks, name)) for name, given in attributions.items()}
     taken = set(found) & set(BASELINES)
@@ -92,7 +97,7 @@ def measure(
     unavailable: Mapping[str, str],
     *,
     replacements: Replacement | Sequence[Replacement] | None,
-    bins: Sequence[float],
+    bins: float | Sequence[float],
     steps: int,
     seeds: int,
     confidence: float,
@@ -150,6 +155,9 @@ def _ways(given: Any, tasks: Sequence[Task]) -> list[Replacement]:
         usual = {name_of(task.usual_replacement()): task.usual_replacement() for task in tasks}
         return [usual.get("mean embedding") or tasks[0].usual_replacement()]
     ways = list(given) if isinstance(given, list | tuple) else [given]
+    for way in ways:
+        if not callable(way):
+            raise RegardError(f"replacements: {way!r}, expected some such as explain.Unattended()")
     names = [name_of(way) for way in ways]
     if not ways or len(set(names)) < len(names):
         raise RegardError(f"replacements: {names}, expected at least one, each with its own name")
@@ -177,7 +185,7 @@ def _followed(
     task: Task,
     attributions: Sequence[Attribution],
     way: Replacement,
-    bins: Sequence[float],
+    bins: float | Sequence[float],
     steps: int,
     seed: int,
     advance: Callable[[float], None],

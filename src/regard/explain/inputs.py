@@ -194,8 +194,18 @@ def removable_of(
                 "special=tokenizer, special=[numbers], special=[] for none, or removable="
             )
         return real, real
-    numbers = torch.tensor(list(getattr(special, "all_special_ids", special)), dtype=torch.long)
+    numbers = _numbers(special)
     return real & ~torch.isin(inputs.ids, numbers.to(inputs.device)), real
+
+
+def _numbers(special: Any) -> Tensor:
+    """Numbers of special tokens, from a list of them or a tokenizer."""
+    try:
+        return torch.tensor(list(getattr(special, "all_special_ids", special)), dtype=torch.long)
+    except (TypeError, ValueError) as error:
+        raise RegardError(
+            f"special={special!r}, expected a tokenizer, or a list of token numbers"
+        ) from error
 
 
 def without_marks(inputs: Inputs) -> Inputs:

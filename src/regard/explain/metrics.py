@@ -55,7 +55,7 @@ def comprehensiveness(
     attribution: Tensor,
     replacement: Replacement | None = None,
     *,
-    bins: Sequence[float] = BINS,
+    bins: float | Sequence[float] = BINS,
     seed: int = 0,
 ) -> Scores:
     """How much the score falls without the positions ranked highest, (example,).
@@ -76,7 +76,7 @@ def sufficiency(
     attribution: Tensor,
     replacement: Replacement | None = None,
     *,
-    bins: Sequence[float] = BINS,
+    bins: float | Sequence[float] = BINS,
     seed: int = 0,
 ) -> Scores:
     """How much the score falls when only the positions ranked highest are left, (example,)."""
@@ -151,11 +151,11 @@ def ranks(attributions: Tensor, removable: Removed, seed: int) -> Ranks:
     return by_chance.gather(-1, order).argsort(-1)
 
 
-def at_bins(removable: Removed, bins: Sequence[float]) -> Counts:
+def at_bins(removable: Removed, bins: float | Sequence[float]) -> Counts:
     """How many positions each bin has, rounded, and at least one where there is one."""
-    shares = list(bins)
+    shares = [bins] if isinstance(bins, int | float) else list(bins)
     if not shares or not all(0.0 < share <= 1.0 for share in shares):
-        raise RegardError(f"bins={tuple(bins)}, expected shares above 0 and up to 1")
+        raise RegardError(f"bins={tuple(shares)}, expected shares above 0 and up to 1")
     counts = _rounded(removable, shares).clamp_min(1)
     return torch.minimum(counts, removable.sum(1, keepdim=True))
 

@@ -23,7 +23,7 @@ def recommend(
     token: Token = "auto",
     attributions: Mapping[str, Any] | None = None,
     replacements: Replacement | Sequence[Replacement] | None = None,
-    bins: Sequence[float] = BINS,
+    bins: float | Sequence[float] = BINS,
     steps: int = 10,
     seeds: int = 5,
     confidence: float = 0.95,
