@@ -83,3 +83,19 @@ def test_drawing_touches_no_global_state(tmp_path):
 
 def test_a_missing_extra_is_named_with_its_command():
     assert "pip install 'regard[plots]'" in str(MissingExtraError("matplotlib", "plots"))
+
+
+def test_the_strongest_are_told_apart_where_nothing_is_clipped(tmp_path):
+    values = torch.full((30, 9), 0.01)
+    values[5, 4], values[20:24, 4] = 1.0, 0.6
+
+    def colours(**options):
+        picture = imread(Heatmap(values, **options).save(tmp_path / "m.png"))[..., :3]
+        height, width = picture.shape[:2]
+        left, right = int(0.1 * width), int(0.8 * width)  # without the scale beside the map
+        inside = torch.from_numpy(picture[int(0.1 * height) : int(0.85 * height), left:right])
+        return {tuple(pixel) for pixel in (255 * inside).int().flatten(0, 1).tolist()}
+
+    bright = [one for one in colours(clip=False) if one[1] > 100 and one[2] < 150]
+    same = [one for one in colours() if one[1] > 100 and one[2] < 150]
+    assert len(bright) == len(same) + 1

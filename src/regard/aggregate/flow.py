@@ -25,7 +25,7 @@ from regard.aggregate.sources import Layer, stack_of, token_places
 from regard.errors import MissingExtraError, RegardError, UnavailableError
 from regard.progress import progress
 
-_UNIT = 2**30  # the library counts in whole numbers: a width is right to half of 2⁻³⁰
+_UNIT = 2**30  # the library counts in whole numbers: widths in half of 2⁻³⁰ look the same to it
 _LONG = 1 << 24  # pipes times questions from which a bar is worth while: some seconds
 
 
@@ -142,14 +142,25 @@ class _Network:
             inputs = torch.tensor(together)
             ends.append(torch.stack([inputs, torch.full_like(inputs, drain)], 1))
             sizes.append(torch.full([len(together)], 2.0, dtype=torch.float64))
-        pipes = torch.cat(sizes).mul(_UNIT).round().clamp_max(2**31 - 1).to(torch.int32)
-        upper, lower = torch.cat(ends).unbind(1)
-        places = (upper.numpy(), lower.numpy())
+        self.sizes = torch.cat(sizes)
+        self.upper, self.lower = torch.cat(ends).unbind(1)
+        pipes = self.sizes.mul(_UNIT).round().clamp_max(2**31 - 1).to(torch.int32)
+        places = (self.upper.numpy(), self.lower.numpy())
         self.graph = csr_array((pipes.numpy(), places), shape=(drain + 1, drain + 1))
 
     def flow(self, output: int, target: int) -> float:
-        """The most that passes from an output to a target."""
-        from scipy.sparse.csgraph import maximum_flow
+        """The most that passes from an output to a target: the widths of the narrowest cut.
 
-        found = maximum_flow(self.graph, self.top + output, self.first + target)
-        return min(1.0, float(found.flow_value) / _UNIT)  # an output gives away what it has: 1
+        The library finds the cut in whole numbers; its widths are then added up as they are.
+        """
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+        source = self.top + output
+        left = self.graph - maximum_flow(self.graph, source, self.first + target).flow
+        left.data = (left.data > 0).astype("int8")
+        left.eliminate_zeros()
+        above = torch.zeros(left.shape[0], dtype=torch.bool)
+        above[
+            torch.from_numpy(breadth_first_order(left, source, return_predecessors=False)).long()
+        ] = True
+        return float(self.sizes[above[self.upper] & ~above[self.lower]].sum())

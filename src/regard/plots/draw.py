@@ -94,7 +94,7 @@ def _(spec: Heatmap, figure: Any) -> None:
     image = axes.imshow(
         _pooled(values, _MOST_CELLS).numpy(),
         cmap=_WEIGHTS,
-        norm=_norm(spec.colour, values, small),
+        norm=_norm(spec.colour, values, clip=spec.clip and not small),
         aspect="auto",
         interpolation="nearest",
         extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
@@ -120,8 +120,8 @@ def _write_values(axes: Any, values: Tensor) -> None:
             axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
 
 
-def _norm(colour: Colour, values: Tensor, small: bool) -> Any:
-    """How weights become colours."""
+def _norm(colour: Colour, values: Tensor, clip: bool) -> Any:
+    """How weights become colours; clipped ones share the colour of the 99th percentile."""
     from matplotlib.colors import LogNorm, Normalize
 
     positive = values[values.isfinite() & (values > 0)]
@@ -130,7 +130,7 @@ def _norm(colour: Colour, values: Tensor, small: bool) -> Any:
     most = float(positive.max())
     if colour == "log":
         return LogNorm(max(float(positive.min()), most * 1e-6), most, clip=True)
-    if small:
+    if not clip:
         return Normalize(min(0.0, float(values[values.isfinite()].min())), most)
     ranked = positive.flatten().sort().values
     return Normalize(0.0, float(ranked[int(0.99 * (len(ranked) - 1))]), clip=True)
@@ -176,7 +176,7 @@ def _(spec: Grid, figure: Any) -> None:
                 axes.axis("off")
                 continue
             values = _pooled(maps[head].detach().float().cpu(), _MOST_IN_GRID)
-            norm = _norm(spec.colour, values, small=False)
+            norm = _norm(spec.colour, values, clip=True)
             axes.imshow(values.numpy(), cmap=_WEIGHTS, norm=norm, aspect="auto")
             if layer == 0:
                 axes.set_title(f"{head}", fontsize=8)
@@ -302,7 +302,7 @@ def _(spec: Overlay, figure: Any) -> None:
     image = axes.imshow(
         values.numpy(),
         cmap="inferno",
-        norm=_norm("linear", values, small=True),
+        norm=_norm("linear", values, clip=False),
         alpha=(0.15 + 0.6 * share).numpy(),
         extent=(0, width, height, 0),
         interpolation="nearest",

@@ -147,6 +147,7 @@ def by_head(report: Report | Trace, figure: str = "entropy", *, title: str = "")
         row_title="layer",
         column_title="head",
         value_title=_TITLES.get(figure, figure),
+        clip=False,
     )
 
 

@@ -40,7 +40,8 @@ class Heatmap(Spec):
     """Weights of one map, (query, key), with a label for every row and column, or none.
 
     `colour` is linear, up to the 99th percentile on large maps, so that one strong weight does not
-    darken all others; or logarithmic, for maps whose weights span many powers of ten.
+    darken all others; or logarithmic, for maps whose weights span many powers of ten. `clip=False`
+    shows the largest as what it is, at any size.
     """
 
     values: Float[Tensor, "query key"]
@@ -51,6 +52,7 @@ class Heatmap(Spec):
     column_title: str = "key"
     colour: Colour = "linear"
     value_title: str = "weight"
+    clip: bool = True
 
     def __post_init__(self) -> None:
         _check_axes("Heatmap: values", self.values, ("query", "key"))

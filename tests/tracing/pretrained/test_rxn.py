@@ -8,40 +8,17 @@ product to the atom of the reactants that it was. The truth below was written by
 import pytest
 import torch
 from loaders import folder, rxn_albert
+from reactions import REACTIONS, atoms, sides
 from transformers import AlbertModel
 
 import regard
 
 LAYER = "encoder.albert_layer_groups.0.albert_layers.0.attention"
-# reaction, letters of the reactants' atoms, letters of the product's: an atom keeps its letter,
-# atoms that symmetry makes equal share one, and those that leave have a dot.
-REACTIONS = {
-    "ester": ("CCO.CC(=O)Cl>>CCOC(C)=O", "abcdef.", "abcedf"),
-    "amide": ("CCN.CC(=O)Cl>>CCNC(C)=O", "abcdef.", "abcedf"),
-    "branched ester": ("CC(O)CC.CC(=O)Cl>>CCC(C)OC(C)=O", "abcdefgh.", "edbacgfh"),
-    "anisole": ("CI.Oc1ccccc1>>COc1ccccc1", "a.bcdefed", "abcdefed"),
-    "benzylamine": ("BrCc1ccccc1.CN>>CNCc1ccccc1", ".abcdedcfg", "fgabcdedc"),
-    "acetanilide": ("Nc1ccccc1.CC(=O)Cl>>CC(=O)Nc1ccccc1", "abcdedcfgh.", "fghabcdedc"),
-    "reductive amination": ("O=Cc1ccccc1.CN>>CNCc1ccccc1", ".abcdedcfg", "fgabcdedc"),
-    "suzuki": (
-        "Brc1ccccc1.OB(O)c1ccncc1>>c1ccc(-c2ccncc2)cc1",
-        ".abcdcb...efghgf",
-        "dcbaefghgfbc",
-    ),
-}
-
-
-def atoms(tokens: list[str]) -> list[int]:
-    """Places of the atoms among tokens."""
-    return [i for i, token in enumerate(tokens) if token[0].isalpha()]
 
 
 def mapped(weights: torch.Tensor, tokens: list[str]) -> list[tuple[int, int]]:
     """For each atom of the product: its number, and that of the reactant atom it reads."""
-    arrow = tokens.index(">>")
-    places = atoms(tokens)
-    before = [i for i in places if i < arrow]
-    after = [i for i in places if i > arrow]
+    before, after = sides(tokens)
     block = weights[after][:, before]  # (product atom, reactant atom)
     return list(enumerate(block.argmax(-1).tolist()))
 
