@@ -21,14 +21,16 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers: nothing here is downloaded
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import explain
 from regard.cli import packaged
 from regard.explain.aggregations import aggregated
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "explain"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from cpu_probe import restart_where_needed
+from explain_models import LENGTH, sentences, trained
 
 # Sentences and paraphrases, written for this study.
 PAIRS = [
@@ -143,55 +145,6 @@ def minilm(quick: bool) -> explain.Evaluation:
     return result
 
 
-LENGTH, NOISE = 12, 20
-
-
-class Classifier(nn.Module):
-    """A transformer encoder over tokens, read out at the first one."""
-
-    def __init__(self, pre_norm: bool, width: int = 32) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(3 + NOISE, width)
-        self.places = nn.Parameter(0.1 * torch.randn(LENGTH + 1, width))
-        layer = nn.TransformerEncoderLayer(
-            width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=pre_norm
-        )
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.classes = nn.Linear(width, 2)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden = self.embed(input_ids) + self.places
-        hidden = self.encoder(hidden, src_key_padding_mask=attention_mask == 0)
-        return self.classes(hidden[:, 0])
-
-
-def labelled(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids with one token that bears the label, the labels, and its places."""
-    ids = torch.randint(3, 3 + NOISE, (count, 1 + LENGTH), generator=generator)
-    ids[:, 0] = 0
-    labels = torch.randint(2, (count,), generator=generator)
-    places = torch.randint(1, 1 + LENGTH, (count,), generator=generator)
-    ids[torch.arange(count), places] = 1 + labels
-    return ids, labels, places
-
-
-def trained(pre_norm: bool, seed: int, steps: int = 150) -> Classifier:
-    """A classifier that also knows what to say when the token is not there: one half."""
-    torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
-    model = Classifier(pre_norm)
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(steps):
-        ids, labels, _ = labelled(64, generator)
-        seen = torch.rand(ids.shape, generator=generator) < torch.rand(64, 1, generator=generator)
-        seen[:, 0] = True
-        loss = nn.functional.cross_entropy(model(ids, seen.long()), labels)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return model.eval()
-
-
 def planted(quick: bool) -> None:
     """How often each aggregation puts the token that bears the label first, over seeds."""
     seeds = range(1 if quick else 3)
@@ -199,8 +152,8 @@ def planted(quick: bool) -> None:
     for pre_norm in (True, False):
         hits: dict[str, list[float]] = {}
         for seed in seeds:
-            model = trained(pre_norm, seed)
-            ids, _, places = labelled(200, torch.Generator().manual_seed(99))
+            model = trained(150, seed, pre_norm=pre_norm, dropout=0.0).eval()
+            ids, _, places = sentences(200, torch.Generator().manual_seed(99))
             data = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
             task = explain.Task(model, data, special=[0], batch_size=200)
             for name, found in points(task).items():

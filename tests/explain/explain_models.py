@@ -11,12 +11,19 @@ CLS, LABELS, NOISE, LENGTH = 0, (1, 2), 20, 12  # tokens: class, two labels, the
 class Classifier(nn.Module):
     """A transformer encoder over tokens, read out at the first one."""
 
-    def __init__(self, width: int = 32, heads: int = 4, layers: int = 2, pre_norm: bool = True):
+    def __init__(
+        self,
+        width: int = 32,
+        heads: int = 4,
+        layers: int = 2,
+        pre_norm: bool = True,
+        dropout: float = 0.1,
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(3 + NOISE, width)
         self.places = nn.Parameter(0.1 * torch.randn(LENGTH + 1, width))
         layer = nn.TransformerEncoderLayer(
-            width, heads, 2 * width, dropout=0.1, batch_first=True, norm_first=pre_norm
+            width, heads, 2 * width, dropout=dropout, batch_first=True, norm_first=pre_norm
         )
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.classes = nn.Linear(width, 2)
@@ -35,6 +42,23 @@ def sentences(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, T
     places = torch.randint(1, 1 + LENGTH, (count,), generator=generator)
     ids[torch.arange(count), places] = labels + LABELS[0]
     return ids, labels, places
+
+
+def trained(steps: int, seed: int = 0, **options: float) -> Classifier:
+    """A classifier that also knows what to say when the token is not there: one half."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    model = Classifier(**options)
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        ids, labels, _ = sentences(64, generator)
+        seen = torch.rand(ids.shape, generator=generator) < torch.rand(64, 1, generator=generator)
+        seen[:, 0] = True
+        loss = nn.functional.cross_entropy(model(ids, seen.long()), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return model
 
 
 def untrained(dtype: torch.dtype = torch.float64, seed: int = 7, **sizes: int) -> Classifier:

@@ -7,8 +7,7 @@ takes the probability from 1 to 1/2, and that token alone keeps it at 1.
 
 import pytest
 import torch
-from explain_models import CLS, LENGTH, Classifier, sentences
-from torch import nn
+from explain_models import CLS, LENGTH, sentences, trained
 
 from regard import explain
 from regard.explain.aggregations import AGGREGATIONS, aggregated
@@ -17,27 +16,11 @@ ONE = [1 / LENGTH]  # a bin of one token
 CLASSIC = ["mean attention", "rollout", "relevance", "norm attention", "gradient × attention"]
 
 
-def trained(steps: int = 110) -> Classifier:
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(0)
-    model = Classifier()
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(steps):
-        ids, labels, _ = sentences(64, generator)
-        seen = torch.rand(ids.shape, generator=generator) < torch.rand(64, 1, generator=generator)
-        seen[:, 0] = True
-        loss = nn.functional.cross_entropy(model(ids, seen.long()), labels)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return model
-
-
 @pytest.fixture(scope="module")
 def planted():
     """The model, and sentences it has not seen."""
     state = torch.get_rng_state()
-    model = trained()
+    model = trained(110)
     torch.set_rng_state(state)
     ids, labels, places = sentences(100, torch.Generator().manual_seed(99))
     data = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
