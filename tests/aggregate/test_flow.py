@@ -142,7 +142,7 @@ def test_what_is_wrong_is_said():
     with pytest.raises(RegardError, match="'concat' gives no single map"):
         flow(layers, heads="concat")
     signed = regard.recipe.Given(layers[0], None, "signed")
-    with pytest.raises(UnavailableError, match="signed weights are not shares"):
+    with pytest.raises(UnavailableError, match="signed weights are no shares"):
         flow([signed])
 
 
@@ -191,3 +191,16 @@ def test_a_real_model_against_another_library():
     assert (found >= regard.rollout(trace, place) - 1e-5).all()
     together = flow(trace, place, inputs=[noun, given.tokens.index("street")])
     assert found[0, noun] < together <= 1.00001
+
+
+@pytest.mark.parametrize("weights", [[0.0, 0.0], [1.0, -1.0]])
+def test_a_weighting_that_has_no_whole(weights):
+    with pytest.raises(RegardError, match="no positive sum"):
+        flow(made(12, heads=2), heads=torch.tensor(weights))
+
+
+def test_autocast_changes_nothing():
+    layers = [one.float() for one in made(13)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = flow(layers)
+    torch.testing.assert_close(found, flow(layers), atol=0, rtol=0)

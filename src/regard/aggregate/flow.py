@@ -20,15 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.aggregate.heads import Fusion, fused_map
-from regard.aggregate.sources import Layer, stack_of, token_places
-from regard.errors import MissingExtraError, RegardError, UnavailableError
+from regard.aggregate.heads import Fusion, check_weighting
+from regard.aggregate.rollout import mixed_map
+from regard.aggregate.sources import outside_graph_and_autocast, single, stack_of, token_places
+from regard.errors import MissingExtraError, RegardError
 from regard.progress import progress
 
 _UNIT = 2**30  # the library counts in whole numbers: widths in half of 2⁻³⁰ look the same to it
 _LONG = 1 << 24  # pipes times questions from which a bar is worth while: some seconds
 
 
+@outside_graph_and_autocast
 def flow(
     attention: Any,
     token: int | Sequence[int] | None = None,
@@ -69,9 +71,10 @@ def flow(
     outputs = token_places(token, length)
     outputs = list(range(length)) if outputs is None else outputs
     together = None if inputs is None else _together(inputs, length)
-    widths = [_widths(layer, residual, heads, number) for number, layer in enumerate(layers)]
+    check_weighting(heads, len(layers))
+    widths = [mixed_map(layer, residual, heads, number) for number, layer in enumerate(layers)]
     found = _flows(widths, outputs, together).to(widths[0])  # (batch, token, target)
-    found = found[:, 0] if isinstance(token, int) else found
+    found = found[:, 0] if single(token) else found
     return found if together is None else found[..., 0]
 
 
@@ -86,20 +89,6 @@ def _together(inputs: int | Sequence[int], length: int) -> list[int]:
                 f"flow: inputs has {one!r}, expected whole numbers from {-length} to {length - 1}"
             )
     return sorted({one % length for one in asked})
-
-
-def _widths(layer: Layer, residual: float, heads: Fusion, number: int) -> Tensor:
-    """Ã of one layer, (batch, query, key); a row that attends to nothing keeps to itself."""
-    if layer.recipe.kind in ("signed", "gate"):
-        raise UnavailableError(
-            f"{layer.name}: {layer.recipe.kind} weights are not shares of a whole"
-        )
-    fused = fused_map(layer.recipe, heads, number).detach()
-    own = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
-    total = fused.sum(-1, keepdim=True)
-    some = total.abs() > 0
-    fused = torch.where(some, fused / torch.where(some, total, 1), own)
-    return fused.mul(1 - residual).add(own, alpha=residual)
 
 
 def _flows(widths: list[Tensor], outputs: list[int], together: list[int] | None) -> Tensor:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.aggregate.sources import layers_of, undisturbed
+from regard.aggregate.sources import layers_of, outside_graph_and_autocast
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Reducer
 from regard.kernel.reducers import HeadMax, HeadMean, HeadMin
@@ -74,7 +74,7 @@ def check_weighting(heads: Fusion, layers: int) -> None:
             )
 
 
-@undisturbed
+@outside_graph_and_autocast
 def fused_map(recipe: Recipe, heads: Fusion, layer: int = 0) -> Tensor:
     """The map of one attention."""
     if isinstance(heads, str):

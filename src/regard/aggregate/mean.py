@@ -15,12 +15,12 @@ from torch import Tensor
 
 from regard.aggregate import chain
 from regard.aggregate.heads import Fusion, fused_map, joined, streams
-from regard.aggregate.sources import layers_of, single, token_places, undisturbed
+from regard.aggregate.sources import layers_of, outside_graph_and_autocast, single, token_places
 from regard.errors import RegardError, ShapeError
 from regard.types import Kind
 
 
-@undisturbed
+@outside_graph_and_autocast
 def mean_attention(
     attention: Any,
     token: int | Sequence[int] | None = None,

@@ -30,10 +30,10 @@ from regard.aggregate.sources import (
     Layer,
     arranged,
     layers_of,
+    outside_graph_and_autocast,
     single,
     stack_of,
     token_places,
-    undisturbed,
 )
 from regard.errors import RegardError, ShapeError
 from regard.record import Record, Trace
@@ -47,7 +47,7 @@ class CrossRelevance(NamedTuple):
     encoder: Tensor  #: of the encoder's positions, (batch, query, key)
 
 
-@undisturbed
+@outside_graph_and_autocast
 def relevance(
     attention: Any,
     token: int | Sequence[int] | None = None,
@@ -91,7 +91,7 @@ def relevance(
     return rows[:, 0] if single(token) else rows
 
 
-@undisturbed
+@outside_graph_and_autocast
 def gradient_attention(
     attention: Any,
     token: int | Sequence[int] | None = None,

@@ -30,14 +30,21 @@ from regard.aggregate.heads import (
     streams,
     weighting,
 )
-from regard.aggregate.sources import Layer, single, stack_of, token_places, undisturbed
-from regard.errors import RegardError, UnavailableError
+from regard.aggregate.sources import (
+    Layer,
+    check_shares,
+    outside_graph_and_autocast,
+    single,
+    stack_of,
+    token_places,
+)
+from regard.errors import RegardError
 from regard.kernel.reducers import Apply
 from regard.kernel.tiles import reduce
 from regard.types import Kind
 
 
-@undisturbed
+@outside_graph_and_autocast
 def rollout(
     attention: Any,
     token: int | Sequence[int] | None = None,
@@ -92,7 +99,7 @@ def rollout(
 def _passed(rows: Tensor, layer: Layer, heads: Fusion, number: int) -> Tensor:
     """r · A over the heads, every row of A divided by its sum; a row of nothing stays itself."""
     recipe = layer.recipe
-    _check_shares(layer)
+    check_shares(layer)
     passed = joined(chain.received(rows, recipe), heads, number)
     full = weighting(heads, recipe.shape.heads, number).sum() if isinstance(heads, Tensor) else 1.0
     slack = 1e-5 if recipe.dtype == torch.float32 else 1e-11
@@ -107,27 +114,26 @@ def _passed(rows: Tensor, layer: Layer, heads: Fusion, number: int) -> Tensor:
     return again + torch.where(alive, 0.0, rows)
 
 
-def _check_shares(layer: Layer) -> None:
-    if layer.recipe.kind in ("signed", "gate"):
-        raise UnavailableError(
-            f"{layer.name}: {layer.recipe.kind} weights are not shares of a whole"
-        )
-
-
 def _map(layers: list[Layer], residual: float, heads: Fusion, discard: float) -> Tensor:
     whole: Tensor | None = None
     for number, layer in enumerate(layers):
-        _check_shares(layer)
-        fused = _discarded(fused_map(layer.recipe, heads, number), discard)
-        size = fused.shape[-1]
-        own = torch.eye(size, dtype=fused.dtype, device=fused.device)
-        total = fused.sum(-1, keepdim=True)
-        some = total > 0
-        fused = torch.where(some, fused / torch.where(some, total, 1), own)
-        mixed = fused.mul(1 - residual).add(own, alpha=residual)
+        mixed = mixed_map(layer, residual, heads, number, discard)
         whole = mixed if whole is None else mixed @ whole.to(mixed)
     assert whole is not None
     return whole
+
+
+def mixed_map(
+    layer: Layer, residual: float, heads: Fusion, number: int, discard: float = 0.0
+) -> Tensor:
+    """Ã of one layer, (batch, query, key): rows sum to 1, and one of nothing stays itself."""
+    check_shares(layer)
+    fused = _discarded(fused_map(layer.recipe, heads, number), discard)
+    own = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
+    total = fused.sum(-1, keepdim=True)
+    some = total > 0
+    fused = torch.where(some, fused / torch.where(some, total, 1), own)
+    return fused.mul(1 - residual).add(own, alpha=residual)
 
 
 def _discarded(fused: Tensor, share: float) -> Tensor:

@@ -22,7 +22,7 @@ _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 
 
-def undisturbed(function: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
+def outside_graph_and_autocast(function: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
     """An aggregation outside the graph, in the dtype of its weights whatever autocast would do."""
 
     @functools.wraps(function)
@@ -99,6 +99,13 @@ def stack_of(attention: Any, **options: Any) -> list[Layer]:
                 f"{first.queries} positions as in {layers[0].name}"
             )
     return layers
+
+
+def check_shares(layer: Layer, so: str = "they cannot be passed on as such") -> None:
+    """Refuse weights that are no shares of a whole, and say what does not go with them."""
+    kind = layer.recipe.kind
+    if kind in ("signed", "gate"):
+        raise UnavailableError(f"{layer.name}: {kind} weights are no shares of a whole: {so}")
 
 
 def _chosen(trace: Trace, part: str | None) -> list[Record]:

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.aggregate.places import Places, places_of
-from regard.aggregate.sources import Layer, layers_of
-from regard.errors import RegardError, ShapeError, UnavailableError
+from regard.aggregate.sources import Layer, check_shares, layers_of
+from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Matrix, Reducer, Sum
 from regard.kernel.reducers import Apply, Entropy, Offsets, Received, Repeats
 from regard.kernel.reducers.positions import upright
@@ -118,7 +118,7 @@ def statistics_of(
     """Figures of one layer."""
     if type(window) is not int or window < 1:
         raise RegardError(f"window={window!r}, expected a whole number of positions from 1")
-    check_shares(layer)
+    check_shares(layer, "they have no entropy, and heads of them no type")
     recipe = layer.recipe
     if 0 in recipe.shape:
         raise ShapeError(f"{layer.name}: there is nothing in an attention {tuple(recipe.shape)}")
@@ -132,16 +132,6 @@ def statistics_of(
     return _figures(
         layer, _Walk(recipe, places_of(layer, cross, tokens, real, special), cross), window
     )
-
-
-def check_shares(layer: Layer) -> None:
-    """Refuse weights that are no shares of a whole."""
-    kind = layer.recipe.kind
-    if kind in ("signed", "gate"):
-        raise UnavailableError(
-            f"{layer.name}: {kind} weights are no shares of a whole: they have no entropy, and "
-            "heads of them no type"
-        )
 
 
 def is_cross(layer: Layer) -> bool:
