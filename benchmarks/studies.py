@@ -109,14 +109,12 @@ def atoms(quick: bool, figures: Path | None) -> None:
     with packaged.quietly():
         encode = packaged.rxnmapper().encode
     examples = []
-    for text, old, new in list({**REACTIONS, **MORE}.values())[: 3 if quick else None]:
+    for text, old, new in list({**REACTIONS, **MORE}.values())[: 2 if quick else None]:
         found = encode(text)
         examples.append(
             Example(found.tokens, found.inputs, old, new, *_captured(model, found.inputs))
         )
-    every = torch.tensor(
-        [[_head_score(model, examples, layer, head) for head in range(8)] for layer in range(12)]
-    )
+    every = _head_scores(examples)
     layer, head = _farthest(examples)
     scores = {
         f"layer {layer} head {head}, the one that looks farthest": float(every[layer, head]),
@@ -155,17 +153,28 @@ def _farthest(examples: list[Example]) -> tuple[int, int]:
     return divmod(int(total.argmax()), 8)
 
 
-def _head_score(model: Any, examples: list[Example], layer: int, head: int) -> float:
-    one = _of_trace(lambda trace, rows: trace[layer].weights()[:, head, rows])
-    return _score(model, examples, one)
+def _head_scores(examples: list[Example]) -> Tensor:
+    """(layer, head): how often each head by itself points at the right atom."""
+    total = torch.zeros(12, 8)
+    for example in examples:
+        before, after = sides(example.tokens)
+        for layer, record in enumerate(example.trace):
+            found = record.weights()[0][:, after][:, :, before].argmax(-1)  # (head, atom)
+            total[layer] += torch.tensor([_right(head, example) for head in found])
+    return total / sum(len(example.new) for example in examples)
+
+
+def _right(atoms: Tensor, example: Example) -> int:
+    """How many atoms of the product are mapped to the right one, by its place."""
+    letters = (example.old[atom] for atom in atoms.tolist())
+    return sum(letter == wanted for letter, wanted in zip(letters, example.new))
 
 
 def _score(model: Any, examples: list[Example], way: Maps) -> float:
     right = count = 0
     for example in examples:
         before, after = sides(example.tokens)
-        found = way(model, example, after)[:, before].argmax(-1).tolist()
-        right += sum(example.old[atom] == letter for atom, letter in zip(found, example.new))
+        right += _right(way(model, example, after)[:, before].argmax(-1), example)
         count += len(example.new)
     return right / count
 
