@@ -1,0 +1,186 @@
+"""A scene as a manifest and chunks, within a number of bytes.
+
+Small traces keep every weight. Larger ones keep queries and keys, which grow with the length and
+not with its square, and the page multiplies them; weights made in another way, or too many of
+them, become codes, if need be of blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.aggregate.report import Report
+from regard.errors import RegardError
+from regard.recipe import Recipe
+from regard.record import Record, Trace
+from regard.viewer.chunks import Chunks
+from regard.viewer.forms import LARGEST, Kept, Map, at_places, keep, largest, together
+from regard.viewer.plan import THUMBNAIL, Plan
+from regard.viewer.scene import Line, Part, Scene
+from regard.viewer.stack import Stack
+
+BUDGET = 25_000_000  # bytes of a file, unless said otherwise
+_LEAST = 100_000
+_FAR = 0.01  # error of factors above which they are not taken
+
+
+class Packed(NamedTuple):
+    """A scene as JSON, and its data."""
+
+    manifest: dict[str, Any]
+    chunks: list[bytes]
+
+
+def packed(scene: Scene, budget: int = BUDGET) -> Packed:
+    """Everything a page needs to show a scene."""
+    if budget < _LEAST:
+        raise RegardError(f"page: budget={budget}, expected at least {_LEAST} bytes")
+    with torch.no_grad(), Chunks() as chunks:
+        plan = Plan.of(scene, budget)
+        parts, sites = [], []
+        for part in scene.parts:
+            stack = Stack(scene, part)
+            sites += _sites(scene, part, plan, stack, chunks)
+            parts.append(_part(scene, part, plan, stack.maps(), chunks))
+        manifest = {
+            "id": None,
+            "title": scene.title,
+            "sequences": [_line(line) for line in scene.lines],
+            "sites": sites,
+            "parts": parts,
+            "steps": None if scene.prompt is None else {"prompt": scene.prompt},
+            "image": image_of(scene),
+            "note": plan.note(),
+        }
+        return Packed(manifest, chunks.bytes())
+
+
+def _sites(
+    scene: Scene, part: Part, plan: Plan, stack: Stack, chunks: Chunks
+) -> list[dict[str, Any]]:
+    """The sites of a part, each with the types of its heads."""
+    types = types_of([scene.sites[number].record for number in part.sites])
+    return [
+        {**_site(scene, number, plan, stack, chunks), "types": types[place]}
+        for place, number in enumerate(part.sites)
+    ]
+
+
+def _part(
+    scene: Scene, part: Part, plan: Plan, maps: dict[str, Map], chunks: Chunks
+) -> dict[str, Any]:
+    signed = _signed(scene.sites[part.sites[0]].record)
+    kept: dict[str, Any] = {}
+    for name, found in maps.items():
+        pool = 1
+        while not plan.exact and found.numel() / pool**2 > plan.map_cells:
+            pool *= 2
+        kept[name] = together([keep(found, plan.exact, pool, signed, chunks)], plan.exact, pool)
+        if not plan.exact:
+            kept[name]["top"] = [at_places(found, largest(found, LARGEST), chunks)]
+    return {"name": part.name, "label": part.label, "sites": part.sites, "maps": kept}
+
+
+def _site(scene: Scene, number: int, plan: Plan, stack: Stack, chunks: Chunks) -> dict[str, Any]:
+    """One site, out of one walk over its heads."""
+    record = scene.sites[number].record
+    recipe, factors = record.recipe.plain(), plan.factors.get(number)
+    kept: list[Kept] = []
+    tops, thumbnails, peaks, errors = [], [], [], [0.0]
+    for head in range(record.shape.heads):
+        weights = one_head(recipe, scene.example, head)
+        stack.add(weights)
+        peaks.append(float(weights.abs().max()))
+        thumbnails.append(thumbnail(weights, peaks[-1]))
+        known = None
+        if plan.largest:
+            known = largest(weights, plan.largest)
+            tops.append(at_places(weights, known, chunks))
+        if factors is not None:
+            errors.append(factors.fitted(head, weights, known))
+        else:
+            kept.append(keep(weights, plan.exact, plan.pool, _signed(record), chunks))
+    stack.close(record)
+    if factors is not None and max(errors) > _FAR:
+        factors = None
+        for head in range(record.shape.heads):
+            weights = one_head(recipe, scene.example, head)
+            kept.append(keep(weights, plan.exact, plan.pool, _signed(record), chunks))
+    if factors is None:
+        form = together(kept, plan.exact, plan.pool)
+        plan.coded |= not plan.exact
+    else:
+        form, plan.error = factors.packed(chunks), max(plan.error, *errors)
+    return {
+        **about(scene, number),
+        "peak": peaks,
+        "form": {**form, "top": tops} if tops else form,
+        "thumbnails": chunks.add(torch.stack(thumbnails)),
+    }
+
+
+def about(scene: Scene, number: int) -> dict[str, Any]:
+    """What is known of a site without its weights."""
+    site = scene.sites[number]
+    record = site.record
+    return {
+        "name": record.name,
+        "layer": record.layer,
+        "attends": record.attends,
+        "heads": record.shape.heads,
+        "queries": record.shape.queries,
+        "keys": record.shape.keys,
+        "query_sequence": site.queries,
+        "key_sequence": site.keys,
+        "kind": record.kind,
+    }
+
+
+def one_head(recipe: Recipe, example: int, head: int) -> Map:
+    """The weights of one head, on the CPU, in float32."""
+    return recipe.at(example, head).weights()[0, 0].float().cpu()
+
+
+def thumbnail(weights: Map, peak: float) -> Tensor:
+    """A small picture, 255 for the peak; a strong weight stays, however small the picture."""
+    size = [min(THUMBNAIL, side) for side in weights.shape]
+    small = F.adaptive_max_pool2d(weights.abs()[None], size)[0]
+    return small.mul(255 / (peak or 1.0)).round().byte()
+
+
+def types_of(records: list[Record]) -> list[list[str] | None]:
+    """What each head is, in a word, layer by layer."""
+    if any(_signed(record) for record in records):
+        return [None] * len(records)
+    rows = list(Report.of(Trace(records)))
+    types: list[list[str] | None] = []
+    for record in records:
+        types.append([row.type for row in rows[: record.shape.heads]])
+        del rows[: record.shape.heads]
+    return types
+
+
+def _line(line: Line) -> dict[str, Any]:
+    words = line.words
+    return {
+        "tokens": line.tokens,
+        "words": None if words is None else {"names": words.names, "pieces": words.pieces},
+        "special": line.special,
+    }
+
+
+def image_of(scene: Scene) -> dict[str, Any] | None:
+    """The picture of a scene, for the manifest."""
+    picture = scene.picture
+    if picture is None:
+        return None
+    named = ("source", "width", "height", "rows", "columns", "first")
+    return {**{name: getattr(picture, name) for name in named}, "sequence": picture.line}
+
+
+def _signed(record: Record) -> bool:
+    return record.kind in ("signed", "gate")

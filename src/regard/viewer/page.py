@@ -1,0 +1,193 @@
+"""A trace as one HTML file that needs no network.
+
+>>> import torch
+>>> from regard.viewer import page
+>>> weights = torch.eye(3).expand(1, 2, 3, 3)
+>>> made = page(weights, title="two heads that look at themselves")
+>>> made.html.startswith("<!doctype html>")
+True
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard.aggregate import Words
+from regard.errors import RegardError
+from regard.record import Trace
+from regard.types import Kind
+from regard.viewer.pack import BUDGET, Packed, packed
+from regard.viewer.scene import Scene
+
+FORMAT = 1
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>\w+\.js)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(async )?(function|const|let|class)\b)", re.MULTILINE)
+
+
+class Page:
+    """One HTML file: `save` writes it, a notebook shows it."""
+
+    def __init__(self, html: str, title: str) -> None:
+        self.html, self.title = html, title
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file, which opens in any browser."""
+        path = checked_page_path(path)
+        path.write_text(self.html, encoding="utf-8")
+        return path
+
+    def __repr__(self) -> str:
+        return f"Page({self.title!r}, {len(self.html) / 1e6:.1f} MB)"
+
+
+def page(
+    attention: Any,
+    *,
+    title: str | None = None,
+    words: Words | Sequence[Words] | None = None,
+    example: int = 0,
+    prompt: int | None = None,
+    image: Tensor | None = None,
+    patches: tuple[int, int] | None = None,
+    budget: int = BUDGET,
+    axes: str | None = None,
+    kind: Kind = "distribution",
+) -> Page:
+    """A page on which attention can be looked at: all heads, one, a word's, over a text or image.
+
+    Args:
+        attention: a Trace, a Record, a tensor (batch, head, query, key), or a list of tensors; a
+            list of traces is shown side by side.
+        title: what stands above it.
+        words: the words that pieces make up, of one sequence or of several; when None, they are
+            read from the marks on the tokens ("##", "▁", "Ġ"), if there are any.
+        example: which one of the batch.
+        prompt: of a generation that is put together, how many tokens were given; a slider then
+            goes over the steps. A trace of several steps knows it by itself.
+        image: what a vision model looked at, (row, column, 3) or (3, row, column), from 0 to 1.
+        patches: rows and columns of patches that the image was cut into; a square of the last
+            positions when None.
+        budget: bytes that the file should not exceed; what does not fit is kept less exactly, and
+            the page says so.
+        axes: the order of a tensor's axes, as "head query key".
+        kind: what the rows of tensors are.
+    """
+    options: dict[str, Any] = {
+        "words": words,
+        "example": example,
+        "prompt": prompt,
+        "image": image,
+        "patches": patches,
+        "axes": axes,
+        "kind": kind,
+    }
+    several = isinstance(attention, list | tuple) and all(isinstance(a, Trace) for a in attention)
+    shown = list(attention) if several and attention else [attention]
+    if len(shown) > 2:
+        raise RegardError(f"page: {len(shown)} traces, expected one, or two side by side")
+    scenes = [Scene.of(one, title=title, **options) for one in shown]
+    found = [packed(scene, budget // len(scenes)) for scene in scenes]
+    return Page(document(found, scenes[0].title), scenes[0].title)
+
+
+def document(scenes: Sequence[Packed], title: str, live: dict[str, Any] | None = None) -> str:
+    """The HTML of scenes whose data lies in the file; without scenes, of a live page."""
+    chunks: list[bytes] = []
+    manifests = []
+    for scene in scenes:
+        manifests.append({**scene.manifest, "first_chunk": len(chunks)})
+        chunks += scene.chunks
+    manifest = {"format": FORMAT, "title": title, "live": live, "scenes": manifests}
+    parts = {
+        "csp": policy(live is not None),
+        "title": escape(title),
+        "style": style(),
+        "manifest": _json(manifest),
+        "chunks": "\n".join(_chunk(number, data) for number, data in enumerate(chunks)),
+        "script": script(),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _static("page.html"))
+
+
+def policy(live: bool = False) -> str:
+    """What the browser may do with the page: run our script, apply our style, nothing else."""
+    rules = {
+        "default-src": "'none'",
+        "script-src": _hash(script()),
+        "style-src": _hash(style()),
+        "img-src": "data: blob:",
+        "connect-src": "'self'" if live else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+@functools.cache
+def style() -> str:
+    """All style sheets, that of the page first."""
+    others = sorted(name for name in _names() if name.endswith(".css") and name != "style.css")
+    return "\n".join(_static(name) for name in ("style.css", *others))
+
+
+@functools.cache
+def script() -> str:
+    """All scripts as one: each file after those that it imports from."""
+    parts = [_EXPORT.sub("", _IMPORT.sub("", _static(name))) for name in _ordered("main.js", {})]
+    return "\n".join(['"use strict";', "(() => {", *parts, "})();"])
+
+
+def checked_page_path(path: str | Path) -> Path:
+    """A path that a page can be written to, or an error before any work is done."""
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise RegardError(f"{path}: ends in {path.suffix!r}, expected .html")
+    if not path.parent.is_dir():
+        raise RegardError(f"{path}: there is no folder {path.parent}")
+    return path
+
+
+def _ordered(name: str, done: dict[str, bool]) -> list[str]:
+    """The files that one needs, and itself last."""
+    done[name] = False
+    for found in _IMPORT.finditer(_static(name)):
+        if found["file"] not in done:
+            _ordered(found["file"], done)
+    del done[name]  # to the end of the order
+    done[name] = True
+    return [file for file, ready in done.items() if ready]
+
+
+def _names() -> Iterator[str]:
+    return (entry.name for entry in resources.files("regard.viewer").joinpath("static").iterdir())
+
+
+def _static(name: str) -> str:
+    return resources.files("regard.viewer").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _json(data: Any) -> str:
+    """JSON that cannot end the element it stands in, whatever a token says."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _chunk(number: int, data: bytes) -> str:
+    text = base64.b64encode(data).decode()
+    return f'<script type="text/plain" id="chunk-{number}">{text}</script>'

@@ -1,0 +1,226 @@
+"""What a page shows: sequences of tokens, sites of attention over them, the stacks they form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from regard.aggregate import Words
+from regard.aggregate.places import is_special
+from regard.aggregate.sources import layers_of
+from regard.errors import RegardError, UnavailableError
+from regard.record import Record, Trace, forms
+from regard.record.held import Ready
+from regard.record.site import Site as Place
+from regard.tracing import stitch
+from regard.types import Kind
+from regard.viewer.picture import Picture
+
+_MARKS = {"##": "wordpiece", "▁": "sentencepiece", "Ġ": "byte_level"}
+_LABELS = {"self": "self-attention", "cross": "cross-attention"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sequence of tokens, the words they make up if known, and which are special."""
+
+    tokens: list[str]
+    words: Words | None
+    special: list[bool]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention of the page: a record, and the sequences its queries and keys stand for."""
+
+    record: Record
+    queries: int  #: number of the sequence
+    keys: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Sites that follow each other: a stack of layers."""
+
+    name: str
+    label: str
+    sites: list[int]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One example of a trace, ready to be packed into a page."""
+
+    title: str
+    example: int
+    lines: list[Line]
+    sites: list[Site]
+    parts: list[Part]
+    prompt: int | None = None  #: tokens of a generation that were given
+    picture: Picture | None = None
+
+    @classmethod
+    def of(
+        cls,
+        attention: Any,
+        *,
+        title: str | None = None,
+        words: Words | Sequence[Words] | None = None,
+        example: int = 0,
+        prompt: int | None = None,
+        image: Tensor | None = None,
+        patches: tuple[int, int] | None = None,
+        axes: str | None = None,
+        kind: Kind = "distribution",
+    ) -> Scene:
+        """The scene of a trace, a record or tensors; arguments are those of `page`."""
+        trace, given = _trace(attention, axes, kind)
+        prompt = given if prompt is None else prompt
+        records = list(trace)
+        _check_example(example, records)
+        lines = _Lines(example, [words] if isinstance(words, Words) else list(words or []))
+        parts: list[Part] = []
+        sites: list[Site] = []
+        for name, label, members in _parts(records):
+            first = len(sites)
+            sites += [Site(record, *lines.of(record, name)) for record in members]
+            parts.append(Part(name, label, list(range(first, len(sites)))))
+        lines.check_words()
+        _check_prompt(prompt, records)
+        picture = None if image is None else Picture.of(image, patches, lines.sizes)
+        if title is None:
+            title = f"attention of {_named(records)}"
+        return cls(title, example, lines.made, sites, parts, prompt, picture)
+
+
+class _Lines:
+    """Sequences as they are met: the same tokens on the same side of a model are one."""
+
+    def __init__(self, example: int, words: Sequence[Words]) -> None:
+        self.made: list[Line] = []
+        self._example, self._words = example, words
+        self._numbers: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._used: set[int] = set()
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(line.tokens) for line in self.made]
+
+    def of(self, record: Record, part: str) -> tuple[int, int]:
+        """Numbers of the sequences of a record's queries and keys."""
+        crosses = part.startswith("cross")
+        sides = ("decoder", "encoder") if crosses else (part, part)
+        query, key = self._tokens(record, "query"), self._tokens(record, "key")
+        if not crosses and record.shape.queries == record.shape.keys:
+            query = key = query if record.query_tokens else key
+        return self._number(sides[0], query), self._number(sides[1], key)
+
+    def check_words(self) -> None:
+        for index, words in enumerate(self._words):
+            if index not in self._used:
+                raise RegardError(
+                    f"page: words of {len(words.pieces)} pieces fit no attention; there are "
+                    f"sequences of {', '.join(map(str, sorted(set(self.sizes))))}"
+                )
+
+    def _tokens(self, record: Record, side: str) -> tuple[str, ...]:
+        found = getattr(record, f"{side}_tokens")
+        if not found:
+            size = record.shape.queries if side == "query" else record.shape.keys
+            fits = [words for words in self._words if len(words.pieces) == size]
+            return tuple(fits[0].tokens) if fits else tuple(str(place) for place in range(size))
+        return tuple(found if isinstance(found[0], str) else found[self._example])
+
+    def _number(self, side: str, tokens: tuple[str, ...]) -> int:
+        if (side, tokens) not in self._numbers:
+            self._numbers[side, tokens] = len(self.made)
+            self.made.append(self._line(list(tokens)))
+        return self._numbers[side, tokens]
+
+    def _line(self, tokens: list[str]) -> Line:
+        words = self._fitting(tokens) or _marked(tokens)
+        special = [is_special(token) for token in tokens]
+        if words is not None and words.special:
+            special = [word in words.special for word in words.pieces]
+        return Line(tokens, words, special)
+
+    def _fitting(self, tokens: list[str]) -> Words | None:
+        """Given words of these tokens; else, of as many."""
+        same = [i for i, words in enumerate(self._words) if words.tokens == tokens]
+        size = [i for i, words in enumerate(self._words) if len(words.pieces) == len(tokens)]
+        for index in (same or size)[:1]:
+            self._used.add(index)
+            return self._words[index]
+        return None
+
+
+def _trace(attention: Any, axes: str | None, kind: Kind) -> tuple[Trace, int | None]:
+    """One pass of a model, and how many tokens it was given if it went on from there."""
+    if isinstance(attention, Record):
+        attention = Trace([attention])
+    if not isinstance(attention, Trace):
+        layers = layers_of(attention, axes=axes, kind=kind)
+        return Trace([_as_record(n, layer.recipe) for n, layer in enumerate(layers)]), None
+    if not len(attention):
+        raise UnavailableError("page: the trace is empty: trace.notes says why")
+    for record in attention:
+        record.recipe  # noqa: B018  an error says why nothing is held
+    steps = attention.steps
+    if len(steps) < 2:
+        return attention, None
+    return stitch(attention), max(r.shape.queries for r in steps[0] if r.attends != "cross")
+
+
+def _as_record(number: int, recipe: Any) -> Record:
+    square = recipe.shape.queries == recipe.shape.keys
+    site = Place(f"layer.{number}", "Tensor", "", "given", attends="self" if square else "cross")
+    return Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+
+
+def _parts(records: Sequence[Record]) -> Iterator[tuple[str, str, list[Record]]]:
+    """Name, label and records of each stack: by side of the model, then by size."""
+    crosses = {record.attends == "cross" for record in records}
+    if len(crosses) > 1:
+        named = {name: choose(records) for name, choose in forms.PARTS.items()}
+    else:
+        named = {"cross" if True in crosses else "self": list(records)}
+    for name, members in named.items():
+        sizes: dict[tuple[int, int], list[Record]] = {}
+        for record in members:
+            sizes.setdefault(record.shape[2:], []).append(record)
+        for (queries, keys), alike in sizes.items():
+            label = _LABELS.get(name, f"{name} self-attention")
+            if len(sizes) > 1:
+                label = f"{label}, {queries} × {keys}"
+            yield (name if len(sizes) == 1 else f"{name} {queries} × {keys}"), label, alike
+
+
+def _marked(tokens: list[str]) -> Words | None:
+    """Words by the marks that tokenizers leave on pieces, where there are any."""
+    special = [is_special(token) for token in tokens]
+    for mark, name in _MARKS.items():
+        if any(token.startswith(mark) and token != mark for token in tokens):
+            return Words.from_marks(tokens, name, special)  # type: ignore[arg-type]
+    return None
+
+
+def _named(records: Sequence[Record]) -> str:
+    layers = len(records)
+    return f"{layers} layer{'s' * (layers != 1)}"
+
+
+def _check_example(example: int, records: Sequence[Record]) -> None:
+    batch = min(record.shape.batch for record in records)
+    if isinstance(example, bool) or not isinstance(example, int) or not 0 <= example < batch:
+        raise RegardError(f"page: example={example!r}, expected from 0 to {batch - 1}")
+
+
+def _check_prompt(prompt: int | None, records: Sequence[Record]) -> None:
+    if prompt is None:
+        return
+    longest = max(record.shape.queries for record in records)
+    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 1 <= prompt <= longest:
+        raise RegardError(f"page: prompt={prompt!r}, expected a number of tokens up to {longest}")

@@ -1,0 +1,293 @@
+"""What a page holds is what the records say, as exactly as it says it does."""
+
+import json
+
+import decoding
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard import masks
+from regard.aggregate import Words
+from regard.errors import RegardError
+from regard.mechanisms import MultiHead
+from regard.recipe import Dot, Given
+from regard.record import Record, Trace
+from regard.record.held import Ready
+from regard.record.site import Site
+from regard.viewer import forms, plan
+from regard.viewer.pack import packed
+from regard.viewer.scene import Scene
+
+
+def record(recipe, name="layer.0.attention", attends="self"):
+    site = Site(name, "Test", "", "", attends=attends)
+    return Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+
+
+def dot(queries=64, keys=64, heads=2, groups=None, batch=1, dtype=torch.float32, **more):
+    torch.manual_seed(0)
+    query = torch.randn(batch, heads, queries, 8, dtype=dtype) * 2
+    key = torch.randn(batch, groups or heads, keys, 8, dtype=dtype)
+    return Dot(query, key, scale=8**-0.5, **more)
+
+
+@pytest.fixture
+def not_exact(monkeypatch):
+    """Forms of long traces, on short ones."""
+    monkeypatch.setattr(plan, "_EXACT", 0)
+
+
+def maps(scene, budget=25_000_000):
+    found = packed(scene, budget)
+    return found, [
+        torch.stack(
+            [
+                decoding.weights(found, site["form"], head, site["queries"], site["keys"])
+                for head in range(site["heads"])
+            ]
+        )
+        for site in found.manifest["sites"]
+    ]
+
+
+class TestForms:
+    def test_a_short_trace_keeps_every_weight(self):
+        recipe = dot()
+        found, (weights,) = maps(Scene.of(Trace([record(recipe)])))
+        assert torch.equal(weights.float(), recipe.weights()[0])
+        assert "exactly" in found.manifest["note"]
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+    def test_factors_are_as_near_as_the_page_says(self, not_exact, dtype):
+        recipe = dot(dtype=dtype)
+        found, (weights,) = maps(Scene.of(Trace([record(recipe)])))
+        assert found.manifest["sites"][0]["form"]["kind"] == "factors"
+        said = float(found.manifest["note"].split("within ")[1].split()[0])
+        apart = (weights - recipe.weights()[0].double()).abs().max()
+        assert apart <= said * 1.1 + 1e-7
+        assert said < 1e-3
+
+    @pytest.mark.parametrize(
+        "mask",
+        [
+            masks.causal(),
+            masks.padding(torch.arange(64)[None] < 31),
+            masks.causal() & masks.window(5, 0),
+            masks.causal() & masks.padding(torch.arange(64)[None] >= 3),  # rows of nothing
+        ],
+        ids=["causal", "padding", "window", "empty rows"],
+    )
+    def test_factors_keep_masks(self, not_exact, mask):
+        recipe = dot(mask=mask)
+        found, (weights,) = maps(Scene.of(Trace([record(recipe)])))
+        assert found.manifest["sites"][0]["form"]["kind"] == "factors"
+        exact = recipe.weights()[0].double()
+        assert (weights - exact).abs().max() < 1e-3
+        assert torch.equal(weights == 0, exact == 0)
+
+    def test_grouped_heads_and_sinks(self, not_exact):
+        recipe = dot(heads=4, groups=2, sink=torch.tensor([0.0, 1.0, 2.0, -1.0]))
+        _, (weights,) = maps(Scene.of(Trace([record(recipe)])))
+        assert (weights - recipe.weights()[0]).abs().max() < 1e-3
+
+    @pytest.mark.parametrize(
+        "recipe",
+        [
+            dot(bias=torch.randn(1, 2, 64, 64)),
+            dot(softcap=3.0),
+            dot(mask=masks.pairs(torch.rand(1, 1, 64, 64) > 0.5)),
+        ],
+        ids=["bias", "softcap", "scattered mask"],
+    )
+    def test_what_is_no_plain_product_is_right_too(self, not_exact, recipe):
+        _, (weights,) = maps(Scene.of(Trace([record(recipe)])))
+        exact = recipe.weights()[0].double()
+        assert ((weights - exact).abs() <= exact * forms.STEP / 2 * 1.05 + 1e-6).all()
+
+    def test_numbers_too_large_for_16_bits_become_codes(self, not_exact):
+        recipe = dot()
+        recipe = Dot(recipe.query * 1e5, recipe.key * 1e-5, scale=recipe.scale)
+        found, (weights,) = maps(Scene.of(Trace([record(recipe)])))
+        assert found.manifest["sites"][0]["form"]["kind"] == "codes"
+        exact = recipe.weights()[0].double()
+        assert ((weights - exact).abs() <= exact * forms.STEP / 2 * 1.05 + 1e-6).all()
+
+    def test_factors_that_would_be_far_off_become_codes(self, not_exact):
+        recipe = dot()
+        recipe = Dot(recipe.query * 100, recipe.key * 100, scale=recipe.scale)
+        found, (weights,) = maps(Scene.of(Trace([record(recipe)])), 150_000)
+        assert (weights - recipe.weights()[0]).abs().max() < 0.03, found.manifest["note"]
+
+    def test_signed_weights(self, not_exact):
+        torch.manual_seed(0)
+        given = Given(torch.randn(1, 2, 12, 12), None, "signed")
+        found, (weights,) = maps(Scene.of(Trace([record(given)])))
+        assert (weights - given.matrix[0]).abs().max() <= given.matrix.abs().max() / 127 / 2 * 1.01
+        assert found.manifest["sites"][0]["types"] is None
+        assert "rollout" not in found.manifest["parts"][0]["maps"]
+
+    def test_the_largest_of_each_row_are_exact(self, not_exact):
+        recipe = dot(bias=torch.zeros(1, 1, 64, 64))
+        _, (weights,) = maps(Scene.of(Trace([record(recipe)])))
+        exact = recipe.weights()[0]
+        places = exact.topk(forms.LARGEST, dim=-1).indices
+        assert torch.equal(weights.float().gather(-1, places), exact.gather(-1, places))
+
+    def test_a_small_budget_is_kept_by_blocks(self, not_exact):
+        recipe = dot(400, 400, 4, bias=torch.zeros(1, 1, 400, 400))
+        scene = Scene.of(Trace([record(recipe)]))
+        found = packed(scene, 250_000)
+        assert found.manifest["sites"][0]["form"]["pool"] > 1
+        assert "blocks" in found.manifest["note"]
+        assert sum(map(len, found.chunks)) * 4 / 3 < 250_000
+
+    def test_a_budget_that_holds_nothing_is_refused(self):
+        with pytest.raises(RegardError, match="budget=10, expected at least"):
+            packed(Scene.of(Trace([record(dot())])), 10)
+
+
+class TestMaps:
+    def test_maps_over_all_layers(self):
+        trace = Trace([record(dot(), f"layer.{n}.attention") for n in range(3)])
+        found = packed(Scene.of(trace))
+        forms_of = found.manifest["parts"][0]["maps"]
+        got = {n: decoding.weights(found, form, 0, 64, 64) for n, form in forms_of.items()}
+        all_weights = torch.cat([one.weights()[0] for one in trace])
+        assert torch.allclose(got["mean"].float(), all_weights.mean(0))
+        assert torch.equal(got["max"].float(), all_weights.amax(0))
+        assert torch.allclose(got["rollout"].float(), regard.rollout(trace)[0], atol=1e-6)
+        assert "relevance" not in got
+
+    def test_relevance_where_there_is_a_gradient(self):
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True, dropout=0.0)
+        model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        with regard.capture(model, grad=True) as trace:
+            model(torch.randn(2, 5, 16))[1, 0, 0].backward()
+        found = packed(Scene.of(trace, example=1))
+        form = found.manifest["parts"][0]["maps"]["relevance"]
+        got = decoding.weights(found, form, 0, 5, 5)
+        assert torch.allclose(got.float(), regard.relevance(trace)[1], atol=1e-6)
+
+    def test_thumbnails_keep_the_strongest(self):
+        weights = torch.zeros(1, 1, 300, 300)
+        weights[0, 0, :, 7] = 0.5
+        weights[0, 0, 123, 201] = 0.5
+        found = packed(Scene.of(Trace([record(Given(weights, None, "partial"))])))
+        chunk = found.manifest["sites"][0]["thumbnails"]
+        small = decoding.array(found, chunk)
+        assert chunk["shape"] == [1, 64, 64]
+        assert small[0, 123 * 64 // 300, 201 * 64 // 300] == 255
+
+    def test_heads_have_types(self):
+        found = packed(Scene.of(Trace([record(Given(torch.eye(9).roll(1, 0)[None, None]))])))
+        assert found.manifest["sites"][0]["types"] == ["previous"]
+
+
+class TestScene:
+    def test_example_of_a_batch(self):
+        recipe = dot(batch=3)
+        _, (weights,) = maps(Scene.of(Trace([record(recipe)]), example=2))
+        assert torch.equal(weights.float(), recipe.weights()[2])
+        with pytest.raises(RegardError, match="example=3, expected from 0 to 2"):
+            Scene.of(Trace([record(recipe)]), example=3)
+
+    def test_words_are_read_from_marks(self):
+        tokens = ["[CLS]", "un", "##believable", "news", "[SEP]"]
+        trace = Trace([record(dot(5, 5))]).with_tokens(tokens)
+        (line,) = Scene.of(trace).lines
+        assert line.words is not None
+        assert line.words.names == ["[CLS]", "unbelievable", "news", "[SEP]"]
+        assert line.special == [True, False, False, False, True]
+
+    def test_given_words(self):
+        words = Words.given([0, 0, 1], ["a", "b", "c"])
+        (line,) = Scene.of(Trace([record(dot(3, 3))]), words=words).lines
+        assert line.words is words
+        assert line.tokens == ["a", "b", "c"]
+        with pytest.raises(RegardError, match="words of 3 pieces fit no attention"):
+            Scene.of(Trace([record(dot(4, 4))]), words=words)
+
+    def test_parts_of_an_encoder_and_decoder(self):
+        torch.manual_seed(0)
+        model = nn.Transformer(16, 2, 2, 2, 16, batch_first=True, dropout=0.0).eval()
+        with torch.no_grad(), regard.capture(model) as trace:
+            model(torch.randn(1, 4, 16), torch.randn(1, 4, 16))
+        scene = Scene.of(trace)
+        assert [part.name for part in scene.parts] == ["encoder", "decoder", "cross"]
+        cross = scene.sites[scene.parts[2].sites[0]]
+        assert cross.queries != cross.keys  # as long as each other, and yet two sequences
+        assert cross.queries == scene.sites[scene.parts[1].sites[0]].queries
+        assert cross.keys == scene.sites[scene.parts[0].sites[0]].queries
+
+    def test_sites_of_several_sizes_are_parts_of_their_own(self):
+        trace = Trace([record(dot(4, 4), "stage.0"), record(dot(9, 9), "stage.1")])
+        assert [part.label for part in Scene.of(trace).parts] == [
+            "self-attention, 4 × 4",
+            "self-attention, 9 × 9",
+        ]
+
+    def test_a_generation_is_stitched(self):
+        torch.manual_seed(0)
+        model = MultiHead(8, n_heads=2).eval()
+        with torch.no_grad(), regard.capture(model) as trace:
+            state = model(torch.randn(1, 3, 8), causal=True, state=True).state
+            for _ in range(2):
+                state = model(torch.randn(1, 1, 8), causal=True, state=state).state
+        scene = Scene.of(trace)
+        assert scene.prompt == 3
+        assert scene.sites[0].record.shape[2:] == (5, 5)
+
+    def test_tensors(self):
+        weights = torch.eye(3).expand(2, 4, 3, 3)
+        scene = Scene.of(weights, axes="layer head query key")
+        assert len(scene.sites) == 2
+        assert scene.sites[0].record.shape == (1, 4, 3, 3)
+
+    def test_nothing_to_show_is_said(self):
+        with pytest.raises(RegardError, match="the trace is empty"):
+            Scene.of(Trace([]))
+        dropped = record(dot())
+        dropped.drop()
+        with pytest.raises(RegardError, match="dropped"):
+            Scene.of(Trace([dropped]))
+        with pytest.raises(RegardError, match="prompt=0, expected a number of tokens up to 64"):
+            Scene.of(Trace([record(dot())]), prompt=0)
+
+
+class TestPicture:
+    def test_an_image_and_its_patches(self):
+        weights = torch.full((1, 1, 17, 17), 1 / 17)
+        image = torch.rand(3, 20, 20)
+        manifest = packed(Scene.of(weights, image=image)).manifest
+        said = manifest["image"]
+        assert (said["rows"], said["columns"], said["first"]) == (4, 4, 1)
+        pixels = _opened(said["source"])
+        assert torch.allclose(pixels, image.permute(1, 2, 0), atol=1 / 255)
+
+    def test_wrong_images(self):
+        weights = torch.full((1, 1, 17, 17), 1 / 17)
+        with pytest.raises(RegardError, match=r"expected \(row, column, 3\)"):
+            Scene.of(weights, image=torch.rand(20, 20))
+        with pytest.raises(RegardError, match="divide by 255"):
+            Scene.of(weights, image=torch.randint(255, (20, 20, 3)))
+        with pytest.raises(RegardError, match="5 × 5 patches, but the longest sequence has 17"):
+            Scene.of(weights, image=torch.rand(20, 20, 3), patches=(5, 5))
+
+
+def _opened(source):
+    """The pixels, by another reader of PNG."""
+    import base64
+    import io
+
+    from PIL import Image
+
+    found = Image.open(io.BytesIO(base64.b64decode(source.split(",")[1])))
+    return torch.tensor(list(found.convert("RGB").tobytes())).view(found.height, -1, 3) / 255
+
+
+def test_a_manifest_is_plain_json():
+    found = packed(Scene.of(Trace([record(dot())])))
+    json.dumps(found.manifest, allow_nan=False)

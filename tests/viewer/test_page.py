@@ -1,0 +1,155 @@
+"""One file: its policy, its script, and tokens that are data."""
+
+import base64
+import hashlib
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from importlib import resources
+
+import pytest
+import torch
+
+from regard.errors import RegardError
+from regard.record import Record, Trace
+from regard.viewer import page
+from regard.viewer.page import policy, script, style
+
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    "<!--<script>",
+    "]]>",
+    "\u2028\u2029",
+    "\ud800",
+    "\"'\\",
+]
+STATIC = [
+    entry
+    for entry in resources.files("regard.viewer").joinpath("static").iterdir()
+    if entry.name.endswith(".js")
+]
+
+
+class Reader(HTMLParser):
+    """What a page is made of: tags, and the text of each script and style."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.texts: list[tuple[dict, str]] = []
+        self.policy = ""
+        self._inside = None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.tags[tag] += 1
+        assert not [name for name in found if name.startswith("on") or name == "style"], tag
+        self._inside = found if tag in ("script", "style") else None
+        if found.get("http-equiv") == "Content-Security-Policy":
+            self.policy = found["content"]
+
+    def handle_endtag(self, tag):
+        self._inside = None
+
+    def handle_data(self, data):
+        if self._inside is not None:
+            self.texts.append((self._inside, data))
+
+
+def trace_of(tokens):
+    size = len(tokens)
+    return Trace(list(_records(size))).with_tokens(tokens)
+
+
+def _records(size):
+    from regard.viewer.scene import Scene
+
+    for site in Scene.of(torch.full((1, 2, size, size), 1 / size)).sites:
+        assert isinstance(site.record, Record)
+        yield site.record
+
+
+class TestDocument:
+    def test_hostile_tokens_stay_inside_the_manifest(self):
+        plain = Reader(page(trace_of(["a"] * len(HOSTILE))).html)
+        found = Reader(page(trace_of(HOSTILE), title=HOSTILE[0]).html)
+        assert found.tags == plain.tags
+        (manifest,) = [text for about, text in found.texts if about.get("id") == "manifest"]
+        scene = json.loads(manifest)["scenes"][0]
+        assert scene["sequences"][0]["tokens"] == HOSTILE
+
+    def test_the_policy_names_what_is_there(self):
+        found = Reader(page(trace_of(["a", "b"])).html)
+        ours = [
+            text for about, text in found.texts if not about.get("type", "").startswith(("a", "t"))
+        ]
+        assert ours == [style(), script()] or sorted(ours) == sorted([style(), script()])
+        for text in ours:
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            assert f"'sha256-{digest}'" in found.policy
+        assert found.policy == policy()
+        assert "unsafe" not in found.policy
+        assert "connect-src 'none'" in found.policy
+        assert "default-src 'none'" in found.policy
+
+    def test_two_traces_share_one_file(self):
+        found = Reader(page([trace_of(["a", "b"]), trace_of(["c", "d", "e"])]).html)
+        (manifest,) = [text for about, text in found.texts if about.get("id") == "manifest"]
+        first, second = json.loads(manifest)["scenes"]
+        assert first["first_chunk"] == 0
+        assert second["first_chunk"] > 0
+        assert len(second["sequences"][0]["tokens"]) == 3
+        with pytest.raises(RegardError, match="3 traces, expected one, or two"):
+            page([trace_of(["a"])] * 3)
+
+    def test_no_address_of_anywhere(self):
+        html = page(trace_of(["a", "b"])).html
+        outside = re.findall(r"https?://[^\s\"'`)]+", html)
+        assert set(outside) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+class TestSave:
+    def test_a_file(self, tmp_path):
+        made = page(trace_of(["a", "b"]), title="ab")
+        assert made.save(tmp_path / "a.html").read_text() == made.html
+        assert repr(made).startswith("Page('ab', 0.")
+
+    def test_wrong_paths(self, tmp_path):
+        made = page(trace_of(["a", "b"]))
+        with pytest.raises(RegardError, match="expected .html"):
+            made.save(tmp_path / "a.png")
+        with pytest.raises(RegardError, match="there is no folder"):
+            made.save(tmp_path / "nowhere" / "a.html")
+
+
+class TestScript:
+    def test_names_at_the_top_are_used_once(self):
+        """All files become one script."""
+        pattern = re.compile(
+            r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+|\{[^}]*\}|\[[^\]]*\])",
+            re.MULTILINE,
+        )
+        names = Counter(
+            name
+            for file in STATIC
+            for found in pattern.findall(file.read_text())
+            for name in re.findall(r"\w+", found)
+        )
+        assert [name for name, count in names.items() if count > 1] == []
+
+    def test_nothing_is_left_of_modules(self):
+        assert not re.search(r"^(import|export)\b", script(), re.MULTILINE)
+
+    @pytest.mark.parametrize("file", STATIC, ids=lambda file: file.name)
+    def test_text_is_never_markup(self, file):
+        text = file.read_text()
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+            assert word not in text
+
+    @pytest.mark.parametrize("file", STATIC, ids=lambda file: file.name)
+    def test_every_file_is_in_the_script(self, file):
+        body = re.sub(r"^import .*\n", "", file.read_text()).strip().splitlines()
+        line = next(one for one in body if one.startswith(("export ", "function ", "const ")))
+        assert line.removeprefix("export ") in script()
