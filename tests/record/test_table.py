@@ -10,7 +10,7 @@ from torch import nn
 
 import regard
 from regard.record import Gate, Note, Trace
-from regard.record.table import size
+from regard.record.table import html, size
 
 
 def test_every_site_is_a_row():
@@ -45,14 +45,14 @@ def test_many_sites_leave_the_middle_out():
     assert len(lines) < 50 and "… 60 more …" in repr(trace)
     assert any(line.startswith("layer.0 ") for line in lines)
     assert lines[-1].startswith("layer.99 ") and "layer.50 " not in repr(trace)
-    assert "… 60 more …" in trace._repr_html_()
+    assert "… 60 more …" in html(trace)
 
 
 def test_notes_and_gates_are_told():
     gate = Gate("router", "Router", "x.py:1", (2, 3), "the softmax axis comes from a parameter")
     note = Note("unread", "layer.3", "the operator my::flash looks like attention")
     trace = Trace(list(three_layers_twice()), notes=[note, note], gates=[gate] * 3)
-    for said in (repr(trace), trace._repr_html_()):
+    for said in (repr(trace), html(trace)):
         assert said.count("layer.3: the operator my::flash") == 1
         assert "1 softmax not taken for attention (router): trace.gates" in said
 
@@ -99,7 +99,7 @@ class Reader(HTMLParser):
 def test_html_is_the_same_table():
     trace = three_layers_twice()
     reader = Reader()
-    reader.feed(trace._repr_html_())
+    reader.feed(html(trace))
     assert reader.tags.count("table") == 1 and reader.tags.count("tr") == 4
     assert reader.tags.count("th") == 7 and reader.tags.count("td") == 21
     assert "encoder.layer.2 ×2" in reader.text
@@ -124,7 +124,7 @@ def test_names_are_data_never_markup():
         model(words(1, 3, 8))
     trace.notes.append(Note("unseen", "<b>", "<img src=x onerror=alert(1)>"))
     trace.gates.append(Gate("<i>", "A", "b", (1,), "c"))
-    page = trace._repr_html_()
+    page = html(trace)
     reader = Reader()
     reader.feed(page)
     assert "&lt;script&gt;" in page and not {"script", "img", "b", "i"} & set(reader.tags)

@@ -229,6 +229,11 @@ class TestScene:
             "self-attention, 9 × 9",
         ]
 
+    def test_calls_of_one_layer_are_numbered(self):
+        records = [record(dot(4, 4), "layer.0") for _ in range(3)]
+        sites = packed(Scene.of(Trace(records))).manifest["sites"]
+        assert [site["layer"] for site in sites] == [0, 1, 2]
+
     def test_a_generation_is_stitched(self):
         torch.manual_seed(0)
         model = MultiHead(8, n_heads=2).eval()

@@ -118,7 +118,7 @@ class TestSave:
 
     def test_wrong_paths(self, tmp_path):
         made = page(trace_of(["a", "b"]))
-        with pytest.raises(RegardError, match="expected .html"):
+        with pytest.raises(RegardError, match=r"expected \.html"):
             made.save(tmp_path / "a.png")
         with pytest.raises(RegardError, match="there is no folder"):
             made.save(tmp_path / "nowhere" / "a.html")

@@ -53,23 +53,25 @@ def marks_of(vocabulary: Iterable[str]) -> Marks | None:
 
 
 def _word_piece(token: str) -> bytes:
-    return token[2:].encode() if token.startswith("##") and len(token) > 2 else f" {token}".encode()
+    if token.startswith("##") and len(token) > 2:
+        return _bytes(token[2:])
+    return _bytes(f" {token}")
 
 
 def _sentence_piece(token: str) -> bytes:
     byte = _BYTE.fullmatch(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+    return bytes([int(byte[1], 16)]) if byte else _bytes(token.replace("▁", " "))
 
 
 def _byte_level(token: str) -> bytes:
     table = _byte_of_character()
     if any(character not in table for character in token):
-        return token.encode()  # a token that was added to the vocabulary as it is
+        return _bytes(token)  # a token that was added to the vocabulary as it is
     return bytes(table[character] for character in token)
 
 
 def _one_byte(token: str) -> bytes:
-    return bytes([ord(token)]) if len(token) == 1 and ord(token) < 256 else token.encode()
+    return bytes([ord(token)]) if len(token) == 1 and ord(token) < 256 else _bytes(token)
 
 
 _READERS: dict[str, Callable[[str], bytes]] = {
@@ -87,3 +89,8 @@ def _byte_of_character() -> dict[str, int]:
     others = [byte for byte in range(256) if byte not in set(visible)]
     table = {chr(byte): byte for byte in visible}
     return table | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+def _bytes(text: str) -> bytes:
+    """A text in UTF-8; half a surrogate pair, which has no place there, becomes "?"."""
+    return text.encode("utf-8", "replace")

@@ -14,6 +14,7 @@ def main() -> None:
     except ImportError as error:
         raise SystemExit(str(MissingExtraError("typer", "cli"))) from error
     from regard.cli.look import look
+    from regard.cli.serve import serve
 
     app = typer.Typer(
         add_completion=False,
@@ -28,6 +29,7 @@ def main() -> None:
             print(f"regard {regard.__version__}")
 
     app.command()(look)
+    app.command()(serve)
     try:
         app()
     except (RegardError, PermissionError) as error:

@@ -1,4 +1,4 @@
-"""`regard look`: what a word attends to, in any model."""
+"""`regard look`: what a word attends to, in any model; as a table, a map, a picture, a page."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ from typing import Annotated
 import torch
 import typer
 from jaxtyping import Float
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from regard.aggregate import Words
-from regard.cli.subject import EXAMPLES, PACKAGED, subject
+from regard.cli.packaged import Looked
+from regard.cli.seen import over_words, seen
+from regard.cli.subject import EXAMPLES, FILES, PACKAGED
+from regard.cli.terminal import Ink, heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.plots import Heatmap
 from regard.plots.specs import checked_path
 from regard.record import Record
 from regard.types import Weights
+from regard.viewer.page import checked_page_path
 
 Maps = Float[Tensor, "column word word"]
 _COLUMNS = 10  # layers of numbers that fit a terminal
+_ROWS = 40  # words that fit one
 
 
 def look(
@@ -33,7 +40,8 @@ def look(
         str,
         typer.Option(
             help=f"One of {', '.join(PACKAGED)}; or a folder that transformers saved; or "
-            "module:function, which returns a model and its inputs (and tokens, if it likes)."
+            "module:function, which returns a model and its inputs (and tokens, if it likes). "
+            f"With --html also {', '.join(FILES)}, whose text is the name of a file."
         ),
     ] = "minilm",
     layer: Annotated[
@@ -51,25 +59,58 @@ def look(
     out: Annotated[
         Path, typer.Option(help="Where the heatmap of every word goes (png, svg or pdf).")
     ] = Path("look.png"),
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Where a page goes on which every head can be looked at (html)."),
+    ] = None,
+    generate: Annotated[
+        int, typer.Option(help="Let the model write so many tokens on, and look at all of them.")
+    ] = 0,
 ) -> None:
     """Capture a model's attention and show what a word attends to, with a heatmap of all words."""
     checked_path(out)
+    if html is not None:
+        checked_page_path(html)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded, nor looked for
     console = Console()
-    with console.status(f"loading {model}"):
-        what = subject(model, text)
-    with console.status(f"running {what.title}"):
-        records = what.records(what.trace())
+    if model in FILES and html is None:
+        raise RegardError(f"--model {model} is looked at on a page: say --html attention.html")
+    with console.status(f"running {model}"):
+        found = seen(model, text, generate)
+    if model not in FILES:
+        if word is None and text is None and not pieces and not generate:
+            word = EXAMPLES.get(model, (None, None))[1]
+        _show(console, found, layer, head, word, pieces, out)
+    if html is not None:
+        with console.status("making the page"):
+            found.page().save(html)
+        console.print(Text.assemble("page of every head: ", (str(html), "bold")))
+
+
+def _show(
+    console: Console,
+    found: Looked,
+    layer: int | None,
+    head: int | None,
+    word: str | None,
+    pieces: bool,
+    out: Path,
+) -> None:
+    """The table of one word, the map of all words, and the picture of it."""
+    records = over_words(found)
     if not records:
-        raise RegardError(f"{what.title}: no attention over all words was captured")
-    weights, names = _in_words(_stacked(records), what.words, pieces)
+        raise RegardError(f"{found.title}: no attention over all words was captured")
+    words = found.words[0] if found.words else None
+    weights, names = _in_words(_stacked(records), words, pieces)
     maps, columns, which = _chosen(weights, layer, head)
-    if word is None and text is None and not pieces:
-        word = EXAMPLES.get(model, (None, None))[1]
-    place = _place(names, word)
-    console.print(_table(names, place, maps, columns, f"{what.title}, {which}"))
-    drawn = Heatmap(maps.mean(0), names, names, f"{what.title}, {which}").save(out)
-    console.print(f"heatmap of every word: [bold]{drawn}[/bold]")
+    title, ink = f"{found.title}, {which}", ink_of(console)
+    every = maps.float().mean(0)
+    picture = Heatmap(every, names, names, title)
+    console.print(_table(names, _place(names, word, every), maps, columns, title, ink))
+    console.print(Text("\neach row: what its word attends to, in percent", "italic"))
+    console.print(heatmap(every, names, names, width=console.width, ink=ink))
+    picture.save(out)
+    console.print(Text.assemble("heatmap of every word: ", (str(out), "bold")))
 
 
 def _stacked(records: list[Record]) -> Weights:
@@ -105,31 +146,47 @@ def _chosen(weights: Weights, layer: int | None, head: int | None) -> tuple[Maps
     return weights.mean(1), columns, f"mean of {layers} layers × {heads} heads"
 
 
-def _place(names: list[str], word: str | None) -> int:
-    """Where the word is; the second real one, or the only one, when none is named."""
+def _place(names: list[str], word: str | None, every: Float[Tensor, "word word"]) -> int:
+    """Where the word is. When none is named, the second real one; the last one where words look
+    back only, since it sees all of them."""
     if word is None:
-        return max(0, min(2, len(names) - 2))
+        back = not bool(every.triu(1).any())
+        return len(names) - 1 if back else max(0, min(2, len(names) - 2))
     found = [i for i, name in enumerate(names) if name.lower() == word.lower()]
     if not found:
         raise RegardError(f"--word {word!r} is not among the words: {' '.join(names)}")
     return found[0]
 
 
-def _table(names: list[str], place: int, weights: Maps, columns: list[str], title: str) -> Table:
+def _table(
+    names: list[str], place: int, weights: Maps, columns: list[str], title: str, ink: Ink
+) -> Table:
     """A row for each word: its share of the chosen word's attention, column by column."""
     row = weights[:, place]  # (column, key)
     some = list(range(len(columns)))
     if len(some) > 12:  # evenly over all, the first and the last among them
         some = [round(i * (len(columns) - 1) / (_COLUMNS - 1)) for i in range(_COLUMNS)]
         title += "; some layers shown, --layer picks one"
-    table = Table(title=f"what “{names[place]}” attends to, in percent: {title}")
+    mean = row.float().mean(0)
+    shown = sorted(mean.topk(min(_ROWS, len(names))).indices.tolist())
+    if len(shown) < len(names):
+        title += f"; the {_ROWS} of {len(names)} words that it attends to most"
+    title = _said(f"what “{label(names[place])}” attends to, in percent: {title}", ink)
+    table = Table(title=Text(title, "italic"), box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
     table.add_column("word", style="bold", no_wrap=True, overflow="fold")
     if len(some) > 1:
         table.add_column("mean", justify="right", style="bold", min_width=4)
     for number in some:
         table.add_column(columns[number], justify="right", min_width=len(columns[number]))
-    for index, name in enumerate(names):
+    for index in shown:
         shares = [f"{100 * float(row[number, index]):.0f}" for number in some]
-        mean = [f"{100 * float(row[:, index].mean()):.0f}"] if len(some) > 1 else []
-        table.add_row(name, *mean, *shares)
+        means = [f"{100 * float(mean[index]):.0f}"] if len(some) > 1 else []
+        table.add_row(Text(label(names[index])), *means, *shares)
     return table
+
+
+def _said(text: str, ink: Ink) -> str:
+    """Our own words in the letters that the place they go to has."""
+    if ink != "ascii":
+        return text
+    return text.replace("“", '"').replace("”", '"').replace("×", "x")

@@ -31,6 +31,11 @@ EXAMPLES = {
     "rxnmapper": ("CCO.CC(=O)O>>CCOC(C)=O", None),
     "smollm2": ("The cat sat on the mat. The cat sat on the", None),
 }
+#: Models of what is not text, and a file to try each on. They are looked at on a page.
+FILES: dict[str, tuple[Callable[[], packaged.Listener | packaged.Segmenter], Path]] = {
+    "whisper": (packaged.whisper, packaged.SPEECH),
+    "mobilesam": (packaged.mobilesam, packaged.CAT),
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def subject(model: str, text: str | None) -> Subject:
     else:
         raise RegardError(
             f"--model {model!r}: expected {', '.join(PACKAGED)}, a folder that transformers saved, "
-            "or module:function"
+            f"or module:function; on a page also {', '.join(FILES)}"
         )
     if text is None:
         text = EXAMPLES.get(model, EXAMPLES["minilm"])[0]
@@ -85,6 +90,13 @@ def subject(model: str, text: str | None) -> Subject:
     encoded = loaded.encode(text)
     runs = loaded.model
     return Subject(loaded.title, lambda: runs(**encoded.inputs), runs, encoded.words)
+
+
+def looked(model: str, path: Path | None) -> packaged.Looked:
+    """What a model of `FILES` did with a file, its own example when None."""
+    load, example = FILES[model]
+    with packaged.quietly():
+        return load().look(example if path is None else path)
 
 
 def _from_folder(place: Path) -> packaged.Packaged:

@@ -1,15 +1,7 @@
 """Pictures: what to draw (a spec) apart from drawing it (matplotlib, in one file)."""
 
-from regard.plots.of_trace import (
-    alignment,
-    by_head,
-    grid,
-    heatmap,
-    overlay,
-    plot,
-    profile,
-    text,
-)
+from regard.plots.of_image import overlay, windows
+from regard.plots.of_trace import alignment, by_head, grid, heatmap, plot, profile, text
 from regard.plots.specs import Grid, Heatmap, Overlay, Profile, Rows, Spec, Text
 
 __all__ = [
@@ -28,4 +20,5 @@ __all__ = [
     "plot",
     "profile",
     "text",
+    "windows",
 ]

@@ -58,6 +58,11 @@ def _title(text: str) -> str:
     return shown(text)
 
 
+def _fitting(text: str, inches: float) -> float:
+    """A size at which a title is about so broad, if it is long."""
+    return max(6.0, min(12.0, 12.0 * inches / (0.095 * max(1, len(text)))))
+
+
 def _font(**options: Any) -> dict[str, Any]:
     """Fonts that between them have the most letters, for one text."""
     from regard.plots.letters import families
@@ -100,7 +105,7 @@ def _(spec: Heatmap, figure: Any) -> None:
         extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
     )
     figure.colorbar(image, ax=axes, label=spec.value_title)
-    axes.set_title(_title(spec.title), **_font())
+    axes.set_title(_title(spec.title), **_font(fontsize=_fitting(spec.title, _size(spec)[0] - 1)))
     axes.set_xlabel(_title(spec.column_title), **_font())
     axes.set_ylabel(_title(spec.row_title), **_font())
     if spec.columns is not None:
@@ -291,26 +296,29 @@ def _(spec: Overlay, figure: Any) -> None:
 
     height, width, _ = spec.image.shape
     axes = figure.add_subplot()
-    axes.set_title(_title(spec.title), **_font())
+    axes.set_title(_title(spec.title), **_font(fontsize=_fitting(spec.title, 4.2)))
     axes.axis("off")
     picture = spec.image.detach().float().cpu().clamp(0, 1)
     grey = picture.mean(2, keepdim=True).expand(-1, -1, 3)
     axes.imshow((0.35 * picture + 0.65 * grey).numpy(), extent=(0, width, height, 0))
     values = spec.values.detach().float().cpu()
-    most = float(values.max()) if values.numel() else 0.0
-    share = (values / most if most else values).clamp(0, 1)
+    norm = _norm("linear", values, clip=spec.clip)
+    share = (values / norm.vmax).clamp(0, 1)
     image = axes.imshow(
         values.numpy(),
         cmap="inferno",
-        norm=_norm("linear", values, clip=False),
+        norm=norm,
         alpha=(0.15 + 0.6 * share).numpy(),
         extent=(0, width, height, 0),
         interpolation="nearest",
     )
     figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
+    down, across = (side / max(1, n) for side, n in zip((height, width), values.shape))
+    for place in spec.edges[0]:
+        axes.axhline(place * down, color="white", linewidth=0.6, alpha=0.6)
+    for place in spec.edges[1]:
+        axes.axvline(place * across, color="white", linewidth=0.6, alpha=0.6)
     if spec.marked is not None:
-        rows, columns = values.shape
-        down, across = height / rows, width / columns
         corner = (spec.marked[1] * across, spec.marked[0] * down)
         axes.add_patch(Rectangle(corner, across, down, fill=False, edgecolor="cyan", linewidth=2))
 

@@ -1,22 +1,27 @@
-"""Pictures of what was captured: specs out of traces, records and tensors."""
+"""Pictures of what was captured: specs out of traces, records and tensors.
+
+Those over an image are in `of_image`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.aggregate import Words, mean_attention, relevance, rollout
+from regard.aggregate import Words, mean_attention
 from regard.aggregate.heads import Fusion, fused_map
 from regard.aggregate.report import Report
 from regard.aggregate.sources import layers_of, token_places
 from regard.aggregate.statistics import FIGURES
-from regard.errors import RegardError, ShapeError
-from regard.plots.specs import Colour, Grid, Heatmap, Overlay, Profile, Spec, Text
-from regard.record import Record, Trace
+from regard.errors import RegardError
+from regard.plots.choices import checked_example, tokens_of, way_of
+from regard.plots.of_image import overlay, windows
+from regard.plots.specs import Colour, Grid, Heatmap, Profile, Spec, Text
+from regard.record import Trace
 
 _THUMBNAIL = 96  # cells a side of a small map
 _TITLES = {"entropy": "entropy, nats", "distance": "mean distance, tokens"}
@@ -45,7 +50,7 @@ def heatmap(
     if len(layers) > 1:
         raise RegardError(f"heatmap: {len(layers)} layers, expected one; grid() draws all of them")
     record = layers[0].record
-    _example(example, layers[0].recipe.shape.batch)
+    checked_example(example, layers[0].recipe.shape.batch)
     values = fused_map(layers[0].recipe, heads)[example]
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
@@ -53,7 +58,10 @@ def heatmap(
         values = words.merge(values[None, None])[0, 0]
         rows = columns = words.names
     elif record is not None:
-        rows, columns = _tokens(record.query_tokens, example), _tokens(record.key_tokens, example)
+        rows, columns = (
+            tokens_of(record.query_tokens, example),
+            tokens_of(record.key_tokens, example),
+        )
     if title is None:
         title = f"{layers[0].name}, {_said(heads)}"
     return Heatmap(values, rows, columns, title, colour=colour)
@@ -85,7 +93,7 @@ def grid(
     maps = []
     for layer in layers:
         batch, heads, _, _ = layer.recipe.shape
-        place = _example(example, batch) % batch
+        place = checked_example(example, batch) % batch
         with torch.no_grad():
             small = [_small(layer.recipe.at(place, head).weights()[0]) for head in range(heads)]
         maps.append(torch.cat(small))
@@ -129,9 +137,9 @@ def alignment(
     values = mean_attention([one.recipe for one in layers], heads=heads)
     record = layers[0].record
     if record is not None:
-        source = source or _tokens(record.key_tokens, example)
-        target = target or _tokens(record.query_tokens, example)
-    one = values[_example(example, values.shape[0])]
+        source = source or tokens_of(record.key_tokens, example)
+        target = target or tokens_of(record.query_tokens, example)
+    one = values[checked_example(example, values.shape[0])]
     return Heatmap(one, target, source, title, row_title="target", column_title="source")
 
 
@@ -181,65 +189,23 @@ def text(
         tokens: the pieces; the record's own when None.
         title: what is shown, when None.
     """
-    ask = _way(how)
+    ask = way_of(how)
     layer = layers_of(trace, part=part)[0]
     size = layer.recipe.shape.queries
     own = layer.record.query_tokens if layer.record is not None else None
-    names = tokens or (words.tokens if words else _tokens(own, example))
+    names = tokens or (words.tokens if words else tokens_of(own, example))
     names = names or [str(place) for place in range(size)]
     places = token_places(token, size if words is None else len(words.names)) or []
     asked = places
     if words is not None:
         asked = [place for place, word in enumerate(words.pieces) if word in places]
-    _example(example, layer.recipe.shape.batch)
+    checked_example(example, layer.recipe.shape.batch)
     found = ask(trace, asked, part=part)[example].mean(0)
     if words is not None:
         found, names = words.sum(found), words.names
     if title is None:
         title = f"{how} to “{names[places[0]]}”"
     return Text(names, found, title, places)
-
-
-def overlay(
-    attention: Any,
-    image: Tensor,
-    *,
-    token: int = 0,
-    how: str = "rollout",
-    patches: tuple[int, int] | None = None,
-    example: int = 0,
-    title: str | None = None,
-) -> Overlay:
-    """Attention over an image, of a vision transformer whose last positions are patches.
-
-    Args:
-        attention: a Trace, a Record, or a list of tensors.
-        image: (row, column, 3) or (3, row, column), from 0 to 1.
-        token: the query that looks; 0 is the class token of most models.
-        how: "rollout", "relevance" or "mean" over the layers.
-        patches: rows and columns of patches; a square of the last positions when None.
-        example: which one of the batch.
-        title: what is shown, when None.
-    """
-    ask = _way(how)
-    given = [attention] if isinstance(attention, Record) else attention
-    if isinstance(token, bool) or not isinstance(token, int):
-        raise RegardError(f"overlay: token={token!r}, expected one position")
-    found = ask(given, token)
-    found = found[_example(example, found.shape[0])]
-    if image.dim() == 3 and image.shape[2] != 3 and image.shape[0] == 3:
-        image = image.permute(1, 2, 0)
-    _check_image(image)
-    rows, columns = patches or _square(found.shape[0], image)
-    if rows * columns > found.shape[0]:
-        raise ShapeError(
-            f"overlay: {rows} × {columns} patches, but there are {found.shape[0]} positions"
-        )
-    first = found.shape[0] - rows * columns  # class and register tokens come before the patches
-    place = token % found.shape[0] - first
-    marked = divmod(place, columns) if place >= 0 else None
-    title = f"{how} to position {token}" if title is None else title
-    return Overlay(image, found[first:].view(rows, columns), title, marked)
 
 
 def plot(trace: Trace, what: str | None = None, **options: Any) -> Spec:
@@ -252,6 +218,7 @@ def plot(trace: Trace, what: str | None = None, **options: Any) -> Spec:
         "profile": lambda **kinds: profile(trace, **kinds),
         "text": lambda **kinds: text(trace, **kinds),
         "overlay": lambda **kinds: overlay(trace, **kinds),
+        "windows": lambda **kinds: windows(trace[0], **kinds),
     }
     if what is None:
         what = "heatmap" if len(trace) == 1 else "grid"
@@ -267,32 +234,6 @@ def _said(heads: Fusion) -> str:
     if isinstance(heads, Tensor):
         return "heads weighted"
     return f"{heads} of heads" if isinstance(heads, str) else f"head {heads}"
-
-
-def _way(how: str) -> Callable[..., Any]:
-    """An aggregation over layers, by name."""
-    ways: dict[str, Callable[..., Any]] = {
-        "rollout": rollout,
-        "relevance": relevance,
-        "mean": mean_attention,
-    }
-    if how not in ways:
-        raise RegardError(f"how={how!r}, expected one of {', '.join(ways)}")
-    return ways[how]
-
-
-def _example(example: int, batch: int) -> int:
-    if not -batch <= example < batch:
-        raise RegardError(f"example={example}, expected from 0 to {batch - 1}")
-    return example
-
-
-def _tokens(tokens: Any, example: int) -> Sequence[str] | None:
-    """One example's tokens, where every example has its own."""
-    if not tokens or isinstance(tokens[0], str):
-        return tokens or None
-    chosen: Sequence[str] = tokens[example]
-    return chosen
 
 
 def _figures(report: Report | Trace, figure: str) -> Tensor:
@@ -315,22 +256,3 @@ def _small(weights: Tensor) -> Tensor:
     if max(steps) == 1:
         return weights
     return torch.nn.functional.avg_pool2d(weights[None], steps, ceil_mode=True)[0]
-
-
-def _square(positions: int, image: Tensor) -> tuple[int, int]:
-    """The largest square of patches among so many positions, if the image is one."""
-    if image.shape[0] != image.shape[1]:
-        raise ShapeError(
-            f"overlay: the image is {tuple(image.shape[:2])}, not a square: "
-            "say patches=(rows, columns)"
-        )
-    side = math.isqrt(positions)
-    return side, side
-
-
-def _check_image(image: Tensor) -> None:
-    if not image.is_floating_point() or (image.numel() and float(image.max()) > 1.001):
-        raise RegardError(
-            f"overlay: an image of {image.dtype} up to {float(image.max()):g}; expected numbers "
-            "from 0 to 1: divide by 255"
-        )

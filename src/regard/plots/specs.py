@@ -135,6 +135,8 @@ class Overlay(Spec):
     values: Float[Tensor, "row column"]
     title: str = ""
     marked: tuple[int, int] | None = None  #: the patch that looks
+    edges: tuple[Sequence[int], Sequence[int]] = ((), ())  #: rows and columns that begin a window
+    clip: bool = False  #: whether what is above the 99th percentile shares its colour
 
     def __post_init__(self) -> None:
         _check_axes("Overlay: values", self.values, ("row", "column"))

@@ -15,6 +15,7 @@ from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
 from regard.recipe import Given, Recipe
 from regard.recipe.base import span
+from regard.record import upward
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes
 from regard.record.site import Attends, Site
@@ -63,6 +64,10 @@ class Record:
             f"Record({self.name!r}: {self.attends} {self.kind}, {heads} heads, "
             f"{queries} × {keys}, batch {batch}, {self.held})"
         )
+
+    def _repr_html_(self) -> str:
+        """The page in a frame; a table of one row where a page is not possible."""
+        return upward.shown(self)
 
     @property
     def name(self) -> str:
@@ -245,6 +250,10 @@ class Record:
                     "position"
                 )
         return self._copy(query_tokens=query, key_tokens=key)
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write this attention to one file, as `Trace.save` does: a page (.html), or its data."""
+        return upward.save(self, path, **options)
 
     def drop(self) -> None:
         """Let go of everything held; what is known stays known."""

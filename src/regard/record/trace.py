@@ -244,17 +244,22 @@ class Trace:
         """Weights of the decoder over the encoder, layer by layer."""
         return forms.part(self._records, "cross")
 
-    def save(self, path: str | Path) -> Path:
-        """Write the trace to one safetensors file; `regard.load` reads it and runs no code."""
-        from regard.record.store import save
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the trace to one file: a page that opens in any browser, or its data.
 
-        return save(self, Path(path))
+        Args:
+            path: `attention.html` is a page; `attention.safetensors` is what `regard.load` reads
+                back, which runs no code.
+            options: of a page, those of `regard.viewer.page`, such as `title`, `words`, `example`.
+        """
+        return upward.save(self, path, **options)
 
     def __repr__(self) -> str:
         return table.text(self)
 
     def _repr_html_(self) -> str:
-        return table.html(self)
+        """The page in a frame; the table where a page is not possible."""
+        return upward.shown(self)
 
     def _of(self, records: Any) -> Trace:
         return Trace(list(records), notes=self.notes, gates=self.gates)

@@ -1,15 +1,19 @@
-"""Conveniences of a trace that reach upward: lazy calls of packages that lie above this one.
+"""Conveniences of traces and records that reach upward: lazy calls of packages that lie above.
 
 Nowhere else does `record` know of them.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from regard.errors import RegardError
 
 if TYPE_CHECKING:
     from regard.aggregate.report import Report as Report
     from regard.plots.specs import Spec as Spec
+    from regard.record.record import Record
     from regard.record.trace import Trace
 
 
@@ -25,3 +29,29 @@ def plot(trace: Trace, what: str | None, **options: Any) -> Spec:
     from regard.plots.of_trace import plot
 
     return plot(trace, what, **options)
+
+
+def save(what: Trace | Record, path: str | Path, **options: Any) -> Path:
+    """A page where the file's name ends in .html, else a safetensors file."""
+    path = Path(path)
+    if path.suffix.lower() in (".html", ".htm"):
+        from regard.viewer.page import checked_page_path, page
+
+        checked_page_path(path)
+        return page(what, **options).save(path)
+    if options:
+        raise RegardError(
+            f"save: {', '.join(options)}: options of a page, but {path.name!r} does not end in "
+            ".html"
+        )
+    from regard.record.store import save
+    from regard.record.trace import Trace
+
+    return save(what if isinstance(what, Trace) else Trace([what]), path)
+
+
+def shown(what: Trace | Record) -> str:
+    """What a notebook shows."""
+    from regard.viewer.notebook import shown
+
+    return shown(what)

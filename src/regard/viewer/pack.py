@@ -129,7 +129,7 @@ def about(scene: Scene, number: int) -> dict[str, Any]:
     record = site.record
     return {
         "name": record.name,
-        "layer": record.layer,
+        "layer": site.layer,
         "attends": record.attends,
         "heads": record.shape.heads,
         "queries": record.shape.queries,

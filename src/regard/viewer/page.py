@@ -27,6 +27,7 @@ from regard.aggregate import Words
 from regard.errors import RegardError
 from regard.record import Trace
 from regard.types import Kind
+from regard.viewer.frame import framed
 from regard.viewer.pack import BUDGET, Packed, packed
 from regard.viewer.scene import Scene
 
@@ -46,6 +47,9 @@ class Page:
         path = checked_page_path(path)
         path.write_text(self.html, encoding="utf-8")
         return path
+
+    def _repr_html_(self) -> str:
+        return framed(self.html)
 
     def __repr__(self) -> str:
         return f"Page({self.title!r}, {len(self.html) / 1e6:.1f} MB)"

@@ -61,7 +61,7 @@ class Plan:
         said = []
         if self.factors:
             said.append(
-                "queries and keys are kept in 16 bits and multiplied here: weights are within "
+                "weights are multiplied from queries and keys of 16 bits, and are within "
                 f"{self.error:.2g} of the exact ones"
             )
         if self.coded:

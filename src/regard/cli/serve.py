@@ -1,0 +1,139 @@
+"""`regard serve`: the page with models behind it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import webbrowser
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from regard.cli import packaged
+from regard.cli.packaged.base import words_of
+from regard.cli.subject import EXAMPLES, FILES, PACKAGED, _from_folder, subject
+from regard.errors import RegardError
+from regard.record.store import load
+from regard.viewer.scene import Scene
+from regard.viewer.server import Begun, Served, Step, run
+from regard.viewer.server.door import Door
+from regard.viewer.server.generation import Chosen, stepwise
+
+
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"Models to run: {', '.join(PACKAGED)}, mobilesam; a folder that transformers "
+            "saved; module:function, which takes a text and returns a model and its inputs."
+        ),
+    ] = None,
+    trace: Annotated[
+        list[Path] | None, typer.Option(help="A saved trace to look at (.safetensors); repeat it.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; beyond this machine a token is needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 for any free one.", min=0, max=65535)] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="REGARD_TOKEN", help="What a visitor must show; auto makes one."),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
+    ] = False,
+) -> None:
+    """Serve a page: type a text, see what a model attends to; or browse saved traces."""
+    run.check_extra()
+    Door.of(host, token)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded, nor looked for
+    console = Console(stderr=True)
+    names = models or ([] if trace else ["minilm"])
+    served: list[Served] = []
+    for number, name in enumerate(names, 1):
+        with console.status(f"loading {name} ({number} of {len(names)})"):
+            served.append(_served(name, {one.name for one in served}))
+    scenes = []
+    for path in trace or []:
+        with console.status(f"reading {path}"):
+            scenes.append(Scene.of(load(path), title=path.stem))
+
+    def ready(address: str) -> None:
+        print(f"regard is at {address} (stop it with Ctrl+C)", flush=True)
+        if browser:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    run.serve(served, scenes, host=host, port=port, token=token, ready=ready)
+
+
+def _served(name: str, taken: set[str]) -> Served:
+    """A model as the server takes it; visitors see the last part of a folder's name."""
+    short = Path(name).name if Path(name).is_dir() else name
+    if short in taken:
+        raise RegardError(f"{name}: two models are named {short!r}")
+    if name in FILES:
+        return _of_files(name)
+    if name in PACKAGED:
+        with packaged.quietly():
+            return _of_text(short, PACKAGED[name](), EXAMPLES[name][0])
+    if Path(name).is_dir():
+        with packaged.quietly():
+            return _of_text(short, _from_folder(Path(name)), "")
+    example = subject(name, None)  # an error now, rather than at the first request
+    return Served(short, example.title, "text", lambda text: _scene_of_function(name, text))
+
+
+def _of_text(name: str, loaded: packaged.Packaged, example: str) -> Served:
+    return Served(
+        name,
+        loaded.title,
+        "text",
+        lambda text: _scene(loaded.look(text)),
+        generate=_generation(loaded) if loaded.generates else None,
+        tokens=lambda text: len(loaded.encode(text).tokens),
+        example=example,
+    )
+
+
+def _of_files(name: str) -> Served:
+    if name != "mobilesam":
+        raise RegardError(f"{name} listens to sound; a server runs models of texts and images")
+    with packaged.quietly():
+        loaded = packaged.mobilesam()
+    return Served(name, loaded.title, "image", lambda data: _scene(loaded.look(data)))
+
+
+def _scene(looked: packaged.Looked) -> Scene:
+    return Scene.of(looked.trace, **looked.options())
+
+
+def _scene_of_function(name: str, text: str) -> Scene:
+    found = subject(name, text)
+    return Scene.of(found.trace(), title=found.title, words=found.words)
+
+
+def _generation(
+    loaded: packaged.Packaged,
+) -> Callable[[str, int], Generator[Begun | Step | Scene]]:
+    """How a packaged model goes on from a text."""
+
+    def generate(text: str, count: int) -> Generator[Begun | Step | Scene]:
+        encoded, tokenizer = loaded.encode(text), loaded.tokenizer
+        special = [word in encoded.words.special for word in encoded.words.pieces]
+        yield Begun(encoded.tokens, special)
+        ends = [tokenizer.eos_token_id]
+        for found in stepwise(loaded.model, encoded.inputs["input_ids"], count, ends):
+            if isinstance(found, Chosen):
+                bases = [record.site.base for record in found.records]
+                token = tokenizer.convert_ids_to_tokens(found.token)
+                yield Step(token, dict(zip(bases, found.rows())))
+                continue
+            words = words_of(tokenizer, found.fed)
+            told = found.trace.with_tokens(words.tokens)
+            prompt = len(encoded.tokens)
+            yield Scene.of(told, title=loaded.title, words=words, prompt=prompt)
+
+    return generate

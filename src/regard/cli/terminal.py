@@ -1,0 +1,248 @@
+"""A map in characters: coloured cells in a terminal, shades where there is no colour, ASCII in a
+pipe."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from rich.cells import cell_len, set_cell_size
+from rich.color import Color
+from rich.console import Console, Group
+from rich.style import Style
+from rich.text import Text
+from torch import Tensor
+
+Ink = Literal["colour", "shade", "ascii"]
+Map = Float[Tensor, "row column"]
+
+_EDGES: dict[Ink, str] = {"colour": "", "shade": "│", "ascii": "|"}
+_RAMP: dict[Ink, str] = {"shade": " ░▒▓█", "ascii": " .:-=+*#%@"}
+#: Viridis at even steps, as in the pictures.
+_VIRIDIS = (
+    (68, 1, 84),
+    (71, 44, 122),
+    (59, 81, 139),
+    (44, 113, 142),
+    (33, 144, 141),
+    (39, 173, 129),
+    (92, 200, 99),
+    (170, 220, 50),
+    (253, 231, 37),
+)
+_DARK, _LIGHT = Color.from_rgb(0, 0, 0), Color.from_rgb(255, 255, 255)
+_WITH_NUMBERS = 4  # characters of a cell that has room for "100"
+_WIDEST_CELL = 6
+_WIDEST_LABEL = 18
+_MOST_LINES = 44  # of rows that have a line each; above, two share one
+_MOST_STAIRS = 8  # lines of labels above the map
+
+
+def ink_of(console: Console) -> Ink:
+    """What a console can show: nothing but ASCII goes into a pipe or to a dumb terminal."""
+    if not console.is_terminal or console.is_dumb_terminal or console.options.ascii_only:
+        return "ascii"
+    fine = console.color_system in ("256", "truecolor")
+    return "colour" if fine and not console.no_color else "shade"
+
+
+def label(name: str) -> str:
+    """A word on one line: what would move the cursor or turn the line round is shown as a code."""
+    shown = "".join(repr(letter)[1:-1] if _steers(letter) else letter for letter in name)
+    return shown if shown.strip() else f"'{shown}'"
+
+
+def _steers(letter: str) -> bool:
+    joiners = "\u200c\u200d"  # parts of emoji and of words
+    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in joiners
+
+
+def heatmap(
+    values: Map, rows: Sequence[str], columns: Sequence[str], *, width: int, ink: Ink
+) -> Group:
+    """A map with its words on both axes, at most `width` characters wide.
+
+    Where the words are too many, each cell is the strongest weight of several, and a line says so.
+
+    Args:
+        values: weights (row, column).
+        rows: the words that look.
+        columns: the words looked at.
+        width: characters of a line.
+        ink: what the place it goes to can show.
+    """
+    values = values.detach().float().cpu().nan_to_num(0.0)
+    rows, columns = [label(name) for name in rows], [label(name) for name in columns]
+    layout = _Layout.of(rows, columns, width, ink)
+    small, step = _strongest(values, layout.step), layout.step
+    peak = _peak(small)
+    drawn = Text(no_wrap=True, overflow="crop")
+    edge = _EDGES[ink]
+    for stairs in _stairs(columns[::step], layout.cell, layout.room, ink):
+        drawn.append(" " * (layout.side + 1 + len(edge)) + stairs.rstrip() + "\n", "dim")
+    height = 2 if layout.paired else 1
+    for top in range(0, small.shape[0], height):
+        drawn.append(_fitted(rows[top * step], layout.side, ink) + " ", "bold")
+        line = _line(small[top : top + height], peak, layout, ink)
+        drawn.append(edge).append_text(line).append(edge + "\n")
+    clipped = bool((small > peak).any())
+    drawn.append_text(_key(peak, clipped, layout.side, ink))
+    if step == 1:
+        return Group(drawn)
+    times = "x" if ink == "ascii" else "×"
+    words, cells = f"{len(rows)} {times} {len(columns)}", f"{step} {times} {step}"
+    return Group(drawn, Text(f"of {words} words; a cell is the strongest of {cells}", "dim"))
+
+
+class _Layout(NamedTuple):
+    """How a map is laid out, in characters."""
+
+    side: int  #: of the labels beside the cells
+    room: int  #: to the right of them
+    step: int  #: how many words share a cell, on both axes
+    cell: int  #: of one cell
+    paired: bool  #: whether two rows share a line
+
+    @classmethod
+    def of(cls, rows: Sequence[str], columns: Sequence[str], width: int, ink: Ink) -> _Layout:
+        side = min(max(map(cell_len, rows), default=0), _WIDEST_LABEL, max(4, width // 4))
+        room = max(1, width - side - 1 - 2 * len(_EDGES[ink]))
+        last = max(map(cell_len, columns[-3:]), default=0)  # labels that reach beyond the cells
+        inner = max(1, room - min(7, last))
+        lines = 2 * _MOST_LINES if ink == "colour" else _MOST_LINES
+        step = max(1, math.ceil(len(columns) / inner), math.ceil(len(rows) / lines))
+        across, down = (math.ceil(len(names) / step) for names in (columns, rows))
+        cell = max(1, min(_WIDEST_CELL, inner // max(1, across)))
+        paired = ink == "colour" and (cell == 1 or down > _MOST_LINES)
+        return cls(side, room, step, 1 if paired else cell, paired)
+
+
+def _strongest(values: Map, step: int) -> Float[Tensor, "block_row block_column"]:
+    if step == 1 or not values.numel():
+        return values
+    return torch.nn.functional.max_pool2d(values[None], step, ceil_mode=True)[0]
+
+
+def _peak(values: Map) -> float:
+    """What has full colour: on large maps the 99th percentile, as in the pictures."""
+    positive = values[values > 0].flatten().sort().values
+    if not len(positive):
+        return 1.0
+    small = max(values.shape) <= 12
+    return float(positive[-1 if small else int(0.99 * (len(positive) - 1))])
+
+
+def _line(rows: Map, peak: float, layout: _Layout, ink: Ink) -> Text:
+    """One line of cells; of two rows where they share it, one above the other."""
+    line, cell = Text(), layout.cell
+    shares = (rows / peak).clamp(0, 1).sqrt().tolist()  # faint weights show beside strong ones
+    for column, (value, share) in enumerate(zip(rows[0].tolist(), shares[0])):
+        if layout.paired:
+            below = _viridis(shares[1][column]) if len(shares) > 1 else None
+            line.append("▀", Style(color=_viridis(share), bgcolor=below))
+        elif ink == "colour":
+            written = f"{100 * value:.0f}".rjust(3) if cell >= _WITH_NUMBERS else ""
+            front = _DARK if share > 0.55 else _LIGHT
+            line.append(written.center(cell), Style(color=front, bgcolor=_viridis(share)))
+        else:
+            ramp = _RAMP[ink]
+            line.append(ramp[math.ceil(share * (len(ramp) - 1) - 0.5)] * cell)
+    return line
+
+
+def _viridis(share: float) -> Color:
+    place = share * (len(_VIRIDIS) - 1)
+    low = min(int(place), len(_VIRIDIS) - 2)
+    part = place - low
+    mixed = (round(a + part * (b - a)) for a, b in zip(_VIRIDIS[low], _VIRIDIS[low + 1]))
+    return Color.from_rgb(*mixed)
+
+
+def _key(peak: float, clipped: bool, side: int, ink: Ink) -> Text:
+    """What the colours mean; half of full colour is a quarter of the weight."""
+    key = Text(" " * (side + 1) + "0 ")
+    marks = _marks(ink)
+    middle = len(marks) // 2
+    key.append_text(Text().join(marks[:middle])).append(f" {_brief(25 * peak)} ")
+    key.append_text(Text().join(marks[middle:])).append(f" {_brief(100 * peak)} percent")
+    return key.append(" or more" * clipped)
+
+
+def _brief(number: float) -> str:
+    return f"{float(f'{number:.2g}'):g}"
+
+
+def _marks(ink: Ink) -> list[Text]:
+    """From nothing to full colour."""
+    if ink == "colour":
+        return [Text(" ", Style(bgcolor=_viridis(place / 19))) for place in range(20)]
+    return [Text(mark * 2) for mark in _RAMP[ink]]
+
+
+# -- labels above the columns: stairs, so that each stands over its own column
+
+
+def _stairs(labels: Sequence[str], cell: int, room: int, ink: Ink) -> list[str]:
+    """Lines above the map: every label begins over its column, on a line of its own where it
+    would touch the next one, with a stem down to the map."""
+    for every in range(1, len(labels) + 1):
+        chosen = {
+            place * cell: _cut(labels[place], min(_WIDEST_LABEL, room - place * cell), ink)
+            for place in range(0, len(labels), every)
+        }
+        levels = _levels(chosen)
+        if levels is not None:
+            return _written(chosen, levels, ink)
+    return []
+
+
+def _levels(labels: dict[int, str]) -> dict[int, int] | None:
+    """The line of each label, counted from the map upwards; None where there are too many.
+
+    A label may stand on a line only if no stem of a later column crosses it there: those to its
+    right that it covers stand lower.
+    """
+    levels: dict[int, int] = {}
+    for start in sorted(labels, reverse=True):
+        end = start + cell_len(labels[start])
+        level = max((levels[other] + 1 for other in levels if other <= end), default=0)
+        if level >= _MOST_STAIRS:
+            return None
+        levels[start] = level
+    return levels
+
+
+def _written(labels: dict[int, str], levels: dict[int, int], ink: Ink) -> list[str]:
+    stem = "|" if ink == "ascii" else "│"
+    lines = []
+    for line in range(max(levels.values(), default=-1), -1, -1):
+        written = ""
+        for start in sorted(levels):
+            if levels[start] >= line:
+                mark = labels[start] if levels[start] == line else stem
+                written = set_cell_size(written, start) + mark
+        lines.append(_leftward_ended(written))
+    return lines
+
+
+def _fitted(name: str, width: int, ink: Ink) -> str:
+    """A label of exactly so many cells, at their right end."""
+    name = _cut(name, width, ink)
+    return " " * (width - cell_len(name)) + _leftward_ended(name)
+
+
+def _cut(name: str, width: int, ink: Ink) -> str:
+    """At most so many cells of a label, with a mark where it goes on."""
+    if cell_len(name) <= width:
+        return name
+    return set_cell_size(name, max(0, width - 1)) + ("~" if ink == "ascii" else "…")
+
+
+def _leftward_ended(text: str) -> str:
+    """Right-to-left letters end in a mark, lest a terminal turn what follows round too."""
+    leftward = any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text)
+    return f"{text}\u200e" if leftward else text

@@ -1,0 +1,196 @@
+"""Attention over an image: of a whole image's patches, or of windows that each look into
+themselves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.aggregate.heads import Fusion, fused_map
+from regard.aggregate.sources import layers_of
+from regard.errors import RegardError, ShapeError
+from regard.plots.choices import checked_example, way_of
+from regard.plots.specs import Overlay
+from regard.record import Record
+
+
+def overlay(
+    attention: Any,
+    image: Tensor,
+    *,
+    token: int = 0,
+    how: str = "rollout",
+    patches: tuple[int, int] | None = None,
+    example: int = 0,
+    title: str | None = None,
+) -> Overlay:
+    """Attention over an image, of a vision transformer whose last positions are patches.
+
+    Args:
+        attention: a Trace, a Record, or a list of tensors.
+        image: (row, column, 3) or (3, row, column), from 0 to 1.
+        token: the query that looks; 0 is the class token of most models.
+        how: "rollout", "relevance" or "mean" over the layers.
+        patches: rows and columns of patches; a square of the last positions when None.
+        example: which one of the batch.
+        title: what is shown, when None.
+    """
+    ask = way_of(how)
+    given = [attention] if isinstance(attention, Record) else attention
+    _check_token("overlay", token)
+    found = ask(given, token)
+    found = found[checked_example(example, found.shape[0])]
+    image = _checked_image(image)
+    rows, columns = patches or _square(found.shape[0], image)
+    if rows * columns > found.shape[0]:
+        raise ShapeError(
+            f"overlay: {rows} × {columns} patches, but there are {found.shape[0]} positions"
+        )
+    first = found.shape[0] - rows * columns  # class and register tokens come before the patches
+    place = token % found.shape[0] - first
+    marked = divmod(place, columns) if place >= 0 else None
+    title = f"{how} to position {token}" if title is None else title
+    return Overlay(image, found[first:].view(rows, columns), title, marked)
+
+
+def windows(
+    attention: Any,
+    image: Tensor,
+    *,
+    windows: tuple[int, int],
+    patches: tuple[int, int] | None = None,
+    token: int | None = None,
+    heads: Fusion = "mean",
+    shift: int = 0,
+    example: int = 0,
+    title: str | None = None,
+) -> Overlay:
+    """Attention in windows, each at its place on the image: of a model such as TinyViT or Swin,
+    whose batch holds the windows of an image one after the other, row by row.
+
+    Args:
+        attention: a Record, or a tensor (image × window, head, query, key).
+        image: (row, column, 3) or (3, row, column), from 0 to 1.
+        windows: how many windows there are down and across.
+        patches: rows and columns of patches of the whole image, where windows at its lower and
+            right edge are filled up beyond it; all places of all windows when None.
+        token: the patch that looks, counted row by row over the image; when None, the attention
+            that each patch receives, the mean over those of its window.
+        heads: how heads are joined.
+        shift: by how many patches the windows lie further down and to the right, as in every
+            second layer of Swin; what they pass at the end comes in at the start.
+        example: which image of the batch.
+        title: what is shown, when None.
+    """
+    layers = layers_of(attention)
+    if len(layers) > 1:
+        raise RegardError(f"windows: {len(layers)} layers, expected one: they differ in windows")
+    recipe = layers[0].recipe
+    down, across = windows
+    count = down * across
+    if recipe.shape.queries != recipe.shape.keys or recipe.shape.batch % max(1, count):
+        raise ShapeError(
+            f"windows: {down} × {across} windows, but the attention is {tuple(recipe.shape)}; "
+            "expected (images × windows, heads, places, places)"
+        )
+    size = _window(recipe.shape.keys, windows, patches)
+    whole = (down * size[0], across * size[1])
+    rows, columns = patches or whole
+    if rows > whole[0] or columns > whole[1]:
+        raise ShapeError(
+            f"windows: {rows} × {columns} patches, but windows of {size[0]} × {size[1]} reach over "
+            f"{whole[0]} × {whole[1]}"
+        )
+    first = checked_example(example, recipe.shape.batch // count) * count
+    weights = fused_map(recipe, heads)[first:][:count]  # (window, query, key)
+    looks = torch.zeros(whole)  # how much each place looks
+    marked = None
+    if token is None:
+        looks[:rows, :columns] = 1.0
+    else:
+        _check_token("windows", token)
+        if not -rows * columns <= token < rows * columns:
+            raise RegardError(f"windows: token={token}, expected from 0 to {rows * columns - 1}")
+        marked = divmod(token % (rows * columns), columns)
+        looks[marked] = 1.0
+    looking = _cut(looks.roll((-shift, -shift), (0, 1)), windows).to(weights)  # (window, query)
+    number = looking.sum(-1, keepdim=True).clamp(min=1.0)
+    received = ((looking / number)[:, None] @ weights)[:, 0]  # (window, key)
+    values = _joined(received, windows, size).roll((shift, shift), (0, 1))[:rows, :columns]
+    if title is None:
+        title = f"{layers[0].name}, {count} windows"
+        title += "" if token is None else f": patch {token}"
+    edges = [
+        tuple(place for place in range(shift % step, length, step) if place)
+        for step, length in zip(size, (rows, columns))
+    ]
+    rims = (edges[0], edges[1])
+    return Overlay(_checked_image(image), values, title, marked, rims, clip=token is None)
+
+
+Places = Float[Tensor, "row column"]
+
+
+def _cut(values: Places, windows: tuple[int, int]) -> Float[Tensor, "window place"]:
+    """Places of an image, window by window."""
+    down, across = windows
+    height, width = values.shape[0] // down, values.shape[1] // across
+    parts = values.view(down, height, across, width).transpose(1, 2)
+    return parts.reshape(down * across, height * width)
+
+
+def _joined(
+    values: Float[Tensor, "window place"], windows: tuple[int, int], size: tuple[int, int]
+) -> Places:
+    """Windows at their places in the image."""
+    parts = values.view(*windows, *size).transpose(1, 2)
+    return parts.reshape(windows[0] * size[0], windows[1] * size[1])
+
+
+def _window(
+    places: int, windows: tuple[int, int], patches: tuple[int, int] | None
+) -> tuple[int, int]:
+    """Rows and columns of a window: a square, or what the patches come to."""
+    side = math.isqrt(places)
+    if side * side == places:
+        return side, side
+    if patches is not None:
+        size = -(-patches[0] // windows[0]), -(-patches[1] // windows[1])
+        if size[0] * size[1] == places:
+            return size
+    raise ShapeError(
+        f"windows: {places} places in a window are no square; say patches=(rows, columns) of the "
+        f"whole image, which {windows[0]} × {windows[1]} windows divide"
+    )
+
+
+def _square(positions: int, image: Tensor) -> tuple[int, int]:
+    """The largest square of patches among so many positions, if the image is one."""
+    if image.shape[0] != image.shape[1]:
+        raise ShapeError(
+            f"overlay: the image is {tuple(image.shape[:2])}, not a square: "
+            "say patches=(rows, columns)"
+        )
+    side = math.isqrt(positions)
+    return side, side
+
+
+def _check_token(what: str, token: Any) -> None:
+    if isinstance(token, bool) or not isinstance(token, int):
+        raise RegardError(f"{what}: token={token!r}, expected one position")
+
+
+def _checked_image(image: Tensor) -> Float[Tensor, "y x 3"]:
+    """The image as (row, column, 3), from 0 to 1."""
+    if image.dim() == 3 and image.shape[2] != 3 and image.shape[0] == 3:
+        image = image.permute(1, 2, 0)
+    if not image.is_floating_point() or (image.numel() and float(image.max()) > 1.001):
+        raise RegardError(
+            f"overlay: an image of {image.dtype} up to {float(image.max()):g}; expected numbers "
+            "from 0 to 1: divide by 255"
+        )
+    return image

@@ -1,0 +1,7 @@
+"""A small server: the page, models named at start, saved traces. Needs `regard[viewer]`."""
+
+from regard.viewer.server.limits import Limits
+from regard.viewer.server.run import serve
+from regard.viewer.server.served import Begun, Served, Step
+
+__all__ = ["Begun", "Limits", "Served", "Step", "serve"]

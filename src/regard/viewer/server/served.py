@@ -1,0 +1,54 @@
+"""What the server needs to know of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from regard.viewer.scene import Scene
+from regard.viewer.server.generation import Rows
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The prompt of a generation, before its first step."""
+
+    tokens: list[str]
+    special: list[bool]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a generation: the token it chose, and new rows of each site, by name."""
+
+    token: str
+    rows: dict[str, Rows]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that was named at start, and what it can be asked.
+
+    `look` takes a text, or the bytes of a PNG or JPEG file, and runs the model. `generate` takes a
+    prompt and how many tokens to add; it yields a `Begun`, a `Step` for each token, and at last the
+    `Scene` of the whole.
+    """
+
+    name: str
+    title: str
+    kind: Literal["text", "image"]
+    look: Callable[[Any], Scene]
+    generate: Callable[[str, int], Generator[Begun | Step | Scene]] | None = None
+    tokens: Callable[[str], int] | None = None  #: of a text, counted without running the model
+    example: str = ""
+
+    def shown(self) -> dict[str, Any]:
+        """The model as the page is told of it."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "kind": self.kind,
+            "generates": self.generate is not None,
+            "example": self.example,
+        }

@@ -1,0 +1,144 @@
+// A scene that grows while a model generates: rows are kept as they come, maps are made when asked.
+
+import { fromHalf } from "./chunks.js";
+import { openScene } from "./data.js";
+
+const SMALL = 64; // positions of a side of a thumbnail
+const NOTE = "While the model generates, weights are 16-bit numbers, within 0.05 % of the exact ones.";
+
+/** Takes the events of a generation; `scene()` is what there is so far. */
+export class Growth {
+  constructor(title) {
+    this.title = title;
+    this.tokens = [];
+    this.special = [];
+    this.sites = [];
+    this.chosen = [];
+    this.prompt = 0;
+  }
+
+  take(event) {
+    if (event.event === "begin") this.begin(event);
+    else if (event.event === "sites") this.sites = event.sites.map((site) => ({ ...site, blocks: [], peaks: new Array(site.heads).fill(0) }));
+    else if (event.event === "prompt") this.addBlock(this.sites[event.site], event.rows, event.shape[1], event.shape[2]);
+    else if (event.event === "step") this.step(event);
+  }
+
+  begin({ tokens, special }) {
+    this.tokens = [...tokens];
+    this.special = [...special];
+    this.prompt = tokens.length;
+  }
+
+  /** A step brings the row of the token that was fed, and the token that it chose. */
+  step({ rows, token }) {
+    if (rows) {
+      this.tokens.push(this.chosen.at(-1));
+      this.special.push(false);
+      rows.forEach((text, site) => this.addBlock(this.sites[site], text, 1, this.tokens.length));
+    }
+    this.chosen.push(token);
+  }
+
+  addBlock(site, text, queries, keys) {
+    const halves = halvesOfBase64(text);
+    site.blocks.push({ halves, queries, keys });
+    const size = queries * keys;
+    for (let head = 0; head < site.heads; head += 1) {
+      const weights = fromHalf(halves.subarray(head * size, (head + 1) * size));
+      for (const weight of weights) if (weight > site.peaks[head]) site.peaks[head] = weight;
+    }
+  }
+
+  /** The scene of all rows so far. */
+  scene() {
+    const count = this.tokens.length;
+    const loader = { remote: null, read: async (chunk) => chunk.make() };
+    const dense = (make) => ({ id: 0, dtype: "f32", shape: [count, count], make });
+    const over = (mode) => ({ kind: "dense", maps: [dense(() => this.together(mode, count))] });
+    const manifest = {
+      id: null,
+      title: this.title,
+      sequences: [{ tokens: [...this.tokens], words: null, special: [...this.special] }],
+      sites: this.sites.map((site, number) => this.site(site, number, count, dense)),
+      parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: { mean: over("mean"), max: over("max") } }],
+      steps: { prompt: this.prompt },
+      image: null,
+      note: NOTE,
+    };
+    return openScene(manifest, loader);
+  }
+
+  site(site, number, count, dense) {
+    const side = Math.min(SMALL, count);
+    return {
+      name: site.name,
+      layer: number,
+      attends: "self",
+      heads: site.heads,
+      queries: count,
+      keys: count,
+      query_sequence: 0,
+      key_sequence: 0,
+      kind: "distribution",
+      types: null,
+      peak: [...site.peaks],
+      form: { kind: "dense", maps: site.peaks.map((_, head) => dense(() => denseMap(site, head, count))) },
+      thumbnails: { id: 0, dtype: "u8", shape: [site.heads, side, side], make: () => thumbnailsOf(site, count, side) },
+    };
+  }
+
+  /** Mean or largest over all heads of all layers. */
+  together(mode, count) {
+    const whole = new Float32Array(count * count);
+    let heads = 0;
+    for (const site of this.sites) {
+      for (let head = 0; head < site.heads; head += 1, heads += 1) {
+        const one = denseMap(site, head, count);
+        if (mode === "max") for (let i = 0; i < one.length; i += 1) whole[i] = Math.max(whole[i], one[i]);
+        else for (let i = 0; i < one.length; i += 1) whole[i] += one[i];
+      }
+    }
+    if (mode === "mean") for (let i = 0; i < whole.length; i += 1) whole[i] /= heads;
+    return whole;
+  }
+}
+
+/** The first rows and columns of one head, row by row. */
+function denseMap(site, head, count) {
+  const data = new Float32Array(count * count);
+  let row = 0;
+  for (const { halves, queries, keys } of site.blocks) {
+    const start = head * queries * keys;
+    for (let query = 0; query < queries && row < count; query += 1, row += 1) {
+      const weights = fromHalf(halves.subarray(start + query * keys, start + query * keys + Math.min(keys, count)));
+      data.set(weights, row * count);
+    }
+  }
+  return data;
+}
+
+/** Small pictures of all heads of a site: the largest weight of each block, 255 for the head's peak. */
+function thumbnailsOf(site, count, side) {
+  const small = new Uint8Array(site.heads * side * side);
+  for (let head = 0; head < site.heads; head += 1) {
+    const data = denseMap(site, head, count);
+    const scale = 255 / (site.peaks[head] || 1);
+    for (let i = 0, at = 0; i < count; i += 1) {
+      const start = (head * side + Math.floor((i * side) / count)) * side;
+      for (let j = 0; j < count; j += 1, at += 1) {
+        const place = start + Math.floor((j * side) / count);
+        const shade = Math.round(data[at] * scale);
+        if (shade > small[place]) small[place] = shade;
+      }
+    }
+  }
+  return small;
+}
+
+function halvesOfBase64(text) {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i += 1) bytes[i] = binary.charCodeAt(i);
+  return new Uint16Array(bytes.buffer);
+}

@@ -1,0 +1,208 @@
+// What is shown, as one plain object per pane, and how it travels in the fragment of the address.
+
+export const VIEWS = ["map", "matrix", "lines", "text", "image"];
+export const MODES = ["head", "mean", "max", "rollout", "relevance"];
+
+const CHOICES = {
+  view: VIEWS,
+  mode: MODES,
+  unit: ["pieces", "words"],
+  special: ["shown", "folded"],
+  colour: ["linear", "log"],
+  theme: ["auto", "light", "dark"],
+  direction: ["from", "to"],
+};
+
+/** The state a page starts with. */
+export function initialState() {
+  return {
+    view: "map", part: 0, layer: 0, mode: "head", head: 0,
+    unit: "pieces", special: "shown", colour: "linear", theme: "auto",
+    selected: [], pinned: false, hidden: [], direction: "from",
+    limit: { kind: "top", value: 5 }, step: null, zoom: null,
+  };
+}
+
+/** A store of one state: `set` merges a patch, settles it and tells subscribers which keys changed. */
+export function createStore(initial, settled = (state) => state) {
+  let state = settled({ ...initial }, {});
+  const listeners = new Set();
+  return {
+    get: () => state,
+    set(patch) {
+      const next = settled({ ...state, ...patch }, patch);
+      const changed = Object.keys(next).filter((key) => !sameValue(next[key], state[key]));
+      if (changed.length === 0) return;
+      state = next;
+      for (const listener of [...listeners]) listener(state, changed);
+    },
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+  };
+}
+
+/** Keeps the given keys of two stores equal; returns a function that parts them. */
+export function linkStores(first, second, keys) {
+  const follow = (target) => (state, changed) => {
+    const shared = changed.filter((key) => keys.includes(key));
+    if (shared.length) target.set(Object.fromEntries(shared.map((key) => [key, state[key]])));
+  };
+  const stops = [first.subscribe(follow(second)), second.subscribe(follow(first))];
+  return () => stops.forEach((stop) => stop());
+}
+
+function sameValue(left, right) {
+  if (left === right) return true;
+  return typeof left === "object" && typeof right === "object" && JSON.stringify(left) === JSON.stringify(right);
+}
+
+/** Whether the sequences of a scene know which pieces make a word. */
+export function hasWords(scene) {
+  return scene.sequences.some((sequence) => sequence.words !== null && sequence.words !== undefined);
+}
+
+/** Why a mode cannot be chosen, or null. */
+export function modeProblem(scene, state, mode) {
+  const maps = scene.parts[state.part].maps ?? {};
+  if (mode === "rollout" || mode === "relevance") return maps[mode] ? null : `no ${mode} map was stored for this part`;
+  return null;
+}
+
+/** The nearest state that a scene can show; `patch` says what was asked for last. */
+export function settleState(scene, state, patch) {
+  const next = { ...state };
+  next.part = boundedInteger(next.part, scene.parts.length);
+  const part = scene.parts[next.part];
+  const maps = part.maps ?? {};
+  settleMode(next, patch, maps);
+  if (next.layer !== "all") next.layer = boundedInteger(next.layer, part.sites.length);
+  const site = scene.sites[part.sites[next.layer === "all" ? 0 : next.layer]];
+  next.head = boundedInteger(next.head, site ? site.heads : 1);
+  if (next.unit === "words" && !hasWords(scene)) next.unit = "pieces";
+  if (next.view === "image" && !scene.image) next.view = "matrix";
+  if (!scene.steps) next.step = null;
+  return next;
+}
+
+function settleMode(next, patch, maps) {
+  if (next.mode === "rollout" || next.mode === "relevance") {
+    const asksLayer = patch.layer !== undefined && patch.layer !== "all" && patch.mode === undefined;
+    if (maps[next.mode] && !asksLayer) next.layer = "all";
+    else next.mode = "head";
+  }
+  if (next.layer !== "all" || maps[next.mode]) return;
+  const stored = MODES.slice(1).find((mode) => maps[mode]);
+  if (patch.mode !== undefined || stored === undefined) next.layer = 0;
+  else next.mode = stored;
+}
+
+function boundedInteger(value, count) {
+  const number = Number.isInteger(value) ? value : 0;
+  return Math.max(0, Math.min(count - 1, number));
+}
+
+/** The fragment of one or two states, leaving out what is as at the start. */
+export function fragmentOf(states) {
+  const fields = new URLSearchParams();
+  states.forEach((state, index) => {
+    const base = index === 0 ? initialState() : { ...initialState(), ...sharedPartOf(states[0]) };
+    for (const [key, value] of Object.entries(state)) {
+      if (!sameValue(value, base[key])) fields.set(index === 0 ? key : `${key}.${index}`, fieldText(key, value));
+    }
+  });
+  return fields.toString().replace(/%2C/g, ",").replace(/%3A/g, ":");
+}
+
+export const SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit"];
+
+function sharedPartOf(state) {
+  return Object.fromEntries(SHARED_KEYS.map((key) => [key, state[key]]));
+}
+
+function fieldText(key, value) {
+  if (key === "limit") return `${value.kind}:${value.value}`;
+  if (key === "zoom") return value === null ? "" : value.map((edge) => Number(edge.toFixed(3))).join(",");
+  if (Array.isArray(value)) return value.join(",");
+  return value === null ? "" : String(value);
+}
+
+/** The patch that a fragment asks for, of pane `index`; what it cannot read it leaves out. */
+export function patchOfFragment(fragment, index = 0) {
+  const patch = {};
+  const shared = new Set(SHARED_KEYS);
+  for (const [name, text] of new URLSearchParams(fragment.replace(/^#/, ""))) {
+    const [key, owner] = name.split(".");
+    const own = Number(owner ?? 0) === index;
+    if (!own && !(owner === undefined && shared.has(key))) continue;
+    const value = fieldValue(key, text);
+    if (value !== undefined) patch[key] = value;
+  }
+  return patch;
+}
+
+function fieldValue(key, text) {
+  if (CHOICES[key]) return CHOICES[key].includes(text) ? text : undefined;
+  if (key === "layer" && text === "all") return "all";
+  if (key === "step" && text === "") return null;
+  if (["part", "layer", "head", "step"].includes(key)) return /^\d{1,9}$/.test(text) ? Number(text) : undefined;
+  if (key === "selected" || key === "hidden") return text === "" ? [] : numbersOf(text, Number.isInteger);
+  if (key === "pinned") return text === "true";
+  if (key === "zoom") return zoomValue(text);
+  if (key === "limit") return limitValue(text);
+  return undefined;
+}
+
+function numbersOf(text, accepted) {
+  const numbers = text.split(",").map(Number);
+  return numbers.every((number) => accepted(number) && number >= 0) ? numbers : undefined;
+}
+
+function zoomValue(text) {
+  if (text === "") return null;
+  const edges = text.split(",").map(Number);
+  const valid = edges.length === 4 && edges.every(Number.isFinite) && edges[2] > edges[0] && edges[3] > edges[1];
+  return valid ? edges : undefined;
+}
+
+function limitValue(text) {
+  const [kind, amount] = text.split(":");
+  const value = Number(amount);
+  const valid = (kind === "top" || kind === "threshold") && Number.isFinite(value) && value >= 0;
+  return valid ? { kind, value } : undefined;
+}
+
+/** The fragment of the page's address; empty where the frame may not read it. */
+export function readFragment() {
+  try {
+    return globalThis.location.hash.slice(1);
+  } catch {
+    return "";
+  }
+}
+
+let fragmentTimer = 0;
+
+/** Puts the states into the address after a pause, without a new history entry. */
+export function writeFragment(states, pause = 200) {
+  clearTimeout(fragmentTimer);
+  fragmentTimer = setTimeout(() => {
+    try {
+      globalThis.history.replaceState(null, "", `#${fragmentOf(states())}`);
+    } catch {
+      // A frame without an address of its own (about:srcdoc, sandbox) still works, it only has no link.
+    }
+  }, pause);
+}
+
+/** The address of the page with the states in its fragment. */
+export function linkTo(states) {
+  let address = "";
+  try {
+    address = globalThis.location.href.split("#")[0];
+  } catch {
+    // Same as above: the fragment alone is still worth copying.
+  }
+  return `${address}#${fragmentOf(states)}`;
+}

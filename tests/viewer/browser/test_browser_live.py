@@ -1,0 +1,248 @@
+"""The live server in a browser: `regard serve`, as a process of its own."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from looking import agrees
+from PIL import Image, ImageDraw
+from playwright.sync_api import expect
+from test_browser_access import faults
+
+import regard
+from regard import masks
+from regard.cli import packaged
+from regard.recipe import Dot
+from regard.record import Record, Site
+from regard.record.held import Ready
+
+TEXT = "The cat sat on the mat because it was warm."
+LONG = 4096
+
+
+@pytest.fixture(scope="module")
+def long_trace():
+    """Two layers of four heads over 4096 tokens, causal."""
+    generator = torch.Generator().manual_seed(0)
+    records = []
+    for layer in range(2):
+        query, key = (torch.randn(1, 4, LONG, 32, generator=generator) for _ in range(2))
+        recipe = Dot(query, key, mask=masks.causal(), scale=0.5)
+        site = Site(f"layers.{layer}.attention", "Attention", "", "given", attends="self")
+        records.append(
+            Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+        )
+    return regard.Trace(records).with_tokens([f"w{place}" for place in range(LONG)])
+
+
+@pytest.fixture(scope="module")
+def address(browser, long_trace, tmp_path_factory):
+    """Where a server with three models and a saved trace is, while the tests of this file run."""
+    path = long_trace.save(tmp_path_factory.mktemp("served") / "long.safetensors")
+    models = ["minilm", "smollm2", "mobilesam"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "regard", "serve", *models, "--trace", str(path), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + process.stderr.read()
+        yield found[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def live(open_page, address):
+    """The live page with its first picture."""
+
+    def opened(fragment: str = "", **options):
+        looking = open_page(address, fragment, wait=False, **options)
+        looking.page.wait_for_selector("html[data-ready='1']", timeout=30_000)
+        return looking
+
+    return opened
+
+
+def look(looking, text: str, suffix: str = "") -> None:
+    """Type a text and run it."""
+    looking.by(f"live-text{suffix}").fill(text)
+    looking.by(f"live-run{suffix}").click()
+    expect(looking.by(f"live-cancel{suffix}")).to_be_hidden(timeout=60_000)
+
+
+def minilm_weights(text: str, layer: int, head: int) -> torch.Tensor:
+    loaded = packaged.minilm()
+    with torch.no_grad():
+        trace = regard.trace(loaded.model, **loaded.encode(text).inputs)
+    return trace[layer].weights()[0, head].double()
+
+
+def test_a_typed_text_is_seen(live):
+    looking = live()
+    look(looking, TEXT)
+    looking.by("thumb-3-1").click()
+    rows = looking.table()
+    true = minilm_weights(TEXT, 3, 1)
+    got = torch.tensor([float(row["weight"]) for row in rows], dtype=torch.double)
+    torch.testing.assert_close(got.view_as(true), true, atol=1e-6, rtol=0)
+    tokens = [row["key_token"] for row in rows[: true.shape[1]]]
+    assert tokens[:4] == ["[CLS]", "the", "cat", "sat"]
+
+
+def test_two_models_and_two_texts_side_by_side(live):
+    looking = live()
+    look(looking, TEXT)
+    looking.by("live-compare").click()
+    expect(looking.by("live-text-2")).to_have_value(TEXT)
+    look(looking, TEXT, "-2")
+    looking.view("matrix")
+    expect(looking.by("matrix-canvas")).to_have_count(2)
+    looking.choose("layer-select", "3")
+    expect(looking.by("status").nth(1)).to_contain_text("layer 3")
+    looking.by("live-model-2").select_option(label="MiniLM")
+    look(looking, "Another text, which is a little longer than the first one was.", "-2")
+    expect(looking.by("matrix-canvas")).to_have_count(2)
+    looking.by("live-compare").click()
+    expect(looking.by("matrix-canvas")).to_have_count(1)
+
+
+def test_a_generation_grows_word_by_word(live):
+    looking = live("view=lines")
+    looking.by("live-model").select_option(label="SmolLM2")
+    looking.by("live-text").fill("Once upon a time there was a little")
+    looking.by("live-tokens").fill("10")
+    looking.by("live-generate").click()
+    seen = set()
+    rows = looking.page.locator("[data-testid^=lines-row-]")
+    for _ in range(2000):
+        if not looking.by("live-cancel").is_visible():
+            break
+        seen.add(rows.count())
+        looking.page.wait_for_timeout(10)
+    expect(looking.by("live-cancel")).to_be_hidden(timeout=60_000)
+    assert len({count for count in seen if count > 8}) >= 2, f"rows on the way: {seen}"
+    expect(looking.by("live-progress")).to_contain_text("girl")
+    expect(looking.by("step-slider")).to_be_visible()
+    expect(looking.by("step-slider")).to_have_attribute("max", "9")
+
+
+def test_a_generation_is_cancelled(live):
+    looking = live()
+    looking.by("live-model").select_option(label="SmolLM2")
+    looking.by("live-text").fill("Once upon a time")
+    looking.by("live-tokens").fill("150")
+    looking.by("live-generate").click()
+    expect(looking.by("live-progress")).to_contain_text(" of 150", timeout=30_000)
+    looking.by("live-cancel").click()
+    expect(looking.by("live-progress")).to_contain_text("Cancelled")
+    looking.by("live-model").select_option(label="MiniLM")
+    look(looking, TEXT)
+    expect(looking.by("thumb-5-11")).to_be_visible()
+
+
+def test_a_text_that_is_too_long_is_refused_and_the_next_is_answered(live):
+    looking = live()
+    look(looking, "word " * 600)
+    error = looking.by("live-error")
+    expect(error).to_be_visible()
+    expect(error).to_contain_text("602 tokens")
+    expect(error).to_contain_text("512")
+    looking.errors.clear()  # the browser itself logs a refused request
+    look(looking, TEXT)
+    expect(error).to_be_hidden()
+
+
+def test_an_empty_text_is_not_sent(live):
+    looking = live()
+    looking.by("live-text").fill("  ")
+    looking.by("live-run").click()
+    expect(looking.by("live-error")).to_contain_text("Type a text")
+
+
+def test_typed_markup_is_shown_and_never_run(live):
+    looking = live("view=text&unit=words")
+    look(looking, "a </script><img src=x onerror=alert(1)> b")
+    expect(looking.by("text-word-0")).to_be_visible()
+    assert "onerror" in looking.by("text-view").inner_text()
+    assert looking.page.evaluate("document.images.length") == 0
+    assert not looking.dialogs
+
+
+def test_the_policy_of_the_server(live, address):
+    looking = live()
+    answer = looking.context.request.get(address)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "connect-src 'self'" in policy
+    assert "'unsafe" not in policy and "*" not in policy
+    looking.page.evaluate(
+        "() => { window.broken = []; document.addEventListener('securitypolicyviolation',"
+        " event => window.broken.push(event.effectiveDirective));"
+        " const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
+        " document.body.append(s); fetch('http://127.0.0.1:9/').catch(() => {}) }"
+    )
+    looking.until("window.broken.length >= 2")
+    assert looking.page.evaluate("window.ran") is None
+    looking.errors.clear()
+    looking.requests.clear()
+
+
+def test_an_image_is_looked_at(live, tmp_path):
+    image = Image.new("RGB", (320, 240), (40, 60, 50))
+    ImageDraw.Draw(image).ellipse((90, 50, 230, 190), fill=(230, 140, 40))
+    image.save(tmp_path / "disc.png")
+    looking = live()
+    looking.by("live-model").select_option(label="MobileSAM")
+    looking.by("live-image").set_input_files(tmp_path / "disc.png")
+    looking.by("live-run").click()
+    expect(looking.by("live-cancel")).to_be_hidden(timeout=90_000)
+    expect(looking.by("live-error")).to_be_hidden()
+    looking.view("image")
+    expect(looking.by("image-canvas")).to_be_visible()
+
+
+def test_a_trace_of_4096_tokens_is_browsed_in_tiles(live, long_trace):
+    looking = live()
+    looking.by("live-model").select_option(label="long")
+    expect(looking.by("status")).to_contain_text("2 layers", timeout=30_000)
+    looking.page.evaluate("location.hash = 'view=matrix&layer=1&head=3&zoom=2000,1000,2012,1016'")
+    expect(looking.by("status")).to_contain_text("4096 × 4096")
+    weights = long_trace[1].weights(slice(2000, 2012))[0, 3]
+    for row, column in [(2001, 1003), (2008, 1010)]:
+        looking.hover_cell(row, column, first=(2000, 1000))
+        number = looking.hovered_weight()
+        assert looking.hovered_cell() == (row, column)
+        assert agrees(number, float(weights[row - 2000, column])), number
+    tiles = [asked for asked in looking.requests if "/tile" in asked]
+    assert tiles and len(tiles) < 100
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_no_serious_fault_in_the_live_page(live, axe, dark):
+    looking = live(dark=dark)
+    assert not faults(looking, axe)
+    looking.by("live-compare").click()
+    look(looking, TEXT, "-2")
+    assert not faults(looking, axe)
+
+
+def test_the_live_page_on_a_screen_of_390_pixels(live):
+    looking = live(width=390, height=844)
+    assert looking.page.evaluate("document.documentElement.scrollWidth") <= 390
+    look(looking, TEXT)
+    expect(looking.by("thumb-0-0")).to_be_visible()
+
+
+def test_the_picture_of_a_live_text(live):
+    looking = live("view=matrix")
+    look(looking, TEXT)
+    Image.open(io.BytesIO(looking.downloaded("export-png").read_bytes())).verify()
