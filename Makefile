@@ -75,6 +75,7 @@ bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/explain.py --quick
 	$(BIN)/python benchmarks/studies.py --quick
 	$(BIN)/python benchmarks/viewer.py --quick
+	$(BIN)/python benchmarks/serve_load.py --quick
 
 clean:
 	rm -rf .venv $(PEERS) .site build dist

@@ -25,7 +25,7 @@ from regard.plots import Heatmap
 from regard.plots.specs import checked_path
 from regard.record import Record
 from regard.types import Weights
-from regard.viewer.page import checked_page_path
+from regard.viewer.document import checked_page_path
 
 Maps = Float[Tensor, "column word word"]
 _COLUMNS = 10  # layers of numbers that fit a terminal

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from regard.cli import packaged
 from regard.cli.packaged.base import words_of
-from regard.cli.subject import EXAMPLES, FILES, PACKAGED, _from_folder, subject
+from regard.cli.subject import EXAMPLES, FILES, PACKAGED, from_folder, subject
 from regard.errors import RegardError
 from regard.record.store import load
 from regard.viewer.scene import Scene
@@ -81,7 +81,7 @@ def _served(name: str, taken: set[str]) -> Served:
             return _of_text(short, PACKAGED[name](), EXAMPLES[name][0])
     if Path(name).is_dir():
         with packaged.quietly():
-            return _of_text(short, _from_folder(Path(name)), "")
+            return _of_text(short, from_folder(Path(name)), "")
     example = subject(name, None)  # an error now, rather than at the first request
     return Served(short, example.title, "text", lambda text: _scene_of_function(name, text))
 

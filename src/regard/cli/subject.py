@@ -75,7 +75,7 @@ def subject(model: str, text: str | None) -> Subject:
             loaded = PACKAGED[model]()
     elif Path(model).is_dir():
         with packaged.quietly():
-            loaded = _from_folder(Path(model))
+            loaded = from_folder(Path(model))
     elif ":" in model:
         return _from_function(model, text)
     else:
@@ -99,7 +99,8 @@ def looked(model: str, path: Path | None) -> packaged.Looked:
         return load().look(example if path is None else path)
 
 
-def _from_folder(place: Path) -> packaged.Packaged:
+def from_folder(place: Path) -> packaged.Packaged:
+    """A model and a tokenizer that transformers saved."""
     models = packaged.transformers()
     if not (place / "config.json").exists():
         raise RegardError(

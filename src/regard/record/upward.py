@@ -35,7 +35,7 @@ def save(what: Trace | Record, path: str | Path, **options: Any) -> Path:
     """A page where the file's name ends in .html, else a safetensors file."""
     path = Path(path)
     if path.suffix.lower() in (".html", ".htm"):
-        from regard.viewer.page import checked_page_path, page
+        from regard.viewer.document import checked_page_path, page
 
         checked_page_path(path)
         return page(what, **options).save(path)

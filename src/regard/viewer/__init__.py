@@ -1,6 +1,6 @@
 """Attention on a page: from recipes to compact bytes, one HTML file, a small server."""
 
-from regard.viewer.page import Page, page
+from regard.viewer.document import Page, page
 from regard.viewer.scene import Scene
 
 __all__ = ["Page", "Scene", "page"]

@@ -49,7 +49,7 @@ def packed(scene: Scene, budget: int = BUDGET) -> Packed:
         manifest = {
             "id": None,
             "title": scene.title,
-            "sequences": [_line(line) for line in scene.lines],
+            "sequences": [line_of(line) for line in scene.lines],
             "sites": sites,
             "parts": parts,
             "steps": None if scene.prompt is None else {"prompt": scene.prompt},
@@ -164,7 +164,8 @@ def types_of(records: list[Record]) -> list[list[str] | None]:
     return types
 
 
-def _line(line: Line) -> dict[str, Any]:
+def line_of(line: Line) -> dict[str, Any]:
+    """A sequence, for the manifest."""
     words = line.words
     return {
         "tokens": line.tokens,

@@ -236,7 +236,12 @@ def _as_svg(path: Path) -> Path:
 
 
 def agrees(shown: str, value: float) -> bool:
-    """Whether a number on the page is this value, rounded to the digits that are shown."""
+    """Whether a number on the page is this value, rounded to the digits that are shown.
+
+    A short form may say "<0.001" of what is smaller.
+    """
+    if shown.startswith("<"):
+        return 0 < value < float(shown[1:])
     mantissa, _, exponent = shown.lower().partition("e")
     places = len(mantissa.partition(".")[2]) - int(exponent or 0)
     return abs(float(shown) - value) <= 0.5000001 * 10.0**-places + 2e-7

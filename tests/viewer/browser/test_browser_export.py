@@ -90,6 +90,17 @@ def test_hostile_tokens_in_files(open_page, hostile_trace):
         texts(looking.downloaded("export-svg"))
 
 
+def test_numbers_are_those_of_what_is_chosen_now(open_page, sentence_trace):
+    """Also on the map, which shows none of them, after another layer was chosen there."""
+    looking = open_page(sentence_trace, "view=matrix&layer=3&head=1")
+    looking.page.keyboard.press("1")
+    looking.page.keyboard.press("]")
+    assert looking.hash()["layer"] == "4"
+    got = torch.tensor([float(row["weight"]) for row in looking.table()], dtype=torch.double)
+    true = sentence_trace.weights(4)[1]
+    torch.testing.assert_close(got.view_as(true), true, atol=1e-7, rtol=0)
+
+
 def test_a_cell_that_a_spreadsheet_would_run_is_text(open_page, tmp_path):
     """Tokens that begin as formulas do are marked as text."""
     tokens = ["=1+1", "+x", "-y", "@SUM(A1)"]

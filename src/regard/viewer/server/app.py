@@ -19,7 +19,7 @@ from starlette.routing import Route
 from torch import Tensor
 
 from regard.viewer.chunks import raw
-from regard.viewer.page import document, policy
+from regard.viewer.document import document, policy
 from regard.viewer.server.asked import Asked, number
 from regard.viewer.server.body import check_content_type, json_body, limited_body
 from regard.viewer.server.door import Door

@@ -39,7 +39,7 @@ def tiled(scene: Scene) -> Packed:
         manifest = {
             "id": None,
             "title": scene.title,
-            "sequences": [pack._line(line) for line in scene.lines],
+            "sequences": [pack.line_of(line) for line in scene.lines],
             "sites": sites,
             "parts": parts,
             "steps": None,  # tiles are of all steps

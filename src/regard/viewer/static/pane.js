@@ -119,7 +119,8 @@ class Pane {
   async exportNumbers() {
     try {
       const state = this.store.get();
-      const frame = this.frame ?? (await frameOf(this.context.scene, state));
+      const isCurrent = this.frame && !this.frameWanted; // the map view leaves the frame of another view behind
+      const frame = isCurrent ? this.frame : await frameOf(this.context.scene, state);
       const progress = (done, total) => frame.whole === null && this.page.announce(`${done} of ${total} rows are here`);
       await exportCsv(frame, state, this.context.scene, progress);
       this.page.announce("The weights were saved");

@@ -14,7 +14,7 @@ import torch
 from regard.errors import RegardError
 from regard.record import Record, Trace
 from regard.viewer import page
-from regard.viewer.page import policy, script, style
+from regard.viewer.document import policy, script, style
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
