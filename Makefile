@@ -76,6 +76,7 @@ bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/studies.py --quick
 	$(BIN)/python benchmarks/viewer.py --quick
 	$(BIN)/python benchmarks/serve_load.py --quick
+	$(BIN)/python benchmarks/reuse.py --quick
 
 clean:
 	rm -rf .venv $(PEERS) .site build dist

@@ -43,7 +43,16 @@ from regard.tracing import CaptureWarning, capture, register_recipe, stitch, tra
 
 __version__ = "0.1.0"
 
-_FAMILIES = ("aggregate", "blocks", "explain", "mechanisms", "plots", "testing")
+_FAMILIES = (
+    "aggregate",
+    "blocks",
+    "explain",
+    "mechanisms",
+    "plots",
+    "reuse",
+    "testing",
+    "viewer",
+)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,6 +1,27 @@
 """Blocks and models built from mechanisms."""
 
+from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.blocked import Blocked
+from regard.blocks.decoder_block import DecoderBlock
 from regard.blocks.decomposable_classifier import DecomposableClassifier
+from regard.blocks.encoder_block import EncoderBlock
+from regard.blocks.feed_forward import FeedForward
+from regard.blocks.parts import NearIdentityWarning
+from regard.blocks.stack import Stack
+from regard.blocks.sublayers import Concatenated, PostNorm, PreNorm, Residual, Sublayer
 
-__all__ = ["Blocked", "DecomposableClassifier"]
+__all__ = [
+    "AttentionBlock",
+    "Blocked",
+    "Concatenated",
+    "DecoderBlock",
+    "DecomposableClassifier",
+    "EncoderBlock",
+    "FeedForward",
+    "NearIdentityWarning",
+    "PostNorm",
+    "PreNorm",
+    "Residual",
+    "Stack",
+    "Sublayer",
+]

@@ -1,5 +1,6 @@
 """Public checks that anyone can run on their own modules."""
 
+from regard.testing.block import block_checks, check_block
 from regard.testing.mechanism import (
     Check,
     ContractError,
@@ -8,4 +9,12 @@ from regard.testing.mechanism import (
     mechanism_checks,
 )
 
-__all__ = ["Check", "ContractError", "Report", "check_mechanism", "mechanism_checks"]
+__all__ = [
+    "Check",
+    "ContractError",
+    "Report",
+    "block_checks",
+    "check_block",
+    "check_mechanism",
+    "mechanism_checks",
+]

@@ -22,13 +22,13 @@ LAWS: dict[str, Law] = {}
 
 
 def law(
-    sentence: str, *, compiles: bool = False
+    sentence: str, *, compiles: bool = False, into: dict[str, Law] = LAWS
 ) -> Callable[[Callable[[Subject], None]], Callable[[Subject], None]]:
-    """Enter a check function into the list under its own name."""
+    """Enter a check function into a list under its own name."""
 
     def enter(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
         name = getattr(check, "__name__", str(check))
-        LAWS[name] = Law(name, sentence, check, compiles)
+        into[name] = Law(name, sentence, check, compiles)
         return check
 
     return enter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -130,17 +130,24 @@ def check_mechanism(
     >>> "row_sums" in report.passed
     True
     """
+    return reported(
+        mechanism_checks(
+            build,
+            width=width,
+            key_width=key_width,
+            value_width=value_width,
+            batch=batch,
+            queries=queries,
+            keys=keys,
+            without=without,
+        )
+    )
+
+
+def reported(checks: Iterable[Check]) -> Report:
+    """Run checks; raise `ContractError` with every law that is broken."""
     report, broken = Report(), []
-    for check in mechanism_checks(
-        build,
-        width=width,
-        key_width=key_width,
-        value_width=value_width,
-        batch=batch,
-        queries=queries,
-        keys=keys,
-        without=without,
-    ):
+    for check in checks:
         try:
             reason = check()
         except ContractError as error:

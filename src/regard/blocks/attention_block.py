@@ -1,0 +1,46 @@
+"""What every block promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.blocks.blocked import Blocked
+from regard.masks import Mask
+from regard.types import Features
+
+
+class AttentionBlock(nn.Module, ABC):
+    """A module on features (batch, position, width) with attentions inside, known by name."""
+
+    causal: bool = False  #: what `causal=None` means
+    needs_context: bool = False  #: attends to another sequence too
+
+    @abstractmethod
+    def forward(
+        self,
+        x: Features,
+        context: Float[Tensor, "batch context_position context_width"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+        causal: bool | None = None,
+        state: Any = None,
+        weights: bool = False,
+    ) -> Blocked:
+        """Features of the same shape, the attentions by name, and the state for the next call.
+
+        Args:
+            x: (batch, position, width).
+            context: (batch, context position, width), such as an encoder's output; not given
+                again where a state holds it.
+            mask: which positions of `x` may look at which; a `Mask`, or a boolean tensor of four
+                axes. True means "may attend". With a state it spans all positions, old and new.
+            context_mask: which positions of the context may be looked at.
+            causal: whether a position sees later ones; None is the block's own habit.
+            state: the `.state` of the last call, or True to start one.
+            weights: also return the weights of every attention.
+        """

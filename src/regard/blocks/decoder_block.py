@@ -1,0 +1,135 @@
+"""The decoder block: self-attention, attention to the encoder, feed-forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.blocks.attention_block import AttentionBlock
+from regard.blocks.blocked import Blocked
+from regard.blocks.from_torch import feed_forward_of, sublayer_of
+from regard.blocks.inputs import (
+    check_features,
+    keys_of,
+    resolved,
+    shape_of,
+    states_by_name,
+    without_padding,
+)
+from regard.blocks.parts import check_sublayers, warn_of_identity
+from regard.blocks.sublayers import Sublayer
+from regard.contract import State
+from regard.errors import RegardError, StateError
+from regard.masks import Mask
+
+
+class DecoderBlock(AttentionBlock):
+    """Each position looks at itself and those before, then at the context, then is changed.
+
+    Vaswani et al. 2017, "Attention is all you need", section 3.1. How the context joins the stream
+    is up to its sub-layer: `join=Residual()` adds it; `join=Concatenated(width)` puts it beside the
+    state and projects both.
+
+    Args:
+        self_attention: a sub-layer around any `Mechanism`; causal unless a call says otherwise.
+        cross_attention: a sub-layer around any `Mechanism`, whose keys are the context.
+        feed_forward: a sub-layer around a module on features.
+
+    >>> import torch
+    >>> from regard.blocks import Concatenated, DecoderBlock, FeedForward, PreNorm
+    >>> from regard.mechanisms import Additive, MultiHead
+    >>> block = DecoderBlock(
+    ...     PreNorm(16, MultiHead(16, 4)),
+    ...     PreNorm(16, Additive(16, 6, width=8), join=Concatenated(16, 6)),
+    ...     PreNorm(16, FeedForward(16)),
+    ... )
+    >>> blocked = block(torch.randn(2, 5, 16), torch.randn(2, 7, 6), weights=True)
+    >>> blocked.attentions["cross"].weights.shape
+    torch.Size([2, 1, 5, 7])
+    """
+
+    causal = True
+    needs_context = True
+
+    def __init__(
+        self, self_attention: Sublayer, cross_attention: Sublayer, feed_forward: Sublayer
+    ) -> None:
+        super().__init__()
+        check_sublayers(
+            self,
+            self_attention=self_attention,
+            cross_attention=cross_attention,
+            feed_forward=feed_forward,
+        )
+        warn_of_identity(self, self_attention.mechanism)
+        self.self_attention = self_attention
+        self.cross_attention = cross_attention
+        self.feed_forward = feed_forward
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+        causal: bool | None = None,
+        state: Any = None,
+        weights: bool = False,
+    ) -> Blocked:
+        """Attentions `self` and `cross`; see `AttentionBlock.forward`.
+
+        A state holds the positions so far, which grow, and the prepared context, which is fixed.
+        """
+        check_features(self, "x", x, self.self_attention.width, x)
+        causal = self.causal if causal is None else causal
+        past = states_by_name(self, state, "self", "cross")
+        shape = shape_of(self.self_attention.mechanism, x, keys_of(past["self"]) + x.shape[1])
+        x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)
+        keys, memory = self._context(x, context, context_mask, past["cross"])
+        x, own = self.self_attention(
+            x, mask=mask, causal=causal, state=past["self"], weights=weights
+        )
+        x, cross = self.cross_attention(x, keys, mask=context_mask, state=memory, weights=weights)
+        x, _ = self.feed_forward(x)
+        after = None if memory is None else {"self": own.state, "cross": cross.state}
+        return Blocked(x, {"self": own, "cross": cross}, after)
+
+    def _context(
+        self, x: Tensor, context: Tensor | None, mask: Mask | Tensor | None, past: Any
+    ) -> tuple[Tensor | None, State | None]:
+        """What the cross-attention is given: keys as they are, or the state that holds them."""
+        name, attention = type(self).__name__, self.cross_attention.mechanism
+        if isinstance(past, State):
+            if context is not None:
+                raise StateError(f"{name}: the state holds the context; do not pass it again")
+            resolved(self, "context_mask", mask, shape_of(attention, x, past.keys))
+            return None, past
+        if context is None:
+            raise RegardError(
+                f"{name}: context is missing, expected (batch, context position, width) to attend "
+                "to, or a state that holds it"
+            )
+        check_features(self, "context", context, None, x)
+        shape = shape_of(attention, x, context.shape[1])
+        context = without_padding(context, resolved(self, "context_mask", mask, shape), shape)
+        return (None, attention.fix(context)) if past else (context, None)
+
+    @classmethod
+    def from_torch(cls, layer: nn.TransformerDecoderLayer) -> DecoderBlock:
+        """The same block as torch's, with its weights copied; batch first, whatever it was there.
+
+        Its masks mean the opposite of ours: `masks.from_torch` converts them. Torch's layer is
+        causal only when it is given such a mask, ours unless `causal=False`.
+        """
+        if not isinstance(layer, nn.TransformerDecoderLayer):
+            raise RegardError(
+                f"DecoderBlock.from_torch: {type(layer).__name__}, expected "
+                "nn.TransformerDecoderLayer"
+            )
+        return cls(
+            sublayer_of(layer, layer.self_attn, layer.norm1, layer.dropout1),
+            sublayer_of(layer, layer.multihead_attn, layer.norm2, layer.dropout2),
+            sublayer_of(layer, feed_forward_of(layer), layer.norm3, layer.dropout3),
+        ).train(layer.training)

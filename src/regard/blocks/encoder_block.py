@@ -1,0 +1,90 @@
+"""The encoder block: self-attention, then feed-forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.blocks.attention_block import AttentionBlock
+from regard.blocks.blocked import Blocked
+from regard.blocks.from_torch import feed_forward_of, sublayer_of
+from regard.blocks.inputs import (
+    check_features,
+    keys_of,
+    refuse_context,
+    resolved,
+    shape_of,
+    states_by_name,
+    without_padding,
+)
+from regard.blocks.parts import check_sublayers, warn_of_identity
+from regard.blocks.sublayers import Sublayer
+from regard.errors import RegardError
+from regard.masks import Mask
+
+
+class EncoderBlock(AttentionBlock):
+    """Each position looks at all of them, then is changed by itself.
+
+    Vaswani et al. 2017, "Attention is all you need", section 3.1. With `causal=True` it is the
+    block of a decoder that has no encoder.
+
+    Args:
+        self_attention: a sub-layer around any `Mechanism`.
+        feed_forward: a sub-layer around a module on features.
+
+    >>> import torch
+    >>> from regard.blocks import EncoderBlock, FeedForward, PreNorm
+    >>> from regard.mechanisms import MultiHead
+    >>> block = EncoderBlock(PreNorm(16, MultiHead(16, 4)), PreNorm(16, FeedForward(16)))
+    >>> blocked = block(torch.randn(2, 5, 16), weights=True)
+    >>> blocked.output.shape, blocked.attentions["self"].weights.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]))
+    """
+
+    def __init__(self, self_attention: Sublayer, feed_forward: Sublayer) -> None:
+        super().__init__()
+        check_sublayers(self, self_attention=self_attention, feed_forward=feed_forward)
+        warn_of_identity(self, self_attention.mechanism)
+        self.self_attention = self_attention
+        self.feed_forward = feed_forward
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+        causal: bool | None = None,
+        state: Any = None,
+        weights: bool = False,
+    ) -> Blocked:
+        """Attention `self`; see `AttentionBlock.forward`. A context is refused."""
+        refuse_context(self, context, context_mask)
+        check_features(self, "x", x, self.self_attention.width, x)
+        causal = self.causal if causal is None else causal
+        past = states_by_name(self, state, "self")["self"]
+        shape = shape_of(self.self_attention.mechanism, x, keys_of(past) + x.shape[1])
+        x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)
+        x, attended = self.self_attention(x, mask=mask, causal=causal, state=past, weights=weights)
+        x, _ = self.feed_forward(x)
+        after = None if past is None else {"self": attended.state}
+        return Blocked(x, {"self": attended}, after)
+
+    @classmethod
+    def from_torch(cls, layer: nn.TransformerEncoderLayer) -> EncoderBlock:
+        """The same block as torch's, with its weights copied; batch first, whatever it was there.
+
+        Its masks mean the opposite of ours: `masks.from_torch` converts them.
+        """
+        if not isinstance(layer, nn.TransformerEncoderLayer):
+            raise RegardError(
+                f"EncoderBlock.from_torch: {type(layer).__name__}, expected "
+                "nn.TransformerEncoderLayer"
+            )
+        return cls(
+            sublayer_of(layer, layer.self_attn, layer.norm1, layer.dropout1),
+            sublayer_of(layer, feed_forward_of(layer), layer.norm2, layer.dropout2),
+        ).train(layer.training)

@@ -1,0 +1,102 @@
+"""What blocks do before they attend: checks, states by name, padding zeroed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard import masks
+from regard.contract import Mechanism, State
+from regard.errors import DtypeError, RegardError, ShapeError, StateError
+from regard.masks import Mask
+from regard.mechanisms.inputs import finite
+from regard.normalise import autocasting
+from regard.types import Shape
+
+
+def check_features(
+    block: nn.Module, which: str, features: Tensor, width: int | None, x: Tensor
+) -> None:
+    """Raise where `features` (batch, position, width) do not fit; names axis, size, expectation."""
+    place = f"{type(block).__name__}: {which}"
+    if features.dim() != 3:
+        raise ShapeError(
+            f"{place} has {features.dim()} axes {tuple(features.shape)}, expected 3: "
+            "(batch, position, width)"
+        )
+    if not features.is_floating_point():
+        raise DtypeError(f"{place} is {features.dtype}, expected floating point")
+    if features.dtype != x.dtype:
+        raise DtypeError(f"{place} is {features.dtype}, expected {x.dtype} as x")
+    if features.shape[0] != x.shape[0]:
+        raise ShapeError(
+            f"{place}: axis batch has size {features.shape[0]}, expected {x.shape[0]} as x"
+        )
+    if width is not None and features.shape[2] != width:
+        raise ShapeError(f"{place}: axis width has size {features.shape[2]}, expected {width}")
+    parameter = next(block.parameters(), None)
+    if parameter is None or parameter.dtype == features.dtype:
+        return
+    if not autocasting(features.device):
+        raise DtypeError(
+            f"{place} is {features.dtype}, the parameters are {parameter.dtype}; "
+            f"convert one, as module.to({features.dtype})"
+        )
+
+
+def refuse_context(block: nn.Module, context: Tensor | None, context_mask: Any) -> None:
+    """A context that nothing attends to is a mistake, not a thing to leave aside."""
+    for name, given in (("context", context), ("context_mask", context_mask)):
+        if given is not None:
+            raise RegardError(
+                f"{type(block).__name__}: {name} was given, but nothing here attends to a context; "
+                "a DecoderBlock does"
+            )
+
+
+def states_by_name(block: nn.Module, state: Any, *names: str) -> dict[str, Any]:
+    """For each attention its state: None, True to start one, or the `State` of the last call."""
+    if state is None or isinstance(state, bool):
+        return dict.fromkeys(names, state or None)
+    if not isinstance(state, dict) or sorted(state) != sorted(names):
+        held = sorted(state) if isinstance(state, dict) else type(state).__name__
+        raise StateError(
+            f"{type(block).__name__}: state is {held}, expected the .state of this block's last "
+            f"call, with {sorted(names)}, or True to start one"
+        )
+    return state
+
+
+def resolved(
+    block: nn.Module, which: str, mask: Mask | Tensor | None, shape: Shape, *, causal: bool = False
+) -> Mask | None:
+    """The mask of one attention inside; an error says which argument of the block it is."""
+    if mask is None:
+        return None
+    try:
+        return masks.resolve(mask, causal, shape)
+    except RegardError as error:
+        raise type(error)(f"{type(block).__name__}: {which}: {error}") from None
+
+
+def without_padding(features: Tensor, mask: Mask | None, shape: Shape) -> Tensor:
+    """`features`, the last of the keys, with NaN and inf zeroed where nobody looks.
+
+    An attention forgets such places by itself, but norms and residuals would carry them on, into
+    the gradients of their parameters.
+    """
+    alive = None if mask is None else mask.alive(shape.queries, shape.keys, features.device)
+    if alive is None:
+        return features
+    return finite(features, alive[..., shape.keys - features.shape[1] :])
+
+
+def shape_of(attention: Mechanism, x: Tensor, keys: int) -> Shape:
+    """The sizes of an attention of `x` to so many keys."""
+    return Shape(x.shape[0], getattr(attention, "n_heads", 1), x.shape[1], keys)
+
+
+def keys_of(state: Any) -> int:
+    """How many keys a state holds already."""
+    return state.keys if isinstance(state, State) else 0

@@ -1,0 +1,142 @@
+"""Sub-layers: a part, the norm before or after it, and how its answer joins the stream."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.contract import Attended, Mechanism
+from regard.errors import RegardError, ShapeError
+from regard.types import Features
+
+
+class Residual(nn.Module):
+    """x + dropout(answer)."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, answer: Tensor) -> Tensor:
+        """The stream with the answer added; both (batch, position, width)."""
+        if answer.shape[-1] != x.shape[-1]:
+            raise ShapeError(
+                f"Residual: answer: axis width has size {answer.shape[-1]}, expected "
+                f"{x.shape[-1]}; Concatenated({x.shape[-1]}, {answer.shape[-1]}) joins other widths"
+            )
+        joined: Tensor = x + self.dropout(answer)
+        return joined
+
+
+class Concatenated(nn.Module):
+    """activation(W [dropout(answer); x] + b): the context beside the state, projected.
+
+    With `activation=nn.Tanh()` this is the attentional state h̃ = tanh(W_c [c; h]) of Luong, Pham &
+    Manning 2015, equation 5. The answer may have another width than the stream.
+
+    Args:
+        width: features of the stream, and of what comes out.
+        answer_width: features of the answer; `width` when None.
+        activation: a module after the projection; none when None.
+        dropout: of the answer, in training.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        answer_width: int | None = None,
+        *,
+        activation: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.answer_width = width if answer_width is None else answer_width
+        self.dropout = nn.Dropout(dropout)
+        self.project = nn.Linear(self.answer_width + width, width)
+        self.activation = nn.Identity() if activation is None else activation
+
+    def forward(self, x: Tensor, answer: Tensor) -> Tensor:
+        """The stream (batch, position, width) made of itself and the answer."""
+        if answer.shape[-1] != self.answer_width:
+            raise ShapeError(
+                f"Concatenated: answer: axis width has size {answer.shape[-1]}, expected "
+                f"{self.answer_width}"
+            )
+        both = torch.cat([self.dropout(answer), x], dim=-1)
+        joined: Tensor = self.activation(self.project(both))
+        return joined
+
+
+class Sublayer(nn.Module, ABC):
+    """A part within the stream: what it is given, and what becomes of its answer.
+
+    Args:
+        width: features of the stream.
+        part: a `Mechanism`, or a module on features such as `FeedForward`.
+        norm: a module on features; `nn.LayerNorm(width)` when None.
+        join: a module of (stream, answer), `Residual()` when None.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        part: nn.Module,
+        *,
+        norm: nn.Module | None = None,
+        join: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(part, nn.Module):
+            raise RegardError(
+                f"{type(self).__name__}: part is {type(part).__name__}, expected a module"
+            )
+        self.width = width
+        self.norm = nn.LayerNorm(width) if norm is None else norm
+        self.part = part
+        self.join = Residual() if join is None else join
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The part, where it is one that attends."""
+        assert isinstance(self.part, Mechanism)
+        return self.part
+
+    @abstractmethod
+    def enter(self, x: Features) -> Features:
+        """What the part is given."""
+
+    @abstractmethod
+    def leave(self, x: Features, answer: Tensor) -> Features:
+        """The stream after the part has answered."""
+
+    def forward(self, x: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
+        """The stream after this sub-layer, and what the part returned."""
+        returned = self.part(self.enter(x), *inputs, **options)
+        answer = returned.output if isinstance(returned, Attended) else returned
+        return self.leave(x, answer), returned
+
+
+class PreNorm(Sublayer):
+    """join(x, part(norm(x))), as in Xiong et al. 2020."""
+
+    def enter(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def leave(self, x: Tensor, answer: Tensor) -> Tensor:
+        joined: Tensor = self.join(x, answer)
+        return joined
+
+
+class PostNorm(Sublayer):
+    """norm(join(x, part(x))), as in Vaswani et al. 2017, section 3.1."""
+
+    def enter(self, x: Tensor) -> Tensor:
+        return x
+
+    def leave(self, x: Tensor, answer: Tensor) -> Tensor:
+        normed: Tensor = self.norm(self.join(x, answer))
+        return normed

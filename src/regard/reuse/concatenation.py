@@ -1,0 +1,85 @@
+"""Concatenation: an attention's weights as further channels of each position, at any length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.masks import Mask
+from regard.reuse.low_rank import LowRankCode
+from regard.reuse.offsets import OffsetBins
+from regard.reuse.rows import ProjectedRows
+from regard.reuse.source import check_features, source_of
+from regard.reuse.summaries import PositionSummaries
+from regard.types import Features
+
+Code = PositionSummaries | ProjectedRows | LowRankCode | OffsetBins
+
+
+class Concatenation(nn.Module):
+    """[X; code(A)]: the features, and behind them what a code makes of the weights.
+
+    A row of weights is as long as the text, so it cannot stand beside the features as it is. A code
+    has the same channels at every length:
+
+    | code                                     | channels                                        |
+    |------------------------------------------|-------------------------------------------------|
+    | `PositionSummaries(heads)`               | summaries of each head                          |
+    | `ProjectedRows(heads, channels)`         | learned, of rows pooled or interpolated         |
+    | `LowRankCode(heads, rank)`               | rank a head: principal components of the rows   |
+    | `OffsetBins(heads, channels)`            | learned, of the mass by distance and direction  |
+
+    Args:
+        width: features a position.
+        code: one of them; `code.side` says whose features go with it.
+
+    >>> import torch
+    >>> from regard.mechanisms import MultiHead
+    >>> from regard.reuse import Concatenation, OffsetBins
+    >>> attn, beside = MultiHead(16, 4), Concatenation(16, OffsetBins(4, 8))
+    >>> for length in (5, 30):
+    ...     x = torch.randn(2, length, 16)
+    ...     print(beside(x, attn(x, weights=True)).shape)
+    torch.Size([2, 5, 24])
+    torch.Size([2, 30, 24])
+    """
+
+    def __init__(self, width: int, code: Code) -> None:
+        super().__init__()
+        if not isinstance(code, Code):
+            raise RegardError(
+                f"Concatenation: code={code!r}, expected a PositionSummaries, ProjectedRows, "
+                "LowRankCode or OffsetBins"
+            )
+        self.width, self.code = width, code
+        self.output_width = width + code.channels
+
+    def forward(
+        self,
+        features: Features,
+        weights: Any,
+        *,
+        mask: Mask | Tensor | None = None,
+        causal: bool = False,
+        axes: str | None = None,
+    ) -> Tensor:
+        """The features with the channels of the code behind them.
+
+        Args:
+            features: (batch, position, width) of the code's side.
+            weights: an `Attended`, a `Recipe`, a `Record`, or a tensor (batch, head, query, key).
+            mask: pairs that may attend; weights of others count as 0. An attention's own mask
+                holds anyway. In self-attention a position that nobody may see is padding.
+            causal: intersect `mask` with causality, aligned at the end.
+            axes: the order of a tensor's axes, as "head batch query key".
+
+        Returns:
+            (batch, position, output_width); 0 where padding held NaN.
+        """
+        source = source_of(weights, mask=mask, causal=causal, axes=axes)
+        check_features("Concatenation", features, self.width, source, self.code.side)
+        features = source.clean(features, self.code.side)
+        return torch.cat([features, self.code(source).to(features.dtype)], dim=-1)

@@ -1,0 +1,103 @@
+"""Gated flow: what an attention did at a position decides how far its features pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.masks import Mask
+from regard.reuse.heads import Joining
+from regard.reuse.source import Side, check_features, source_of
+from regard.reuse.summaries import PositionSummaries
+from regard.types import Features
+
+_GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
+
+
+class GatedFlow(nn.Module):
+    """Y = X + a ∘ g ∘ X, g = gate(X Wₓ + S Wₛ + b), S the summaries of the weights.
+
+    The gain `a`, one number a feature, starts at 0: at the start Y is X, bit for bit. (So the other
+    parameters have no gradient in the very first step, as with every gate of this kind.)
+
+    | side    | features gated                                       | summaries by default        |
+    |---------|------------------------------------------------------|-----------------------------|
+    | "query" | (batch, query, width), the positions that look      | entropy, strongest          |
+    | "key"   | (batch, key, width), the positions looked at        | received                    |
+    | "self"  | (batch, position, width), where both are the same  | all, self_weight too        |
+
+    Args:
+        width: features a position.
+        n_heads: heads of the weights that will come.
+        side: whose features are gated.
+        summaries: names of `regard.reuse.SUMMARIES`; all that the side has when None.
+        heads: "concat" gives the gate the summaries of every head; "mean", "max", a number, a
+            weighting or `LearnedHeadMix(n_heads)` join the maps first.
+        gate: "sigmoid", from 0 to 1, or "tanh", from −1 to 1.
+
+    >>> import torch
+    >>> from regard.mechanisms import MultiHead
+    >>> from regard.reuse import GatedFlow
+    >>> attn, flow = MultiHead(16, 4), GatedFlow(16, 4)
+    >>> x = torch.randn(2, 5, 16)
+    >>> bool(flow(x, attn(x, weights=True)).equal(x))
+    True
+    """
+
+    def __init__(
+        self,
+        width: int,
+        n_heads: int,
+        *,
+        side: Side = "self",
+        summaries: Sequence[str] | None = None,
+        heads: Joining = "concat",
+        gate: Literal["sigmoid", "tanh"] = "sigmoid",
+    ) -> None:
+        super().__init__()
+        if gate not in _GATES:
+            raise RegardError(f"GatedFlow: gate={gate!r}, expected 'sigmoid' or 'tanh'")
+        self.width, self.side, self.gate = width, side, gate
+        self.summarise = PositionSummaries(n_heads, side=side, summaries=summaries, heads=heads)
+        self.from_features = nn.Linear(width, width)
+        self.from_summaries = nn.Linear(self.summarise.channels, width, bias=False)
+        self.gain = nn.Parameter(torch.zeros(width))
+
+    def forward(
+        self,
+        features: Features,
+        weights: Any,
+        *,
+        mask: Mask | Tensor | None = None,
+        causal: bool = False,
+        axes: str | None = None,
+    ) -> Tensor:
+        """The features, gated.
+
+        Args:
+            features: (batch, position, width) of the side that is gated.
+            weights: an `Attended`, a `Recipe`, a `Record`, or a tensor (batch, head, query, key).
+            mask: pairs that may attend; weights of others count as 0. An attention's own mask
+                holds anyway. In self-attention a position that nobody may see is padding: what it
+                gives to others does not count.
+            causal: intersect `mask` with causality, aligned at the end.
+            axes: the order of a tensor's axes, as "head batch query key".
+
+        Returns:
+            (batch, position, width); 0 where padding held NaN.
+        """
+        source = source_of(weights, mask=mask, causal=causal, axes=axes)
+        check_features("GatedFlow", features, self.width, source, self.side)
+        features = source.clean(features, self.side)
+        summaries = self.summarise(source).to(self.from_summaries.weight.dtype)
+        scores = self.from_features(features) + self.from_summaries(summaries)
+        gate = _GATES[self.gate](scores)
+        return torch.addcmul(features, (self.gain * gate).to(features.dtype), features)
+
+    def extra_repr(self) -> str:
+        """What `print(module)` shows besides its parts."""
+        return f"gates the {self.side} side, {self.gate}"

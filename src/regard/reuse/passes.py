@@ -1,0 +1,166 @@
+"""Summaries of a matrix of weights, forward and backward, with few passes over memory.
+
+Written with plain operations the entropy alone, forward and backward, costs as much as a whole
+attention layer: every intermediate is one more matrix to fill. Here a few matrices at a time go
+through all steps while they are in a core's cache, and the logarithm is made twice, not held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.normalise import product
+from regard.types import Weights, pieces
+
+_LEAST = 1e-30  # a weight below this adds nothing to an entropy
+_PIECE = 1 << 18  # weights that stay in a core's cache together with their logarithms
+
+
+def plainly(
+    weights: Weights, names: Sequence[str], allowed: Tensor | None, rows: Tensor | None
+) -> dict[str, Tensor]:
+    """Summaries by name, each (batch, head, position), with operations a compiler can fuse.
+
+    Args:
+        weights: (batch, head, query, key).
+        names: of "received", "entropy", "strongest", "self_weight".
+        allowed: pairs that count; all when None.
+        rows: queries that count for what a key receives, (batch or 1, query); all when None.
+    """
+    if allowed is not None:
+        weights = torch.where(allowed, weights, weights.new_zeros(()))
+    some = weights.shape[-1] > 0
+    found = {}
+    for name in names:
+        if name == "received":
+            real = weights if rows is None else weights * rows[:, None, :, None]
+            found[name] = real.sum(2).log1p()
+        elif name == "entropy":
+            found[name] = -(weights * weights.clamp_min(_LEAST).log()).sum(-1)
+        elif name == "strongest":
+            found[name] = weights.amax(-1) if some else weights.sum(-1)
+        else:
+            found[name] = weights.diagonal(dim1=2, dim2=3)
+    return found
+
+
+def at_once(
+    weights: Weights, names: Sequence[str], allowed: Tensor | None, rows: Tensor | None
+) -> dict[str, Tensor]:
+    """`plainly`, in one go over the matrix and one back."""
+    if 0 in weights.shape:
+        return plainly(weights, names, allowed, rows)
+    if allowed is not None:
+        allowed = allowed.expand(weights.shape)
+    if rows is not None:
+        rows = rows.to(weights.dtype).expand(weights.shape[0], -1)
+    answers = _AtOnce.apply(weights, tuple(names), allowed, rows)  # type: ignore[no-untyped-call]
+    found = dict(zip(names, answers))
+    if "received" in found:
+        found["received"] = found["received"].log1p()
+    return found
+
+
+class _AtOnce(torch.autograd.Function):
+    """Received is the plain column mass here."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weights: Tensor,
+        names: tuple[str, ...],
+        allowed: Tensor | None,
+        rows: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        sizes = dict.fromkeys(names, weights.shape[2])
+        if "received" in sizes:
+            sizes["received"] = weights.shape[3]
+        found = {name: weights.new_empty(*weights.shape[:2], size) for name, size in sizes.items()}
+        for example, heads in _matrices(weights):
+            part = _heeded(weights, allowed, example, heads)
+            real = None if rows is None else rows[example]
+            for name, answer in found.items():
+                answer[example, heads] = _FORWARD[name](part, real)
+        ctx.names = names
+        ctx.save_for_backward(weights, allowed, rows)
+        return tuple(found.values())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *by_answer: Tensor) -> tuple[Tensor, None, None, None]:
+        weights, allowed, rows = ctx.saved_tensors
+        given = dict(zip(ctx.names, by_answer))
+        gradient = torch.empty_like(weights, memory_format=torch.contiguous_format)
+        for example, heads in _matrices(weights):
+            here = {name: by[example, heads] for name, by in given.items()}
+            part = _heeded(weights, allowed, example, heads)
+            real = None if rows is None else rows[example]
+            _back(part, gradient[example, heads], here, real)
+            if allowed is not None:
+                gradient[example, heads].masked_fill_(~allowed[example, heads], 0.0)
+        return gradient, None, None, None
+
+
+def _matrices(weights: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Some matrices at a time: heads of one example, or whole examples where they are small."""
+    batch, heads, queries, keys = weights.shape
+    if weights.device.type != "cpu":
+        yield slice(None), slice(None)
+        return
+    at_once = max(1, _PIECE // (queries * keys))
+    if at_once >= heads:
+        for examples in pieces(batch, at_once // heads):
+            yield examples, slice(None)
+        return
+    for example in range(batch):
+        for some in pieces(heads, at_once):
+            yield slice(example, example + 1), some
+
+
+def _heeded(weights: Tensor, allowed: Tensor | None, example: slice, heads: slice) -> Tensor:
+    part = weights[example, heads]
+    if allowed is None:
+        return part
+    return torch.where(allowed[example, heads], part, part.new_zeros(()))
+
+
+def _received(part: Tensor, rows: Tensor | None) -> Tensor:
+    if rows is None:
+        return part.sum(-2)
+    return product(rows[:, None, None].expand(-1, part.shape[1], -1, -1), part)[..., 0, :]
+
+
+def _entropy(part: Tensor, rows: Tensor | None) -> Tensor:
+    return part.clamp_min(_LEAST).log_().mul_(part).sum(-1).neg_()
+
+
+_FORWARD: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
+    "received": _received,
+    "entropy": _entropy,
+    "strongest": lambda part, rows: part.amax(-1),
+    "self_weight": lambda part, rows: part.diagonal(dim1=-2, dim2=-1),
+}
+
+
+def _back(part: Tensor, gradient: Tensor, by: dict[str, Tensor], rows: Tensor | None) -> None:
+    """Write the gradient by some matrices: −(log A + 1) of the entropy, and what the others add."""
+    if "entropy" in by:
+        torch.clamp_min(part, _LEAST, out=gradient)
+        gradient.log_().add_(1.0).mul_(by["entropy"].neg()[..., None])
+    else:
+        gradient.zero_()
+    if "received" in by:
+        columns = by["received"][..., None, :]
+        if rows is None:
+            gradient.add_(columns)
+        else:
+            gradient.addcmul_(rows[:, None, :, None], columns)
+    if "strongest" in by:
+        places = part.argmax(-1, keepdim=True)
+        gradient.scatter_add_(-1, places, by["strongest"][..., None])
+    if "self_weight" in by:
+        gradient.diagonal(dim1=-2, dim2=-1).add_(by["self_weight"])

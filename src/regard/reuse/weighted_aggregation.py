@@ -1,0 +1,111 @@
+"""Weighted aggregation: an attention's weights mix the features once more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.masks import Mask, clean
+from regard.normalise import product
+from regard.reuse.heads import Join, Joining, OwnProjections, OwnSlices
+from regard.reuse.source import check_features, check_heads, source_of
+from regard.types import Features
+
+
+class WeightedAggregation(nn.Module):
+    """Y = concatₕ(Aₕ Xₕ) W, or (A X) W where heads are joined to one map A.
+
+    The features lie on the key side, the output on the query side. In self-attention those are the
+    same positions. Nothing is added: the residual is the caller's, x + layer(x, attended).
+
+    | `heads`                       | what is mixed                                               |
+    |-------------------------------|-------------------------------------------------------------|
+    | `OwnSlices()`                 | each head mixes its own slice of the features               |
+    | `OwnProjections(width, heads)`| each head mixes its own projection of them, learned         |
+    | "mean", "max", "min", 3       | one map, joined as `regard.fuse` does, mixes all of them    |
+    | a weighting (head,)           | one map, Σₕ sₕ Aₕ                                           |
+    | `LearnedHeadMix(heads)`       | one map, Σₕ softmax(m)ₕ Aₕ, with m learned                  |
+    | "concat"                      | each head mixes all features: heads × width go into W       |
+
+    Args:
+        width: features a position.
+        n_heads: heads of the weights that will come.
+        heads: how heads are kept apart or joined; `OwnSlices()` when None.
+        output_width: features of the output; `width` when None.
+        bias: whether the projection has one. A query that attends to nothing then gets it alone.
+
+    >>> import torch
+    >>> from regard.mechanisms import MultiHead
+    >>> from regard.reuse import WeightedAggregation
+    >>> attn, again = MultiHead(16, 4), WeightedAggregation(16, 4)
+    >>> x = torch.randn(2, 5, 16)
+    >>> attended = attn(x, weights=True)
+    >>> again(attended.output, attended).shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        n_heads: int,
+        *,
+        heads: OwnSlices | OwnProjections | Joining | None = None,
+        output_width: int | None = None,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.width, self.n_heads = width, n_heads
+        heads = OwnSlices() if heads is None else heads
+        if isinstance(heads, type):
+            raise RegardError(f"WeightedAggregation: heads={heads.__name__}, expected an instance")
+        self.heads: OwnSlices | OwnProjections | Join
+        if isinstance(heads, OwnSlices | OwnProjections):
+            self.heads = heads
+            mixed_width = heads.mixed_width(width, n_heads)
+        else:
+            self.heads = Join("WeightedAggregation", heads, n_heads)
+            mixed_width = width * self.heads.maps
+        self.project = nn.Linear(mixed_width, output_width or width, bias=bias)
+
+    def forward(
+        self,
+        features: Features,
+        weights: Any,
+        *,
+        mask: Mask | Tensor | None = None,
+        causal: bool = False,
+        axes: str | None = None,
+    ) -> Tensor:
+        """Mix and project.
+
+        Args:
+            features: (batch, key, width), what is mixed.
+            weights: an `Attended`, a `Recipe`, a `Record`, or a tensor (batch, head, query, key).
+            mask: pairs that may attend; weights of others count as 0. An attention's own mask
+                holds anyway.
+            causal: intersect `mask` with causality, aligned at the end.
+            axes: the order of a tensor's axes, as "head batch query key".
+
+        Returns:
+            (batch, query, output width).
+        """
+        source = source_of(weights, mask=mask, causal=causal, axes=axes)
+        check_features("WeightedAggregation", features, self.width, source, "key")
+        check_heads("WeightedAggregation", source, self.n_heads)
+        features = clean(features, source.alive)
+        made = source.weights("key")
+        if isinstance(self.heads, Join):
+            mixed = _mixed(self.heads(made), features[:, None])
+        else:
+            mixed = _mixed(made, self.heads(features, self.n_heads))
+        projected: Tensor = self.project(mixed.to(features.dtype))
+        return projected
+
+
+def _mixed(weights: Tensor, values: Tensor) -> Tensor:
+    """(batch, head, query, key) × (batch, head, key, width) to (batch, query, head · width)."""
+    dtype = torch.promote_types(weights.dtype, values.dtype)
+    return product(weights.to(dtype), values.to(dtype)).transpose(1, 2).flatten(2)

@@ -1,0 +1,83 @@
+"""Every block, built in each of its forms. A class without an entry here fails the suite."""
+
+import warnings
+
+from torch import nn
+
+from regard.blocks import (
+    Concatenated,
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+    NearIdentityWarning,
+    PostNorm,
+    PreNorm,
+    Residual,
+    Stack,
+)
+from regard.mechanisms import Additive, Alibi, DotProduct, GeneralScore, Luong, MultiHead, Rotary
+
+
+def feed_forward(wrap):
+    return wrap(16, FeedForward(16, 24, dropout=0.5), join=Residual(0.5))
+
+
+def encoder(wrap=PreNorm, attention=None):
+    attention = MultiHead(16, 4, dropout=0.5) if attention is None else attention
+    return EncoderBlock(wrap(16, attention, join=Residual(0.5)), feed_forward(wrap))
+
+
+def decoder(wrap=PreNorm, attention=None, cross=None, join=None):
+    attention = MultiHead(16, 4, dropout=0.5) if attention is None else attention
+    cross = MultiHead(16, 2, dropout=0.5) if cross is None else cross
+    join = Residual(0.5) if join is None else join
+    return DecoderBlock(wrap(16, attention), wrap(16, cross, join=join), feed_forward(wrap))
+
+
+def unprojected(build, *parts):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NearIdentityWarning)
+        return build(PreNorm, *parts)
+
+
+def additive():
+    joined = Concatenated(16, 6, activation=nn.Tanh(), dropout=0.5)
+    return decoder(PreNorm, None, Additive(16, 6, width=8, dropout=0.5), joined)
+
+
+def general():
+    return decoder(PostNorm, None, Luong(GeneralScore(16, 6)), Concatenated(16, 6))
+
+
+def positions():
+    attention = MultiHead(16, 4, n_groups=2, position=Rotary(), window=(3, 3), sinks=True)
+    return decoder(PreNorm, attention, MultiHead(16, 4, inputs=(6, 6)))
+
+
+#: name -> (build, sizes)
+MEMBERS = {
+    "encoder_pre_norm": (encoder, {}),
+    "encoder_post_norm": (lambda: encoder(PostNorm), {}),
+    "encoder_unprojected": (lambda: unprojected(encoder, DotProduct(dropout=0.5)), {}),
+    "encoder_alibi": (lambda: encoder(PreNorm, MultiHead(16, 4, position=Alibi(4))), {}),
+    "decoder_pre_norm": (decoder, {}),
+    "decoder_post_norm": (lambda: decoder(PostNorm), {}),
+    "decoder_additive_concatenated": (additive, {"context_width": 6}),
+    "decoder_general_concatenated": (general, {"context_width": 6}),
+    "decoder_unprojected": (lambda: unprojected(decoder, DotProduct(), DotProduct()), {}),
+    "decoder_positions": (positions, {"context_width": 6}),
+    "stack_shared": (lambda: Stack([encoder()], order=[0] * 2, norm=nn.LayerNorm(16)), {}),
+    "stack_groups": (lambda: Stack([decoder(), decoder(PostNorm)], order=[0, 0, 1]), {}),
+    "stack_mixed": (lambda: Stack([encoder(), additive()]), {"context_width": 6}),
+}
+
+_NO_CONTEXT = ("context_mask_is_applied", "context_padding")
+
+#: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
+NOT_SEEN = {
+    "encoder_pre_norm": _NO_CONTEXT,
+    "encoder_post_norm": _NO_CONTEXT,
+    "encoder_unprojected": _NO_CONTEXT,
+    "encoder_alibi": _NO_CONTEXT,
+    "stack_shared": _NO_CONTEXT,
+}
