@@ -115,6 +115,7 @@ def theirs(name: str, trace: regard.Trace, path: Path, repeats: int) -> dict[str
     def write() -> None:
         bertviz_page.write(bertviz_page.view(name, attentions, tokens), path)
 
+    write()  # warm-up
     _, build = timed(write, repeats)
     heads = sum(record.shape.heads for record in trace)
     drawn = {"head_view": chromium.HEAD_VIEW, "model_view": chromium.MODEL_VIEW}[name]
@@ -193,9 +194,8 @@ def panning(folder: Path, length: int, moves: int) -> None:
     print("bar: 50 frames a second, or what the empty canvas has")
 
 
-def _matrix(opened: Any, path: Path, zoomed: bool) -> tuple[float, float]:
-    """Open the matrix of one head, with a quarter of it on screen or a thirty-second."""
-    edge = 2048 // (32 if zoomed else 4)
+def _matrix(opened: Any, path: Path, edge: int) -> tuple[float, float]:
+    """Open the matrix of one head, with so many rows and columns of it on screen."""
     opened.goto(
         f"{path.as_uri()}#view=matrix&layer=2&head=3&zoom=512,512,{512 + edge},{512 + edge}"
     )

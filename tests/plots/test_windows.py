@@ -118,3 +118,8 @@ def test_the_windows_of_a_trained_model():
     assert float(one.values.sum()) == pytest.approx(1.0, abs=1e-4)
     inside = one.values[14:28, 28:42]
     assert float(inside.sum()) == pytest.approx(float(one.values.sum())), "its own window alone"
+
+
+def test_no_windows_are_refused():
+    with pytest.raises(RegardError, match="0 × 1 windows, but the attention is"):
+        plots.windows(torch.full((4, 1, 4, 4), 0.25), torch.rand(8, 8, 3), windows=(0, 1))

@@ -41,10 +41,11 @@ def weights(packed, form, index: int, queries: int, keys: int) -> Tensor:
 
 def _codes(packed, form, index, queries, keys):
     codes = array(packed, form["maps"][index]).double()
-    if form["units"]:
-        found = (codes - 128) * form["units"][index]
+    unit = form["units"][index]
+    if form["signed"]:
+        found = (codes - 128) * unit
     else:
-        found = torch.where(codes == 0, 0.0, form["floor"] * (form["step"] * (codes - 1)).exp())
+        found = torch.where(codes == 0, 0.0, unit * (form["step"] * (codes - 1)).exp())
     pool = form["pool"]
     return found.repeat_interleave(pool, 0).repeat_interleave(pool, 1)[:queries, :keys]
 

@@ -18,7 +18,7 @@ from regard.record.held import Ready
 from regard.record.site import Site
 from regard.viewer import forms, plan
 from regard.viewer.pack import packed
-from regard.viewer.scene import Scene
+from regard.viewer.scene import Scene, scenes_of
 
 
 def record(recipe, name="layer.0.attention", attends="self"):
@@ -31,6 +31,10 @@ def dot(queries=64, keys=64, heads=2, groups=None, batch=1, dtype=torch.float32,
     query = torch.randn(batch, heads, queries, 8, dtype=dtype) * 2
     key = torch.randn(batch, groups or heads, keys, 8, dtype=dtype)
     return Dot(query, key, scale=8**-0.5, **more)
+
+
+def _one_of(size):
+    return Trace([record(dot(size, size))])
 
 
 @pytest.fixture
@@ -114,11 +118,22 @@ class TestForms:
         exact = recipe.weights()[0].double()
         assert ((weights - exact).abs() <= exact * forms.STEP / 2 * 1.05 + 1e-6).all()
 
-    def test_factors_that_would_be_far_off_become_codes(self, not_exact):
-        recipe = dot()
-        recipe = Dot(recipe.query * 100, recipe.key * 100, scale=recipe.scale)
-        found, (weights,) = maps(Scene.of(Trace([record(recipe)])), 150_000)
-        assert (weights - recipe.weights()[0]).abs().max() < 0.03, found.manifest["note"]
+    def test_factors_that_would_be_far_off_become_codes_within_the_budget(self, not_exact):
+        recipe = dot(300, 300, 4)
+        far = torch.zeros(8)
+        far[0] = 3e4  # a constant that 16 bits keep at the cost of the rest
+        recipe = Dot(recipe.query, recipe.key + far, scale=recipe.scale)
+        near = record(dot(300, 300, 4), "layer.1.attention")
+        found, (weights, other) = maps(Scene.of(Trace([record(recipe), near])), 250_000)
+        assert [s["form"]["kind"] for s in found.manifest["sites"]] == ["codes", "factors"]
+        assert sum(map(len, found.chunks)) * 4 / 3 < 250_000
+        assert (other - near.weights()[0]).abs().max() < 1e-2
+        pool = found.manifest["sites"][0]["form"]["pool"]
+        small = torch.nn.functional.avg_pool2d(recipe.weights()[0], pool, ceil_mode=True).double()
+        kept = weights[:, ::pool, ::pool]
+        close = (kept - small).abs() <= small * forms.STEP / 2 * 1.05 + 1e-6
+        assert close.double().mean() > 0.9  # the largest of each row are exact instead
+        assert "other weights are bytes" in found.manifest["note"]
 
     def test_signed_weights(self, not_exact):
         torch.manual_seed(0)
@@ -171,6 +186,22 @@ class TestMaps:
         got = decoding.weights(found, form, 0, 5, 5)
         assert torch.allclose(got.float(), regard.relevance(trace)[1], atol=1e-6)
 
+    def test_relevance_as_codes(self, not_exact):
+        """Relevance exceeds 1, unlike weights."""
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True, dropout=0.0)
+        model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        with regard.capture(model, grad=True) as trace:
+            (1000 * model(torch.randn(1, 30, 16))[0, 0, 0]).backward()
+        exact = regard.relevance(trace)[0].double()
+        assert exact.max() > 5
+        found = packed(Scene.of(trace))
+        form = found.manifest["parts"][0]["maps"]["relevance"]
+        assert form["kind"] == "codes"
+        got = decoding.weights(found, form, 0, 30, 30)
+        bound = exact * forms.STEP / 2 * 1.05 + exact.max() * forms.FLOOR
+        assert ((got - exact).abs() <= bound).all()
+
     def test_thumbnails_keep_the_strongest(self):
         weights = torch.zeros(1, 1, 300, 300)
         weights[0, 0, :, 7] = 0.5
@@ -201,6 +232,45 @@ class TestScene:
         assert line.words is not None
         assert line.words.names == ["[CLS]", "unbelievable", "news", "[SEP]"]
         assert line.special == [True, False, False, False, True]
+
+    def test_types_are_of_the_example_shown_without_its_padding(self):
+        alone = dot(12, 12, 6)
+        padded = Dot(
+            torch.cat([alone.query, torch.randn(1, 6, 8, 8)], 2).repeat(2, 1, 1, 1),
+            torch.cat([alone.key, torch.randn(1, 6, 8, 8)], 2).repeat(2, 1, 1, 1),
+            scale=alone.scale,
+            mask=masks.padding(torch.stack([torch.arange(20) < 12, torch.arange(20) < 20])),
+        )
+        one = packed(Scene.of(Trace([record(alone)]))).manifest["sites"][0]["types"]
+        two = packed(Scene.of(Trace([record(padded)]))).manifest["sites"][0]["types"]
+        assert one == two
+
+    def test_words_stay_with_their_tokens(self):
+        words = Words.given([0, 0, 1, 2], ["a", "##b", "c", "d"])
+        trace = Trace(
+            [
+                record(dot(4, 4), "encoder.0", "self"),
+                record(dot(4, 4), "decoder.0.self", "self"),
+                record(dot(4, 4), "decoder.0.cross", "cross"),
+            ]
+        )
+        sides = {"encoder.0": words.tokens, "decoder.0.self": list("wxyz")}
+        told = [
+            r.with_tokens(sides.get(r.name, list("wxyz")), sides.get(r.name, words.tokens))
+            for r in trace
+        ]
+        encoder, decoder = Scene.of(Trace(told), words=words).lines
+        assert encoder.words is words
+        assert decoder.tokens == list("wxyz")
+        assert decoder.words is None
+
+    def test_words_of_two_traces(self):
+        both = [Words.given([0, 0, 1], list("abc")), Words.given([0, 1, 1, 2], list("wxyz"))]
+        first, second = scenes_of([_one_of(3), _one_of(4)], words=both)
+        assert first.lines[0].words is both[0]
+        assert second.lines[0].words is both[1]
+        with pytest.raises(RegardError, match="words of 4 pieces fit no attention"):
+            scenes_of([_one_of(3), _one_of(5)], words=both)
 
     def test_given_words(self):
         words = Words.given([0, 0, 1], ["a", "b", "c"])
@@ -245,11 +315,34 @@ class TestScene:
         assert scene.prompt == 3
         assert scene.sites[0].record.shape[2:] == (5, 5)
 
+    def test_a_generation_of_an_encoder_and_decoder(self):
+        transformers = pytest.importorskip("transformers")
+        torch.manual_seed(0)
+        config = transformers.T5Config(
+            vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
+            decoder_start_token_id=0, pad_token_id=0, eos_token_id=None,
+        )  # fmt: skip
+        model = transformers.T5ForConditionalGeneration(config).eval()
+        with torch.no_grad(), regard.capture(model) as trace:
+            model.generate(torch.randint(1, 32, (1, 12)), max_new_tokens=6, do_sample=False)
+        scene = Scene.of(trace)
+        decoder = next(part for part in scene.parts if part.name == "decoder")
+        assert scene.prompt == 1
+        assert scene.grows == scene.sites[decoder.sites[0]].queries
+        steps = packed(scene).manifest["steps"]
+        assert steps == {"prompt": 1, "sequence": scene.grows}
+
     def test_tensors(self):
         weights = torch.eye(3).expand(2, 4, 3, 3)
         scene = Scene.of(weights, axes="layer head query key")
         assert len(scene.sites) == 2
         assert scene.sites[0].record.shape == (1, 4, 3, 3)
+
+    def test_weights_that_are_no_numbers_are_named(self):
+        recipe = dot(6, 6)
+        recipe.query[0, 1, 2] = torch.nan
+        with pytest.raises(RegardError, match=r"layer\.0\.attention, head 1: .* not finite"):
+            packed(Scene.of(Trace([record(recipe)])))
 
     def test_nothing_to_show_is_said(self):
         with pytest.raises(RegardError, match="the trace is empty"):

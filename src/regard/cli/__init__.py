@@ -1,6 +1,7 @@
 """The `regard` command."""
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import regard
@@ -28,6 +29,9 @@ def main() -> None:
         if show:
             print(f"regard {regard.__version__}")
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # letters that the place cannot show become codes
+            stream.reconfigure(errors="backslashreplace")
     app.command()(look)
     app.command()(serve)
     try:

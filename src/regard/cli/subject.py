@@ -18,7 +18,7 @@ import regard
 from regard.aggregate import Words
 from regard.cli import packaged
 from regard.errors import RegardError
-from regard.record import Record, Trace
+from regard.record import Trace
 
 PACKAGED: dict[str, Callable[[], packaged.Packaged]] = {
     "minilm": packaged.minilm,
@@ -52,14 +52,6 @@ class Subject:
         with torch.inference_mode(), regard.capture(self.model) as found:
             self.run()
         return found
-
-    def records(self, found: Trace) -> list[Record]:
-        """The attentions that can be shown over the words: lowest layer first."""
-        if self.words is None:
-            first = found[0].shape[2:] if len(found) else None
-            return [record for record in found if record.shape[2:] == first]
-        size = len(self.words.pieces)
-        return [record for record in found if record.shape[2:] == (size, size)]
 
 
 def subject(model: str, text: str | None) -> Subject:

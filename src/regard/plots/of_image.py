@@ -44,7 +44,7 @@ def overlay(
     _check_token("overlay", token)
     found = ask(given, token)
     found = found[checked_example(example, found.shape[0])]
-    image = _checked_image(image)
+    image = checked_image(image, "overlay")
     rows, columns = patches or _square(found.shape[0], image)
     if rows * columns > found.shape[0]:
         raise ShapeError(
@@ -92,7 +92,8 @@ def windows(
     recipe = layers[0].recipe
     down, across = windows
     count = down * across
-    if recipe.shape.queries != recipe.shape.keys or recipe.shape.batch % max(1, count):
+    shape = recipe.shape
+    if min(windows) < 1 or shape.queries != shape.keys or shape.batch % count:
         raise ShapeError(
             f"windows: {down} × {across} windows, but the attention is {tuple(recipe.shape)}; "
             "expected (images × windows, heads, places, places)"
@@ -129,7 +130,7 @@ def windows(
         for step, length in zip(size, (rows, columns))
     ]
     rims = (edges[0], edges[1])
-    return Overlay(_checked_image(image), values, title, marked, rims, clip=token is None)
+    return Overlay(checked_image(image, "windows"), values, title, marked, rims, clip=token is None)
 
 
 Places = Float[Tensor, "row column"]
@@ -184,13 +185,19 @@ def _check_token(what: str, token: Any) -> None:
         raise RegardError(f"{what}: token={token!r}, expected one position")
 
 
-def _checked_image(image: Tensor) -> Float[Tensor, "y x 3"]:
-    """The image as (row, column, 3), from 0 to 1."""
+def checked_image(image: Tensor, what: str) -> Float[Tensor, "y x 3"]:
+    """The image as (row, column, 3), from 0 to 1; what the error begins with is `what`."""
     if image.dim() == 3 and image.shape[2] != 3 and image.shape[0] == 3:
         image = image.permute(1, 2, 0)
-    if not image.is_floating_point() or (image.numel() and float(image.max()) > 1.001):
+    if image.dim() != 3 or image.shape[2] != 3 or not image.numel():
+        raise ShapeError(
+            f"{what}: the image is {tuple(image.shape)}, expected (row, column, 3) or "
+            "(3, row, column)"
+        )
+    low, high = float(image.min()), float(image.max())
+    if not image.is_floating_point() or not -0.001 <= low <= high <= 1.001:
         raise RegardError(
-            f"overlay: an image of {image.dtype} up to {float(image.max()):g}; expected numbers "
-            "from 0 to 1: divide by 255"
+            f"{what}: an image of {image.dtype} from {low:g} to {high:g}; expected numbers from 0 "
+            "to 1: divide by 255, or undo the model's normalisation"
         )
     return image

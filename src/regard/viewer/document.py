@@ -28,8 +28,8 @@ from regard.errors import RegardError
 from regard.record import Trace
 from regard.types import Kind
 from regard.viewer.frame import framed
-from regard.viewer.pack import BUDGET, Packed, packed
-from regard.viewer.scene import Scene
+from regard.viewer.pack import BUDGET, LEAST, Packed, packed
+from regard.viewer.scene import scenes_of
 
 FORMAT = 1
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>\w+\.js)";\n', re.MULTILINE)
@@ -100,7 +100,9 @@ def page(
     shown = list(attention) if several and attention else [attention]
     if len(shown) > 2:
         raise RegardError(f"page: {len(shown)} traces, expected one, or two side by side")
-    scenes = [Scene.of(one, title=title, **options) for one in shown]
+    if budget < LEAST * len(shown):
+        raise RegardError(f"page: budget={budget}, expected at least {LEAST * len(shown)} bytes")
+    scenes = scenes_of(shown, title=title, **options)
     found = [packed(scene, budget // len(scenes)) for scene in scenes]
     return Page(document(found, scenes[0].title), scenes[0].title)
 

@@ -25,7 +25,7 @@ from regard.types import Block
 from regard.viewer.chunks import Chunks
 
 STEP = 0.055  # natural logarithms between two codes: 2.8 % to either side
-FLOOR = 1e-6  # the weight of code 1; what is smaller is 0
+FLOOR = 1e-6  # what code 1 is of the largest of its map; what is smaller is 0
 LARGEST = 8  # weights of each row that are kept exactly
 _RUNS = 4  # of permitted keys in a row, up to which a mask is kept as such
 
@@ -94,10 +94,10 @@ class Factors:
 
 
 class Kept(NamedTuple):
-    """One map as it is kept, and what its codes are multiples of."""
+    """One map as it is kept, and the number its codes begin at, or are multiples of if signed."""
 
     chunk: dict[str, Any]
-    unit: float | None = None
+    unit: float = 0.0
 
 
 def keep(weights: Map, exact: bool, pool: int, signed: bool, chunks: Chunks) -> Kept:
@@ -109,23 +109,23 @@ def keep(weights: Map, exact: bool, pool: int, signed: bool, chunks: Chunks) -> 
     if signed:
         unit = (float(weights.abs().max()) or 1.0) / 127
         return Kept(chunks.add((weights / unit).round().add(128).byte()), unit)
-    logarithm = weights.clamp_min(FLOOR / 10).log().sub(math.log(FLOOR)).div(STEP)
-    return Kept(chunks.add(logarithm.round().add(1).clamp(0, 255).byte()))
+    floor = FLOOR * (float(weights.max()) or 1.0)  # relevance, unlike weights, exceeds 1
+    logarithm = weights.clamp_min(floor / 10).log().sub(math.log(floor)).div(STEP)
+    return Kept(chunks.add(logarithm.round().add(1).clamp(0, 255).byte()), floor)
 
 
-def together(kept: Sequence[Kept], exact: bool, pool: int) -> dict[str, Any]:
+def together(kept: Sequence[Kept], exact: bool, pool: int, signed: bool) -> dict[str, Any]:
     """The form of several maps."""
     maps = [one.chunk for one in kept]
     if exact:
         return {"kind": "dense", "maps": maps}
-    units = [one.unit for one in kept]
     return {
         "kind": "codes",
         "maps": maps,
         "pool": pool,
         "step": STEP,
-        "floor": FLOOR,
-        "units": None if None in units else units,
+        "units": [one.unit for one in kept],
+        "signed": signed,
     }
 
 

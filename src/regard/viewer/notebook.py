@@ -6,8 +6,8 @@ from html import escape
 
 from regard.errors import RegardError
 from regard.record import Record, Trace, table
-from regard.viewer.frame import framed
 from regard.viewer.document import page
+from regard.viewer.frame import framed
 
 BUDGET = 4_000_000  # bytes that a page in a notebook should have,
 _LARGEST = 2 * BUDGET  # and those that it must not exceed

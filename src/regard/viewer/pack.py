@@ -7,6 +7,7 @@ them, become codes, if need be of blocks.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -15,8 +16,10 @@ from torch.nn import functional as F
 
 from regard.aggregate.report import Report
 from regard.errors import RegardError
+from regard.kernel.reducers import Received
+from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
-from regard.record import Record, Trace
+from regard.record import Record
 from regard.viewer.chunks import Chunks
 from regard.viewer.forms import LARGEST, Kept, Map, at_places, keep, largest, together
 from regard.viewer.plan import THUMBNAIL, Plan
@@ -24,7 +27,7 @@ from regard.viewer.scene import Line, Part, Scene
 from regard.viewer.stack import Stack
 
 BUDGET = 25_000_000  # bytes of a file, unless said otherwise
-_LEAST = 100_000
+LEAST = 100_000  # bytes that a page needs
 _FAR = 0.01  # error of factors above which they are not taken
 
 
@@ -37,37 +40,37 @@ class Packed(NamedTuple):
 
 def packed(scene: Scene, budget: int = BUDGET) -> Packed:
     """Everything a page needs to show a scene."""
-    if budget < _LEAST:
-        raise RegardError(f"page: budget={budget}, expected at least {_LEAST} bytes")
-    with torch.no_grad(), Chunks() as chunks:
-        plan = Plan.of(scene, budget)
-        parts, sites = [], []
-        for part in scene.parts:
-            stack = Stack(scene, part)
-            sites += _sites(scene, part, plan, stack, chunks)
-            parts.append(_part(scene, part, plan, stack.maps(), chunks))
-        manifest = {
-            "id": None,
-            "title": scene.title,
-            "sequences": [line_of(line) for line in scene.lines],
-            "sites": sites,
-            "parts": parts,
-            "steps": None if scene.prompt is None else {"prompt": scene.prompt},
-            "image": image_of(scene),
-            "note": plan.note(),
-        }
-        return Packed(manifest, chunks.bytes())
+    if budget < LEAST:
+        raise RegardError(f"page: budget={budget}, expected at least {LEAST} bytes")
+    far: set[int] = set()
+    while True:  # at most once for each site, and rarely a second time
+        plan = Plan.of(scene, budget, far)
+        with torch.no_grad(), Chunks() as chunks:
+            parts, sites = [], []
+            for part in scene.parts:
+                stack = Stack(scene, part)
+                sites += [_site(scene, number, plan, stack, chunks) for number in part.sites]
+                parts.append(_part(scene, part, plan, stack.maps(), chunks))
+            if not plan.far:
+                return Packed(manifest_of(scene, sites, parts, plan.note()), chunks.bytes())
+        far |= plan.far  # what they need instead may not fit beside the rest
 
 
-def _sites(
-    scene: Scene, part: Part, plan: Plan, stack: Stack, chunks: Chunks
-) -> list[dict[str, Any]]:
-    """The sites of a part, each with the types of its heads."""
-    types = types_of([scene.sites[number].record for number in part.sites])
-    return [
-        {**_site(scene, number, plan, stack, chunks), "types": types[place]}
-        for place, number in enumerate(part.sites)
-    ]
+def manifest_of(
+    scene: Scene, sites: list[dict[str, Any]], parts: list[dict[str, Any]], note: str
+) -> dict[str, Any]:
+    """A scene as JSON, once it is known how its weights are kept."""
+    grows = None if scene.prompt is None else {"prompt": scene.prompt, "sequence": scene.grows}
+    return {
+        "id": None,
+        "title": scene.title,
+        "sequences": [line_of(line) for line in scene.lines],
+        "sites": sites,
+        "parts": parts,
+        "steps": grows,
+        "image": image_of(scene),
+        "note": note,
+    }
 
 
 def _part(
@@ -79,7 +82,9 @@ def _part(
         pool = 1
         while not plan.exact and found.numel() / pool**2 > plan.map_cells:
             pool *= 2
-        kept[name] = together([keep(found, plan.exact, pool, signed, chunks)], plan.exact, pool)
+        kept[name] = together(
+            [keep(found, plan.exact, pool, signed, chunks)], plan.exact, pool, signed
+        )
         if not plan.exact:
             kept[name]["top"] = [at_places(found, largest(found, LARGEST), chunks)]
     return {"name": part.name, "label": part.label, "sites": part.sites, "maps": kept}
@@ -94,7 +99,7 @@ def _site(scene: Scene, number: int, plan: Plan, stack: Stack, chunks: Chunks) -
     for head in range(record.shape.heads):
         weights = one_head(recipe, scene.example, head)
         stack.add(weights)
-        peaks.append(float(weights.abs().max()))
+        peaks.append(_peak(weights, f"{record.name}, head {head}"))
         thumbnails.append(thumbnail(weights, peaks[-1]))
         known = None
         if plan.largest:
@@ -105,18 +110,16 @@ def _site(scene: Scene, number: int, plan: Plan, stack: Stack, chunks: Chunks) -
         else:
             kept.append(keep(weights, plan.exact, plan.pool, _signed(record), chunks))
     stack.close(record)
-    if factors is not None and max(errors) > _FAR:
-        factors = None
-        for head in range(record.shape.heads):
-            weights = one_head(recipe, scene.example, head)
-            kept.append(keep(weights, plan.exact, plan.pool, _signed(record), chunks))
     if factors is None:
-        form = together(kept, plan.exact, plan.pool)
+        form = together(kept, plan.exact, plan.pool, _signed(record))
         plan.coded |= not plan.exact
     else:
         form, plan.error = factors.packed(chunks), max(plan.error, *errors)
+        if max(errors) > _FAR:
+            plan.far.add(number)
     return {
         **about(scene, number),
+        "types": types_of(record, scene.example),
         "peak": peaks,
         "form": {**form, "top": tops} if tops else form,
         "thumbnails": chunks.add(torch.stack(thumbnails)),
@@ -152,16 +155,29 @@ def thumbnail(weights: Map, peak: float) -> Tensor:
     return small.mul(255 / (peak or 1.0)).round().byte()
 
 
-def types_of(records: list[Record]) -> list[list[str] | None]:
-    """What each head is, in a word, layer by layer."""
-    if any(_signed(record) for record in records):
-        return [None] * len(records)
-    rows = list(Report.of(Trace(records)))
-    types: list[list[str] | None] = []
-    for record in records:
-        types.append([row.type for row in rows[: record.shape.heads]])
-        del rows[: record.shape.heads]
-    return types
+def types_of(record: Record, example: int) -> list[str] | None:
+    """What each head is, in a word, on one example; padding does not count."""
+    if _signed(record):
+        return None
+    recipe, cross = record.recipe.plain(), record.attends == "cross"
+    heads = [recipe.at(example, head) for head in range(record.shape.heads)]
+    tokens = record.key_tokens
+    if tokens and not isinstance(tokens[0], str):
+        tokens = tokens[example]
+    seen = None
+    if not cross and record.shape.queries == record.shape.keys:
+        seen = reduce(heads[0], [Received()])[0][0, 0].cpu() > 0  # nobody sees padding
+        seen = None if bool(seen.all()) else seen
+    report = Report.of(heads, tokens=tokens, real=seen, cross=cross)
+    return [row.type for row in report]
+
+
+def _peak(weights: Map, where: str) -> float:
+    """The largest weight; an error where there is none."""
+    peak = float(weights.abs().max())
+    if not math.isfinite(peak):
+        raise RegardError(f"page: {where}: weights are not finite, so they cannot be shown")
+    return peak
 
 
 def line_of(line: Line) -> dict[str, Any]:

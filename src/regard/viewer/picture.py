@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from regard.errors import RegardError, ShapeError
+from regard.errors import ShapeError
+from regard.plots.of_image import checked_image
 
 _LONGEST = 768  # pixels of a side that a page keeps
 
@@ -31,17 +32,7 @@ class Picture:
     @classmethod
     def of(cls, image: Tensor, patches: tuple[int, int] | None, sizes: Sequence[int]) -> Picture:
         """An image from 0 to 1, (row, column, 3) or (3, row, column), over sequences of sizes."""
-        if image.dim() == 3 and image.shape[0] == 3 and image.shape[2] != 3:
-            image = image.permute(1, 2, 0)
-        if image.dim() != 3 or image.shape[2] != 3:
-            raise ShapeError(
-                f"page: the image is {tuple(image.shape)}, expected (row, column, 3) or "
-                "(3, row, column)"
-            )
-        if not image.is_floating_point() or (image.numel() and float(image.max()) > 1.001):
-            raise RegardError(
-                f"page: an image of {image.dtype}; expected numbers from 0 to 1: divide by 255"
-            )
+        image = checked_image(image, "page")
         line, (rows, columns) = _grid(patches, sizes)
         step = -(-max(image.shape[:2]) // _LONGEST)
         small = image[::step, ::step].detach().cpu()

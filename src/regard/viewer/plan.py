@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from regard.types import Shape
 from regard.viewer.forms import LARGEST, STEP, Factors
@@ -29,16 +30,18 @@ class Plan:
     largest: int = 0  #: how many weights of each row are exact
     map_cells: int = _MAPS[1]  #: how many cells a map over all layers may have
     coded: bool = False  #: whether any site was kept as codes, so far
+    far: set[int] = field(default_factory=set)  #: sites whose factors turned out to be far off
     error: float = 0.0  #: the largest difference between factors and exact weights, so far
 
     @classmethod
-    def of(cls, scene: Scene, budget: int) -> Plan:
+    def of(cls, scene: Scene, budget: int, refused: Collection[int] = ()) -> Plan:
+        """A plan for a number of bytes; sites that are refused are not kept as factors."""
         shapes = [site.record.shape for site in scene.sites]
         if sum(map(_weights, shapes)) <= min(_EXACT, budget * 0.8 / _FLOAT):
             return cls(True, {})
         aside = min(_MAPS[0], int(0.04 * budget / (_CODE * len(scene.parts))))
         left = budget * 0.98 - _overhead(scene, aside)
-        factors = _factors(scene)
+        factors = _factors(scene, refused)
         cost = sum(found.numbers * _HALF for found in factors.values())
         if cost > left:
             factors, cost = {}, 0.0
@@ -77,10 +80,12 @@ class Plan:
         return f"{text[0].upper()}{text[1:]}."
 
 
-def _factors(scene: Scene) -> dict[int, Factors]:
+def _factors(scene: Scene, refused: Collection[int]) -> dict[int, Factors]:
     """Queries and keys of the sites where they are fewer than codes would be."""
     found = {}
     for number, site in enumerate(scene.sites):
+        if number in refused:
+            continue
         factors = Factors.of(site.record.recipe.plain(), scene.example)
         if factors is not None and factors.numbers * _HALF < _weights(site.record.shape) * _CODE:
             found[number] = factors

@@ -62,28 +62,35 @@ class Scene:
     sites: list[Site]
     parts: list[Part]
     prompt: int | None = None  #: tokens of a generation that were given
+    grows: int | None = None  #: number of the sequence that was generated
     picture: Picture | None = None
 
     @classmethod
-    def of(
-        cls,
-        attention: Any,
-        *,
-        title: str | None = None,
-        words: Words | Sequence[Words] | None = None,
-        example: int = 0,
-        prompt: int | None = None,
-        image: Tensor | None = None,
-        patches: tuple[int, int] | None = None,
-        axes: str | None = None,
-        kind: Kind = "distribution",
-    ) -> Scene:
+    def of(cls, attention: Any, **options: Any) -> Scene:
         """The scene of a trace, a record or tensors; arguments are those of `page`."""
-        trace, given = _trace(attention, axes, kind)
-        prompt = given if prompt is None else prompt
+        return scenes_of([attention], **options)[0]
+
+
+def scenes_of(
+    attentions: Sequence[Any],
+    *,
+    title: str | None = None,
+    words: Words | Sequence[Words] | None = None,
+    example: int = 0,
+    prompt: int | None = None,
+    image: Tensor | None = None,
+    patches: tuple[int, int] | None = None,
+    axes: str | None = None,
+    kind: Kind = "distribution",
+) -> list[Scene]:
+    """The scenes of several traces; words may be of any of them."""
+    given = [words] if isinstance(words, Words) else list(words or [])
+    scenes, unused = [], set(range(len(given)))
+    for attention in attentions:
+        trace, begun = _trace(attention, axes, kind)
         records = list(trace)
         _check_example(example, records)
-        lines = _Lines(example, [words] if isinstance(words, Words) else list(words or []))
+        lines = _Lines(example, given)
         parts: list[Part] = []
         sites: list[Site] = []
         for name, label, members in _parts(records):
@@ -91,26 +98,27 @@ class Scene:
             numbers, _ = layer_numbers([Layer(r.name, r.recipe, r) for r in members])
             sites += [Site(r, number, *lines.of(r, name)) for r, number in zip(members, numbers)]
             parts.append(Part(name, label, list(range(first, len(sites)))))
-        lines.check_words()
-        _check_prompt(prompt, records)
+        made, used = lines.finished()
+        unused -= used
+        length = begun if prompt is None else prompt
+        grows = None if length is None else _growing(sites, parts, length)
         picture = None if image is None else Picture.of(image, patches, lines.sizes)
-        if title is None:
-            title = f"attention of {_named(records)}"
-        return cls(title, example, lines.made, sites, parts, prompt, picture)
+        named = f"attention of {_named(records)}" if title is None else title
+        scenes.append(Scene(named, example, made, sites, parts, length, grows, picture))
+    _check_words([given[number] for number in sorted(unused)], scenes)
+    return scenes
 
 
 class _Lines:
     """Sequences as they are met: the same tokens on the same side of a model are one."""
 
     def __init__(self, example: int, words: Sequence[Words]) -> None:
-        self.made: list[Line] = []
         self._example, self._words = example, words
         self._numbers: dict[tuple[str, tuple[str, ...]], int] = {}
-        self._used: set[int] = set()
 
     @property
     def sizes(self) -> list[int]:
-        return [len(line.tokens) for line in self.made]
+        return [len(tokens) for _, tokens in self._numbers]
 
     def of(self, record: Record, part: str) -> tuple[int, int]:
         """Numbers of the sequences of a record's queries and keys."""
@@ -121,13 +129,25 @@ class _Lines:
             query = key = query if record.query_tokens else key
         return self._number(sides[0], query), self._number(sides[1], key)
 
-    def check_words(self) -> None:
-        for index, words in enumerate(self._words):
-            if index not in self._used:
-                raise RegardError(
-                    f"page: words of {len(words.pieces)} pieces fit no attention; there are "
-                    f"sequences of {', '.join(map(str, sorted(set(self.sizes))))}"
-                )
+    def finished(self) -> tuple[list[Line], set[int]]:
+        """The sequences with their words; and which of the given words are among them."""
+        texts = [list(tokens) for _, tokens in self._numbers]
+        told = [self._words_of(tokens, texts) for tokens in texts]
+        lines = [
+            _line(tokens, _marked(tokens) if number is None else self._words[number])
+            for tokens, number in zip(texts, told)
+        ]
+        return lines, {number for number in told if number is not None}
+
+    def _words_of(self, tokens: list[str], texts: list[list[str]]) -> int | None:
+        """Given words of these tokens; else of as many, if they are not those of another text."""
+        for number, words in enumerate(self._words):
+            if words.tokens == tokens:
+                return number
+        for number, words in enumerate(self._words):
+            if len(words.pieces) == len(tokens) and words.tokens not in texts:
+                return number
+        return None
 
     def _tokens(self, record: Record, side: str) -> tuple[str, ...]:
         found = getattr(record, f"{side}_tokens")
@@ -138,26 +158,34 @@ class _Lines:
         return tuple(found if isinstance(found[0], str) else found[self._example])
 
     def _number(self, side: str, tokens: tuple[str, ...]) -> int:
-        if (side, tokens) not in self._numbers:
-            self._numbers[side, tokens] = len(self.made)
-            self.made.append(self._line(list(tokens)))
-        return self._numbers[side, tokens]
+        return self._numbers.setdefault((side, tokens), len(self._numbers))
 
-    def _line(self, tokens: list[str]) -> Line:
-        words = self._fitting(tokens) or _marked(tokens)
-        special = [is_special(token) for token in tokens]
-        if words is not None and words.special:
-            special = [word in words.special for word in words.pieces]
-        return Line(tokens, words, special)
 
-    def _fitting(self, tokens: list[str]) -> Words | None:
-        """Given words of these tokens; else, of as many."""
-        same = [i for i, words in enumerate(self._words) if words.tokens == tokens]
-        size = [i for i, words in enumerate(self._words) if len(words.pieces) == len(tokens)]
-        for index in (same or size)[:1]:
-            self._used.add(index)
-            return self._words[index]
-        return None
+def _line(tokens: list[str], words: Words | None) -> Line:
+    special = [is_special(token) for token in tokens]
+    if words is not None and words.special:
+        special = [word in words.special for word in words.pieces]
+    return Line(tokens, words, special)
+
+
+def _check_words(unused: Sequence[Words], scenes: Sequence[Scene]) -> None:
+    sizes = sorted({len(line.tokens) for scene in scenes for line in scene.lines})
+    for words in unused:
+        raise RegardError(
+            f"page: words of {len(words.pieces)} pieces fit no attention; there are "
+            f"sequences of {', '.join(map(str, sizes))}"
+        )
+
+
+def _growing(sites: Sequence[Site], parts: Sequence[Part], prompt: int) -> int:
+    """The sequence that was generated: of a decoder, or of a model that is nothing else."""
+    names = [part.name.split()[0] for part in parts]
+    chosen = next(n for n in ("decoder", "self", "cross") if n in names)
+    first = sites[parts[names.index(chosen)].sites[0]]
+    longest = first.record.shape.queries
+    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 1 <= prompt <= longest:
+        raise RegardError(f"page: prompt={prompt!r}, expected a number of tokens up to {longest}")
+    return first.queries
 
 
 def _trace(attention: Any, axes: str | None, kind: Kind) -> tuple[Trace, int | None]:
@@ -174,7 +202,9 @@ def _trace(attention: Any, axes: str | None, kind: Kind) -> tuple[Trace, int | N
     steps = attention.steps
     if len(steps) < 2:
         return attention, None
-    return stitch(attention), max(r.shape.queries for r in steps[0] if r.attends != "cross")
+    again = {record.site.base for record in steps[1]}  # an encoder runs once
+    begun = [record for record in steps[0] if record.site.base in again]
+    return stitch(attention), max(record.shape.queries for record in begun)
 
 
 def _as_record(number: int, recipe: Any) -> Record:
@@ -219,11 +249,3 @@ def _check_example(example: int, records: Sequence[Record]) -> None:
     batch = min(record.shape.batch for record in records)
     if isinstance(example, bool) or not isinstance(example, int) or not 0 <= example < batch:
         raise RegardError(f"page: example={example!r}, expected from 0 to {batch - 1}")
-
-
-def _check_prompt(prompt: int | None, records: Sequence[Record]) -> None:
-    if prompt is None:
-        return
-    longest = max(record.shape.queries for record in records)
-    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 1 <= prompt <= longest:
-        raise RegardError(f"page: prompt={prompt!r}, expected a number of tokens up to {longest}")

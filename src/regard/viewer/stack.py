@@ -20,6 +20,17 @@ _LONGEST = 4096  # positions up to which layers are multiplied
 _RESIDUAL = 0.5  # share of the residual stream, as `regard.rollout` has it
 
 
+def follows(scene: Scene, part: Part) -> bool:
+    """Whether the layers of a part can be multiplied: self-attention over one sequence."""
+    return all(
+        site.queries == site.keys
+        and site.record.attends != "cross"
+        and site.record.kind in ("distribution", "partial")
+        and site.record.shape.queries <= _LONGEST
+        for site in (scene.sites[number] for number in part.sites)
+    )
+
+
 class Stack:
     """Mean, largest, rollout and relevance of a part."""
 
@@ -27,13 +38,7 @@ class Stack:
         sites = [scene.sites[number] for number in part.sites]
         self._records = [site.record for site in sites]
         self._example = scene.example
-        self._follows = all(
-            site.queries == site.keys
-            and site.record.attends != "cross"
-            and site.record.kind in ("distribution", "partial")
-            and site.record.shape.queries <= _LONGEST
-            for site in sites
-        )
+        self._follows = follows(scene, part)
         self._sum: Tensor | None = None
         self._largest: Tensor | None = None
         self._rolled: Tensor | None = None

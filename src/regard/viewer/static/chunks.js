@@ -29,13 +29,8 @@ export function fetchLoader(base) {
   };
 }
 
-/** Hands out arrays that are in memory already, by the number of their chunk. */
-export function memoryLoader(arrays) {
-  return { remote: null, read: async (chunk) => arrays[chunk.id] };
-}
-
 /** What a server says about a request that it refused. */
-async function refusal(answer) {
+export async function refusal(answer) {
   try {
     return (await answer.json()).error.message;
   } catch {
@@ -43,7 +38,8 @@ async function refusal(answer) {
   }
 }
 
-function bytesOfBase64(text) {
+/** The bytes that a text of base64 stands for. */
+export function bytesOfBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);

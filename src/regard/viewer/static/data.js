@@ -1,6 +1,6 @@
 // Weights of a scene: decoded, or multiplied from queries and keys, when somebody asks for them.
 
-import { fetchLoader, inlineLoader, memoryLoader } from "./chunks.js";
+import { fetchLoader, inlineLoader } from "./chunks.js";
 
 const KEPT = 48 << 20; // numbers of maps that stay in memory
 
@@ -17,15 +17,13 @@ export function openScene(manifest, loader) {
     once(`${site}/${head}`, () => readMap(scene, manifest.sites[site], head));
   scene.layerMap = (site, mode) => once(`${site}/${mode}`, () => overHeads(scene, site, mode));
   scene.partMap = (part, name) => once(`part ${part}/${name}`, () => readPart(scene, part, name));
-  scene.forget = () => maps.clear();
   return scene;
 }
 
 /** The loader of a scene that came with the page, or from the server. */
-export function loaderOf(manifest, arrays = null) {
-  if (arrays) return memoryLoader(arrays);
-  if (manifest.id !== null && manifest.id !== undefined) return fetchLoader(`/api/traces/${encodeURIComponent(manifest.id)}`);
-  return inlineLoader(manifest.first_chunk ?? 0);
+export function loaderOf(manifest) {
+  if (manifest.id === null) return inlineLoader(manifest.first_chunk);
+  return fetchLoader(`/api/traces/${encodeURIComponent(manifest.id)}`);
 }
 
 /** A small picture of one head: bytes from 0 to 255 for its largest weight. */
@@ -71,16 +69,12 @@ function boundedCache(most) {
       );
       return promise;
     },
-    clear() {
-      kept.clear();
-      total = 0;
-    },
   };
 }
 
 async function readMap(scene, site, head) {
   const form = site.form;
-  const size = { queries: site.queries, keys: site.keys, exact: form.kind === "dense", top: null };
+  const size = { queries: site.queries, keys: site.keys, exact: isExact(form), top: null };
   if (form.kind === "tiles") return { ...size, exact: true, data: null };
   const data =
     form.kind === "factors"
@@ -98,7 +92,7 @@ async function readPart(scene, part, name) {
   const { queries, keys } = scene.sites[sites[0]];
   if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
   const data = await kept(scene, form, 0, queries, keys);
-  const map = { queries, keys, exact: form.kind === "dense", top: null, data };
+  const map = { queries, keys, exact: isExact(form), top: null, data };
   if (form.top) map.top = await corrected(scene, form.top[0], map);
   return map;
 }
@@ -113,7 +107,12 @@ async function overHeads(scene, site, mode) {
     if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], one[i]);
     else for (let i = 0; i < data.length; i += 1) data[i] += one[i] / heads;
   }
-  return { queries, keys, exact: form.kind === "dense", top: null, data };
+  return { queries, keys, exact: isExact(form), top: null, data };
+}
+
+/** Whether every number is the one of the trace; rows that are streamed come in half precision. */
+function isExact(form) {
+  return form.kind === "dense" && form.exact !== false;
 }
 
 /** Weights that are kept as numbers, or as codes of blocks. */
@@ -135,8 +134,8 @@ async function kept(scene, form, index, queries, keys) {
 
 function valuesOfCodes(form, index) {
   return Float32Array.from({ length: 256 }, (_, code) => {
-    if (form.units) return (code - 128) * form.units[index];
-    return code === 0 ? 0 : form.floor * Math.exp(form.step * (code - 1));
+    if (form.signed) return (code - 128) * form.units[index];
+    return code === 0 ? 0 : form.units[index] * Math.exp(form.step * (code - 1));
   });
 }
 

@@ -3,6 +3,7 @@
 export const TILE = 256; // cells of a side
 
 const FOLDED = "[special]";
+const ROWS_KEPT = 256; // of a server's map
 const SMALL_MAP = 64; // rows and columns up to which colours reach to the largest weight
 const BRIGHT = 0.99; // of larger maps, the share of cells whose colours differ
 
@@ -15,9 +16,9 @@ export async function frameOf(scene, state) {
   const through = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
   const map = await mapOf(scene, state, number, through);
   const square = site.query_sequence === site.key_sequence;
-  const until = shownPositions(scene, state);
+  const until = shownPositions(scene, state, site.query_sequence);
   const rows = axisOf(scene.sequences[site.query_sequence], state, until);
-  const columns = square ? rows : axisOf(scene.sequences[site.key_sequence], state, null);
+  const columns = square ? rows : axisOf(scene.sequences[site.key_sequence], state, shownPositions(scene, state, site.key_sequence));
   const signed = ["signed", "gate"].includes(site.kind);
   const frame = { rows, columns, signed, square, exact: map.exact, note: scene.note, cut: until };
   if (map.data === null) return remoteFrame(frame, scene, state, number);
@@ -35,10 +36,10 @@ export function scaleTop(frame, colour) {
   return colour === "linear" && !frame.signed ? frame.bright : frame.peak;
 }
 
-/** How many steps a generation has: rows after the prompt. */
+/** How many steps the rows of a part grew by after the prompt; 0 of an encoder. */
 export function stepCount(scene, partNumber) {
-  if (!scene.steps) return 0;
   const site = scene.sites[scene.parts[partNumber].sites[0]];
+  if (scene.steps?.sequence !== site.query_sequence) return 0;
   return Math.max(0, site.queries - scene.steps.prompt);
 }
 
@@ -50,9 +51,9 @@ function mapOf(scene, state, site, through) {
   return state.mode === "head" ? scene.headMap(site, state.head) : scene.layerMap(site, state.mode);
 }
 
-/** Positions shown of a generation: the prompt and as many steps as the state says; null for all. */
-function shownPositions(scene, state) {
-  if (!scene.steps || state.step === null || state.step === undefined) return null;
+/** Positions shown of a sequence that was generated: the prompt and as many steps as the state says; null for all. */
+function shownPositions(scene, state, sequence) {
+  if (scene.steps?.sequence !== sequence || state.step === null || state.step === undefined) return null;
   return scene.steps.prompt + state.step;
 }
 
@@ -210,7 +211,11 @@ function remoteFrame(frame, scene, state, site) {
   frame.bright = frame.peak;
   frame.levels = levelsOf(frame);
   frame.row = (i) => {
-    if (!rowsInHand.has(i)) rowsInHand.set(i, ask("row", { row: i }));
+    if (!rowsInHand.has(i)) {
+      if (rowsInHand.size >= ROWS_KEPT) rowsInHand.clear();
+      rowsInHand.set(i, ask("row", { row: i }));
+      rowsInHand.get(i).catch(() => rowsInHand.delete(i)); // a refused row may be asked for again
+    }
     return rowsInHand.get(i);
   };
   frame.column = (j) => ask("column", { column: j });
