@@ -192,6 +192,8 @@ def test_a_long_text_is_cut_to_its_strongest_words(tmp_path):
 def test_a_model_that_looks_back_is_asked_for_its_last_word(tmp_path):
     done = look(tmp_path, "--model", "smollm2", "--generate", "4", "--html", "story.html")
     assert done.returncode == 0, done.stderr
+    assert "it went on:  mat" in done.stdout
+    assert not (tmp_path / "look.png").exists(), "only the page was asked for"
     scene = manifest(tmp_path / "story.html")["scenes"][0]
     prompt = packaged.smollm2().encode("The cat sat on the mat. The cat sat on the")
     assert scene["steps"] == {"prompt": len(prompt.tokens), "sequence": 0}

@@ -86,8 +86,8 @@ def test_a_missing_extra_is_named_with_its_command():
 
 
 def test_the_strongest_are_told_apart_where_nothing_is_clipped(tmp_path):
-    values = torch.full((30, 9), 0.01)
-    values[5, 4], values[20:24, 4] = 1.0, 0.6
+    values = torch.full((90, 9), 0.01)
+    values[5:10, 4], values[40:52, 4] = 1.0, 0.6
 
     def colours(**options):
         picture = imread(Heatmap(values, **options).save(tmp_path / "m.png"))[..., :3]

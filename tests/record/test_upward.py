@@ -40,7 +40,7 @@ def test_a_name_that_ends_in_html_is_a_page(trace, tmp_path, name):
 def test_options_are_those_of_a_page(trace, tmp_path):
     path = trace.save(str(tmp_path / "a.html"), title="two layers", example=1)
     found = scene(path)
-    assert found["title"] == "two layers"
+    assert found["title"] == "two layers (example 1 of 2)"
     peaks = [float(weights) for weights in trace[0].weights()[1].amax((1, 2))]
     assert found["sites"][0]["peak"] == pytest.approx(peaks)
 
@@ -55,7 +55,9 @@ def test_a_record_saves_itself(trace, tmp_path):
 
 def test_other_names_are_data_or_refused_as_before(trace, tmp_path):
     assert regard.load(trace.save(tmp_path / "a.safetensors")).names() == trace.names()
-    with pytest.raises(RegardError, match=r"saved as \.safetensors, got 'a\.docx'"):
+    with pytest.raises(
+        RegardError, match=r"'a\.docx': a trace is saved as \.safetensors, and its page as \.html"
+    ):
         trace.save(tmp_path / "a.docx")
     with pytest.raises(RegardError, match=r"save: title: options of a page, but 'a\.safetensors'"):
         trace.save(tmp_path / "a.safetensors", title="x")

@@ -153,3 +153,20 @@ class TestScript:
         body = re.sub(r"^import .*\n", "", file.read_text()).strip().splitlines()
         line = next(one for one in body if one.startswith(("export ", "function ", "const ")))
         assert line.removeprefix("export ") in script()
+
+
+class TestPair:
+    def test_each_has_a_title_of_its_own(self):
+        found = Reader(page([trace_of(["a"]), trace_of(["b"])], title=["one", "two"]).html)
+        (manifest,) = [text for about, text in found.texts if about.get("id") == "manifest"]
+        assert [scene["title"] for scene in json.loads(manifest)["scenes"]] == ["one", "two"]
+        with pytest.raises(RegardError, match="1 titles, expected 2"):
+            page([trace_of(["a"]), trace_of(["b"])], title=["one"])
+
+    def test_an_example_of_a_batch_is_said(self):
+        made = page(torch.full((3, 1, 2, 2), 0.5), example=1, title="three")
+        assert made.title == "three (example 1 of 3)"
+
+    def test_words_that_are_none(self):
+        with pytest.raises(RegardError, match="expected Words, or a list of them"):
+            page(trace_of(["a"]), words="a")

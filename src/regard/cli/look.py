@@ -57,8 +57,12 @@ def look(
         bool, typer.Option("--pieces", help="Show pieces of words as the model sees them.")
     ] = False,
     out: Annotated[
-        Path, typer.Option(help="Where the heatmap of every word goes (png, svg or pdf).")
-    ] = Path("look.png"),
+        Path | None,
+        typer.Option(
+            help="Where the heatmap of every word goes (png, svg or pdf); look.png when neither "
+            "this nor --html is said."
+        ),
+    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(help="Where a page goes on which every head can be looked at (html)."),
@@ -68,7 +72,10 @@ def look(
     ] = 0,
 ) -> None:
     """Capture a model's attention and show what a word attends to, with a heatmap of all words."""
-    checked_path(out)
+    if out is None and html is None:
+        out = Path("look.png")
+    if out is not None:
+        checked_path(out)
     if html is not None:
         checked_page_path(html)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded, nor looked for
@@ -77,6 +84,8 @@ def look(
         raise RegardError(f"--model {model} is looked at on a page: say --html attention.html")
     with console.status(f"running {model}"):
         found = seen(model, text, generate)
+    if found.written is not None:
+        console.print(Text.assemble("it went on: ", (label(found.written), "bold")))
     if model not in FILES:
         if word is None and text is None and not pieces and not generate:
             word = EXAMPLES.get(model, (None, None))[1]
@@ -94,7 +103,7 @@ def _show(
     head: int | None,
     word: str | None,
     pieces: bool,
-    out: Path,
+    out: Path | None,
 ) -> None:
     """The table of one word, the map of all words, and the picture of it."""
     records = over_words(found)
@@ -109,8 +118,9 @@ def _show(
     console.print(_table(names, _place(names, word, every), maps, columns, title, ink))
     console.print(Text("\neach row: what its word attends to, in percent", "italic"))
     console.print(heatmap(every, names, names, width=console.width, ink=ink))
-    picture.save(out)
-    console.print(Text.assemble("heatmap of every word: ", (str(out), "bold")))
+    if out is not None:
+        picture.save(out)
+        console.print(Text.assemble("heatmap of every word: ", (str(out), "bold")))
 
 
 def _stacked(records: list[Record]) -> Weights:

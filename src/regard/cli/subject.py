@@ -118,8 +118,12 @@ def _from_function(name: str, text: str | None) -> Subject:
     if not module_name or not function_name:
         raise RegardError(f"--model {name!r}: expected module:function")
     function = _function(module_name, function_name, name)
-    takes_text = bool(inspect.signature(function).parameters)
-    found = function(text) if takes_text and text is not None else function()
+    needed = [one.default is one.empty for one in inspect.signature(function).parameters.values()]
+    if text is not None and not needed:
+        raise RegardError(f"{name} takes no text, but there is one: {text!r:.40}")
+    if text is None and any(needed[:1]):
+        text = EXAMPLES["minilm"][0]
+    found = function() if text is None else function(text)
     if not isinstance(found, tuple) or len(found) not in (2, 3):
         raise RegardError(f"{name} returned {type(found).__name__}, expected (model, inputs)")
     model, inputs, *rest = found
@@ -134,6 +138,12 @@ def _from_function(name: str, text: str | None) -> Subject:
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     return Subject(name, lambda: model(*inputs), model, words)
+
+
+def takes_text(name: str) -> bool:
+    """Whether `module:function` can be given a text."""
+    module_name, _, function_name = name.partition(":")
+    return bool(inspect.signature(_function(module_name, function_name, name)).parameters)
 
 
 def _function(module_name: str, function_name: str, name: str) -> Callable[..., Any]:

@@ -16,7 +16,8 @@ from regard.plots.specs import Colour, Grid, Heatmap, Overlay, Profile, Rows, Sp
 
 _MOST_CELLS = 1024  # a side; more than a screen has pixels
 _MOST_IN_GRID = 96  # the same for a thumbnail
-_MOST_WITH_VALUES = 12  # maps up to this size have their numbers written into the cells
+_MOST_WITH_VALUES = 12  # maps up to this size have their numbers written into the cells,
+_MOST_UNCLIPPED = 64  # and up to this one colours that reach to the largest
 _WEIGHTS = "viridis"  # even steps look even, also to the colour-blind
 _LINE = 9.0  # inches of a line of text
 
@@ -96,15 +97,16 @@ def _(spec: Heatmap, figure: Any) -> None:
     values = spec.values.detach().float().cpu()
     small = max(values.shape) <= _MOST_WITH_VALUES
     rows, columns = values.shape
+    clip = spec.clip and max(values.shape) > _MOST_UNCLIPPED
     image = axes.imshow(
         _pooled(values, _MOST_CELLS).numpy(),
         cmap=_WEIGHTS,
-        norm=_norm(spec.colour, values, clip=spec.clip and not small),
+        norm=_norm(spec.colour, values, clip=clip),
         aspect="auto",
         interpolation="nearest",
         extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
     )
-    figure.colorbar(image, ax=axes, label=spec.value_title)
+    _scale(figure, axes, image, values, label=spec.value_title)
     axes.set_title(_title(spec.title), **_font(fontsize=_fitting(spec.title, _size(spec)[0] - 1)))
     axes.set_xlabel(_title(spec.column_title), **_font())
     axes.set_ylabel(_title(spec.row_title), **_font())
@@ -123,6 +125,13 @@ def _write_values(axes: Any, values: Tensor) -> None:
         for j, value in enumerate(row):
             colour = "black" if value > middle else "white"
             axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
+
+
+def _scale(figure: Any, axes: Any, image: Any, values: Tensor, **options: Any) -> None:
+    """The colours and their numbers; a tip where larger numbers share the last colour."""
+    known = values[values.isfinite()]
+    cut = bool(known.numel()) and float(known.max()) > image.norm.vmax * (1 + 1e-6)
+    figure.colorbar(image, ax=axes, extend="max" if cut else "neither", **options)
 
 
 def _norm(colour: Colour, values: Tensor, clip: bool) -> Any:
@@ -312,7 +321,7 @@ def _(spec: Overlay, figure: Any) -> None:
         extent=(0, width, height, 0),
         interpolation="nearest",
     )
-    figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
+    _scale(figure, axes, image, values, label="weight", shrink=0.8)
     down, across = (side / max(1, n) for side, n in zip((height, width), values.shape))
     for place in spec.edges[0]:
         axes.axhline(place * down, color="white", linewidth=0.6, alpha=0.6)

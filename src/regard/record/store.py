@@ -51,7 +51,7 @@ _ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Top, Supported)}
 def save(trace: Trace, path: Path) -> Path:
     """Write a trace to a safetensors file, whole or not at all."""
     if path.suffix != ".safetensors":
-        raise RegardError(f"a trace is saved as .safetensors, got {path.name!r}")
+        raise RegardError(f"{path.name!r}: a trace is saved as .safetensors, and its page as .html")
     tensors: dict[str, Tensor] = {}
     names = _Names(tensors)
     if path.is_dir():

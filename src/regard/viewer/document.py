@@ -58,7 +58,7 @@ class Page:
 def page(
     attention: Any,
     *,
-    title: str | None = None,
+    title: str | Sequence[str] | None = None,
     words: Words | Sequence[Words] | None = None,
     example: int = 0,
     prompt: int | None = None,
@@ -73,7 +73,7 @@ def page(
     Args:
         attention: a Trace, a Record, a tensor (batch, head, query, key), or a list of tensors; a
             list of traces is shown side by side.
-        title: what stands above it.
+        title: what stands above it; of traces side by side, a list may have one for each.
         words: the words that pieces make up, of one sequence or of several; when None, they are
             read from the marks on the tokens ("##", "▁", "Ġ"), if there are any.
         example: which one of the batch.
@@ -104,7 +104,8 @@ def page(
         raise RegardError(f"page: budget={budget}, expected at least {LEAST * len(shown)} bytes")
     scenes = scenes_of(shown, title=title, **options)
     found = [packed(scene, budget // len(scenes)) for scene in scenes]
-    return Page(document(found, scenes[0].title), scenes[0].title)
+    titles = list(dict.fromkeys(scene.title for scene in scenes))
+    return Page(document(found, " · ".join(titles)), titles[0])
 
 
 def document(scenes: Sequence[Packed], title: str, live: dict[str, Any] | None = None) -> str:

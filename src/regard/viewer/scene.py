@@ -74,7 +74,7 @@ class Scene:
 def scenes_of(
     attentions: Sequence[Any],
     *,
-    title: str | None = None,
+    title: str | Sequence[str] | None = None,
     words: Words | Sequence[Words] | None = None,
     example: int = 0,
     prompt: int | None = None,
@@ -85,8 +85,12 @@ def scenes_of(
 ) -> list[Scene]:
     """The scenes of several traces; words may be of any of them."""
     given = [words] if isinstance(words, Words) else list(words or [])
+    for one in given:
+        if not isinstance(one, Words):
+            raise RegardError(f"page: words={words!r:.60}, expected Words, or a list of them")
+    titles = _titles(title, len(attentions))
     scenes, unused = [], set(range(len(given)))
-    for attention in attentions:
+    for attention, named in zip(attentions, titles):
         trace, begun = _trace(attention, axes, kind)
         records = list(trace)
         _check_example(example, records)
@@ -103,7 +107,10 @@ def scenes_of(
         length = begun if prompt is None else prompt
         grows = None if length is None else _growing(sites, parts, length)
         picture = None if image is None else Picture.of(image, patches, lines.sizes)
-        named = f"attention of {_named(records)}" if title is None else title
+        named = f"attention of {_named(records)}" if named is None else named
+        batch = max(record.shape.batch for record in records)
+        if batch > 1:
+            named = f"{named} (example {example} of {batch})"
         scenes.append(Scene(named, example, made, sites, parts, length, grows, picture))
     _check_words([given[number] for number in sorted(unused)], scenes)
     return scenes
@@ -166,6 +173,14 @@ def _line(tokens: list[str], words: Words | None) -> Line:
     if words is not None and words.special:
         special = [word in words.special for word in words.pieces]
     return Line(tokens, words, special)
+
+
+def _titles(title: str | Sequence[str] | None, count: int) -> list[str | None]:
+    if title is None or isinstance(title, str):
+        return [title] * count
+    if len(title) != count:
+        raise RegardError(f"page: {len(title)} titles, expected {count}: one for each trace")
+    return list(title)
 
 
 def _check_words(unused: Sequence[Words], scenes: Sequence[Scene]) -> None:
@@ -234,6 +249,8 @@ def _parts(records: Sequence[Record]) -> Iterator[tuple[str, str, list[Record]]]
 def _marked(tokens: list[str]) -> Words | None:
     """Words by the marks that tokenizers leave on pieces, where there are any."""
     special = [is_special(token) for token in tokens]
+    if {"[CLS]", "[SEP]"} & set(tokens):  # of a tokenizer that marks only what goes on
+        return Words.from_marks(tokens, "wordpiece", special)
     for mark, name in _MARKS.items():
         if any(token.startswith(mark) and token != mark for token in tokens):
             return Words.from_marks(tokens, name, special)  # type: ignore[arg-type]

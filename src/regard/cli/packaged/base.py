@@ -23,7 +23,7 @@ from regard.viewer import Page, page
 class Looked:
     """What a model did with one input, and what its positions stand for.
 
-    The fields have the names of `regard.viewer.page`'s arguments.
+    The fields have the names of `regard.viewer.page`'s arguments, but for what was written.
     """
 
     trace: Trace
@@ -32,11 +32,12 @@ class Looked:
     prompt: int | None = None
     image: Tensor | None = None
     patches: tuple[int, int] | None = None
+    written: str | None = None  #: what a model that generates text went on by
 
     def options(self) -> dict[str, Any]:
         """What `regard.viewer.page` is told besides the trace."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        del given["trace"]
+        del given["trace"], given["written"]
         return given
 
     def page(self) -> Page:
@@ -85,7 +86,9 @@ class Packaged:
         fed = made[0, :-1].tolist()  # the last token was never fed: it has no row
         words = words_of(self.tokenizer, fed)
         stitched = regard.stitch(trace, made).with_tokens(words.tokens)
-        return Looked(stitched, self.title, [words], prompt=len(encoded.tokens))
+        prompt = len(encoded.tokens)
+        written = self.tokenizer.decode(made[0, prompt:], skip_special_tokens=True)
+        return Looked(stitched, self.title, [words], prompt=prompt, written=written)
 
 
 def words_of(tokenizer: Any, numbers: list[int]) -> Words:
