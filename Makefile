@@ -77,6 +77,7 @@ bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/viewer.py --quick
 	$(BIN)/python benchmarks/serve_load.py --quick
 	$(BIN)/python benchmarks/reuse.py --quick
+	$(BIN)/python benchmarks/graft.py --quick
 
 clean:
 	rm -rf .venv $(PEERS) .site build dist

@@ -5,7 +5,7 @@ import regard
 NAMES = """
 Apply Around Attended CaptureWarning Distance Entropy HeadMax HeadMean HeadMin Histogram Mass
 Mechanism Received Recipe Record Reducer RegardError Rows Support TopK Trace Weights alti attend
-capture flow fuse gradient_attention head_importance load masks mean_attention norm_attention
+capture flow fuse gradient_attention graft head_importance load masks mean_attention norm_attention
 prune reduce register_recipe relevance rollout stitch trace
 """
 

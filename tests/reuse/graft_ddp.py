@@ -46,4 +46,5 @@ def train(rank: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    mp.spawn(train, (sys.argv[1],), nprocs=2)
+    # Forked: torch is imported once.
+    mp.start_processes(train, (sys.argv[1],), nprocs=2, start_method="fork")

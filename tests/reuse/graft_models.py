@@ -22,7 +22,7 @@ class Attention(nn.Module):
         self.qkv, self.out, self.fused = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), fused
 
     def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        made = self.qkv(x).view(*x.shape[:2], 3, HEADS, -1)
+        made = self.qkv(x).view(*x.shape[:2], 3, HEADS, WIDTH // HEADS)
         query, key, value = made.permute(2, 0, 3, 1, 4)  # each (batch, head, position, width)
         mask = None if keep is None else keep[:, None, None].bool()
         if self.fused:

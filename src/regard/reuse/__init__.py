@@ -2,6 +2,15 @@
 
 from regard.reuse.concatenation import Concatenation
 from regard.reuse.gated_flow import GatedFlow
+from regard.reuse.graft import (
+    Grafted,
+    Latents,
+    OutputAttention,
+    ReuseLayer,
+    States,
+    ZeroProjection,
+    grafts,
+)
 from regard.reuse.heads import LearnedHeadMix, OwnProjections, OwnSlices
 from regard.reuse.low_rank import LowRankCode
 from regard.reuse.offsets import OffsetBins
@@ -14,15 +23,22 @@ __all__ = [
     "SUMMARIES",
     "Concatenation",
     "GatedFlow",
+    "Grafted",
+    "Latents",
     "LearnedHeadMix",
     "LowRankCode",
     "OffsetBins",
+    "OutputAttention",
     "OwnProjections",
     "OwnSlices",
     "PositionSummaries",
     "ProjectedRows",
+    "ReuseLayer",
     "Source",
+    "States",
     "WeightedAggregation",
+    "ZeroProjection",
+    "grafts",
     "interpolated",
     "pooled",
     "source_of",

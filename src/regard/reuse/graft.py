@@ -1,0 +1,202 @@
+"""`regard.graft`: attention added to a model that is already trained, and taken off again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from regard.errors import RegardError, StateError, UnavailableError
+from regard.reuse.graft_forward import Forward, Grafts, Part, same_kind
+from regard.reuse.graft_output import Latents, OutputAttention, States, ZeroProjection
+from regard.reuse.graft_reuse import ReuseLayer
+from regard.reuse.graft_sites import NAMESPACE, Place, input_names, inside, module_at
+from regard.reuse.graft_store import load, save
+
+__all__ = [
+    "Grafted",
+    "Latents",
+    "OutputAttention",
+    "Part",
+    "ReuseLayer",
+    "States",
+    "ZeroProjection",
+    "graft",
+    "grafts",
+]
+
+
+class Grafted:
+    """A part on a model; what `graft` returns.
+
+    | attribute | meaning                                                       |
+    |-----------|---------------------------------------------------------------|
+    | `model`   | the model                                                     |
+    | `part`    | the part, also found at `model.regard_graft.<name>`           |
+    | `name`    | its name; keys in the state dict begin `regard_graft.<name>.` |
+    """
+
+    def __init__(self, model: nn.Module, part: Part, name: str) -> None:
+        self.model, self.part, self.name = model, part, name
+
+    def __repr__(self) -> str:
+        where = f"reads {self.part.reads!r}, into {self.part.into!r}"
+        off = "" if self._is_on else "; removed"
+        return f"Grafted({self.name!r} on {type(self.model).__name__}: {where}{off})"
+
+    @property
+    def _is_on(self) -> bool:
+        return grafts(self.model).get(self.name) is self
+
+    def remove(self) -> Part:
+        """Take the part off: the model is as it was. Returns the part, trained as it is."""
+        if not self._is_on:
+            raise StateError(f"graft {self.name!r} is not on the model any more")
+        holder: Grafts = self.model._modules[NAMESPACE]  # type: ignore[assignment]
+        touched = [one for one in holder.forwards.values() if _uses(one, self.name)]
+        last = len(holder.handles) == 1
+        ending = [one for one in touched if _alone(one, self.name) and (one.path or last)]
+        if last and holder.forwards[""] not in ending:
+            ending.append(holder.forwards[""])
+        for forward in ending:
+            if not forward.in_place:
+                raise StateError(
+                    f"graft {self.name!r}: the forward of '{forward.path}' was replaced by "
+                    "somebody else after grafting; undo that first"
+                )
+        for forward in touched:
+            forward.readers = [name for name in forward.readers if name != self.name]
+            forward.joiners = [name for name in forward.joiners if name != self.name]
+        for forward in ending:
+            forward.restore()
+            del holder.forwards[forward.path]
+        del holder.handles[self.name]
+        del holder._modules[self.name]
+        _thaw(holder, self.name)
+        if last:
+            del self.model._modules[NAMESPACE]
+        return self.part
+
+    def save(self, path: str | Path) -> Path:
+        """Write the part alone, as safetensors, with digests of the base model it belongs to."""
+        return save(Path(path), self.model, self.name, self.part)
+
+    def load(self, path: str | Path) -> Grafted:
+        """Read the part from a file; refused where base model, sites or shapes are others."""
+        load(Path(path), self.model, self.part)
+        return self
+
+
+def graft(
+    model: nn.Module, part: Part, *, name: str | None = None, freeze: bool = False
+) -> Grafted:
+    """Add a part to a model that is already trained, without an edit to its source.
+
+    At the moment of grafting the outputs are bit for bit what they were.
+
+    Args:
+        model: any module. Graft before it is wrapped for DDP or compiled.
+        part: an `OutputAttention` or a `ReuseLayer`; it is moved to the model's device and dtype.
+        name: under which its parameters are found, `regard_graft.<name>.…`; made up when None.
+        freeze: let the model's own parameters have no gradient until the part is removed.
+    """
+    _check_model(model)
+    if not isinstance(part, Part):
+        shown = part.__name__ if isinstance(part, type) else type(part).__name__
+        raise RegardError(f"graft: part is {shown}, expected an OutputAttention or a ReuseLayer")
+    reads, into = Place.of("reads", part.reads), Place.of("into", part.into)
+    for argument, place in (("reads", reads), ("into", into)):
+        module_at(model, argument, place.path)
+    watched = part.watched(model)
+    held = model._modules.get(NAMESPACE)
+    holder = held if isinstance(held, Grafts) else Grafts(model)
+    if any(part is other for other in holder._modules.values()):
+        raise RegardError("graft: this part is on the model already")
+    if part.mask is not None and not holder.takes_any:
+        input_names(model, "mask", part.mask.removeprefix("~"), holder.inputs)
+    name = _checked_name(holder, part, name)
+    same_kind(part, model)
+    part.train(model.training)
+    if held is None:
+        model.add_module(NAMESPACE, holder)
+    holder.add_module(name, part)
+    handle = Grafted(model, part, name)
+    holder.handles[name] = handle
+    _forward(model, holder, "")
+    _forward(model, holder, watched).readers.append(name)
+    _forward(model, holder, into.path).joiners.append(name)
+    if freeze:
+        _freeze(model, holder, name)
+    return handle
+
+
+def grafts(model: nn.Module) -> dict[str, Grafted]:
+    """What is grafted onto a model, by name; a copy of a grafted model has its own."""
+    holder = model._modules.get(NAMESPACE)
+    return dict(holder.handles) if isinstance(holder, Grafts) else {}
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise RegardError(f"graft: model is {type(model).__name__}, expected an nn.Module")
+    kind = type(model).__name__
+    wrapped = isinstance(model, DistributedDataParallel | DataParallel)
+    if wrapped or kind in ("FullyShardedDataParallel", "OptimizedModule"):
+        raise UnavailableError(
+            f"graft: the model is already wrapped by {kind}, which has taken note of its "
+            "parameters and code; graft the model first, then wrap it"
+        )
+    if kind in ("RecursiveScriptModule", "TopLevelTracedModule", "ScriptModule"):
+        raise UnavailableError(f"graft: a {kind} cannot be changed; graft the model it came from")
+    compiled = [path for path, one in model.named_modules() if one._compiled_call_impl is not None]
+    if compiled:
+        raise UnavailableError(
+            f"graft: '{compiled[0]}' is already compiled; graft the model first, then compile it"
+        )
+    if NAMESPACE in model._modules and not isinstance(model._modules[NAMESPACE], Grafts):
+        raise RegardError(f"graft: the model has a child named {NAMESPACE!r} of its own")
+
+
+def _checked_name(holder: Grafts, part: Part, name: str | None) -> str:
+    if name is None:
+        word = "output" if isinstance(part, OutputAttention) else "reuse"
+        names = [word, *(f"{word}_{number}" for number in range(2, len(holder._modules) + 2))]
+        return next(free for free in names if free not in holder._modules)
+    if name in holder._modules:
+        raise RegardError(f"graft: name={name!r} is taken; there are {list(holder._modules)}")
+    if not isinstance(name, str) or not name.isidentifier() or hasattr(holder, name):
+        raise RegardError(f"graft: name={name!r}, expected a plain word such as 'output'")
+    return name
+
+
+def _forward(model: nn.Module, holder: Grafts, path: str) -> Forward:
+    if path not in holder.forwards:
+        holder.forwards[path] = Forward(path, model.get_submodule(path), holder)
+    return holder.forwards[path]
+
+
+def _uses(forward: Forward, name: str) -> bool:
+    return name in forward.readers or name in forward.joiners
+
+
+def _alone(forward: Forward, name: str) -> bool:
+    return {*forward.readers, *forward.joiners} == {name}
+
+
+def _freeze(model: nn.Module, holder: Grafts, name: str) -> None:
+    for path, parameter in model.named_parameters():
+        if parameter.requires_grad and not inside(path):
+            parameter.requires_grad_(False)
+            holder.frozen.append(parameter)
+    holder.freezers.add(name)
+
+
+def _thaw(holder: Grafts, name: str) -> None:
+    if name in holder.freezers:
+        holder.freezers.discard(name)
+        if not holder.freezers:
+            for parameter in holder.frozen:
+                parameter.requires_grad_(True)
+            holder.frozen = []

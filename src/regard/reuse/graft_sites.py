@@ -1,0 +1,159 @@
+"""Places in a model: what a module puts out, by its path, its call and the field."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.errors import RegardError, ShapeError, UnavailableError
+
+#: The child of a model under which grafted parts live, and so the beginning of their keys.
+NAMESPACE = "regard_graft"
+_PLACE = re.compile(r"(?P<path>[^#:]*)(?:#(?P<call>[1-9]\d*))?(?::(?P<field>\w+))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What a module puts out: `path`, `path#2` (its second call), `path:field` (one of several).
+
+    The path of the model itself is "". Without a field it is the output itself, or the first
+    tensor with two axes or more of a tuple, a mapping or a dataclass.
+    """
+
+    path: str
+    call: int | None = None
+    field: str | None = None
+
+    @classmethod
+    def of(cls, argument: str, text: str) -> Place:
+        """A place as it is written."""
+        found = _PLACE.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise RegardError(
+                f"{argument}={text!r}, expected a module's path, as 'encoder.layer.5', "
+                "'encoder.layer#2' for its second call, 'encoder:last_hidden_state' for a field"
+            )
+        call = found["call"]
+        return cls(found["path"], None if call is None else int(call), found["field"])
+
+    def __str__(self) -> str:
+        call = "" if self.call is None else f"#{self.call}"
+        return f"{self.path}{call}" + ("" if self.field is None else f":{self.field}")
+
+    def takes(self, call: int) -> bool:
+        """Whether this call of the module is meant."""
+        return self.call is None or self.call == call
+
+    def pick(self, output: Any) -> Tensor:
+        """The tensor of a module's output."""
+        return _tensor(self, output, _key(self, output))
+
+    def put(self, output: Any, tensor: Tensor) -> Any:
+        """The output with another tensor in that place; what was given is not changed."""
+        if isinstance(output, Tensor):
+            return tensor
+        key = _key(self, output)
+        if isinstance(output, Mapping):
+            if "loss" in output and output["loss"] is not None:
+                raise UnavailableError(
+                    f"into='{self}': {type(output).__name__} already holds a loss, which would "
+                    "not know of what is joined here; join where the logits are made, as "
+                    "into='classifier', or compute the loss outside the model"
+                )
+            return type(output)(**{**output, key: tensor})
+        if isinstance(output, tuple | list):
+            items = [tensor if i == key else item for i, item in enumerate(output)]
+            return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+        return dataclasses.replace(output, **{key: tensor})
+
+
+def module_at(model: nn.Module, argument: str, path: str) -> nn.Module:
+    """The module with this path; an error names those that are nearest."""
+    modules: dict[str, nn.Module] = dict(model.named_modules())
+    if path in modules and not inside(path):
+        return modules[path]
+    names = [name for name in modules if name and not inside(name)]
+    raise RegardError(
+        f"{argument}={path!r}: {type(model).__name__} has no module of that path; "
+        f"{_nearest(path, names)}"
+    )
+
+
+def input_names(model: nn.Module, argument: str, name: str, names: list[str]) -> None:
+    """Raise where a model has no input of this name."""
+    if name not in names:
+        raise RegardError(
+            f"{argument}={name!r}: {type(model).__name__}.forward has no such input; "
+            f"{_nearest(name, names)}"
+        )
+
+
+def inside(path: str) -> bool:
+    """Whether this module belongs to a graft."""
+    return path == NAMESPACE or path.startswith(f"{NAMESPACE}.")
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    found = difflib.get_close_matches(name, names, 5, 0.3)
+    ends = [other for other in names if other.endswith(f".{name}")]
+    shown = list(dict.fromkeys([*ends[:5], *found]))[:5] or names[:5]
+    return f"the nearest are {', '.join(map(repr, shown))}" if shown else "there are none"
+
+
+def _fields(output: Any) -> dict[Any, Any]:
+    """What an output holds, by name or number."""
+    if isinstance(output, Mapping):
+        return dict(output)
+    if isinstance(output, tuple | list):
+        return dict(enumerate(output))
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
+    return {}
+
+
+def _key(place: Place, output: Any) -> Any:
+    if isinstance(output, Tensor):
+        if place.field is not None:
+            raise RegardError(f"'{place}': the output is one tensor, it has no field")
+        return None
+    fields = _fields(output)
+    if place.field is None:
+        fitting = [key for key, part in fields.items() if _has_features(part)]
+        if not fitting:
+            raise UnavailableError(
+                f"'{place}': {type(output).__name__} holds no tensor with two axes or more"
+            )
+        return fitting[0]
+    key: Any = int(place.field) if place.field.isdigit() else place.field
+    if key not in fields:
+        raise RegardError(
+            f"'{place}': {type(output).__name__} has no field {place.field!r}, it has "
+            f"{', '.join(map(str, fields))}"
+        )
+    return key
+
+
+def _has_features(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dim() >= 2 and part.is_floating_point()
+
+
+def _tensor(place: Place, output: Any, key: Any) -> Tensor:
+    part = output if key is None else _fields(output)[key]
+    if not isinstance(part, Tensor):
+        raise UnavailableError(f"'{place}' is {type(part).__name__}, expected a tensor")
+    if part.is_nested:
+        raise UnavailableError(
+            f"'{place}' is a nested tensor, as nn.TransformerEncoder makes of padded batches; "
+            "build it with enable_nested_tensor=False"
+        )
+    if part.dim() not in (2, 3):
+        raise ShapeError(
+            f"'{place}' has {part.dim()} axes {tuple(part.shape)}, expected (batch, position, "
+            "width) or (batch, width)"
+        )
+    return part
