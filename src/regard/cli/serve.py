@@ -14,7 +14,7 @@ from rich.console import Console
 
 from regard.cli import packaged
 from regard.cli.packaged.base import words_of
-from regard.cli.subject import EXAMPLES, FILES, PACKAGED, from_folder, subject
+from regard.cli.subject import EXAMPLES, FILES, PACKAGED, from_folder, subject, takes_text
 from regard.errors import RegardError
 from regard.record.store import load
 from regard.viewer.scene import Scene
@@ -111,7 +111,7 @@ def _scene(looked: packaged.Looked) -> Scene:
 
 
 def _scene_of_function(name: str, text: str) -> Scene:
-    found = subject(name, text)
+    found = subject(name, text if takes_text(name) else None)
     return Scene.of(found.trace(), title=found.title, words=found.words)
 
 
@@ -127,9 +127,7 @@ def _generation(
         ends = [tokenizer.eos_token_id]
         for found in stepwise(loaded.model, encoded.inputs["input_ids"], count, ends):
             if isinstance(found, Chosen):
-                bases = [record.site.base for record in found.records]
-                token = tokenizer.convert_ids_to_tokens(found.token)
-                yield Step(token, dict(zip(bases, found.rows())))
+                yield Step(tokenizer.convert_ids_to_tokens(found.token), found.rows())
                 continue
             words = words_of(tokenizer, found.fed)
             told = found.trace.with_tokens(words.tokens)

@@ -1,11 +1,14 @@
 """Who is let in, and what every answer says to the browser."""
 
+from urllib.parse import urlsplit
+
 import httpx
 import pytest
 from serving import refused, running, small
 
 from regard.errors import RegardError
-from regard.viewer.server.door import Door, is_loopback
+from regard.viewer.server.door import COOKIE, Door, is_loopback
+from regard.viewer.server.run import _address
 
 TOKEN = "a-token-that-is-long"
 
@@ -77,6 +80,9 @@ def test_names_of_this_machine_are_served(open_server, host):
 )
 def test_other_pages_may_not_ask(open_server, headers):
     refused(open_server.look(headers=headers), 403, "wrong_origin")
+    for path in ("/api/models", "/api/traces", "/openapi.json"):
+        refused(open_server.client.get(path, headers=headers), 403, "wrong_origin")
+    assert open_server.client.get("/", headers=headers).status_code == 200, "a link to the page"
     assert open_server.look().status_code == 200
 
 
@@ -84,6 +90,7 @@ def test_our_own_page_may_ask(open_server):
     origin = open_server.address.rstrip("/")
     own = {"origin": origin, "sec-fetch-site": "same-origin"}
     assert open_server.look(headers=own).status_code == 200
+    assert open_server.client.get("/api/models", headers=own).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -124,6 +131,20 @@ def test_a_visit_with_the_token_leaves_a_cookie(closed_server):
         foreign = {"origin": "http://evil.example"}
         body = {"model": "small", "text": "a"}
         refused(visitor.post("/api/look", json=body, headers=foreign), 403, "wrong_origin")
+
+
+@pytest.mark.parametrize("other", ["odd={a:b}; ", "a b=c; ", 'q="; ', "é=1; ", "=; ;"])
+def test_odd_cookies_of_others_do_not_hide_ours(closed_server, other):
+    ours = f"{COOKIE}={Door('0.0.0.0', TOKEN).cookie}"
+    headers = {"cookie": f"{other}{ours}".encode()}
+    assert closed_server.client.get("/api/models", headers=headers).status_code == 200
+
+
+def test_the_address_that_is_told_opens_whatever_the_token_is():
+    token = "a&b=c #d+e%20/ü"
+    with running([small()], host="0.0.0.0", token=token) as here:
+        answer = httpx.get(_address(Door("0.0.0.0", token), urlsplit(here.address).port))
+        assert answer.status_code == 303 and "set-cookie" in answer.headers
 
 
 def test_beyond_loopback_a_token_is_needed():

@@ -12,7 +12,9 @@ from PIL import Image
 from serving import refused, running, scene, small, until
 
 from regard.errors import RegardError
-from regard.viewer.server import Served
+from regard.viewer.server import Limits, Served
+from regard.viewer.server.images import checked_image
+from regard.viewer.server.limits import Refused
 from regard.viewer.server.served import Begun, Step
 
 
@@ -238,6 +240,17 @@ def test_decompression_bombs():
         refused(answer, 413, "too_many_pixels")
 
 
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_filters_of_warnings_are_left_alone():
+    """They are one for all threads: an image between pillow's limits is refused by our own."""
+    large = bytearray(png())
+    large[16:24] = struct.pack(">II", 10_000, 10_000)
+    large[29:33] = struct.pack(">I", zlib.crc32(large[12:29]))
+    with pytest.raises(Refused, match="100,000,000 pixels; at most 24,000,000") as caught:
+        checked_image(bytes(large), Limits())
+    assert caught.value.got == 10**8
+
+
 def stepping(steps):
     """A model that generates for as long as it is let, and notes each step."""
     import torch
@@ -274,6 +287,7 @@ def test_generation_has_limits_of_its_own():
         assert [line["event"] for line in lines] == [
             *("begin", "sites", "prompt", "step", "step", "done")
         ]
+        assert [line["keys"] for line in lines if line["event"] == "step"] == [None, [2]]
 
 
 def test_generation_stops_in_time():

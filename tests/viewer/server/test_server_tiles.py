@@ -1,8 +1,12 @@
 """Tiles, rows and columns against weights made whole."""
 
+import threading
+import time
+from contextlib import suppress
+
 import pytest
 import torch
-from serving import attention
+from serving import attention, until
 
 from regard import masks
 from regard.aggregate import Words, rollout
@@ -12,6 +16,7 @@ from regard.record.held import Ready
 from regard.viewer import Scene
 from regard.viewer.server.asked import Asked
 from regard.viewer.server.limits import Refused
+from regard.viewer.server.tiled import tiled
 from regard.viewer.server.tiles import SIDE, Cache, Maps
 
 TOKENS = ["[CLS]", "un", "##believ", "##able", "news", "[SEP]", "in", "##deed", "[SEP]"]
@@ -226,6 +231,64 @@ def test_a_failure_is_not_kept():
     with pytest.raises(ValueError):  # noqa: PT011
         cache.get(("t",), fails)
     assert cache.get(("t",), lambda: torch.ones(1)) == 1
+
+
+def test_what_is_made_twice_is_counted_once():
+    """One fails, one waits for it, a third comes: the last two make the same."""
+    cache, failing, making = Cache(10_000), threading.Event(), threading.Event()
+    both = threading.Barrier(2, timeout=10)
+
+    def fails():
+        making.set()
+        assert failing.wait(10)
+        raise ValueError
+
+    def meets():
+        both.wait()
+        return torch.zeros(100)  # 400 bytes
+
+    def first():
+        with suppress(ValueError):
+            cache.get(("t",), fails)
+
+    threads = [threading.Thread(target=first)]
+    threads[0].start()
+    assert making.wait(10)
+    threads.append(threading.Thread(target=cache.get, args=(("t",), meets)))
+    threads[1].start()
+    time.sleep(0.2)  # it waits for the first
+    failing.set()
+    threads[0].join(10)
+    until(lambda: both.n_waiting == 1)
+    cache.get(("t",), meets)
+    threads[1].join(10)
+    assert cache.nbytes == 400
+    assert not cache._making
+    cache.forget("t")
+    assert cache.nbytes == 0
+
+
+def test_only_who_made_a_lock_takes_it_away():
+    """The second of two makers is still at work when the first is done."""
+    cache = Cache(10_000)
+    lock = threading.Lock()
+
+    def replaced():
+        cache._making[("t",)] = lock
+        return torch.zeros(1)
+
+    cache.get(("t",), replaced)
+    assert cache._making == {("t",): lock}
+
+
+def test_no_map_goes_through_layers_that_are_too_long(monkeypatch):
+    trace = trace_of(40)
+    assert "rollout" in tiled(Scene.of(trace)).manifest["parts"][0]["maps"]
+    monkeypatch.setattr("regard.viewer.stack._LONGEST", 39)
+    assert list(tiled(Scene.of(trace)).manifest["parts"][0]["maps"]) == ["mean", "max"]
+    maps = maps_of(trace)
+    with pytest.raises(Refused, match=r"rollout: .* too long"):
+        maps.row(asked(maps, mode="rollout"), 0)
 
 
 def test_wrong_parameters_are_named():

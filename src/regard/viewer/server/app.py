@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Hashable,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +24,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 from torch import Tensor
 
 from regard.viewer.chunks import raw
@@ -46,7 +55,7 @@ class Server:
     ) -> None:
         self._limits, self._door, self._traces = limits, door, traces
         self._models = Models(list(served), traces, limits)
-        self._worker = Worker(limits.queue, limits.seconds)
+        self._worker = Worker(limits.queue, limits.seconds, limits.step_seconds)
         self._pool = Pool(limits.tile_queue, limits.seconds)
         live = {"token_needed": door.token is not None}
         self._page = document([], "regard", live).encode()
@@ -93,8 +102,14 @@ class Server:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(self._worker.close)
+        self._worker.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._worker.close()
         self._pool.close()
 
     async def page(self, request: Request) -> Response:
@@ -112,7 +127,7 @@ class Server:
         return JSONResponse({"models": models, "limits": self._limits.shown()})
 
     async def traces(self, request: Request) -> Response:
-        return JSONResponse({"traces": [kept.shown() for kept in self._traces.all()]})
+        return JSONResponse({"traces": [kept.shown() for kept in self._traces.pinned()]})
 
     async def trace(self, request: Request) -> Response:
         return _manifest(self._kept(request))
@@ -128,45 +143,51 @@ class Server:
         level = number(query, "level", maps.levels(asked), "0")
         tiles = [-(-axis.size // (SIDE << level)) for axis in maps.axes(asked)]
         row, column = number(query, "row", tiles[0]), number(query, "column", tiles[1])
-        return await self._floats(partial(maps.tile, asked, level, row, column))
+        alike = maps.alike(asked, level, row)
+        return await self._floats(partial(maps.tile, asked, level, row, column), alike)
 
     async def row(self, request: Request) -> Response:
         maps = self._kept(request).maps
         asked = Asked.of(request.query_params, maps.scene)
         index = number(request.query_params, "row", maps.axes(asked)[0].size)
-        return await self._floats(partial(maps.row, asked, index))
+        alike = maps.alike(asked, 0, index // SIDE)
+        return await self._floats(partial(maps.row, asked, index), alike)
 
     async def column(self, request: Request) -> Response:
         maps = self._kept(request).maps
         asked = Asked.of(request.query_params, maps.scene)
         index = number(request.query_params, "column", maps.axes(asked)[1].size)
-        return await self._floats(partial(maps.column, asked, index))
+        alike = maps.alike(asked, "column", index)
+        return await self._floats(partial(maps.column, asked, index), alike)
 
     async def look(self, request: Request) -> Response:
         body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
         work = self._models.look(body.get("model"), body.get("text"))
-        return _manifest(await _unless_gone(request, self._worker.run(work)))
+        with self._worker.place() as ticket:
+            return _manifest(await _unless_gone(request, self._worker.run(work, ticket)))
 
     async def image(self, request: Request) -> Response:
         check_content_type(request, ("image/png", "image/jpeg"))
         name = request.query_params.get("model")
-        self._models.named(name, "image")  # before a large body is read
-        data = await limited_body(request, self._limits.image_bytes, self._limits.seconds)
-        work = self._models.image(name, data)
-        return _manifest(await _unless_gone(request, self._worker.run(work)))
+        self._models.named(name, "image")
+        with self._worker.place() as ticket:  # before a large body is read
+            data = await limited_body(request, self._limits.image_bytes, self._limits.seconds)
+            work = self._models.image(name, data)
+            return _manifest(await _unless_gone(request, self._worker.run(work, ticket)))
 
     async def generate(self, request: Request) -> Response:
         body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
         given = (body.get("model"), body.get("text"), body.get("tokens"))
         lines = self._worker.stream(self._models.generate(*given))
-        first = await anext(lines)  # what is refused is refused before the answer begins
-        return StreamingResponse(_lines(first, lines), media_type="application/x-ndjson")
+        # what is refused is refused before the answer begins
+        first = await _unless_gone(request, _first(lines))
+        return _Lines(first, lines)
 
     def _kept(self, request: Request) -> Kept:
         return self._traces.get(request.path_params["id"])
 
-    async def _floats(self, make: Callable[[], Tensor]) -> Response:
-        data = await self._pool.run(lambda: raw(make().contiguous()))
+    async def _floats(self, make: Callable[[], Tensor], alike: Hashable) -> Response:
+        data = await self._pool.run(lambda: raw(make().contiguous()), alike)
         return Response(data, media_type="application/octet-stream")
 
 
@@ -202,19 +223,41 @@ def _manifest(kept: Kept) -> Response:
     return Response(kept.manifest, media_type="application/json")
 
 
-async def _lines(first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines as they come; an error on the way is the last one. When the client goes, so does it."""
-    async with aclosing(lines):  # type: ignore[type-var]
-        yield first
-        try:
-            async for line in lines:
-                yield line
-        except Refused as refused:
-            yield json.dumps({"event": "error", **refused.shown()}).encode() + b"\n"
-        except Exception:
-            logger.exception("a generation failed")
-            failed = Refused(500, "failed", "the server failed; its log says more")
-            yield json.dumps({"event": "error", **failed.shown()}).encode() + b"\n"
+class _Lines(StreamingResponse):
+    """Lines as they come. When the client goes, even before the first one, so does their source."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, first: bytes, lines: AsyncGenerator[bytes]) -> None:
+        super().__init__(_told(first, lines))
+        self._source = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._source):
+            await super().__call__(scope, receive, send)
+
+
+async def _told(first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines; an error on the way is the last one."""
+    yield first
+    try:
+        async for line in lines:
+            yield line
+    except Refused as refused:
+        yield json.dumps({"event": "error", **refused.shown()}).encode() + b"\n"
+    except Exception:
+        logger.exception("a generation failed")
+        failed = Refused(500, "failed", "the server failed; its log says more")
+        yield json.dumps({"event": "error", **failed.shown()}).encode() + b"\n"
+
+
+async def _first(lines: AsyncGenerator[bytes]) -> bytes:
+    """The first line; whatever else happens, there will be no other."""
+    try:
+        return await anext(lines)
+    except BaseException:
+        await lines.aclose()
+        raise
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:

@@ -8,7 +8,6 @@ import ipaddress
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from regard.errors import RegardError
@@ -16,7 +15,7 @@ from regard.viewer.server.limits import Refused
 
 COOKIE = "regard_token"
 _SHORTEST = 12  # characters of a token
-_SAFE = ("GET", "HEAD")
+_LINKED = ("/", "/favicon.ico")  # that pages elsewhere may link to
 
 
 def is_loopback(host: str) -> bool:
@@ -58,9 +57,9 @@ class Door:
             message = f"host {asked[:60]!r} is not served; open this page by its address"
             raise Refused(403, "wrong_host", message)
 
-    def check_origin(self, method: str, headers: Mapping[str, str]) -> None:
-        """What changes or runs something is asked by our own page, or by no page at all."""
-        if method in _SAFE:
+    def check_origin(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """All but the page itself is asked for by our own page, or by no page at all."""
+        if method in ("GET", "HEAD") and path in _LINKED:
             return
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         foreign = origin is not None and origin.partition("://")[2] != headers.get("host")
@@ -97,11 +96,9 @@ def _equal(given: str, expected: str) -> bool:
 
 
 def _cookie(headers: Mapping[str, str]) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
+    from starlette.requests import cookie_parser  # of an extra; one odd cookie spoils no other
+
+    return cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
 
 
 def _host_name(asked: str) -> str:

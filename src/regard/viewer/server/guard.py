@@ -53,7 +53,7 @@ class Guard:
             if visited is not None:
                 return visited
             self._door.check_token(headers)
-            self._door.check_origin(scope["method"], headers)
+            self._door.check_origin(scope["method"], scope["path"], headers)
         except Refused as refused:
             return JSONResponse(refused.shown(), refused.status, refused.headers)
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 
 from regard.errors import MissingExtraError
 from regard.viewer.server.limits import Limits, Refused, too_long
@@ -20,23 +19,21 @@ def checked_image(data: bytes, limits: Limits) -> bytes:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingExtraError("pillow", "viewer") from error
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        try:
-            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-                _check_pixels(image.size, limits)
-                image.load()
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise Refused(
-                413,
-                "too_many_pixels",
-                f"the image has too many pixels; at most {limits.image_pixels:,} are accepted",
-                limit=limits.image_pixels,
-            ) from error
-        except UnidentifiedImageError as error:
-            raise Refused(415, "not_an_image", "the body is not a PNG or JPEG image") from error
-        except (OSError, ValueError, SyntaxError, EOFError) as error:
-            raise Refused(422, "broken_image", "the image cannot be decoded") from error
+    try:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            _check_pixels(image.size, limits)
+            image.load()
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise Refused(
+            413,
+            "too_many_pixels",
+            f"the image has too many pixels; at most {limits.image_pixels:,} are accepted",
+            limit=limits.image_pixels,
+        ) from error
+    except UnidentifiedImageError as error:
+        raise Refused(415, "not_an_image", "the body is not a PNG or JPEG image") from error
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
+        raise Refused(422, "broken_image", "the image cannot be decoded") from error
     return data
 
 

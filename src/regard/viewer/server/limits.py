@@ -19,7 +19,10 @@ class Limits:
     image_pixels: int = 24_000_000  #: of an image
     queue: int = 16  #: requests that may wait for the models
     tile_queue: int = 1024  #: tiles and rows that may wait
+    connections: int = 256  #: open at a time
     seconds: int | float = 60  #: from the acceptance of a request to its answer
+    head_seconds: int | float = 10  #: that the head of a request may take to come
+    step_seconds: int | float = 5  #: that a generation waits for who does not take its steps
     traces: int = 32  #: that are kept; the one not asked for longest is dropped
     trace_bytes: int = 1024**3  #: of kept traces together
     tile_bytes: int = 192 * 1024**2  #: of kept tiles together

@@ -137,8 +137,9 @@ def _prompt(step: Step) -> Iterator[bytes]:
 
 def _new_rows(step: Step, number: int) -> dict[str, Any]:
     if number == 1:  # those of the prompt were sent by themselves
-        return {"rows": None}
-    return {"rows": [encoded(rows) for rows in step.rows.values()]}
+        return {"keys": None, "rows": None}
+    found = step.rows.values()
+    return {"keys": [rows.shape[2] for rows in found], "rows": [encoded(rows) for rows in found]}
 
 
 def _line(event: str, **fields: Any) -> bytes:

@@ -27,7 +27,7 @@ def description(limits: Limits) -> _Json:
             "/favicon.ico": {"get": _operation("Nothing: the page has no icon", {})},
             "/openapi.json": {"get": _operation("This description", _json({"type": "object"}))},
             "/api/models": {"get": _operation("Models and limits", _json(_ref("Models")))},
-            "/api/traces": {"get": _operation("Traces that are kept", _json(_ref("Traces")))},
+            "/api/traces": {"get": _operation("Traces given at start", _json(_ref("Traces")))},
             one: {"get": _of_trace("The manifest of a trace", _json(_ref("Scene")))},
             f"{one}/chunks/{{number}}": {
                 "get": _of_trace(
@@ -111,7 +111,6 @@ def _schemas(limits: Limits) -> _Json:
         "title": {"type": "string"},
         "tokens": _NUMBER,
         "sites": _NUMBER,
-        "pinned": {"type": "boolean", "description": "Given at start, and never dropped."},
     }
     error = {
         "code": {"type": "string"},
@@ -130,6 +129,11 @@ def _schemas(limits: Limits) -> _Json:
         "site": {**_NUMBER, "description": "prompt: the number of the site"},
         "shape": {"type": "array", "items": _NUMBER, "description": "prompt: head, query, key"},
         "step": {**_NUMBER, "description": "step: from 1"},
+        "keys": {
+            "type": ["array", "null"],
+            "items": _NUMBER,
+            "description": "step: keys of the row of each site; null in step 1",
+        },
         "token": {"type": "string", "description": "step: the token that was chosen"},
         "rows": {
             "description": "float16, little endian, base64; prompt: all rows of a site; step: the "

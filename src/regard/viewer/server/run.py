@@ -1,4 +1,4 @@
-"""A server from start to stop; uvicorn is known here alone."""
+"""A server from start to stop; uvicorn is known here and in `heads` alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import quote
 
 from regard.errors import MissingExtraError, RegardError
 from regard.viewer.scene import Scene
@@ -88,6 +89,7 @@ def _server(
     import uvicorn
 
     from regard.viewer.server.app import Server
+    from regard.viewer.server.heads import timed
 
     ours = Server(served, traces, limits, door)
 
@@ -106,6 +108,8 @@ def _server(
     return Announced(
         uvicorn.Config(
             ours.app(),
+            http=timed(limits.head_seconds),
+            limit_concurrency=limits.connections,
             access_log=False,
             log_level="warning",
             lifespan="on",
@@ -121,5 +125,5 @@ def _server(
 def _address(door: Door, port: int) -> str:
     host = f"[{door.host}]" if ":" in door.host else door.host
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
-    query = "" if door.token is None else f"?token={door.token}"
+    query = "" if door.token is None else f"?token={quote(door.token, safe='')}"
     return f"http://{host}:{port}/{query}"

@@ -14,8 +14,10 @@ from regard.viewer import pack
 from regard.viewer.chunks import Chunks
 from regard.viewer.pack import Packed
 from regard.viewer.plan import THUMBNAIL
-from regard.viewer.scene import Part, Scene, Site
+from regard.viewer.scene import Part, Scene
+from regard.viewer.stack import follows
 
+_NOTE = "Every weight is exact, a 32-bit number computed by the server when asked for."
 _TILES = {"kind": "tiles"}
 _WHOLE = 1 << 22  # weights of a head up to which it is made at once
 
@@ -29,24 +31,13 @@ def tiled(scene: Scene) -> Packed:
         sites: list[dict[str, Any]] = []
         parts = []
         for part in scene.parts:
-            types = pack.types_of([scene.sites[number].record for number in part.sites])
-            for place, number in enumerate(part.sites):
-                sites.append({**_site(scene, number, chunks), "types": types[place]})
+            sites += [_site(scene, number, chunks) for number in part.sites]
             maps = dict.fromkeys(_maps(scene, part), _TILES)
             parts.append(
                 {"name": part.name, "label": part.label, "sites": part.sites, "maps": maps}
             )
-        manifest = {
-            "id": None,
-            "title": scene.title,
-            "sequences": [pack.line_of(line) for line in scene.lines],
-            "sites": sites,
-            "parts": parts,
-            "steps": None,  # tiles are of all steps
-            "image": pack.image_of(scene),
-            "note": "Every weight is exact, a 32-bit number computed by the server when asked for.",
-        }
-        return Packed(manifest, chunks.bytes())
+        manifest = pack.manifest_of(scene, sites, parts, _NOTE)
+        return Packed({**manifest, "steps": None}, chunks.bytes())  # tiles are of all steps
 
 
 def _site(scene: Scene, number: int, chunks: Chunks) -> dict[str, Any]:
@@ -55,6 +46,7 @@ def _site(scene: Scene, number: int, chunks: Chunks) -> dict[str, Any]:
     small = [_thumbnail(recipe, scene.example, head) for head in range(record.shape.heads)]
     return {
         **pack.about(scene, number),
+        "types": pack.types_of(record, scene.example),
         "peak": [peak for _, peak in small],
         "form": _TILES,
         "thumbnails": chunks.add(torch.stack([picture for picture, _ in small])),
@@ -83,11 +75,5 @@ def _thumbnail(
 
 
 def _maps(scene: Scene, part: Part) -> list[str]:
-    """Which maps over all layers there are: through them where queries are keys."""
-    sites = [scene.sites[number] for number in part.sites]
-    return ["mean", "max", "rollout"] if all(map(_passes_on, sites)) else ["mean", "max"]
-
-
-def _passes_on(site: Site) -> bool:
-    adds_up = site.record.kind in ("distribution", "partial")
-    return site.record.attends != "cross" and site.queries == site.keys and adds_up
+    """Which maps over all layers there are: through them where one follows the other."""
+    return ["mean", "max", "rollout"] if follows(scene, part) else ["mean", "max"]

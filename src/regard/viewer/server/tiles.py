@@ -24,6 +24,7 @@ from regard.viewer.scene import Scene, Site
 from regard.viewer.server.asked import Asked
 from regard.viewer.server.axes import Axis, runs
 from regard.viewer.server.limits import Refused
+from regard.viewer.stack import follows
 
 SIDE = 256  #: cells of a tile
 Cells = Float[Tensor, "row column"]
@@ -59,11 +60,14 @@ class Cache:
                 self._keep(key, made)
             finally:
                 with self._lock:
-                    self._making.pop(key, None)
+                    if self._making.get(key) is making:  # after a failure it may be another's
+                        del self._making[key]
         return made
 
     def _keep(self, key: _Key, made: Tensor) -> None:
         with self._lock:
+            if key in self._kept:  # made by two, after one of them failed
+                self._bytes -= self._kept.pop(key).nbytes
             self._kept[key] = made
             self._bytes += made.nbytes
             while self._bytes > self._limit and len(self._kept) > 1:
@@ -100,6 +104,12 @@ class Maps:
         """How many resolutions there are: the last one is a single tile."""
         longest = max(axis.size for axis in self.axes(asked))
         return 1 + max(0, -(-longest // SIDE) - 1).bit_length()
+
+    def alike(self, asked: Asked, *place: object) -> _Key:
+        """A name for what a piece is cut from: a band, or the whole of a map through all layers."""
+        if asked.through:
+            return self._name, asked.mode, asked.part
+        return self._name, asked, *place
 
     def tile(self, asked: Asked, level: int, row: int, column: int) -> Cells:
         """A square of cells, cut off at the edges of the map."""
@@ -192,6 +202,10 @@ class Maps:
         """A map through all layers, which is made and kept whole."""
 
         def make() -> Tensor:
+            part = self.scene.parts[asked.part]
+            if not follows(self.scene, part):
+                message = f"the layers of {part.label} cannot be multiplied, or are too long for it"
+                raise Refused(422, "no_such_map", f"{asked.mode}: {message}")
             trace = Trace([site.record for site in asked.sites(self.scene)])
             try:
                 through = rollout(trace) if asked.mode == "rollout" else relevance(trace)

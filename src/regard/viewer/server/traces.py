@@ -36,7 +36,6 @@ class Kept:
             "title": self.title,
             "tokens": max(len(line.tokens) for line in scene.lines),
             "sites": len(scene.sites),
-            "pinned": self.pinned,
         }
 
 
@@ -76,6 +75,10 @@ class Traces:
         """Every trace, the one asked for last at the end."""
         with self._lock:
             return list(self._kept.values())
+
+    def pinned(self) -> list[Kept]:
+        """Those that were given at start; others are known to who asked for them."""
+        return [kept for kept in self.all() if kept.pinned]
 
     def _packed(self, scene: Scene) -> Packed:
         weights = [site.record.shape for site in scene.sites]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import closing
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple, TypeVar
 
 from regard.viewer.server.limits import Refused
 
@@ -45,25 +45,58 @@ class Ticket:
             raise Stopped
 
 
+class Job(NamedTuple):
+    """What is to be run, and for whom."""
+
+    ticket: Ticket
+    run: Callable[[], None]
+
+
 class Worker:
     """Runs functions in one thread of its own, in the order they came."""
 
-    def __init__(self, waiting: int, seconds: int | float) -> None:
-        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._waiting, self._seconds = waiting, seconds
-        self._tickets: set[Ticket] = set()  # accepted and not finished; of the event loop alone
+    def __init__(self, waiting: int, seconds: int | float, step_seconds: int | float) -> None:
+        self._waiting, self._seconds, self._step_seconds = waiting, seconds, step_seconds
+        self._jobs: deque[Job | None] = deque()
+        self._changed = threading.Condition()  # of the jobs
+        self._tickets: set[Ticket] = set()  # whose places are taken; of the event loop alone
         self._thread = threading.Thread(target=self._loop, name="regard models", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     @property
     def inside(self) -> int:
-        """Requests that wait or run, and that somebody waits for."""
+        """Requests that have a place, and that somebody waits for."""
         return sum(not ticket.stopped for ticket in self._tickets)
 
-    async def run(self, work: Callable[[Ticket], _T]) -> _T:
-        """The answer of `work`; its ticket is stopped when nobody waits for it any more."""
-        loop = asyncio.get_running_loop()
+    @contextmanager
+    def place(self) -> Iterator[Ticket]:
+        """A place in the queue; who leaves it takes along what was to be run."""
+        inside = self.inside
+        if inside > self._waiting:  # one runs, the others wait
+            raise Refused(
+                503,
+                "queue_full",
+                f"{self._waiting} requests are waiting already; try again in a moment",
+                limit=self._waiting,
+                got=inside,
+                headers={"Retry-After": "2"},
+            )
         ticket = Ticket(self._seconds)
+        self._tickets.add(ticket)
+        try:
+            yield ticket
+        finally:
+            ticket.stop()
+            self._tickets.discard(ticket)
+            with self._changed:
+                for job in [job for job in self._jobs if job and job.ticket is ticket]:
+                    self._jobs.remove(job)
+
+    async def run(self, work: Callable[[Ticket], _T], ticket: Ticket) -> _T:
+        """The answer of `work`, for who has a place."""
+        loop = asyncio.get_running_loop()
         answer: asyncio.Future[_T] = loop.create_future()
 
         def job() -> None:
@@ -75,18 +108,15 @@ class Worker:
             else:
                 _tell(loop, _succeed, answer, found)
 
-        self._accept(loop, job, ticket)
+        self._put(Job(ticket, job))
         try:
             return await asyncio.wait_for(answer, ticket.left)
         except (TimeoutError, Stopped) as error:
             raise self._late() from error
-        finally:
-            ticket.stop()
 
-    async def stream(self, work: Callable[[Ticket], Generator[_T]]) -> AsyncIterator[_T]:
+    async def stream(self, work: Callable[[Ticket], Generator[_T]]) -> AsyncGenerator[_T]:
         """What `work` yields, as it comes; closing this stops the work at its next step."""
         loop = asyncio.get_running_loop()
-        ticket = Ticket(self._seconds)
         events: asyncio.Queue[Any] = asyncio.Queue()
         room = threading.Semaphore(_AHEAD)
 
@@ -95,8 +125,7 @@ class Worker:
                 ticket.check()
                 with closing(work(ticket)) as found:  # in this thread, whatever happens
                     for event in found:
-                        while not room.acquire(timeout=0.1):
-                            ticket.check()
+                        self._wait_for(room, ticket)
                         _tell(loop, events.put_nowait, event)
                         ticket.check()
             except BaseException as error:
@@ -104,23 +133,22 @@ class Worker:
             else:
                 _tell(loop, events.put_nowait, _END)
 
-        self._accept(loop, job, ticket)
-        try:
-            while (event := await asyncio.wait_for(events.get(), ticket.left)) is not _END:
-                if isinstance(event, BaseException):
-                    raise event
-                room.release()
-                yield event
-        except (TimeoutError, Stopped) as error:
-            raise self._late() from error
-        finally:
-            ticket.stop()
+        with self.place() as ticket:
+            self._put(Job(ticket, job))
+            try:
+                while (event := await asyncio.wait_for(events.get(), ticket.left)) is not _END:
+                    if isinstance(event, BaseException):
+                        raise event
+                    room.release()
+                    yield event
+            except (TimeoutError, Stopped) as error:
+                raise self._late() from error
 
     def close(self, seconds: float = 10.0) -> None:
         """Finish what runs, drop what waits."""
-        while not self._jobs.empty():
-            self._jobs.get_nowait()
-        self._jobs.put(None)
+        with self._changed:
+            self._jobs.clear()
+        self._put(None)
         self._thread.join(seconds)
 
     def stop(self) -> None:
@@ -128,37 +156,33 @@ class Worker:
         for ticket in self._tickets:
             ticket.stop()
 
-    def _accept(
-        self, loop: asyncio.AbstractEventLoop, job: Callable[[], None], ticket: Ticket
-    ) -> None:
-        inside = self.inside
-        if inside > self._waiting:  # one runs, the others wait
-            raise Refused(
-                503,
-                "queue_full",
-                f"{self._waiting} requests are waiting already; try again in a moment",
-                limit=self._waiting,
-                got=inside,
-                headers={"Retry-After": "2"},
-            )
-        self._tickets.add(ticket)
+    def _put(self, job: Job | None) -> None:
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify()
 
-        def counted() -> None:
-            try:
-                job()
-            finally:
-                _tell(loop, self._tickets.discard, ticket)
-
-        self._jobs.put(counted)
+    def _wait_for(self, room: threading.Semaphore, ticket: Ticket) -> None:
+        """Wait until a slow client takes an event, not for long: others wait for the models."""
+        late = time.monotonic() + self._step_seconds
+        while not room.acquire(timeout=min(0.1, self._step_seconds)):
+            ticket.check()
+            if time.monotonic() > late:
+                message = f"no step was taken for {self._step_seconds:g} seconds; the work stopped"
+                raise Refused(408, "slow_reader", message, limit=self._step_seconds)
 
     def _late(self) -> Refused:
         message = f"there was no answer within {self._seconds:g} seconds; the work was dropped"
         return Refused(504, "too_slow", message, limit=self._seconds)
 
     def _loop(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        while (job := self._next()) is not None:
+            job.run()
             del job  # what it holds is large
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._jobs))
+            return self._jobs.popleft()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: Any) -> None:

@@ -1,5 +1,7 @@
 // Asking the server that sent the page.
 
+import { refusal } from "./chunks.js";
+
 /** The answer as JSON; an error has the server's own message. */
 export async function askJson(path, options = {}) {
   return (await askServer(path, options)).json();
@@ -10,12 +12,16 @@ export async function askLines(path, body, signal, take) {
   const answer = await askServer(path, { ...jsonRequest(body), signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) break;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) await take(JSON.parse(line));
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) await take(JSON.parse(line));
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // who stops reading lets the server know
   }
 }
 
@@ -32,14 +38,6 @@ async function askServer(path, options) {
     if (problem.name === "AbortError") throw problem;
     throw new Error("The server cannot be reached. Is it still running?");
   }
-  if (!answer.ok) throw new Error(await messageOf(answer));
+  if (!answer.ok) throw new Error(await refusal(answer));
   return answer;
-}
-
-async function messageOf(answer) {
-  try {
-    return (await answer.json()).error.message;
-  } catch {
-    return `The server answered ${answer.status}.`;
-  }
 }

@@ -1,10 +1,10 @@
 // A scene that grows while a model generates: rows are kept as they come, maps are made when asked.
 
-import { fromHalf } from "./chunks.js";
+import { bytesOfBase64, fromHalf } from "./chunks.js";
 import { openScene } from "./data.js";
 
 const SMALL = 64; // positions of a side of a thumbnail
-const NOTE = "While the model generates, weights are 16-bit numbers, within 0.05 % of the exact ones.";
+const NOTE = "While the model generates, weights are 16-bit numbers: within 0.05 % of the exact ones, or 0.00000003 where they are below 0.00006.";
 
 /** Takes the events of a generation; `scene()` is what there is so far. */
 export class Growth {
@@ -31,17 +31,26 @@ export class Growth {
   }
 
   /** A step brings the row of the token that was fed, and the token that it chose. */
-  step({ rows, token }) {
+  step({ rows, keys, token }) {
     if (rows) {
       this.tokens.push(this.chosen.at(-1));
       this.special.push(false);
-      rows.forEach((text, site) => this.addBlock(this.sites[site], text, 1, this.tokens.length));
+      rows.forEach((text, site) => {
+        this.check(this.sites[site], keys[site]);
+        this.addBlock(this.sites[site], text, 1, keys[site]);
+      });
     }
     this.chosen.push(token);
   }
 
+  /** A cache that forgets has fewer keys than tokens: which ones, nobody says. */
+  check(site, keys) {
+    const count = this.tokens.length;
+    if (keys !== count) throw new Error(`${site.name} attended over ${keys} keys, expected the ${count} tokens so far: the map cannot grow.`);
+  }
+
   addBlock(site, text, queries, keys) {
-    const halves = halvesOfBase64(text);
+    const halves = new Uint16Array(bytesOfBase64(text).buffer);
     site.blocks.push({ halves, queries, keys });
     const size = queries * keys;
     for (let head = 0; head < site.heads; head += 1) {
@@ -55,14 +64,14 @@ export class Growth {
     const count = this.tokens.length;
     const loader = { remote: null, read: async (chunk) => chunk.make() };
     const dense = (make) => ({ id: 0, dtype: "f32", shape: [count, count], make });
-    const over = (mode) => ({ kind: "dense", maps: [dense(() => this.together(mode, count))] });
+    const over = (mode) => ({ kind: "dense", exact: false, maps: [dense(() => this.together(mode, count))] });
     const manifest = {
       id: null,
       title: this.title,
       sequences: [{ tokens: [...this.tokens], words: null, special: [...this.special] }],
       sites: this.sites.map((site, number) => this.site(site, number, count, dense)),
       parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: { mean: over("mean"), max: over("max") } }],
-      steps: { prompt: this.prompt },
+      steps: { prompt: this.prompt, sequence: 0 },
       image: null,
       note: NOTE,
     };
@@ -83,7 +92,7 @@ export class Growth {
       kind: "distribution",
       types: null,
       peak: [...site.peaks],
-      form: { kind: "dense", maps: site.peaks.map((_, head) => dense(() => denseMap(site, head, count))) },
+      form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => dense(() => denseMap(site, head, count))) },
       thumbnails: { id: 0, dtype: "u8", shape: [site.heads, side, side], make: () => thumbnailsOf(site, count, side) },
     };
   }
@@ -134,11 +143,4 @@ function thumbnailsOf(site, count, side) {
     }
   }
   return small;
-}
-
-function halvesOfBase64(text) {
-  const binary = atob(text);
-  const bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i += 1) bytes[i] = binary.charCodeAt(i);
-  return new Uint16Array(bytes.buffer);
 }
