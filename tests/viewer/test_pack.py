@@ -70,7 +70,7 @@ class TestForms:
         assert found.manifest["sites"][0]["form"]["kind"] == "factors"
         said = float(found.manifest["note"].split("within ")[1].split()[0])
         apart = (weights - recipe.weights()[0].double()).abs().max()
-        assert apart <= said * 1.1 + 1e-7
+        assert apart <= said + 1e-7
         assert said < 1e-3
 
     @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -65,7 +66,7 @@ class Plan:
         if self.factors:
             said.append(
                 "weights are multiplied from queries and keys of 16 bits, and are within "
-                f"{self.error:.2g} of the exact ones"
+                f"{_up(self.error)} of the exact ones"
             )
         if self.coded:
             others = "other weights" if self.factors else "weights"
@@ -78,6 +79,14 @@ class Plan:
         said.append(f"maps over all layers are bytes within {50 * STEP:.1f} %, their largest exact")
         text = "; ".join(said)
         return f"{text[0].upper()}{text[1:]}."
+
+
+def _up(error: float) -> str:
+    """Two digits of a bound, which must not be rounded down."""
+    if not error:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(error)) - 1)
+    return f"{math.ceil(error / unit) * unit:.2g}"
 
 
 def _factors(scene: Scene, refused: Collection[int]) -> dict[int, Factors]:

@@ -58,14 +58,14 @@ def saved(tmp_path_factory):
     from regard.viewer import page
 
     folder = tmp_path_factory.mktemp("pages")
-    written: dict[tuple, Path] = {}
+    written: dict[tuple, tuple] = {}
 
     def save(drawn, **more) -> Path:
-        key = (id(drawn), *sorted(more))
-        if key not in written:
+        key = (id(drawn), *sorted(more.items()))
+        if key not in written:  # and `drawn` is kept, so that no other one comes to have its id
             path = folder / f"{len(written)}.html"
-            written[key] = page(drawn.trace, **{**drawn.options, **more}).save(path)
-        return written[key]
+            written[key] = page(drawn.trace, **{**drawn.options, **more}).save(path), drawn
+        return written[key][0]
 
     return save
 

@@ -31,6 +31,13 @@ FOCUSED = """
   return [node.dataset?.testid ?? null, ring || style.boxShadow !== "none"];
 }
 """
+COLOURS = """
+() => {
+  const canvas = document.querySelector("canvas.matrix-layer");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return new Set(new Uint32Array(data.buffer)).size;
+}
+"""
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -116,7 +123,24 @@ class Looking:
         return found[0]
 
     def is_approximate(self) -> bool:
-        return "≈" in self.tooltip() or "about" in self.tooltip()
+        return "≈" in self.tooltip()
+
+    def stated_error(self) -> tuple[float, float]:
+        """How far weights may be from the exact ones by the page's own words: absolute, relative.
+
+        Weights kept as bytes are 0 where they are too small to be seen at all.
+        """
+        note = self.by("status").text_content()
+        if found := re.search(r"within ([\d.e-]+) of the exact ones", note):
+            return float(found[1]), 0.0
+        found = re.search(r"weights are bytes on a logarithmic scale, within ([\d.]+) %", note)
+        assert found, f"the page does not say how exact it is: {note}"
+        return 1e-6, float(found[1]) / 100
+
+    def colours(self) -> int:
+        """How many colours the matrix has: an empty one has a few."""
+        count: int = self.page.evaluate(COLOURS)
+        return count
 
     def hovered_cell(self) -> tuple[int, int]:
         """Row and column that the tooltip of the matrix is about."""

@@ -5,6 +5,7 @@ import io
 import pytest
 from PIL import Image, ImageChops
 from playwright.sync_api import expect
+from viewer_traces import Drawn
 
 MATRIX = "view=matrix&layer=3&head=1"
 NAMES = {"mean": "Mean", "max": "Largest", "rollout": "Rollout", "relevance": "Relevance"}
@@ -157,6 +158,41 @@ def test_special_tokens_are_folded(open_page, sentence_trace):
     looking.by("special-toggle").click()
     expect(looking.by("lines-row-0")).to_contain_text("the")
     expect(looking.by("lines-row-20")).to_contain_text("[special]")
+
+
+def test_a_chosen_word_stays_chosen_when_one_special_token_is_folded(open_page, sentence_trace):
+    """[CLS] goes from the first place to the last: there are as many rows as before, but others."""
+    tokens = [*sentence_trace.trace[0].query_tokens[:-1], "end"]
+    looking = open_page(Drawn(sentence_trace.trace.with_tokens(tokens)), f"{LINES}&selected=7")
+    expect(looking.by("lines-row-7")).to_contain_text(tokens[7])
+    looking.by("special-toggle").click()
+    expect(looking.by("lines-row-6")).to_contain_text(tokens[7])
+    assert looking.hash()["selected"] == "6"
+    looking.by("special-toggle").click()
+    expect(looking.by("lines-row-7")).to_contain_text(tokens[7])
+    assert looking.hash()["selected"] == "7"
+
+
+def test_an_address_over_other_units_keeps_what_it_chooses(open_page, sentence_trace):
+    looking = open_page(sentence_trace, f"{MATRIX}&selected=12&zoom=2,2,8,8")
+    looking.page.evaluate(
+        "location.hash = 'view=matrix&layer=2&unit=words&selected=5&zoom=4,4,9,9'"
+    )
+    expect(looking.by("status")).to_contain_text("words")
+    state = looking.hash()
+    assert (state["layer"], state["selected"]) == ("2", "5")
+    assert state["zoom"].startswith("4,") or state["zoom"].split(",")[1] == "4"
+
+
+def test_an_address_is_not_overwritten_before_it_is_read(open_page, sentence_trace):
+    """What was clicked before goes into the address after a pause; a new address comes first."""
+    looking = open_page(sentence_trace, MATRIX)
+    looking.by("rail-0-0").click()
+    looking.page.evaluate(
+        "() => { location.hash = 'view=matrix&layer=5&head=2';"
+        " const end = performance.now() + 400; while (performance.now() < end); }"
+    )
+    expect(looking.by("status")).to_contain_text("layer 5 · head 2")
 
 
 def test_logarithmic_colours_show_what_is_weak(open_page, sentence_trace):

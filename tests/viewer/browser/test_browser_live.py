@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from looking import agrees
+from looking import COLOURS, agrees
 from PIL import Image, ImageDraw
 from playwright.sync_api import expect
 from test_browser_access import faults
@@ -22,6 +22,16 @@ from regard.record.held import Ready
 
 TEXT = "The cat sat on the mat because it was warm."
 LONG = 4096
+TEXT_TIME = """
+async () => {
+  const start = performance.now();
+  document.querySelector("[data-testid=view-tab-text]").click();
+  const last = () => document.querySelector("[data-testid=text-word-4095]");
+  while (!last()) await new Promise(resolve => setTimeout(resolve));
+  await new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+  return performance.now() - start;
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +233,96 @@ def test_a_trace_of_4096_tokens_is_browsed_in_tiles(live, long_trace):
         assert agrees(number, float(weights[row - 2000, column])), number
     tiles = [asked for asked in looking.requests if "/tile" in asked]
     assert tiles and len(tiles) < 100
+
+
+def long_matrix(live):
+    looking = live()
+    looking.by("live-model").select_option(label="long")
+    expect(looking.by("status")).to_contain_text("2 layers", timeout=30_000)
+    return looking
+
+
+def test_a_tile_that_failed_is_asked_for_again(live):
+    looking, failed = long_matrix(live), set()
+
+    def answer(route) -> None:
+        if route.request.url in failed:
+            route.continue_()
+        else:
+            failed.add(route.request.url)
+            route.fulfill(status=503, json={"error": {"message": "too many tiles are waiting"}})
+
+    looking.page.route("**/tile?*", answer)
+    looking.by("thumb-0-1").click()
+    looking.until(f"({COLOURS})() > 60")
+    assert failed
+    expect(looking.page.locator(".pane .problem")).to_be_hidden()
+    looking.errors.clear()  # the browser itself logs a refused request
+
+
+def test_tiles_that_fail_for_long_are_told_of_and_come_when_the_view_moves(live):
+    looking, asked = long_matrix(live), []
+
+    def refuse(route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=503, json={"error": {"message": "too many tiles are waiting"}})
+
+    looking.page.route("**/tile?*", refuse)
+    looking.by("thumb-1-2").click()
+    problem = looking.page.locator(".pane .problem")
+    expect(problem).to_contain_text("too many tiles are waiting")
+    looking.page.wait_for_timeout(500)
+    assert len(asked) == 3 * len(set(asked)), "asked for three times, and then no more"
+    looking.page.unroute("**/tile?*", refuse)
+    looking.page.wait_for_timeout(1500)
+    looking.by("zoom-plus").click()
+    looking.until(f"({COLOURS})() > 60")
+    expect(problem).to_be_hidden()
+    expect(looking.by("status")).to_contain_text("4096 × 4096")
+    looking.errors.clear()
+
+
+def test_a_late_failure_of_another_head_hides_nothing(live):
+    looking, waiting = long_matrix(live), []
+
+    def hold(route) -> None:
+        if "layer=0" in route.request.url:
+            waiting.append(route)
+        else:
+            route.continue_()
+
+    looking.page.route("**/tile?*", hold)
+    looking.by("thumb-0-0").click()
+    looking.until("document.querySelector('canvas.matrix-layer') !== null")
+    looking.page.wait_for_timeout(300)
+    assert waiting
+    looking.page.evaluate("location.hash = 'view=matrix&layer=1&head=3'")
+    looking.until(f"({COLOURS})() > 60")
+    for route in waiting:
+        route.fulfill(status=504, json={"error": {"message": "there was no answer"}})
+    looking.page.wait_for_timeout(300)
+    expect(looking.page.locator(".pane .problem")).to_be_hidden()
+    looking.errors.clear()
+
+
+def test_a_thumbnail_clicked_at_once_and_another_address(live):
+    """Whatever is clicked while a trace is still coming, the last address is what is shown."""
+    looking = live()
+    expect(looking.by("thumb-5-11")).to_be_visible()
+    looking.by("live-model").select_option(label="long")
+    looking.by("thumb-0-0").click()
+    looking.page.evaluate("location.hash = 'view=matrix&layer=1&head=3&zoom=4000,0,4096,96'")
+    expect(looking.by("status")).to_contain_text("layer 1 · head 3", timeout=30_000)
+    looking.until(f"({COLOURS})() > 60")
+    assert looking.hash()["zoom"].startswith("4000,")
+
+
+def test_4096_words_as_text(live):
+    looking = long_matrix(live)
+    looking.by("thumb-1-3").click()
+    looking.until(f"({COLOURS})() > 60")
+    took = looking.page.evaluate(TEXT_TIME)
+    assert took < 1500, f"{took:.0f} ms until the words were on screen"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

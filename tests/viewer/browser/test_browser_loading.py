@@ -113,6 +113,17 @@ def test_hostile_tokens_keep_lines_and_tooltips_whole(open_page, hostile_trace):
     assert width <= 1280, "a very long token does not push the page sideways"
 
 
+def test_a_map_that_cannot_be_painted_says_so(open_page, sentence_trace):
+    looking = open_page(sentence_trace, "view=map")
+    looking.page.evaluate(
+        "() => { CanvasRenderingContext2D.prototype.putImageData ="
+        " () => { throw new Error('there is no memory') } }"
+    )
+    looking.by("theme-toggle").click()
+    looking.by("theme-toggle").click()
+    expect(looking.page.get_by_role("alert")).to_contain_text("there is no memory")
+
+
 NARROW = ["view=map", "view=matrix&layer=3&head=1", "view=lines&layer=3&head=1", "view=text"]
 
 

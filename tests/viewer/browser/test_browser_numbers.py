@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 
 import regard
 from regard.aggregate import Words
+from regard.viewer import page
 
 LAYER, HEAD = 3, 1
 CELLS = [(0, 0), (12, 4), (21, 0), (7, 7)]
@@ -20,8 +21,10 @@ def weights_in(rows: list[dict[str, str]]) -> torch.Tensor:
     )
 
 
-def close(got: torch.Tensor, want: torch.Tensor, error: float = 1e-7) -> None:
-    torch.testing.assert_close(got, want.double(), atol=error, rtol=0)
+def close(
+    got: torch.Tensor, want: torch.Tensor, error: float = 1e-7, relative: float = 0.0
+) -> None:
+    torch.testing.assert_close(got, want.double(), atol=error, rtol=relative)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -41,13 +44,14 @@ def test_the_matrix_of_512_tokens_tells_exact_weights_and_says_where_they_are_no
     """The largest of each row are exact; the others are within what the page says of itself."""
     looking = open_page(licence_trace, f"view=matrix&layer={LAYER}&head={HEAD}&zoom=96,96,112,112")
     true = licence_trace.weights(LAYER)[HEAD]
+    error, relative = looking.stated_error()
     exact = 0
     for row in (98, 103, 108):
         for column in range(97, 111, 2):
             looking.hover_cell(row, column, first=(96, 96))
             number, value = looking.hovered_weight(), float(true[row, column])
             if looking.is_approximate():
-                assert float(number) == pytest.approx(value, abs=0.01)
+                assert float(number) == pytest.approx(value, abs=error, rel=relative)
             else:
                 assert agrees(number, value), (row, column, number, value)
                 exact += 1
@@ -88,15 +92,42 @@ def test_the_text_tells_what_a_word_attends_to_and_what_attends_to_it(
         assert agrees(number, value), (place, number, value)
 
 
+def test_the_text_says_which_weights_are_not_exact(open_page, licence_trace):
+    fragment = f"view=text&layer={LAYER}&head={HEAD}&selected=100"
+    looking = open_page(licence_trace, fragment)
+    true = licence_trace.weights(LAYER)[HEAD][100]
+    largest, smallest = int(true.argmax()), int(true.argmin())
+    looking.by(f"text-word-{largest}").hover()
+    assert not looking.is_approximate()
+    assert agrees(looking.hovered_weight(), float(true[largest]))
+    looking.by(f"text-word-{smallest}").hover()
+    expect(looking.by("tooltip")).to_contain_text("≈")
+
+
+def test_numbers_next_to_each_other_are_told_apart(open_page, tmp_path):
+    """Nine digits where a 32-bit number needs them, and not one more."""
+    shares = torch.tensor([0.9, 0.90000004, 0.9000001])
+    weights = torch.stack([shares, 1 - shares, torch.zeros(3)], dim=1)
+    path = page(weights[None, None], title="neighbours").save(tmp_path / "near.html")
+    looking = open_page(path, "view=matrix")
+    for row, text in enumerate(["0.9", "0.90000004", "0.9000001"]):
+        looking.hover_cell(row, 0)
+        assert looking.hovered_cell() == (row, 0)
+        assert looking.hovered_weight() == text
+        assert torch.tensor(float(text)) == shares[row]
+
+
 def test_the_image_tells_the_weight_of_a_patch(open_page, disc_trace):
     looking = open_page(disc_trace, "view=image&layer=2&head=0&selected=1")
     true = disc_trace.weights(2)[0]
     for row, column in [(25, 37), (3, 60), (40, 10)]:
         looking.hover_patch(row, column, 64, 64)
         number, value = looking.hovered_weight(), float(true[1, 64 * row + column])
-        assert agrees(number, value) or (
-            looking.is_approximate() and float(number) == pytest.approx(value, rel=0.05, abs=1e-5)
-        ), (row, column, number, value)
+        if looking.is_approximate():
+            error, relative = looking.stated_error()
+            assert float(number) == pytest.approx(value, rel=relative, abs=error)
+        else:
+            assert agrees(number, value), (row, column, number, value)
 
 
 def test_exported_numbers_are_those_of_the_record(open_page, sentence_trace):
@@ -110,7 +141,28 @@ def test_exported_numbers_are_those_of_the_record(open_page, sentence_trace):
 
 def test_exported_numbers_of_512_tokens(open_page, licence_trace):
     looking = open_page(licence_trace, f"view=matrix&layer={LAYER}&head={HEAD}")
-    close(weights_in(looking.table()), licence_trace.weights(LAYER)[HEAD], 0.01)
+    true = licence_trace.weights(LAYER)[HEAD]
+    error, relative = looking.stated_error()
+    got = weights_in(looking.table())
+    close(got, true, error, relative)
+    with pytest.raises(AssertionError):
+        close(torch.zeros_like(got), true, error, relative)
+
+
+def test_exported_numbers_that_are_kept_as_bytes(open_page, tmp_path):
+    """Weights without queries and keys, too many for 32 bits, are within the share it states."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(1, 2, 800, 800, generator=generator).mul(3).softmax(-1)
+    looking = open_page(
+        page(weights, title="bytes").save(tmp_path / "bytes.html"),
+        "view=matrix&layer=0&head=1&zoom=200,0,240,800",
+    )
+    error, relative = looking.stated_error()
+    assert 0 < relative < 0.03
+    rows = looking.table()
+    got, first = weights_in(rows), int(rows[0]["query"])
+    assert first <= 200 and len(got) >= 40
+    close(got, weights[0, 1, first : first + len(got)], error, relative)
 
 
 @pytest.mark.parametrize("special", ["shown", "folded"])

@@ -3,14 +3,17 @@
 import { make } from "./dom.js";
 import { SHARED_KEYS, linkStores } from "./state.js";
 
-/** Puts a first column into an element, with a switch that opens a second; `build(suffix, peers)` makes one. */
-export function createCompare(root, build) {
-  return new Compare(root, build);
+/** Puts a first column into an element, with a switch that opens a second; `build(suffix, peers)` makes one. Buttons for files stand in `actionHost`. */
+export function createCompare(root, actionHost, build) {
+  return new Compare(root, actionHost, build);
 }
 
 class Compare {
-  constructor(root, build) {
+  constructor(root, actionHost, build) {
     this.root = root;
+    this.actionHost = actionHost;
+    this.controlHost = make("section", { class: "control-host", "aria-label": "Controls" });
+    root.before(this.controlHost);
     this.build = build;
     this.second = null;
     this.part = null;
@@ -19,6 +22,11 @@ class Compare {
     this.first = build("", this.peers());
     this.first.form.buttons.append(this.button);
     root.append(this.first.element);
+  }
+
+  /** The columns that are open. */
+  all() {
+    return this.second ? [this.first, this.second] : [this.first];
   }
 
   /** What a column needs of the other. */
@@ -32,13 +40,23 @@ class Compare {
 
   /** The first pane has the controls; a second has some only where there is no first. */
   options(column) {
-    if (column === this.second) return { isSecond: Boolean(this.first.pane) };
-    return { tabs: this.tabs };
+    if (column === this.second) return { isSecond: Boolean(this.first.pane), isTitled: true };
+    return { tabs: this.tabs, actionHost: this.actionHost, controls: this.second ? this.controlHost : null, isTitled: true };
+  }
+
+  /** Controls stand above both columns, or in the one that there is. */
+  placeControls() {
+    const pane = this.first.pane;
+    if (!pane) return;
+    const { element } = pane.controls();
+    if (this.second) this.controlHost.append(element);
+    else pane.element.querySelector(".pane-body").before(element);
   }
 
   toggle() {
     if (this.second) this.closeSecond();
     else this.openSecond();
+    this.placeControls();
     this.button.setAttribute("aria-pressed", String(this.second !== null));
     this.root.toggleAttribute("data-pair", this.second !== null);
   }

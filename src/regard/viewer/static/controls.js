@@ -2,14 +2,14 @@
 
 import {createIconButton, createSelect, createToggle} from "./controls_fields.js";
 import {icon, make} from "./dom.js";
-import {MODES, hasWords, modeProblem} from "./state.js";
+import {MODES, hasAddress, hasSpecial, hasWords, modeProblem} from "./state.js";
 import {layerName} from "./view_map_grid.js";
 
 const MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest of heads", rollout: "Rollout", relevance: "Relevance" };
 
 const NARROW_PAGE = "(max-width: 820px)";
 
-/** The control bar; `actions` = {exportPng, exportSvg, exportCsv, copyLink}, whose buttons stand in `actionHost` if there is room. */
+/** The control bar; `actions` = {save, copyLink}, whose buttons stand in `actionHost` if there is room. */
 export function createControls(host, context, actions, actionHost = null) {
   const controls = new Controls(context, actions, actionHost);
   host.append(controls.element);
@@ -63,7 +63,7 @@ class Controls {
   }
 
   buildToggles() {
-    const flip = (key, [first, second]) => () => this.set({ [key]: this.context.store.get()[key] === first ? second : first });
+    const flip = (key, values) => () => this.context.flip(key, values);
     this.unit = createToggle("unit-toggle", "Pieces or words", ["Pieces", "Words"], flip("unit", ["pieces", "words"]));
     this.special = createToggle("special-toggle", "Special tokens shown or folded into one", ["Shown", "Folded"], flip("special", ["shown", "folded"]), "Special");
     this.colour = createToggle("colour-toggle", "Linear or logarithmic colours", ["Linear", "Log"], flip("colour", ["linear", "log"]), "Colour");
@@ -100,10 +100,11 @@ class Controls {
     const button = (name, label, action) => make("button", {
       type: "button", class: "segment-button", "data-testid": `export-${name}`, title: label, "aria-label": label, onclick: action,
     }, name.toUpperCase());
-    this.firstExport = button("png", "Export the view as PNG", actions.exportPng);
-    const exports = make("div", { class: "export-group", role: "group", "aria-label": "Export" }, icon("download"), this.firstExport,
-      button("svg", "Export the view as SVG", actions.exportSvg), button("csv", "Export the weights as CSV", actions.exportCsv));
-    return make("div", { class: "controls-end" }, exports, createIconButton("copy-link", "link", "Copy a link to this view", actions.copyLink));
+    const labels = { png: "Export the view as PNG", svg: "Export the view as SVG", csv: "Export the weights as CSV" };
+    this.exportButtons = Object.entries(labels).map(([name, label]) => ({ label, element: button(name, label, () => actions.save(name)) }));
+    const exports = make("div", { class: "export-group", role: "group", "aria-label": "Export" }, icon("download"), ...this.exportButtons.map(({ element }) => element));
+    const link = hasAddress() ? [createIconButton("copy-link", "link", "Copy a link to this view", actions.copyLink)] : [];
+    return make("div", { class: "controls-end" }, exports, ...link);
   }
 
   placeExports(exports, actionHost) {
@@ -117,8 +118,18 @@ class Controls {
 
   /** Moves the keyboard to the export buttons. */
   focusExport() {
-    if (!this.firstExport.offsetParent) this.toggleDrawer();
-    this.firstExport.focus();
+    const [{ element }] = this.exportButtons;
+    if (!element.offsetParent) this.toggleDrawer();
+    element.focus();
+  }
+
+  /** Of two columns, which one is exported. */
+  nameExports() {
+    const column = this.context.exported();
+    for (const { label, element } of this.exportButtons) {
+      element.title = column ? `${label}, of the ${column} column` : label;
+      element.setAttribute("aria-label", element.title);
+    }
   }
 
   update(state) {
@@ -132,17 +143,29 @@ class Controls {
     this.mode.fill(MODES.map((mode) => ({ value: mode, text: MODE_NAMES[mode], problem: modeProblem(scene, state, mode) })), state.mode);
     const site = scene.sites[part.sites[isWhole ? 0 : state.layer]];
     this.head.fill(headOptions(site), state.head);
+    const isMap = state.view === "map";
     const isOne = state.mode === "head" && !isWhole;
+    this.mode.select.disabled = isMap;
+    this.mode.select.title = isMap ? "The map has every head by itself; open one to see several together" : "One head, or several together";
     this.head.select.disabled = !isOne;
     this.head.select.title = isOne ? "Head" : "Several heads are shown together; choose “Single head” to pick one";
-    this.unit.set(state.unit === "words", hasWords(scene) ? null : "It is not known which pieces make a word");
-    const anySpecial = scene.sequences.some((sequence) => sequence.special.some(Boolean));
-    this.special.set(state.special === "folded", anySpecial ? null : "There are no special tokens");
-    this.colour.set(state.colour === "log");
+    this.showToggles(state);
     this.direction.set(state.direction === "to");
     this.direction.element.hidden = state.view !== "text";
     this.limit.hidden = state.view !== "lines";
     this.showLimit(state);
+  }
+
+  /** What one of two panes can do is offered for both. */
+  showToggles(state) {
+    const scenes = [this.context.scene, ...this.context.scenes()];
+    const states = [state, ...this.context.states()];
+    const inMap = state.view === "map" ? "The map is the same either way; open a head" : null;
+    const problem = (has, text) => inMap ?? (scenes.some(has) ? null : text);
+    this.unit.set(states.some((one) => one.unit === "words"), problem(hasWords, "It is not known which pieces make a word"));
+    this.special.set(states.some((one) => one.special === "folded"), problem(hasSpecial, "There are no special tokens"));
+    this.colour.set(state.colour === "log", inMap);
+    this.nameExports();
   }
 
   showLimit(state) {

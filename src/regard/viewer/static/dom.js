@@ -13,6 +13,10 @@ const ICON_PATHS = {
   plus: "M8 3.5v9M3.5 8h9",
   minus: "M3.5 8h9",
   fit: "M2.5 6V2.5H6M10 2.5h3.5V6M13.5 10v3.5H10M6 13.5H2.5V10",
+  hide: "M1.5 8C3 5.2 5.3 3.8 8 3.8s5 1.4 6.5 4.2C13 10.8 10.7 12.2 8 12.2S3 10.8 1.5 8ZM6 8a2 2 0 1 0 4 0a2 2 0 1 0-4 0M2.5 13.5l11-11",
+  play: "M4.5 2.8v10.4l8.6-5.2z",
+  pause: "M5 3v10M11 3v10",
+  next: "M3.5 3v10l6.5-5zM12.5 3v10",
 };
 
 /** Creates an element; `on…` attributes are listeners, null attributes are left out. */
@@ -39,26 +43,19 @@ export function icon(name) {
   return drawing;
 }
 
-/** A weight as people read it: three significant digits, no exponent above one in a hundred thousand. */
-export function readableWeight(value) {
-  if (!Number.isFinite(value)) return String(value);
-  const size = Math.abs(value);
-  if (size === 0) return "0";
-  if (size < 1e-5) return value.toExponential(1);
-  if (size >= 1000) return value.toFixed(0);
-  return String(Number(value.toPrecision(3)));
+/** The space that a piece of a word begins with, as byte-level (Ġ) and sentence pieces (▁) mark it, goes; lines end in ↵. */
+function unmarked(label) {
+  if (/^[Ġ▁Ċ]+$/.test(label)) return label.replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "\n");
+  const plain = label.replace(/Ċ+$/, (ends) => "↵".repeat(ends.length));
+  return /^[Ġ▁]{2}/.test(plain) ? plain.replace(/^[Ġ▁]+/, (marks) => "␣".repeat(marks.length)) : plain.replace(/^[Ġ▁]/, "");
 }
 
-/** A label that can be seen: blank tokens are named. */
-export function visibleLabel(label) {
+/** A label that can be seen: blank tokens are named, marks of spaces are not shown. */
+export function visibleLabel(token) {
+  const label = unmarked(token);
   if (label === "") return "∅";
   if (label.trim() !== "") return label;
   return label.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/[^↵⇥]/g, "␣");
-}
-
-/** A weight with every digit a 32-bit number can tell apart. */
-export function exactWeight(value) {
-  return Number.isFinite(value) ? String(Number(value.toPrecision(6))) : String(value);
 }
 
 /** A label marked to keep its own direction inside a sentence of another; `textWithLabels` reads the marks. */

@@ -1,5 +1,7 @@
 // What is on screen as a file: pictures as SVG and PNG, numbers as CSV.
 
+import {shortestFloat} from "./numbers.js";
+
 const PNG_SCALE = 2;
 const ROWS_BETWEEN_PAUSES = 32;
 
@@ -121,15 +123,4 @@ function shownRows(frame, state) {
 export function csvField(text) {
   const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
   return safe !== text || /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-}
-
-// The fewest digits that are read back as the same float32. Six digits always tell float32s apart, so the search starts
-// there; nine are always enough.
-export function shortestFloat(value) {
-  const kept = Math.fround(value);
-  for (let digits = 6; digits < 9; digits += 1) {
-    const rounded = Number(kept.toPrecision(digits));
-    if (Math.fround(rounded) === kept) return String(rounded);
-  }
-  return String(Number(kept.toPrecision(9)));
 }

@@ -17,8 +17,8 @@ export async function frameOf(scene, state) {
   const map = await mapOf(scene, state, number, through);
   const square = site.query_sequence === site.key_sequence;
   const until = shownPositions(scene, state, site.query_sequence);
-  const rows = axisOf(scene.sequences[site.query_sequence], state, until);
-  const columns = square ? rows : axisOf(scene.sequences[site.key_sequence], state, shownPositions(scene, state, site.key_sequence));
+  const rows = axisOf(scene, state, site.query_sequence, until);
+  const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
   const signed = ["signed", "gate"].includes(site.kind);
   const frame = { rows, columns, signed, square, exact: map.exact, note: scene.note, cut: until };
   if (map.data === null) return remoteFrame(frame, scene, state, number);
@@ -58,16 +58,17 @@ function shownPositions(scene, state, sequence) {
 }
 
 /** Labels of one side, and the positions that each stands for. */
-function axisOf(sequence, state, until) {
-  const groups = groupsOf(sequence, state.unit === "words");
+function axisOf(scene, state, number, until) {
+  const prompt = scene.steps?.sequence === number ? scene.steps.prompt : Infinity;
+  const groups = groupsOf(scene.sequences[number], state.unit === "words");
   const shown = groups.filter((group) => until === null || group.members.every((i) => i < until));
-  if (state.special !== "folded") return asAxis(shown);
+  if (state.special !== "folded") return asAxis(shown, prompt);
   const special = shown.filter((group) => group.special);
   const others = shown.filter((group) => !group.special);
   if (special.length) {
     others.push({ label: FOLDED, special: true, members: special.flatMap((group) => group.members) });
   }
-  return asAxis(others);
+  return asAxis(others, prompt);
 }
 
 function groupsOf(sequence, asWords) {
@@ -81,11 +82,13 @@ function groupsOf(sequence, asWords) {
   return groups;
 }
 
-function asAxis(groups) {
+/** An axis; what a model wrote comes after the prompt. */
+function asAxis(groups, prompt) {
   return {
     labels: groups.map((group) => group.label),
     special: groups.map((group) => group.special),
     members: groups.map((group) => group.members),
+    written: groups.map(({ members }) => members.length > 0 && members.every((position) => position >= prompt)),
   };
 }
 

@@ -10,7 +10,7 @@ export function buildImage(image) {
   const direction = imageSegments("What is shown", [["from", "Looks at"], ["to", "Is looked at by"]]);
   const grain = imageSegments("Colour layer", [["smooth", "Smooth"], ["blocks", "Blocks"]]);
   const opacity = make("input", { type: "range", min: 0, max: 100, value: 60, "data-testid": "image-opacity" });
-  const strength = make("label", { class: "image-opacity" }, make("span", {}, "Layer strength"), opacity);
+  const strength = make("label", { class: "image-opacity" }, make("span", {}, "Opacity"), opacity);
   const tools = make("div", { class: "image-tools" }, direction.element, grain.element, strength);
   const title = make("p", { class: "image-title" });
   const facts = make("ul", { class: "image-facts" });

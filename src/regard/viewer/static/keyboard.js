@@ -1,10 +1,12 @@
 // Keys for everything, and the table of them that the help dialog shows.
 
-import {MODES, VIEWS, hasWords, modeProblem} from "./state.js";
+import {MODES, VIEWS, modeProblem} from "./state.js";
 import {stepCount} from "./frames.js";
 
+/** Keys, what they do, and where only some scenes have a use for them, which. */
 export const KEY_TABLE = [
-  ["1 – 5", "map, matrix, lines, text, image"],
+  ["1 – 4", "map, matrix, lines, text"],
+  ["5", "image", (scene) => Boolean(scene.image)],
   ["[ ]", "layer before, layer after"],
   [", .", "head before, head after"],
   ["m", "single head, mean, largest, rollout, relevance"],
@@ -17,9 +19,9 @@ export const KEY_TABLE = [
   ["w", "words or pieces"],
   ["s", "special tokens shown or folded"],
   ["l", "linear or logarithmic colours"],
-  ["d", "attends to, or attended by"],
+  ["d", "attends to, or attended by (lines, text, image)"],
   ["t", "light, dark, as the system"],
-  ["g G", "one step of a generation on, back"],
+  ["g G", "one step of a generation on, back", (scene) => Boolean(scene.steps)],
   ["e", "to the export buttons"],
   ["?", "this help"],
 ];
@@ -64,8 +66,14 @@ function pageKey(pane, event, page) {
   return action(pane, pane.store.get(), page) !== false;
 }
 
-function flip(key, first, second) {
-  return (pane, state) => pane.store.set({ [key]: state[key] === first ? second : first });
+function flip(key, ...values) {
+  return (_pane, state, page) => state.view !== "map" && page.flip(key, values);
+}
+
+function turnRound(pane, state) {
+  if (!["lines", "text", "image"].includes(state.view)) return false;
+  pane.store.set({ direction: state.direction === "from" ? "to" : "from" });
+  return true;
 }
 
 function moveLayer(change) {
@@ -88,11 +96,13 @@ function lastLayer(pane) {
 }
 
 function nextMode(pane, state) {
+  if (state.view === "map") return false;
   const scene = pane.scene();
   const possible = MODES.filter((mode) => modeProblem(scene, state, mode) === null);
   const mode = possible[(possible.indexOf(state.mode) + 1) % possible.length];
   const maps = scene.parts[state.part].maps ?? {};
   pane.store.set(state.layer === "all" && !maps[mode] ? { mode, layer: lastLayer(pane) } : { mode });
+  return true;
 }
 
 function nextTheme(pane, state, page) {
@@ -102,7 +112,7 @@ function nextTheme(pane, state, page) {
 function moveStep(change) {
   return (pane, state) => {
     const count = stepCount(pane.scene(), state.part);
-    if (!count) return false;
+    if (!count || state.view === "map") return false;
     const step = Math.max(0, Math.min(count, (state.step ?? count) + change));
     pane.store.set({ step: step === count ? null : step });
     return true;
@@ -121,10 +131,10 @@ const PAGE_KEYS = {
   1: openView(0), 2: openView(1), 3: openView(2), 4: openView(3), 5: openView(4),
   "[": moveLayer(-1), "]": moveLayer(1), ",": moveHead(-1), ".": moveHead(1),
   m: nextMode, t: nextTheme,
-  w: (pane, state) => hasWords(pane.scene()) && flip("unit", "pieces", "words")(pane, state),
+  w: flip("unit", "pieces", "words"),
   s: flip("special", "shown", "folded"),
   l: flip("colour", "linear", "log"),
-  d: flip("direction", "from", "to"),
+  d: turnRound,
   g: moveStep(1), G: moveStep(-1),
   e: (pane) => pane.controls()?.focusExport(),
   "?": (_pane, _state, page) => page.openHelp(),

@@ -1,7 +1,8 @@
 // The colour scale with its numbers, and the line that says what is shown.
 
 import {weightAtShare, weightColour} from "./colour.js";
-import {make, readableWeight} from "./dom.js";
+import {make} from "./dom.js";
+import {readableWeight} from "./numbers.js";
 import {layerName} from "./view_map_grid.js";
 
 const MODE_PHRASES = { head: "head", mean: "mean of heads", max: "largest of heads", rollout: "rollout", relevance: "relevance" };

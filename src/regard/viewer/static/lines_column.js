@@ -1,6 +1,5 @@
 // A column of tokens of which only those in sight are in the document.
-import {make, visibleLabel} from "./dom.js";
-import {shapeIcon} from "./shapes.js";
+import {icon, make, visibleLabel} from "./dom.js";
 
 const BEYOND_SIGHT = 6;
 const COLUMN_MARGIN = 8;
@@ -12,7 +11,7 @@ export class TokenColumn {
     this.element = make("div", { class: `lines-column lines-column-${side}` }, this.strip);
     this.items = new Map();
     this.spare = [];
-    this.setTokens({ labels: [], special: [] }, new Uint8Array(0), 24);
+    this.setTokens({ labels: [], special: [], written: [] }, new Uint8Array(0), 24);
   }
 
   // Hidden tokens take no room: shown[slot] is a token, slots[token] its slot or -1.
@@ -81,6 +80,7 @@ export class TokenColumn {
     item.button.dataset.token = token;
     item.button.dataset.testid = `lines-${this.side === "left" ? "row" : "column"}-${token}`;
     item.button.classList.toggle("is-special", Boolean(this.axis.special[token]));
+    item.button.classList.toggle("is-written", Boolean(this.axis.written[token]));
     item.name.textContent = visibleLabel(label);
     item.button.title = label;
     item.eye.dataset.hides = token;
@@ -106,7 +106,7 @@ function makeTokenItem(side) {
   const name = make("bdi", { class: "lines-name" });
   const weight = make("span", { class: "lines-weight" });
   const button = make("button", { type: "button", class: "lines-token", "data-side": side });
-  const eye = make("button", { type: "button", class: "lines-eye", tabindex: -1, "data-side": side, title: "Hide (h)" }, shapeIcon("hide"));
+  const eye = make("button", { type: "button", class: "lines-eye", tabindex: -1, "data-side": side, title: "Hide (h)" }, icon("hide"));
   button.append(...(side === "left" ? [weight, name] : [name, weight]));
   const element = make("div", { class: "lines-item", role: "listitem" });
   element.append(...(side === "left" ? [eye, button] : [button, eye]));

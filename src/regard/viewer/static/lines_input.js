@@ -1,5 +1,6 @@
 // Pointer and keyboard of the lines view.
-import {exactWeight, isolated, readableWeight, visibleLabel} from "./dom.js";
+import {isolated, visibleLabel} from "./dom.js";
+import {markedWeight, readableWeight} from "./numbers.js";
 
 export const OTHER_SIDE = { left: "right", right: "left" };
 const TOKENS_A_PAGE = 10;
@@ -46,7 +47,7 @@ async function tellExactWeight(view, hover, event) {
   const { value, exact } = await view.frame.value(row, column);
   if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
   const names = `${isolated(view.frame.rows.labels[row])} → ${isolated(view.frame.columns.labels[column])}`;
-  view.context.tooltip.show(event.clientX, event.clientY, [names, { text: `${exact ? "" : "≈ "}${exactWeight(value)}`, kind: "number" }]);
+  view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(value, exact), kind: "number" }]);
 }
 
 function focusToken(view, event) {
@@ -65,7 +66,7 @@ function clickInside(view, event) {
   else view.select(token.side, token.token);
 }
 
-/** What each key does while the view has the keyboard; space is the button's own click. */
+/** What each key does while the view has the keyboard. */
 export function linesKeys(view) {
   return {
     ArrowUp: () => stepToken(view, -1),
@@ -77,6 +78,7 @@ export function linesKeys(view) {
     ArrowLeft: () => changeTokenSide(view, "left"),
     ArrowRight: () => changeTokenSide(view, "right"),
     Enter: () => pinFocused(view),
+    " ": () => selectPointed(view),
     Escape: () => takeBack(view),
     h: () => hidePointed(view),
   };
@@ -85,7 +87,6 @@ export function linesKeys(view) {
 function pressLinesKey(view, event) {
   if (event.ctrlKey || event.metaKey || event.altKey || !event.target.matches(".lines-token")) return;
   const action = linesKeys(view)[event.key];
-  if (event.key === " ") event.stopPropagation();
   if (!action || action() === false) return;
   event.preventDefault();
   event.stopPropagation();
@@ -109,7 +110,9 @@ function changeTokenSide(view, side) {
 
 function arriveAtToken(view, place) {
   view.moveFocus(place);
-  view.context.announce(sentenceOf(view, place));
+  view.hover = view.focus;
+  view.renderNow(); // the next key may come before the next picture
+  view.context.announce(sentenceOf(view, view.focus));
 }
 
 function sentenceOf(view, { side, token }) {
@@ -137,6 +140,12 @@ function takeBack(view) {
   if (pinned) view.context.store.set({ pinned: false });
   else if (selected.length) view.clear();
   return pinned || selected.length > 0;
+}
+
+function selectPointed(view) {
+  const pointed = pointedToken(view);
+  if (pointed) view.select(pointed.side, pointed.token);
+  return pointed !== null;
 }
 
 function pinFocused(view) {

@@ -3,6 +3,7 @@ import {visibleLabel} from "./dom.js";
 import {svgDocument, svgEscape} from "./export.js";
 import {linesAsSvg, placedLinks} from "./lines_links.js";
 import {weightText} from "./lines_weights.js";
+import {lineBelow} from "./view_matrix_labels.js";
 
 const WHOLE_UNTIL = 200;
 const LINES_EDGE = 16;
@@ -40,7 +41,7 @@ function sideAsSvg(view, side, offset, height, inner, active, colours) {
     const y = (column.middle(token, offset) + LINES_EDGE + 4.5).toFixed(1);
     const isChosen = active?.side === side && active.tokens.includes(token);
     const ink = active && !isChosen && !weights ? colours.muted : colours.ink;
-    const style = `font-size="13"${isChosen ? ' font-weight="700"' : ""}`;
+    const style = `font-size="13"${isChosen ? ' font-weight="700"' : ""}${lineBelow(column.axis.written[token])}`;
     const words = [`<text x="${inner}" y="${y}" text-anchor="${anchor}" ${style} fill="${ink}">${svgEscape(shortenedLabel(visibleLabel(column.axis.labels[token])))}</text>`];
     if (!weights) return words;
     const outer = inner + away * (view.columns[side].element.clientWidth - NUMBERS_WIDTH / 2);

@@ -6,33 +6,56 @@ import { make } from "./dom.js";
 import { askJson, askLines, jsonRequest } from "./live_ask.js";
 import { createLiveForm } from "./live_form.js";
 import { Growth } from "./live_growth.js";
+import { inputName, isAskedInput, isSameInput, pictureType } from "./live_input.js";
+import { inputOfFragment, patchOfFragment, readFragment } from "./state.js";
 
 const PAUSE = 250; // milliseconds between two pictures of a map that grows
 
-/** Builds the live page in an element; `openPane(host, scene, options)` opens a scene. */
-export async function startLive(root, manifest, openPane) {
+/** Builds the live page in an element; `openPane(host, scene, options)` opens a scene, `page` has the address and a place for buttons. */
+export async function startLive(root, manifest, openPane, page) {
   root.classList.add("live");
+  const fragment = readFragment(); // before the first picture puts its own there
   try {
     const [{ models, limits }, { traces }] = await Promise.all([askJson("/api/models"), askJson("/api/traces")]);
-    const offered = { models, limits, traces: traces.filter((trace) => trace.pinned) };
-    const columns = createCompare(root, (suffix, peers) => new LiveColumn(offered, suffix, openPane, peers));
-    columns.first.begin();
+    const offered = { models, limits, traces };
+    const columns = createCompare(root, page.actionHost, (suffix, peers) => new LiveColumn(offered, suffix, openPane, peers, () => page.changed()));
+    page.inputs = () => columns.all().map((column) => column.shown);
+    page.restore = (asked) => restoreInputs(columns, asked);
+    await columns.first.begin(inputOfFragment(fragment));
+    restoreInputs(columns, fragment);
   } catch (problem) {
     root.append(make("p", { class: "problem", role: "alert", "data-testid": "live-error" }, problem.message));
     document.documentElement.dataset.ready = "1";
   }
 }
 
+/** Looks at what an address asks for, where that is not shown yet. */
+async function restoreInputs(columns, fragment) {
+  for (const index of [0, 1]) {
+    const asked = inputOfFragment(fragment, index);
+    if (!asked) continue;
+    if (!columns.all()[index]) {
+      columns.toggle();
+      columns.second.state = patchOfFragment(fragment, index);
+    }
+    const column = columns.all()[index];
+    if (!isAskedInput(asked, column.shown)) await column.form.runAsked(asked);
+  }
+}
+
 /** One input and what came of it. */
 class LiveColumn {
-  constructor(offered, suffix, openPane, peers) {
+  constructor(offered, suffix, openPane, peers, changed) {
     this.offered = offered;
     this.openPane = openPane;
     this.peers = peers;
+    this.changed = changed;
     this.pane = null;
+    this.shown = null; // the input of what is in the pane
     this.running = null;
-    this.host = make("div", { class: "live-pane" });
-    this.hint = make("p", { class: "empty" }, "Press Look to see what the model attends to.");
+    this.note = make("p", { class: "live-note", hidden: true, "data-testid": `live-note${suffix}` });
+    this.host = make("div", { class: "live-pane" }, this.note);
+    this.hint = make("p", { class: "empty" }, suffix ? "Choose a model and press Look." : "Press Look to see what the model attends to.");
     this.host.append(this.hint);
     const actions = {
       look: (model, text) => this.look(model, text),
@@ -40,44 +63,56 @@ class LiveColumn {
       generate: (model, text, count) => this.generate(model, text, count),
       open: (trace) => this.open(trace),
       cancel: () => this.running?.abort(),
+      edited: () => this.followForm(),
     };
     this.form = createLiveForm(offered, suffix, actions);
     this.element = make("section", { class: "live-column", "aria-label": suffix ? "Second column" : "First column" }, this.form.element, this.host);
   }
 
   /** A first picture, where there is something to look at. */
-  begin() {
-    this.form.choose();
+  begin(asked = null) {
+    if (asked) return this.form.runAsked(asked);
+    const opened = this.form.choose();
     const model = this.form.model();
-    if (model?.kind === "text" && model.example) this.form.run();
+    return model?.kind === "text" && model.example ? this.form.run() : opened;
+  }
+
+  /** What is shown but is no longer what the form has is dimmed, and named. */
+  followForm() {
+    const isOld = this.pane !== null && (this.hasFailed || !isSameInput(this.form.current(), this.shown));
+    this.host.toggleAttribute("data-old", isOld);
+    this.note.hidden = !isOld;
+    this.note.textContent = isOld ? `Shown: ${inputName(this.shown)}` : "";
   }
 
   look(model, text) {
     return this.work(`${model.title} is looking…`, async (signal) => {
       const found = await askJson("/api/look", { ...jsonRequest({ model: model.name, text }), signal });
-      this.show(openScene(found, loaderOf(found)));
+      this.showFound(found, { model: model.name, title: model.title, text });
     });
   }
 
   image(model, file) {
     return this.work(`${model.title} is looking…`, async (signal) => {
+      const headers = { "Content-Type": await pictureType(file) };
       const path = `/api/image?model=${encodeURIComponent(model.name)}`;
-      const found = await askJson(path, { method: "POST", headers: { "Content-Type": file.type }, body: file, signal });
-      this.show(openScene(found, loaderOf(found)));
+      const found = await askJson(path, { method: "POST", headers, body: file, signal });
+      this.showFound(found, { model: model.name, title: model.title, file });
     });
   }
 
   open(trace) {
     return this.work(`Opening ${trace.title}…`, async (signal) => {
       const found = await askJson(`/api/traces/${encodeURIComponent(trace.id)}`, { signal });
-      this.show(openScene(found, loaderOf(found)));
+      this.showFound(found, { trace: trace.title, title: trace.title });
     });
   }
 
   /** The map grows as the rows come; at the end the whole trace takes its place. */
   generate(model, text, count) {
     return this.work(`${model.title} is reading…`, async (signal) => {
-      const growth = new Growth(model.title);
+      const input = { model: model.name, title: model.title, text, tokens: count };
+      const growth = new Growth(inputName(input));
       let shown = 0;
       let whole = null;
       await askLines("/api/generate", { model: model.name, text, tokens: count }, signal, async (event) => {
@@ -87,13 +122,13 @@ class LiveColumn {
         if (event.event !== "step") return;
         this.form.showProgress(`${event.step} of ${count} tokens: ${said(growth.chosen)}`);
         if (performance.now() - shown < PAUSE) return;
-        this.show(growth.scene());
+        this.show(growth.scene(), input);
         await nextFrame();
         shown = performance.now();
       });
       if (whole === null) throw new Error("The generation broke off; what is shown is what there was.");
       const found = await askJson(`/api/traces/${encodeURIComponent(whole)}`, { signal });
-      this.show(openScene(found, loaderOf(found)));
+      this.showFound(found, input);
       return `${count === growth.chosen.length ? "" : "It ended by itself. "}It went on: ${said(growth.chosen)}`;
     });
   }
@@ -104,11 +139,12 @@ class LiveColumn {
     const running = new AbortController();
     this.running = running;
     this.form.setBusy(text);
+    this.hasFailed = false;
     let last = "";
     try {
       last = (await job(running.signal)) ?? "";
     } catch (problem) {
-      if (this.running === running && problem.name !== "AbortError") this.form.showError(problem.message);
+      if (this.running === running && problem.name !== "AbortError") this.fail(problem);
       if (problem.name === "AbortError") last = "Cancelled.";
     }
     if (this.running !== running) return;
@@ -117,22 +153,37 @@ class LiveColumn {
     this.form.showProgress(last);
   }
 
-  /** Puts a scene into the pane; one of another kind gets a pane of its own. */
-  show(scene) {
+  fail(problem) {
+    this.hasFailed = true;
+    this.form.showError(problem.message);
+    this.followForm();
+  }
+
+  showFound(found, input) {
+    this.show(openScene({ ...found, title: inputName(input) }, loaderOf(found)), input);
+  }
+
+  /** Puts a scene into the pane; one of another kind gets a pane of its own, a picture with its own view. */
+  show(scene, input) {
+    this.shown = input;
     if (this.pane && !isAlike(this.pane.scene(), scene)) this.close();
-    if (this.pane) {
-      this.pane.show(scene);
-      return;
-    }
+    if (this.pane) this.pane.show(scene);
+    else this.openNew(scene);
+    this.followForm();
+    this.changed();
+  }
+
+  openNew(scene) {
     this.hint.remove();
-    this.pane = this.openPane(this.host, scene, { ...this.peers.options(this), state: this.state });
+    const view = scene.image ? { view: "image" } : {};
+    this.pane = this.openPane(this.host, scene, { ...this.peers.options(this), state: { ...this.state, ...view } });
     this.peers.opened();
   }
 
   close() {
     if (!this.pane) return;
     const { view, unit, special, colour, limit } = this.pane.store.get();
-    this.state = { view, unit, special, colour, limit };
+    this.state = { view: view === "image" ? "map" : view, unit, special, colour, limit };
     this.peers.closing();
     this.pane.destroy();
     this.pane = null;

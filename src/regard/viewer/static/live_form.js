@@ -5,7 +5,7 @@ import { make } from "./dom.js";
 const TOKENS = 24; // to generate, unless said otherwise
 
 /**
- * Builds the form. `offered` is {models, limits, traces}; `actions` has look, image, generate, open and cancel.
+ * Builds the form. `offered` is {models, limits, traces}; `actions` has look, image, generate, open, cancel and edited.
  * `suffix` is put behind every test id.
  */
 export function createLiveForm(offered, suffix, actions) {
@@ -19,8 +19,8 @@ class LiveForm {
     this.suffix = suffix;
     const { limits } = offered;
     this.select = make("select", { ...this.named("model"), class: "live-select", onchange: () => this.choose() }, ...this.groups());
-    this.text = make("textarea", { ...this.named("text"), class: "live-text", rows: 2, maxlength: limits.characters, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.typed(event) });
-    this.file = make("input", { ...this.named("image"), class: "live-file", type: "file", accept: "image/png,image/jpeg" });
+    this.text = make("textarea", { ...this.named("text"), class: "live-text", rows: 2, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.typed(event), oninput: () => this.actions.edited() });
+    this.file = make("input", { ...this.named("image"), class: "live-file", type: "file", accept: "image/png,image/jpeg", onchange: () => this.actions.edited() });
     this.tokens = make("input", { ...this.named("tokens"), class: "live-number", type: "number", min: 1, max: limits.new_tokens, value: Math.min(TOKENS, limits.new_tokens) });
     this.runButton = make("button", { class: "live-button live-main", type: "submit", "data-testid": `live-run${suffix}` }, "Look");
     this.generateButton = make("button", { class: "live-button", type: "button", "data-testid": `live-generate${suffix}`, onclick: () => this.generate() }, "Generate");
@@ -43,12 +43,18 @@ class LiveForm {
       tokens: field("tokens", "New tokens", this.tokens),
     };
     this.buttons = make("div", { class: "live-buttons" }, this.runButton, this.fields.tokens, this.generateButton, this.cancelButton);
-    const row = make("div", { class: "live-row" }, field("model", "Model", this.select), this.fields.text, this.fields.image, this.buttons);
+    const row = make("div", { class: "live-row" }, field("model", this.menuName(), this.select), this.fields.text, this.fields.image, this.buttons);
     const submitted = (event) => {
       event.preventDefault();
       this.run();
     };
     this.element = make("form", { class: "live-form", "aria-label": this.suffix ? "Second input" : "Input", onsubmit: submitted }, row, this.progress, this.error);
+  }
+
+  menuName() {
+    const { models, traces } = this.offered;
+    if (!models.length) return "Trace";
+    return traces.length ? "Model or trace" : "Model";
   }
 
   groups() {
@@ -64,6 +70,27 @@ class LiveForm {
   model() {
     const [kind, number] = this.select.value.split(" ");
     return kind === "model" ? this.offered.models[Number(number)] : null;
+  }
+
+  /** What the form has now, as an input. */
+  current() {
+    const [model, trace] = [this.model(), this.trace()];
+    if (trace) return { trace: trace.title };
+    return model?.kind === "image" ? { model: model.name, file: this.file.files[0] } : { model: model?.name, text: this.text.value };
+  }
+
+  /** Fills in what a link asks for and runs it. */
+  runAsked({ model, trace, text, tokens }) {
+    const { models, traces } = this.offered;
+    const number = trace === undefined ? models.findIndex((one) => one.name === model) : traces.findIndex((one) => one.title === trace);
+    if (number < 0) return this.showError(`The link is to ${trace ?? model}, which is not here.`);
+    this.select.value = `${trace === undefined ? "model" : "trace"} ${number}`;
+    const opened = this.choose();
+    if (trace !== undefined || this.model().kind === "image") return opened;
+    if (text !== undefined) this.text.value = text;
+    if (tokens === undefined || !this.model().generates) return this.run();
+    this.tokens.value = tokens;
+    return this.generate();
   }
 
   trace() {
@@ -82,8 +109,9 @@ class LiveForm {
     const isExample = this.offered.models.some((one) => one.example === this.text.value);
     if (model?.example && (this.text.value === "" || isExample)) this.text.value = model.example;
     this.showError("");
+    this.actions.edited();
     const trace = this.trace();
-    if (trace) this.actions.open(trace);
+    return trace ? this.actions.open(trace) : null;
   }
 
   typed(event) {
@@ -94,22 +122,21 @@ class LiveForm {
 
   run() {
     const model = this.model();
-    if (!model) return;
+    if (!model) return null;
     if (model.kind === "image") {
       const file = this.file.files[0];
-      if (file) this.actions.image(model, file);
-      else this.showError("Choose a PNG or JPEG file first.");
-    } else if (this.text.value.trim() === "") this.showError("Type a text first.");
-    else this.actions.look(model, this.text.value);
+      return file ? this.actions.image(model, file) : this.showError("Choose a PNG or JPEG file first.");
+    }
+    return this.text.value.trim() === "" ? this.showError("Type a text first.") : this.actions.look(model, this.text.value);
   }
 
   generate() {
     const model = this.model();
     const count = Number(this.tokens.value);
     const most = this.offered.limits.new_tokens;
-    if (this.text.value.trim() === "") this.showError("Type a text to go on from.");
-    else if (!Number.isInteger(count) || count < 1 || count > most) this.showError(`New tokens: a number from 1 to ${most}.`);
-    else this.actions.generate(model, this.text.value, count);
+    if (this.text.value.trim() === "") return this.showError("Type a text to go on from.");
+    if (!Number.isInteger(count) || count < 1 || count > most) return this.showError(`New tokens: a number from 1 to ${most}.`);
+    return this.actions.generate(model, this.text.value, count);
   }
 
   setBusy(text) {

@@ -8,7 +8,7 @@ import {createHelp} from "./help.js";
 import {listenToKeys} from "./keyboard.js";
 import {startLive} from "./live.js";
 import {createPane} from "./pane.js";
-import {SHARED_KEYS, fragmentOf, initialState, linkStores, linkTo, patchOfFragment, readFragment, writeFragment} from "./state.js";
+import {SHARED_KEYS, fragmentOf, hasWords, initialState, isWholeInLink, linkStores, linkTo, patchOfFragment, readFragment, writeFragment} from "./state.js";
 import {createTooltip} from "./tooltip.js";
 
 const THEMES = ["auto", "light", "dark"];
@@ -18,6 +18,9 @@ class ViewerPage {
   constructor(root, manifest) {
     this.manifest = manifest;
     this.panes = [];
+    this.recent = null; // the pane last used
+    this.inputs = () => []; // what a live page was given, for each column
+    this.restore = () => {};
     this.theme = "auto";
     this.tooltip = createTooltip(root);
     this.announcer = make("div", { class: "unseen", "aria-live": "polite", "data-testid": "announcer" });
@@ -32,6 +35,11 @@ class ViewerPage {
       copyLink: () => this.copyLink(),
       openHelp: () => this.openHelp(),
       nextTheme: () => this.nextTheme(),
+      scenes: () => this.panes.map((pane) => pane.scene()),
+      states: () => this.states(),
+      flip: (key, values) => this.flip(key, values),
+      active: () => this.activePane(),
+      columnOf: (store) => this.columnOf(store),
     };
     listenToKeys(() => this.panes, this.services);
     globalThis.matchMedia?.("(prefers-color-scheme: dark)").addEventListener("change", () => this.applyTheme(this.theme));
@@ -56,13 +64,17 @@ class ViewerPage {
     const state = { ...patchOfFragment(readFragment(), index), theme: this.theme, ...options.state };
     const pane = createPane(host, scene, { ...options, page: this.services, state });
     this.panes.push(pane);
+    for (const kind of ["pointerdown", "focusin"]) pane.element.addEventListener(kind, (event) => event.target.closest(".pane-body") && this.attend(pane));
+    this.refreshControls();
     const stop = pane.store.subscribe((now) => now.theme !== this.theme && this.applyTheme(now.theme));
     return {
       ...pane,
       destroy: () => {
         stop();
         this.panes = this.panes.filter((one) => one.store !== pane.store);
+        if (this.recent?.store === pane.store) this.recent = null;
         pane.destroy();
+        this.refreshControls();
       },
     };
   }
@@ -83,13 +95,49 @@ class ViewerPage {
   }
 
   changed() {
-    writeFragment(() => this.states());
+    this.refreshControls();
+    writeFragment(() => this.fragment());
+  }
+
+  fragment() {
+    return fragmentOf(this.states(), this.inputs());
+  }
+
+  /** What the controls of one pane offer depends on both. */
+  refreshControls() {
+    for (const pane of this.panes) pane.controls()?.update(pane.store.get());
+  }
+
+  attend(pane) {
+    if (this.recent === pane) return;
+    this.recent = pane;
+    this.refreshControls();
+  }
+
+  /** The pane that was last used, which is the one that is exported. */
+  activePane() {
+    return this.recent ?? this.panes[0];
+  }
+
+  /** "left" or "right", where there are two panes. */
+  columnOf(store) {
+    if (this.panes.length < 2) return null;
+    return this.panes[0].store === store ? "left" : "right";
+  }
+
+  /** Flips a switch of all panes; one that lacks what it is about stays as it is. */
+  flip(key, [first, second]) {
+    if (key === "unit" && !this.panes.some((pane) => hasWords(pane.scene()))) return false;
+    const isOn = this.states().some((state) => state[key] === second);
+    for (const pane of this.panes) pane.store.set({ [key]: isOn ? first : second });
+    return true;
   }
 
   readAddress() {
     const fragment = readFragment();
-    if (fragment === fragmentOf(this.states())) return;
-    this.panes.forEach((pane, index) => pane.store.set({ ...initialState(), ...patchOfFragment(fragment, index) }));
+    if (fragment === this.fragment()) return;
+    this.panes.forEach((pane, index) => pane.take({ ...initialState(), ...patchOfFragment(fragment, index) }));
+    this.restore(fragment);
   }
 
   applyTheme(theme) {
@@ -110,7 +158,7 @@ class ViewerPage {
   }
 
   openHelp() {
-    this.help.open(this.panes.map((pane) => pane.scene().note));
+    this.help.open(this.panes.map((pane) => pane.scene()));
   }
 
   announce(text) {
@@ -118,9 +166,10 @@ class ViewerPage {
   }
 
   async copyLink() {
-    const link = linkTo(this.states());
+    const link = linkTo(this.fragment());
     const isCopied = await copiedText(link);
-    this.say(isCopied ? "The link to this view was copied" : `Copying is not allowed here. The link is ${link}`);
+    const lacks = this.inputs().every(isWholeInLink) ? "" : ". It leaves out the picture, or a text of more than 1000 characters";
+    this.say(isCopied ? `The link to this view was copied${lacks}` : `Copying is not allowed here. The link is ${link}`);
   }
 
   /** A short message that can be seen and heard. */
@@ -171,7 +220,7 @@ function startPage() {
     const manifest = JSON.parse(document.getElementById("manifest").textContent);
     const page = new ViewerPage(root, manifest);
     const open = (scene) => openScene(scene, loaderOf(scene));
-    if (manifest.live) startLive(page.main, manifest, (host, scene, options) => page.openPane(host, scene, options));
+    if (manifest.live) startLive(page.main, manifest, (host, scene, options) => page.openPane(host, scene, options), page);
     else page.openScenes(manifest.scenes.map(open));
     if (!manifest.live && manifest.scenes.length === 0) page.main.append(make("p", { class: "empty" }, "This page holds no attention."));
   } catch (problem) {

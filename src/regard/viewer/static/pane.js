@@ -34,9 +34,11 @@ export function createPane(host, scene, options) {
     element: pane.element,
     scene: () => pane.context.scene,
     show: (next) => pane.show(next),
+    take: (patch) => pane.take(patch),
     refresh: () => pane.refresh(),
     view: () => pane.view,
     controls: () => pane.controls,
+    save: (kind) => pane.save(kind),
     destroy: () => pane.destroy(),
   };
 }
@@ -53,6 +55,11 @@ class Pane {
     this.store = createStore({ ...startOf(scene), ...options.state }, (state, patch) => settleState(this.context.scene, state, patch));
     this.context.store = this.store;
     this.context.fail = (problem) => this.fail(problem);
+    this.context.recover = () => this.recover();
+    this.context.scenes = this.page.scenes;
+    this.context.states = this.page.states;
+    this.context.flip = this.page.flip;
+    this.context.exported = () => this.page.columnOf(this.page.active()?.store);
     this.context.legend = (scale) => this.showLegend(scale);
     this.build(host);
     this.stop = this.store.subscribe((state, changed) => this.follow(state, changed));
@@ -98,15 +105,25 @@ class Pane {
   }
 
   actions() {
-    const picture = (exported) => async () => {
-      try {
-        await exported(this.picture(), this.store.get(), this.context.scene);
-        this.page.announce("The picture was saved");
-      } catch (problem) {
-        this.fail(problem);
-      }
-    };
-    return { exportPng: picture(exportPng), exportSvg: picture(exportSvg), exportCsv: () => this.exportNumbers(), copyLink: () => this.page.copyLink() };
+    return { save: (kind) => this.page.active().save(kind), copyLink: () => this.page.copyLink() };
+  }
+
+  save(kind) {
+    return kind === "csv" ? this.exportNumbers() : this.exportPicture(kind === "png" ? exportPng : exportSvg);
+  }
+
+  async exportPicture(exported) {
+    try {
+      await exported(this.picture(), this.store.get(), this.context.scene);
+      this.saved("The picture");
+    } catch (problem) {
+      this.fail(problem);
+    }
+  }
+
+  saved(what) {
+    const column = this.page.columnOf(this.store);
+    this.page.announce(column ? `${what} of the ${column} column was saved` : `${what} was saved`);
   }
 
   /** What the view shows as SVG, with the colour scale and what is shown below it. */
@@ -123,7 +140,7 @@ class Pane {
       const frame = isCurrent ? this.frame : await frameOf(this.context.scene, state);
       const progress = (done, total) => frame.whole === null && this.page.announce(`${done} of ${total} rows are here`);
       await exportCsv(frame, state, this.context.scene, progress);
-      this.page.announce("The weights were saved");
+      this.saved("The table of weights");
     } catch (problem) {
       this.fail(problem);
     }
@@ -136,14 +153,20 @@ class Pane {
     this.tabs?.update(state);
     this.controls?.update(state);
     this.slider?.update?.(this.frame, state);
-    this.rail.update(state);
+    this.showRail(state);
     this.element.dataset.view = state.view;
     const needsFrame = changed.some((key) => FRAME_KEYS.includes(key)) || this.frame === null;
-    if (needsFrame) this.frameWanted = true;
+    if (needsFrame) [this.frameWanted, this.isGiven] = [true, false];
     if (state.view === "map") this.showMap(state);
     else if (this.frameWanted) this.loadFrame(state);
     else this.draw(state);
     if (!isFirst) this.page.changed();
+  }
+
+  /** Takes a state from outside: what it chooses and zooms to is meant for the frame that comes with it. */
+  take(patch) {
+    this.store.set(patch);
+    this.isGiven = this.frameWanted;
   }
 
   openView(state) {
@@ -156,11 +179,24 @@ class Pane {
     this.view = MAKERS[state.view](this.viewHost, this.context);
   }
 
+  async showRail(state) {
+    try {
+      await this.rail.update(state);
+    } catch (problem) {
+      this.fail(problem);
+    }
+  }
+
   async showMap(state) {
+    const { view } = this;
     this.hideProblem();
     this.status.textContent = statusText(this.context.scene, state, null);
     this.legend.show(1, false, "linear", this.context.palette(), ["0", "", "largest of each head"]);
-    await this.view.update(null, state);
+    try {
+      await view.update(null, state);
+    } catch (problem) {
+      if (view === this.view) this.fail(problem);
+    }
     this.returnFocus();
     this.page.drawn();
   }
@@ -193,8 +229,9 @@ class Pane {
     this.frameWanted = false;
     this.hideProblem();
     if (before) this.page.announce(statusText(this.context.scene, this.store.get(), null));
-    const patch = before ? carriedOver(before, frame, this.store.get(), this.framePart) : {};
+    const patch = before && !this.isGiven ? carriedOver(before, frame, this.store.get(), this.framePart) : {};
     this.framePart = this.store.get().part;
+    this.isGiven = false;
     this.slider?.update?.(frame, this.store.get());
     const known = this.store.get();
     this.store.set(patch);
@@ -210,7 +247,7 @@ class Pane {
     try {
       await view.update(frame, state);
     } catch (problem) {
-      this.fail(problem);
+      if (view === this.view && frame === this.frame) this.fail(problem);
     }
     this.returnFocus();
     this.page.drawn();
@@ -238,6 +275,12 @@ class Pane {
     this.page.drawn();
   }
 
+  /** What failed before is there now. */
+  recover() {
+    this.hideProblem();
+    this.status.textContent = statusText(this.context.scene, this.store.get(), this.frame);
+  }
+
   hideProblem() {
     delete this.stage.dataset.failed;
     this.problem.hidden = true;
@@ -246,7 +289,7 @@ class Pane {
 
   /** Draws everything again in other colours. */
   refresh() {
-    this.rail.update(this.store.get());
+    this.showRail(this.store.get());
     if (this.shownView === "map") this.showMap(this.store.get());
     else this.draw(this.store.get());
   }
@@ -284,13 +327,18 @@ function carriedOver(before, after, state, partBefore) {
   const isSameShape = before.rows.labels.length === after.rows.labels.length && before.columns.labels.length === after.columns.labels.length;
   const patch = isSameShape ? {} : { zoom: null };
   if (partBefore !== state.part) return { ...patch, selected: [], hidden: [], pinned: false };
+  if (isSameShape && isSameAxis(before.rows, after.rows) && isSameAxis(before.columns, after.columns)) return patch;
   const isFrom = state.direction === "from" || before.square;
   const [old, axis] = isFrom ? [before.rows, after.rows] : [before.columns, after.columns];
   const places = new Map();
   axis.members.forEach((members, index) => members.forEach((position) => places.set(position, index)));
-  if (isSameShape) return patch;
   const positions = state.selected.flatMap((index) => old.members[index] ?? []);
   const selected = new Set(positions.map((position) => places.get(position)));
   selected.delete(undefined);
   return { ...patch, hidden: [], selected: [...selected] };
+}
+
+/** Whether each label stands for the same positions. */
+function isSameAxis(before, after) {
+  return before.members.every((members, index) => members.join() === after.members[index].join());
 }

@@ -1,7 +1,6 @@
 // The steps of a generation as a slider: how the attention grew token by token.
-import {make, visibleLabel} from "./dom.js";
+import {icon, make, visibleLabel} from "./dom.js";
 import {stepCount} from "./frames.js";
-import {shapeIcon} from "./shapes.js";
 
 const STEP_PAUSE = 650;
 
@@ -22,7 +21,8 @@ class StepSlider {
     this.range.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && this.stop());
     this.count = make("span", { class: "slider-count" });
     this.token = make("bdi", { class: "slider-token" });
-    this.element = make("div", { class: "slider", role: "group", "aria-label": "Generation" }, this.play, this.range, this.count, this.token);
+    const legend = make("span", { class: "slider-legend" }, "written by the model");
+    this.element = make("div", { class: "slider", role: "group", "aria-label": "Generation" }, this.play, this.range, this.count, this.token, legend);
     host.append(this.element);
     this.update(context.store.get());
   }
@@ -34,7 +34,7 @@ class StepSlider {
 
   update(state) {
     const count = stepCount(this.context.scene, state.part);
-    this.element.hidden = count === 0;
+    this.element.hidden = count === 0 || state.view === "map"; // the map has all steps
     if (count === 0) return this.stop();
     const step = Math.min(state.step ?? count, count);
     this.range.max = count;
@@ -83,6 +83,6 @@ class StepSlider {
     if (this.play.getAttribute("aria-label") === label) return;
     this.play.setAttribute("aria-label", label);
     this.play.title = `${label} (g one step on, G one back)`;
-    this.play.replaceChildren(shapeIcon(this.timer ? "pause" : isStill ? "next" : "play"));
+    this.play.replaceChildren(icon(this.timer ? "pause" : isStill ? "next" : "play"));
   }
 }

@@ -43,11 +43,18 @@ export function createStore(initial, settled = (state) => state) {
   };
 }
 
-/** Keeps the given keys of two stores equal; returns a function that parts them. */
+/** What is chosen in one of two stores, the other takes as far as it has it; returns a function that parts them. */
 export function linkStores(first, second, keys) {
+  let isFollowing = false; // what the other one made of it does not come back
   const follow = (target) => (state, changed) => {
     const shared = changed.filter((key) => keys.includes(key));
-    if (shared.length) target.set(Object.fromEntries(shared.map((key) => [key, state[key]])));
+    if (isFollowing || shared.length === 0) return;
+    isFollowing = true;
+    try {
+      target.set(Object.fromEntries(shared.map((key) => [key, state[key]])));
+    } finally {
+      isFollowing = false;
+    }
   };
   const stops = [first.subscribe(follow(second)), second.subscribe(follow(first))];
   return () => stops.forEach((stop) => stop());
@@ -56,6 +63,11 @@ export function linkStores(first, second, keys) {
 function sameValue(left, right) {
   if (left === right) return true;
   return typeof left === "object" && typeof right === "object" && JSON.stringify(left) === JSON.stringify(right);
+}
+
+/** Whether a scene has tokens that are special. */
+export function hasSpecial(scene) {
+  return scene.sequences.some((sequence) => sequence.special.some(Boolean));
 }
 
 /** Whether the sequences of a scene know which pieces make a word. */
@@ -103,9 +115,12 @@ function boundedInteger(value, count) {
   return Math.max(0, Math.min(count - 1, number));
 }
 
-/** The fragment of one or two states, leaving out what is as at the start. */
-export function fragmentOf(states) {
+/** The fragment of one or two states, leaving out what is as at the start; `inputs` are those of a live page. */
+export function fragmentOf(states, inputs = []) {
   const fields = new URLSearchParams();
+  inputs.forEach((input, index) => {
+    for (const key of INPUT_KEYS) if (fitsLink(input?.[key])) fields.set(index === 0 ? key : `${key}.${index}`, String(input[key]));
+  });
   states.forEach((state, index) => {
     const base = index === 0 ? initialState() : { ...initialState(), ...sharedPartOf(states[0]) };
     for (const [key, value] of Object.entries(state)) {
@@ -116,6 +131,26 @@ export function fragmentOf(states) {
 }
 
 export const SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit"];
+
+const INPUT_KEYS = ["model", "text", "tokens", "trace"];
+const LONGEST_IN_LINK = 1000; // characters of a text
+
+function fitsLink(value) {
+  return value !== undefined && value !== null && String(value).length <= LONGEST_IN_LINK;
+}
+
+/** Whether all of an input can be in a link. */
+export function isWholeInLink(input) {
+  return input === null || (!input.file && INPUT_KEYS.every((key) => input[key] === undefined || fitsLink(input[key])));
+}
+
+/** The input that a fragment asks of column `index` of a live page, as texts, or null. */
+export function inputOfFragment(fragment, index = 0) {
+  const fields = new URLSearchParams(fragment.replace(/^#/, ""));
+  const named = INPUT_KEYS.map((key) => [key, fields.get(index === 0 ? key : `${key}.${index}`)]);
+  const input = Object.fromEntries(named.filter(([, value]) => value !== null));
+  return input.model !== undefined || input.trace !== undefined ? input : null;
+}
 
 function sharedPartOf(state) {
   return Object.fromEntries(SHARED_KEYS.map((key) => [key, state[key]]));
@@ -184,25 +219,34 @@ export function readFragment() {
 
 let fragmentTimer = 0;
 
-/** Puts the states into the address after a pause, without a new history entry. */
-export function writeFragment(states, pause = 200) {
+/** Puts the fragment that a function gives into the address after a pause, without a new history entry; one that was changed meanwhile is read, not overwritten. */
+export function writeFragment(fragment, pause = 200) {
   clearTimeout(fragmentTimer);
+  const before = readFragment();
   fragmentTimer = setTimeout(() => {
+    if (readFragment() !== before) return;
     try {
-      globalThis.history.replaceState(null, "", `#${fragmentOf(states())}`);
+      globalThis.history.replaceState(null, "", `#${fragment()}`);
     } catch {
       // A frame without an address of its own (about:srcdoc, sandbox) still works, it only has no link.
     }
   }, pause);
 }
 
-/** The address of the page with the states in its fragment. */
-export function linkTo(states) {
-  let address = "";
+/** The address of the page with a fragment. */
+export function linkTo(fragment) {
+  return `${pageAddress()}#${fragment}`;
+}
+
+/** Whether a link to the page leads anywhere: a frame of a notebook has no address of its own. */
+export function hasAddress() {
+  return !/^(about:|$)/.test(pageAddress());
+}
+
+function pageAddress() {
   try {
-    address = globalThis.location.href.split("#")[0];
+    return globalThis.location.href.split("#")[0];
   } catch {
-    // Same as above: the fragment alone is still worth copying.
+    return ""; // a frame that may not read it
   }
-  return `${address}#${fragmentOf(states)}`;
 }

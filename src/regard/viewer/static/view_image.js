@@ -1,6 +1,7 @@
 // The attention of one query over the patches of a picture.
 import {palette} from "./colour.js";
-import {exactWeight, make, readableWeight, visibleLabel} from "./dom.js";
+import {make, visibleLabel} from "./dom.js";
+import {markedWeight, readableWeight} from "./numbers.js";
 import {svgDocument, svgEscape} from "./export.js";
 import {crossThrough, meanWeights, outlinePatch, paintPatches, patchBox, patchName, patchPixels, patchTokens, patchWeights, pictureSides} from "./image_patches.js";
 import {buildImage, tokenChip} from "./image_shell.js";
@@ -259,7 +260,7 @@ class ImageView {
     if (isNew) this.paint();
     if (patch === null || !this.values) return this.context.tooltip.hide();
     const { value, exact } = await this.exactly(patch);
-    if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.image, patch), { text: `${exact ? "" : "≈ "}${exactWeight(value)}`, kind: "number" }]);
+    if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.image, patch), { text: markedWeight(value, exact), kind: "number" }]);
   }
 
   exactly(patch) {

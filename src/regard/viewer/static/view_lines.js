@@ -168,10 +168,13 @@ class LinesView {
   }
 
   schedule() {
-    this.due ??= requestAnimationFrame(() => {
-      this.due = null;
-      if (this.frame && this.parts.root.isConnected) this.render();
-    });
+    this.due ??= requestAnimationFrame(() => this.renderNow());
+  }
+
+  renderNow() {
+    if (this.due) cancelAnimationFrame(this.due);
+    this.due = null;
+    if (this.frame && this.parts.root.isConnected) this.render();
   }
 
   // Columns of unequal length scroll in proportion, so that both reach their ends together.

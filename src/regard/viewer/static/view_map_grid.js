@@ -3,6 +3,7 @@
 import {make} from "./dom.js";
 import {paintWeights} from "./colour.js";
 import {thumbnail} from "./data.js";
+import {typeTitle} from "./head_types.js";
 
 const MOST_IN_RAIL_ROW = 9;
 
@@ -26,7 +27,7 @@ export function createHeadsGrid(host, context, kind, choose) {
     grid,
     cells,
     /** Follows the state; resolves when the first thumbnails are drawn. */
-    update(state) {
+    async update(state) {
       const shape = gridShape(context.scene, state.part);
       if (model.shape !== shape) fillGrid(model, state.part);
       else if (model.scene !== context.scene) renewCells(model);
@@ -99,11 +100,11 @@ function headCell(model, site, layer, head) {
     type: "button", class: "thumb", tabindex: "-1", "data-place": place,
     "data-testid": `${model.kind === "map" ? "thumb" : "rail"}-${place}`,
     "aria-label": `${layerName(model.context.scene, model.part, layer)}, head ${head} ${type}`.trim(),
-    title: model.kind === "rail" ? `head ${head}${type ? ` · ${type}` : ""}` : null,
+    title: model.kind === "rail" ? `head ${head}${type ? ` · ${typeTitle(type)}` : ""}` : null,
     onclick: () => model.choose(layer, head),
   }, canvas);
   if (model.kind === "map") {
-    button.append(make("span", { class: "thumb-head" }, `${head}`), " ", make("span", { class: "thumb-type" }, type));
+    button.append(make("span", { class: "thumb-head" }, `${head}`), " ", make("span", { class: "thumb-type", title: typeTitle(type) }, type));
   }
   const number = model.context.scene.parts[model.part].sites[layer];
   model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, painted: null, asked: false });

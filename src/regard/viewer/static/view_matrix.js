@@ -1,9 +1,10 @@
 // One attention map as a matrix on canvas: zoom, pan, crosshair, labels, values under the pointer.
 
 import {createIconButton} from "./controls_fields.js";
-import {exactWeight, isolated, make, readableWeight} from "./dom.js";
+import {isolated, make} from "./dom.js";
 import {svgDocument} from "./export.js";
 import {scaleTop} from "./frames.js";
+import {markedWeight, readableWeight} from "./numbers.js";
 import {cameraOn, coveredArea, panned, windowOf, withCell, zoomed} from "./view_matrix_camera.js";
 import {drawAxes, drawCrosshair, drawWeights} from "./view_matrix_draw.js";
 import {createLabelSet, labelsAsSvg} from "./view_matrix_labels.js";
@@ -43,7 +44,7 @@ class MatrixView {
     host.append(this.box);
     this.surface = this.canvas.getContext("2d", { alpha: false });
     this.above = this.overlay.getContext("2d");
-    this.cache = createTileCache(() => this.schedule(), (problem) => context.fail(problem));
+    this.cache = createTileCache(() => this.schedule());
     this.cell = null;
     this.pinnedCell = false;
     this.writtenZoom = null;
@@ -110,8 +111,8 @@ class MatrixView {
   measureLabels() {
     const isNarrow = this.width < NARROW_MATRIX;
     const most = isNarrow ? 76 : 132;
-    this.rowSet = createLabelSet(this.frame.rows.labels, this.surface, most);
-    this.columnSet = this.frame.rows === this.frame.columns ? this.rowSet : createLabelSet(this.frame.columns.labels, this.surface, most);
+    this.rowSet = createLabelSet(this.frame.rows, this.surface, most);
+    this.columnSet = this.frame.rows === this.frame.columns ? this.rowSet : createLabelSet(this.frame.columns, this.surface, most);
     const [x, y] = [this.rowSet.margin + 4, this.columnSet.margin + 4];
     const [right, bottom] = isNarrow ? [PLOT_PADDING, ZOOM_BUTTONS] : [ZOOM_BUTTONS, PLOT_PADDING];
     this.plot = { x, y, width: Math.max(40, this.width - x - right), height: Math.max(40, this.height - y - bottom) };
@@ -158,7 +159,16 @@ class MatrixView {
     const layout = this.layout();
     drawWeights(surface, layout, this.cache, this.frame, this.state, ratio);
     drawAxes(surface, layout, this.state);
+    this.tellOfTiles();
     this.drawAbove();
+  }
+
+  /** Says that tiles in sight cannot be had, and no longer says so when they are there or out of sight. */
+  tellOfTiles() {
+    const problem = this.cache.problem();
+    if (problem && problem !== this.problem) this.context.fail(problem);
+    if (!problem && this.problem) this.context.recover();
+    this.problem = problem;
   }
 
   drawAbove() {
@@ -257,7 +267,7 @@ class MatrixView {
       this.scheduleCrosshair();
       this.tell(cell, found, spoken);
     } catch (problem) {
-      this.context.fail(problem);
+      if (cell === this.cell && frame === this.frame) this.context.fail(problem);
     }
   }
 
@@ -269,10 +279,10 @@ class MatrixView {
     const y = box.top + this.plot.y + (cell.row + 1 - layout.camera.top) * layout.camera.scaleY;
     this.context.tooltip.show(x, y, [
       { text: `${isolated(query)} → ${isolated(key)}`, kind: "strong" },
-      { text: `${exactWeight(value)}${exact ? "" : " (about)"}`, kind: "number" },
+      { text: markedWeight(value, exact), kind: "number" },
       { text: `query ${cell.row} · key ${cell.column}`, kind: "muted" },
     ]);
-    if (spoken) this.context.announce(`${query} to ${key}: ${readableWeight(value)}`);
+    if (spoken) this.context.announce(`${query} to ${key}: ${exact ? "" : "about "}${readableWeight(value)}`);
   }
 
   dropCell() {
@@ -337,6 +347,7 @@ class MatrixView {
 
   destroy() {
     this.stopGestures();
+    this.cache.follow(null, { key: "" });
     cancelAnimationFrame(this.due.base);
     cancelAnimationFrame(this.due.above);
     clearTimeout(this.due.store);

@@ -1,7 +1,7 @@
 // What is painted on the two canvases of the matrix: weights and labels below, the crosshair above.
 
 import {inkOnWeight, weightColour} from "./colour.js";
-import {readableWeight} from "./dom.js";
+import {readableWeight} from "./numbers.js";
 import {LABEL_FONT, axisNames, drawLabels, labelsLieFlat} from "./view_matrix_labels.js";
 import {drawTiles} from "./view_matrix_tiles.js";
 import {TILE, scaleTop} from "./frames.js";

@@ -9,8 +9,8 @@ const LABEL_PADDING = 8;
 const LONGEST_MEASURED = 60;
 const STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000];
 
-/** Measures and shortens labels once; `margin` is the room that the labels of an axis need. */
-export function createLabelSet(labels, measuring, most) {
+/** Measures and shortens the labels of an axis once; `margin` is the room that they need. */
+export function createLabelSet({ labels, written }, measuring, most) {
   const shown = labels.map(visibleLabel);
   const widths = new Map();
   const shortened = new Map();
@@ -23,6 +23,7 @@ export function createLabelSet(labels, measuring, most) {
   const widest = Math.max(0, ...longest.map(widthOf));
   return {
     widest,
+    written,
     margin: Math.ceil(Math.min(most, widest)) + LABEL_PADDING * 2,
     /** The label, shortened to at most `room` pixels. */
     text(index) {
@@ -81,22 +82,43 @@ export function drawLabels(surface, layout, emphasis) {
   for (const [row, middle] of labelledCells(camera.top, plot.height, camera.scaleY, rows)) {
     surface.fillStyle = emphasis("row", row) ?? colours.muted;
     surface.fillText(rowSet.text(row), area.x - LABEL_PADDING, plot.y + middle);
+    if (rowSet.written[row]) underline(surface, rowSet.text(row), area.x - LABEL_PADDING, Math.round(plot.y + middle) + 6, colours);
   }
   const flat = labelsLieFlat(columnSet, camera.scaleX);
   surface.textAlign = flat ? "center" : "left";
   for (const [column, middle] of labelledCells(camera.left, plot.width, camera.scaleX, columns)) {
     surface.fillStyle = emphasis("column", column) ?? colours.muted;
-    if (flat) surface.fillText(columnSet.text(column), plot.x + middle, area.y - LABEL_PADDING - 4);
-    else drawTurned(surface, columnSet.text(column), plot.x + middle, area.y - LABEL_PADDING);
+    const line = columnSet.written[column] ? colours : null;
+    if (flat) drawFlat(surface, columnSet.text(column), plot.x + middle, area.y - LABEL_PADDING - 4, line);
+    else drawTurned(surface, columnSet.text(column), plot.x + middle, area.y - LABEL_PADDING, line);
   }
 }
 
-function drawTurned(surface, text, x, y) {
+function drawFlat(surface, text, x, y, line) {
+  surface.fillText(text, x, y);
+  if (line) underline(surface, text, x, Math.round(y) + 6, line);
+}
+
+/** A line below a label: what the model wrote. */
+function underline(surface, text, x, y, colours) {
+  const width = surface.measureText(text).width;
+  const start = { right: x - width, center: x - width / 2, left: x }[surface.textAlign];
+  surface.fillStyle = colours.accent;
+  surface.fillRect(start, y, width, 1);
+}
+
+function drawTurned(surface, text, x, y, line) {
   surface.save();
   surface.translate(x, y);
   surface.rotate(-Math.PI / 2);
   surface.fillText(text, 0, 0);
+  if (line) underline(surface, text, 0, Math.round(x) - x + 6, line);
   surface.restore();
+}
+
+/** The attribute of SVG text that marks what the model wrote. */
+export function lineBelow(isWritten) {
+  return isWritten ? ' text-decoration="underline"' : "";
 }
 
 /** The labels of both axes as SVG text. */
@@ -105,13 +127,13 @@ export function labelsAsSvg(layout) {
   const style = `font-size="12" fill="${colours.muted}" dominant-baseline="central"`;
   const parts = [];
   for (const [row, middle] of labelledCells(camera.top, plot.height, camera.scaleY, rows)) {
-    parts.push(`<text x="${area.x - LABEL_PADDING}" y="${plot.y + middle}" text-anchor="end" ${style}>${svgEscape(rowSet.text(row))}</text>`);
+    parts.push(`<text x="${area.x - LABEL_PADDING}" y="${plot.y + middle}" text-anchor="end" ${style}${lineBelow(rowSet.written[row])}>${svgEscape(rowSet.text(row))}</text>`);
   }
   const flat = labelsLieFlat(columnSet, camera.scaleX);
   for (const [column, middle] of labelledCells(camera.left, plot.width, camera.scaleX, columns)) {
     const [x, y] = [plot.x + middle, area.y - LABEL_PADDING];
     const place = flat ? `x="${x}" y="${y - 4}" text-anchor="middle"` : `transform="translate(${x} ${y}) rotate(-90)"`;
-    parts.push(`<text ${place} ${style}>${svgEscape(columnSet.text(column))}</text>`);
+    parts.push(`<text ${place} ${style}${lineBelow(columnSet.written[column])}>${svgEscape(columnSet.text(column))}</text>`);
   }
   const small = `font-size="11" text-anchor="end" fill="${colours.muted}" dominant-baseline="central"`;
   for (const [name, x, y] of axisNames(area)) parts.push(`<text x="${x}" y="${y}" ${small}>${name}</text>`);

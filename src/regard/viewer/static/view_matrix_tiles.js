@@ -6,38 +6,66 @@ import {TILE, tileShape} from "./frames.js";
 
 const MOST_TILES = 160;
 const SMOOTH_BELOW = 2;
+const ASKED_AGAIN = [300, 1200]; // milliseconds after which a tile that failed is asked for again by itself,
+const REST = 1500; // and after which, having failed each time, it is asked for when the view is drawn again
+const NO_TILE = { canvas: null, weights: null };
 
-/** Tiles of one frame in one colouring; `arrived` is called when a tile that was waited for is there. */
-export function createTileCache(arrived, failed) {
-  let [frame, look, tiles] = [null, "", new Map()];
+/** Tiles of one frame in one colouring; `changed()` tells that a tile arrived or failed, so that it is time to draw. */
+export function createTileCache(changed) {
+  let [frame, look, tiles, failures] = [null, "", new Map(), new Map()];
+  let problem = null;
 
-  function start(level, row, column) {
-    const tile = { canvas: null, weights: null };
+  function start(key, level, row, column) {
+    const tile = { ...NO_TILE };
     const [asked, colouring] = [frame, look];
+    const isCurrent = () => asked === frame && colouring === look;
     const finish = (weights) => {
-      if (asked !== frame || colouring !== look) return;
       tile.weights = weights;
       tile.canvas = paintedTile(weights, tileShape(asked, level, row, column), colouring);
     };
     const answer = asked.tile(level, row, column);
-    if (answer instanceof Promise) answer.then((weights) => { finish(weights); arrived(); }, failed);
-    else finish(answer);
+    if (!(answer instanceof Promise)) finish(answer);
+    else answer.then((weights) => isCurrent() && arrive(key, () => finish(weights)), (reason) => isCurrent() && forget(key, reason, isCurrent));
     return tile;
+  }
+
+  function arrive(key, finish) {
+    finish();
+    failures.delete(key);
+    changed();
+  }
+
+  /** A tile that failed is not kept: it is asked for again after a pause, and then when the view is drawn again. */
+  function forget(key, reason, isCurrent) {
+    tiles.delete(key);
+    const count = (failures.get(key)?.count ?? 0) + 1;
+    const pause = ASKED_AGAIN[count - 1];
+    failures.set(key, { count, until: performance.now() + (pause ?? REST), reason: pause ? null : reason });
+    setTimeout(() => isCurrent() && changed(), pause ? pause + 1 : 0);
   }
 
   return {
     /** Forgets tiles of another frame or colouring. */
     follow(nextFrame, nextLook) {
       if (nextFrame === frame && look && nextLook.key === look.key) return;
-      [frame, look, tiles] = [nextFrame, nextLook, new Map()];
+      [frame, look, tiles, failures] = [nextFrame, nextLook, new Map(), new Map()];
     },
     get(level, row, column) {
       const key = `${level}/${row}/${column}`;
-      const tile = tiles.get(key) ?? start(level, row, column);
+      const failure = failures.get(key);
+      problem ??= failure?.reason ?? null;
+      if (!tiles.has(key) && failure?.until > performance.now()) return NO_TILE;
+      const tile = tiles.get(key) ?? start(key, level, row, column);
       tiles.delete(key);
       tiles.set(key, tile);
       if (tiles.size > MOST_TILES) tiles.delete(tiles.keys().next().value);
       return tile;
+    },
+    /** Why a tile that was asked for since the last call is not there, though it was tried several times; or null. */
+    problem() {
+      const found = problem;
+      problem = null;
+      return found;
     },
     ready: (level, row, column) => tiles.get(`${level}/${row}/${column}`)?.canvas ?? null,
   };

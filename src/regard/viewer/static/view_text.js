@@ -1,8 +1,9 @@
 // The text itself: chosen words colour the others by what they attend to, or by what attends to them.
 
 import {inkOnWeight, weightColour} from "./colour.js";
-import {exactWeight, isolated, make, readableWeight, textWithLabels, visibleLabel} from "./dom.js";
+import {isolated, make, textWithLabels, visibleLabel} from "./dom.js";
 import {svgDocument, svgEscape} from "./export.js";
+import {markedWeight, readableWeight} from "./numbers.js";
 
 const SHORT_TEXT = 40;
 const MOST_NAMED = 6;
@@ -38,12 +39,12 @@ class TextView {
     const { blocks } = this;
     blocks.addEventListener("click", (event) => this.onWord(event, (side, index) => this.choose(side, index, event)));
     blocks.addEventListener("pointerover", (event) => this.onWord(event, (side, index, word) => this.tell(side, index, word)));
-    blocks.addEventListener("pointerout", () => this.context.tooltip.hide());
+    blocks.addEventListener("pointerout", () => this.stopTelling());
     blocks.addEventListener("focusin", (event) => this.onWord(event, (side, index, word) => {
       this.setCurrent(side, index);
       if (word.matches(":focus-visible")) this.tell(side, index, word);
     }));
-    blocks.addEventListener("focusout", () => this.context.tooltip.hide());
+    blocks.addEventListener("focusout", () => this.stopTelling());
   }
 
   onWord(event, action) {
@@ -52,9 +53,36 @@ class TextView {
   }
 
   async update(frame, state) {
-    if (frame !== this.frame) this.fill(frame, state);
+    if (frame !== this.frame) this.renew(frame, state);
     [this.frame, this.state] = [frame, state];
     await this.colour();
+  }
+
+  /** Other words: the keyboard goes on at the same place, and the tooltip waits for the new numbers. */
+  renew(frame, state) {
+    const [{ told }, hadFocus] = [this, this.blocks.contains(document.activeElement)];
+    this.stopTelling();
+    this.shown = null;
+    this.fill(frame, state);
+    this.frame = frame;
+    this.state = state;
+    if (hadFocus) this.focusCurrent();
+    this.stopTelling();
+    this.told = told && this.labelAt(told) === told.label ? told : null;
+  }
+
+  stopTelling() {
+    this.told = null;
+    this.context.tooltip.hide();
+  }
+
+  tellAgain() {
+    const word = this.told && this.words[this.told.side][this.told.index];
+    if (word) this.tell(this.told.side, this.told.index, word);
+  }
+
+  labelAt({ side, index }) {
+    return this.axis(side).labels[index];
   }
 
   fill(frame, state) {
@@ -62,7 +90,8 @@ class TextView {
     const site = scene.sites[scene.parts[state.part].sites[state.layer === "all" ? 0 : state.layer]];
     const block = (side, axis, sequence, title) => {
       this.words[side] = wordButtons(side, axis, scene.sequences[sequence], state);
-      const flow = make("p", { class: "text-flow", dir: "auto" }, ...withSpaces(this.words[side]));
+      const flow = make("p", { class: "text-flow" }, ...withSpaces(this.words[side]));
+      flow.dir = "auto"; // only now: a browser looks for the direction anew at each word that is added
       flow.toggleAttribute("data-short", axis.labels.length <= SHORT_TEXT);
       if (axis.labels.length === 0) flow.textContent = "(no tokens)";
       const label = title ?? "The text";
@@ -90,6 +119,7 @@ class TextView {
     this.paint();
     this.hint.replaceChildren(...textWithLabels(this.hintText()));
     this.context.legend(shown ? { peak: shown.peak, signed: frame.signed } : null, state);
+    this.tellAgain();
   }
 
   /** {values, side, peak} of the words that are coloured, or null when none can be. */
@@ -135,7 +165,8 @@ class TextView {
     const names = chosen.slice(0, MOST_NAMED).map((index) => `“${isolated(labels[index])}”`).join(", ") + more;
     const added = chosen.length > 1 ? ", added up" : "";
     const verb = chosen.length > 1 ? "attend to" : "attends to";
-    const largest = ` Largest: ${readableWeight(this.shown.peak)}.`;
+    const isExact = this.isExact(this.shown.values.findIndex((value) => Math.abs(value) === this.shown.peak));
+    const largest = ` Largest: ${isExact ? "" : "≈ "}${readableWeight(this.shown.peak)}.`;
     return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest;
   }
 
@@ -157,12 +188,21 @@ class TextView {
 
   tell(side, index, word) {
     const label = this.axis(side).labels[index];
+    this.told = { side, index, label };
     const value = this.shown?.side === side ? this.shown.values[index] : null;
     const lines = [{ text: isolated(label), kind: "strong" }];
-    if (value !== null) lines.push({ text: exactWeight(value), kind: "number" });
+    if (value !== null) lines.push({ text: markedWeight(value, this.isExact(index)), kind: "number" });
     lines.push({ text: this.meaningOf(side, index), kind: "muted" });
     const box = word.getBoundingClientRect();
     this.context.tooltip.show(box.left + box.width / 2, box.bottom - 6, lines);
+  }
+
+  /** Whether the number of a coloured word is exact: all weights are, or those that it is the sum of. */
+  isExact(index) {
+    const chosen = this.validSelection();
+    if (this.frame.exact || chosen.length === 0) return this.frame.exact;
+    const isFrom = this.state.direction === "from";
+    return chosen.every((one) => (isFrom ? this.frame.value(one, index) : this.frame.value(index, one)).exact);
   }
 
   meaningOf(side, index) {
@@ -250,7 +290,7 @@ function wordButtons(side, axis, sequence, state) {
     const isSame = word !== null && word === wordOf(pieces, axis.members[index - 1]);
     const name = side === "row" ? `text-word-${index}` : `text-source-${index}`;
     return make("button", {
-      type: "button", class: `word${axis.special[index] ? " word-special" : ""}${isSame ? " word-joined" : ""}`, tabindex: "-1",
+      type: "button", class: `word${axis.special[index] ? " word-special" : ""}${axis.written[index] ? " word-written" : ""}${isSame ? " word-joined" : ""}`, tabindex: "-1",
       "data-side": side, "data-index": index, "data-testid": name, "aria-pressed": "false",
     }, make("bdi", { dir: "auto" }, visibleLabel(label)));
   });

@@ -1,0 +1,32 @@
+// What a column of the live page was given: {model, title} with a text, a text and tokens to write, or a file; or {trace, title}.
+
+const LONGEST_NAME = 60;
+const SIGNATURES = { "image/png": [0x89, 0x50, 0x4e, 0x47], "image/jpeg": [0xff, 0xd8, 0xff] };
+
+/** An input in a few words, such as “MiniLM: “The cat sat…””. */
+export function inputName({ title, text, file }) {
+  const said = text ?? file?.name;
+  if (said === undefined) return title;
+  const line = [...said.replace(/\s+/g, " ").trim()];
+  return `${title}: “${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}…` : line.join("")}”`;
+}
+
+/** Whether what a form has now is what was looked at; how many tokens it would write makes no difference. */
+export function isSameInput(now, then) {
+  return ["model", "trace", "text", "file"].every((key) => (now[key] ?? null) === (then[key] ?? null));
+}
+
+/** Whether a link asks for what is shown; it may have left out a text that is long. */
+export function isAskedInput(asked, shown) {
+  if (!shown || asked.model !== shown.model || asked.trace !== shown.trace) return false;
+  const isSameText = asked.text === undefined || asked.text === shown.text;
+  return isSameText && (asked.tokens ?? "") === String(shown.tokens ?? "");
+}
+
+/** The type of a picture by its first bytes, whatever its name is; an error for anything else. */
+export async function pictureType(file) {
+  const start = new Uint8Array(await file.slice(0, 4).arrayBuffer());
+  const found = Object.entries(SIGNATURES).find(([, bytes]) => bytes.every((byte, place) => start[place] === byte));
+  if (!found) throw new Error(`This file is no PNG or JPEG picture: ${file.name}`);
+  return found[0];
+}
