@@ -184,7 +184,9 @@ def test_the_map_offers_nothing_that_it_does_not_show(open_page, sentence_trace)
 def test_keys_without_a_pause_act_on_the_row_they_came_to(open_page, sentence_trace):
     looking = open_page(sentence_trace, "view=lines&layer=3&head=1")
     looking.by("lines-row-0").focus()
-    looking.page.evaluate(QUICKLY, ["ArrowDown", "ArrowDown", " ", "ArrowDown", "ArrowDown", "Enter"])
+    looking.page.evaluate(
+        QUICKLY, ["ArrowDown", "ArrowDown", " ", "ArrowDown", "ArrowDown", "Enter"]
+    )
     state = looking.hash()
     assert (state["selected"], state["pinned"]) == ("2,4", "true")
     expect(looking.by("lines-row-4")).to_be_focused()

@@ -22,7 +22,7 @@ export async function startLive(root, manifest, openPane, page) {
     page.inputs = () => columns.all().map((column) => column.shown);
     page.restore = (asked) => restoreInputs(columns, asked);
     await columns.first.begin(inputOfFragment(fragment));
-    restoreInputs(columns, fragment);
+    await restoreInputs(columns, fragment, [1]);
   } catch (problem) {
     root.append(make("p", { class: "problem", role: "alert", "data-testid": "live-error" }, problem.message));
     document.documentElement.dataset.ready = "1";
@@ -30,8 +30,8 @@ export async function startLive(root, manifest, openPane, page) {
 }
 
 /** Looks at what an address asks for, where that is not shown yet. */
-async function restoreInputs(columns, fragment) {
-  for (const index of [0, 1]) {
+async function restoreInputs(columns, fragment, places = [0, 1]) {
+  for (const index of places) {
     const asked = inputOfFragment(fragment, index);
     if (!asked) continue;
     if (!columns.all()[index]) {
