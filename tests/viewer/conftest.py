@@ -8,6 +8,7 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 HERE = Path(__file__).parent
+collect_ignore = ["conftest.py"]  # has no doctests, and shares its name with those below
 sys.path[:0] = [str(HERE), str(HERE.parent / "tracing/pretrained"), str(HERE.parent)]
 
 

@@ -167,6 +167,6 @@ class TestPair:
         made = page(torch.full((3, 1, 2, 2), 0.5), example=1, title="three")
         assert made.title == "three (example 1 of 3)"
 
-    def test_words_that_are_none(self):
+    def test_words_that_are_none(self, without_shape_checks):
         with pytest.raises(RegardError, match="expected Words, or a list of them"):
             page(trace_of(["a"]), words="a")
