@@ -19,7 +19,7 @@ class Limits:
     image_pixels: int = 24_000_000  #: of an image
     queue: int = 16  #: requests that may wait for the models
     tile_queue: int = 1024  #: tiles and rows that may wait
-    connections: int = 256  #: open at a time
+    connections: int = 768  #: open at a time
     seconds: int | float = 60  #: from the acceptance of a request to its answer
     head_seconds: int | float = 10  #: that the head of a request may take to come
     step_seconds: int | float = 5  #: that a generation waits for who does not take its steps
