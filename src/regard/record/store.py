@@ -16,17 +16,18 @@ import torch
 from torch import Tensor
 
 from regard.bias import Bias
-from regard.errors import MissingExtraError, RegardError
+from regard.errors import RegardError
 from regard.kernel.reducers.rows import Supported, Top
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
 from regard.recipe import Additive, Dot, Flex, Given, Projected, Recipe
 from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
 from regard.record.site import Gate, Note, Site
+from regard.record.tensor_file import TensorFile
 from regard.record.trace import Trace
 from regard.types import Kind, Shape
 
-_FORMAT = "regard-trace-1"
+_FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
     for recipes in ((Dot, Additive, Given, Projected),)
@@ -61,7 +62,7 @@ def save(trace: Trace, path: Path) -> Path:
         "notes": [asdict(note) for note in trace.notes],
         "gates": [asdict(gate) for gate in trace.gates],
     }
-    _write(path, tensors, header)
+    _FILE.write(path, tensors, header)
     return path
 
 
@@ -74,7 +75,7 @@ def load(path: str | Path) -> Trace:
     path = Path(path)
     if path.is_dir():
         return _load_folder(path)
-    header, tensors = _read(path)
+    header, tensors = _FILE.read(path)
     try:
         records = [_read_record(entry, tensors) for entry in header["records"]]
         return Trace(records, **_said(header))
@@ -230,45 +231,3 @@ def _decode_result(result: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(result, list):
         return tuple(_decode_result(part, tensors) for part in result)
     return result
-
-
-def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-    try:
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise MissingExtraError("safetensors", "store") from error
-    owned = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    half_done = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RegardError(f"{path.parent} cannot be made a folder: {error}") from error
-    try:
-        save_file(owned, str(half_done), metadata={"format": _FORMAT, "trace": json.dumps(header)})
-        half_done.replace(path)
-    finally:
-        half_done.unlink(missing_ok=True)
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise MissingExtraError("safetensors", "store") from error
-    if not path.exists():
-        raise RegardError(f"there is no file {path}")
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise RegardError(f"{path} is not a safetensors file: {error}") from error
-    if metadata.get("format") != _FORMAT:
-        raise RegardError(f"{path} is a safetensors file, but not a trace of regard")
-    try:
-        header = json.loads(metadata["trace"])
-    except (KeyError, ValueError) as error:
-        raise RegardError(f"{path}: its header is not that of a trace: {error}") from error
-    if not isinstance(header, dict):
-        raise RegardError(f"{path}: its header is not that of a trace")
-    return header, tensors

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard.errors import MissingExtraError, RegardError
+from regard.errors import RegardError
+from regard.record.tensor_file import TensorFile, library
 from regard.reuse.graft_forward import Part
 from regard.reuse.graft_sites import NAMESPACE, inside
 
-_FORMAT = "regard-graft-1"
+_FILE = TensorFile("graft", "regard-graft-1")
 
 
 def save(path: Path, model: nn.Module, name: str, part: Part) -> Path:
     """Write a part, whole or not at all."""
-    store = _library()
     if path.suffix != ".safetensors":
         raise RegardError(f"a graft is saved as .safetensors, got {path.name!r}")
     header = {"name": name, "part": _described(part), "base": _base(model)}
     prefix = f"{NAMESPACE}.{name}."
-    tensors = {
-        prefix + key: tensor.detach().cpu().clone().contiguous()
-        for key, tensor in part.state_dict().items()
-    }
-    half_done = path.with_name(path.name + ".part")
-    try:
-        store.torch.save_file(
-            tensors, str(half_done), metadata={"format": _FORMAT, "graft": json.dumps(header)}
-        )
-        half_done.replace(path)
-    finally:
-        half_done.unlink(missing_ok=True)
+    tensors = {prefix + key: tensor for key, tensor in part.state_dict().items()}
+    _FILE.write(path, tensors, header)
     return path
 
 
 def load(path: Path, model: nn.Module, part: Part) -> None:
     """Read a part that was saved from the same base model and sites."""
-    header, tensors = _read(path)
+    header, tensors = _FILE.read(path)
     try:
         name, described, base = header["name"], header["part"], header["base"]
         prefix = f"{NAMESPACE}.{name}."
@@ -64,7 +53,7 @@ def _described(part: Part) -> dict[str, Any]:
 
 def _base(model: nn.Module) -> dict[str, Any]:
     """The class of a model, and a digest of each of its own tensors."""
-    store = _library()
+    store = library()
     digests = {
         key: hashlib.sha256(store.torch.save({"": tensor.detach().contiguous()})).hexdigest()[:16]
         for key, tensor in model.state_dict().items()
@@ -110,31 +99,3 @@ def _check_tensors(path: Path, found: dict[str, Tensor], mine: dict[str, Tensor]
             raise RegardError(
                 f"{path}: {key} is {tuple(tensor.shape)}, expected {tuple(mine[key].shape)}"
             )
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    store = _library()
-    if not path.exists():
-        raise RegardError(f"there is no file {path}")
-    try:
-        with store.safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except store.SafetensorError as error:
-        raise RegardError(f"{path} is not a safetensors file: {error}") from error
-    if metadata.get("format") != _FORMAT:
-        raise RegardError(f"{path} is a safetensors file, but not a graft of regard")
-    try:
-        header = json.loads(metadata["graft"])
-    except (KeyError, ValueError) as error:
-        raise RegardError(f"{path}: its header is not that of a graft: {error}") from error
-    return header, tensors
-
-
-def _library() -> Any:
-    try:
-        import safetensors
-        import safetensors.torch
-    except ImportError as error:
-        raise MissingExtraError("safetensors", "store") from error
-    return safetensors
