@@ -1,11 +1,8 @@
 """Every block of the library under every law of blocks."""
 
-import importlib
-import inspect
-import pkgutil
-
 import pytest
 from block_members import MEMBERS, NOT_SEEN
+from laws_held import hold, members_of
 
 import regard.blocks
 from regard.blocks import AttentionBlock
@@ -29,21 +26,10 @@ def _params():
 
 @pytest.mark.parametrize("check", list(_params()))
 def test_law(check, request):
-    member = request.node.callspec.id.removesuffix(f"-{check.name}")
-    reason = check()
-    assert (reason is not None) == (check.name in NOT_SEEN.get(member, ())), reason
-
-
-def _subclasses(cls):
-    for child in cls.__subclasses__():
-        if not inspect.isabstract(child):
-            yield child
-        yield from _subclasses(child)
+    hold(check, request, NOT_SEEN)
 
 
 def test_every_block_is_a_member():
-    for module in pkgutil.iter_modules(regard.blocks.__path__):
-        importlib.import_module(f"regard.blocks.{module.name}")
-    found = {cls for cls in _subclasses(AttentionBlock) if cls.__module__.startswith("regard.")}
+    found = members_of(regard.blocks, AttentionBlock)
     covered = {type(build()) for build, _ in MEMBERS.values()}
     assert found == covered == {type(MEMBERS[member][0]()) for member in COMPILED}

@@ -1,10 +1,7 @@
 """Every mechanism of the library under every law of the contract."""
 
-import importlib
-import inspect
-import pkgutil
-
 import pytest
+from laws_held import hold, members_of
 from members import MEMBERS, NOT_SEEN
 
 import regard.mechanisms
@@ -21,21 +18,10 @@ def _params():
 
 @pytest.mark.parametrize("check", list(_params()))
 def test_law(check, request):
-    member = request.node.callspec.id.removesuffix(f"-{check.name}")
-    reason = check()
-    assert (reason is not None) == (check.name in NOT_SEEN.get(member, ())), reason
-
-
-def _subclasses(cls):
-    for child in cls.__subclasses__():
-        if not inspect.isabstract(child):
-            yield child
-        yield from _subclasses(child)
+    hold(check, request, NOT_SEEN)
 
 
 def test_every_mechanism_is_a_member():
-    for module in pkgutil.iter_modules(regard.mechanisms.__path__):
-        importlib.import_module(f"regard.mechanisms.{module.name}")
-    found = {cls for cls in _subclasses(Mechanism) if cls.__module__.startswith("regard.")}
+    found = members_of(regard.mechanisms, Mechanism)
     covered = {type(build()) for build, _ in MEMBERS.values()}
     assert found == covered

@@ -10,18 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from needed import missing
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 AXE = HERE.parents[2] / ".venv/node/node_modules/axe-core/axe.min.js"
-
-
-def _missing(what: str) -> None:
-    """Nothing is skipped in silence: without its browser, a run of CI fails."""
-    said = f"{what}; tools/browser_setup.sh installs it"
-    if os.environ.get("CI"):
-        pytest.fail(said, pytrace=False)
-    pytest.skip(said)
 
 
 def _chromium() -> str:
@@ -29,7 +22,7 @@ def _chromium() -> str:
     names = [named] if named else ["chromium", "chromium-browser", "google-chrome"]
     found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None:
-        _missing(f"no browser named {' or '.join(names)}")
+        missing(f"no browser named {' or '.join(names)}")
     return found
 
 
@@ -48,7 +41,7 @@ def browser():
 def axe() -> str:
     """The source of axe-core."""
     if not AXE.exists():
-        _missing("axe-core is not installed")
+        missing("axe-core is not installed")
     return AXE.read_text()
 
 
@@ -111,3 +104,15 @@ def open_page(browser, saved):
         problems += looking.problems()
         looking.context.close()
     assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def live(open_page, address):
+    """The live page at the `address` of a test file, with its first picture."""
+
+    def opened(fragment: str = "", **options):
+        looking = open_page(address, fragment, wait=False, **options)
+        looking.page.wait_for_selector("html[data-ready='1']", timeout=30_000)
+        return looking
+
+    return opened

@@ -1,16 +1,13 @@
 """The live server in a browser: `regard serve`, as a process of its own."""
 
 import io
-import os
-import re
-import subprocess
-import sys
 
 import pytest
 import torch
 from looking import COLOURS, agrees
 from PIL import Image, ImageDraw
 from playwright.sync_api import expect
+from serving_live import look, served
 from test_browser_access import faults
 
 import regard
@@ -54,40 +51,7 @@ def address(browser, long_trace, tmp_path_factory):
     """Where a server with three models and a saved trace is, while the tests of this file run."""
     path = long_trace.save(tmp_path_factory.mktemp("served") / "long.safetensors")
     models = ["minilm", "smollm2", "mobilesam"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "regard", "serve", *models, "--trace", str(path), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        line = process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        assert found, line + process.stderr.read()
-        yield found[0]
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture
-def live(open_page, address):
-    """The live page with its first picture."""
-
-    def opened(fragment: str = "", **options):
-        looking = open_page(address, fragment, wait=False, **options)
-        looking.page.wait_for_selector("html[data-ready='1']", timeout=30_000)
-        return looking
-
-    return opened
-
-
-def look(looking, text: str, suffix: str = "") -> None:
-    """Type a text and run it."""
-    looking.by(f"live-text{suffix}").fill(text)
-    looking.by(f"live-run{suffix}").click()
-    expect(looking.by(f"live-cancel{suffix}")).to_be_hidden(timeout=60_000)
+    yield from served(*models, "--trace", str(path))
 
 
 def minilm_weights(text: str, layer: int, head: int) -> torch.Tensor:

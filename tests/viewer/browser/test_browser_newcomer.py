@@ -1,15 +1,13 @@
 """What somebody who sees the page for the first time expects of it."""
 
-import os
 import re
-import subprocess
-import sys
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from looking import agrees
 from PIL import Image
 from playwright.sync_api import expect
+from serving_live import look, served
 
 from regard.aggregate.report import TYPES
 from regard.viewer import page
@@ -211,25 +209,6 @@ def test_a_notebook_has_no_link_to_copy(open_page, sentence_trace, saved, tmp_pa
 # -- live
 
 
-def served(*arguments: str):
-    """A server as a process of its own, and where it is."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "regard", "serve", *arguments, "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        line = process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        assert found, line + process.stderr.read()
-        yield found[0]
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.fixture(scope="module")
 def address(browser):
     yield from served("minilm", "smollm2", "mobilesam")
@@ -239,25 +218,6 @@ def address(browser):
 def trace_address(browser, sentence_trace, tmp_path_factory):
     path = sentence_trace.trace.save(tmp_path_factory.mktemp("served") / "kept.safetensors")
     yield from served("--trace", str(path))
-
-
-@pytest.fixture
-def live(open_page, address):
-    """The live page with its first picture."""
-
-    def opened(fragment: str = "", **options):
-        looking = open_page(address, fragment, wait=False, **options)
-        looking.page.wait_for_selector("html[data-ready='1']", timeout=30_000)
-        return looking
-
-    return opened
-
-
-def look(looking, text: str, suffix: str = "") -> None:
-    """Type a text and run it."""
-    looking.by(f"live-text{suffix}").fill(text)
-    looking.by(f"live-run{suffix}").click()
-    expect(looking.by(f"live-cancel{suffix}")).to_be_hidden(timeout=60_000)
 
 
 def test_a_link_of_the_live_page_has_model_and_text(live, address):

@@ -29,6 +29,18 @@ class Running:
         return self.client.post("/api/look", json={"model": model, "text": text}, **options)
 
 
+class Slow:
+    """A model that waits until it is told to go on."""
+
+    def __init__(self):
+        self.started, self.go = threading.Event(), threading.Event()
+
+    def look(self, text):
+        self.started.set()
+        assert self.go.wait(20)
+        return scene(3)
+
+
 @contextmanager
 def running(served=(), scenes=(), *, host="127.0.0.1", token=None, **limits):
     """A server while the block runs; nothing of it is left behind."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from needed import missing
 
 import regard.viewer
 from regard.recipe import Given
@@ -53,7 +54,7 @@ def test_how_exact_halves_are():
 def page(tmp_path):
     """Runs a script beside those of the page, and returns what it prints."""
     if NODE is None:
-        pytest.skip("needs node")
+        missing("there is no node")
     shutil.copytree(STATIC, tmp_path / "static")
     (tmp_path / "package.json").write_text('{"type": "module"}')
 

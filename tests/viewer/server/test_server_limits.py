@@ -9,25 +9,13 @@ import zlib
 import httpx
 import pytest
 from PIL import Image
-from serving import refused, running, scene, small, until
+from serving import Slow, refused, running, scene, small, until
 
 from regard.errors import RegardError
 from regard.viewer.server import Limits, Served
 from regard.viewer.server.images import checked_image
 from regard.viewer.server.limits import Refused
 from regard.viewer.server.served import Begun, Step
-
-
-class Slow:
-    """A model that waits until it is told to go on."""
-
-    def __init__(self):
-        self.started, self.go = threading.Event(), threading.Event()
-
-    def look(self, text):
-        self.started.set()
-        assert self.go.wait(20)
-        return scene(3)
 
 
 def test_characters():

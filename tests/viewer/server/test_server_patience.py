@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import torch
-from serving import ours, running, scene, small, until
+from serving import Slow, ours, running, scene, small, until
 
 from regard.viewer.server import Limits, Served
 from regard.viewer.server.app import Server, _Lines
@@ -23,18 +23,6 @@ from regard.viewer.server.pool import Pool
 from regard.viewer.server.served import Begun, Step
 from regard.viewer.server.traces import Traces
 from regard.viewer.server.worker import Worker
-
-
-class Slow:
-    """A model that waits until it is told to go on."""
-
-    def __init__(self):
-        self.started, self.go = threading.Event(), threading.Event()
-
-    def look(self, text):
-        self.started.set()
-        assert self.go.wait(20)
-        return scene(3)
 
 
 def connected(here, data=b""):
