@@ -10,7 +10,7 @@ from torch.utils import _pytree
 import regard
 from regard import masks
 from regard.errors import DtypeError, MaskError
-from regard.masks import parts
+from regard.masks import parts, sizes
 from regard.types import Block, Shape
 
 quick = settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -96,7 +96,7 @@ def test_alive_and_awake_are_exact(plane, strip):
     mask, batch, heads, queries, keys = plane
     whole = mask.dense(queries, keys).expand(batch, heads, -1, -1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "_STRIP", strip)  # one row at a time, or everything at once
+        patch.setattr(sizes, "_STRIP", strip)  # one row at a time, or everything at once
         alive, awake = mask.alive(queries, keys), mask.awake(queries, keys)
     for found, expected in ((alive, whole.any(2)), (awake, whole.any(3))):
         got = torch.tensor(True) if found is None else found

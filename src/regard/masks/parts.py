@@ -12,10 +12,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from regard.errors import DtypeError, MaskError, RegardError
-from regard.types import Allowed, Block, Shape, brief, pieces, register_pytree, whole
-
-_STRIP = 1 << 22  # elements of a boolean strip evaluated at once
+from regard.errors import DtypeError, RegardError
+from regard.masks.sizes import clip, fits, least, pick, row_strips
+from regard.types import Allowed, Block, Shape, brief, register_pytree, whole
 
 
 class Mask(ABC):
@@ -38,7 +37,7 @@ class Mask(ABC):
     ) -> Bool[Tensor, "batch head key"] | None:
         """Keys that some query may attend to; None when that is every key."""
         found: Tensor | None = None
-        for rows in _strips(queries, keys):
+        for rows in row_strips(queries, keys):
             allowed = self.block(Block.of(rows, slice(0, keys), queries, keys), device)
             if allowed is True:
                 return None
@@ -54,7 +53,7 @@ class Mask(ABC):
     ) -> Bool[Tensor, "batch head query"] | None:
         """Queries that may attend to some key; None when that is every query."""
         strips = []
-        for rows in _strips(queries, keys):
+        for rows in row_strips(queries, keys):
             allowed = self.block(Block.of(rows, slice(0, keys), queries, keys), device)
             if isinstance(allowed, bool):
                 height = rows.stop - rows.start
@@ -111,7 +110,7 @@ class Mask(ABC):
     def __and__(self, other: Mask) -> Mask:
         _only_masks(other)
         if isinstance(self, Band) and isinstance(other, Band):
-            return Band(_least(self.left, other.left), _least(self.right, other.right))
+            return Band(least(self.left, other.left), least(self.right, other.right))
         return Both(self, other)
 
     def __or__(self, other: Mask) -> Mask:
@@ -142,10 +141,10 @@ class Padding(Mask):
         return self.keep.any(1)[:, None, None].expand(-1, -1, queries)
 
     def check(self, shape: Shape) -> None:
-        _fits("padding", self.keep.shape, {"batch": shape.batch, "key": shape.keys}, ("batch",))
+        fits("padding", self.keep.shape, {"batch": shape.batch, "key": shape.keys}, ("batch",))
 
     def at(self, batch: int, head: int) -> Mask:
-        return Padding(_pick(self.keep, 0, batch))
+        return Padding(pick(self.keep, 0, batch))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -187,7 +186,7 @@ class Band(Mask):
         offset = keys - queries
         start = 0 if self.left is None else rows.start + offset - self.left
         stop = keys if self.right is None else rows.stop + offset + self.right
-        return _clip(start, stop, keys)
+        return clip(start, stop, keys)
 
     def alive(
         self, queries: int, keys: int, device: torch.device | None = None
@@ -229,13 +228,13 @@ class Pairs(Mask):
     def check(self, shape: Shape) -> None:
         sizes = {"batch": shape.batch, "head": shape.heads, "query": shape.queries}
         sizes["key"] = shape.keys
-        _fits("pairs", self.allowed.shape, sizes, ("batch", "head", "query"))
+        fits("pairs", self.allowed.shape, sizes, ("batch", "head", "query"))
 
     def of_heads(self, which: Sequence[int]) -> Mask:
         return self if self.allowed.shape[1] == 1 else Pairs(self.allowed[:, list(which)])
 
     def at(self, batch: int, head: int) -> Mask:
-        return Pairs(_pick(_pick(self.allowed, 0, batch), 1, head))
+        return Pairs(pick(pick(self.allowed, 0, batch), 1, head))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -252,10 +251,10 @@ class Segments(Mask):
     def check(self, shape: Shape) -> None:
         sides = (("query", self.query, shape.queries), ("key", self.key, shape.keys))
         for name, numbers, size in sides:
-            _fits("segments", numbers.shape, {"batch": shape.batch, name: size}, ("batch",))
+            fits("segments", numbers.shape, {"batch": shape.batch, name: size}, ("batch",))
 
     def at(self, batch: int, head: int) -> Mask:
-        return Segments(_pick(self.query, 0, batch), _pick(self.key, 0, batch))
+        return Segments(pick(self.query, 0, batch), pick(self.key, 0, batch))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -276,7 +275,7 @@ class Both(Mask):
     def columns(self, rows: slice, queries: int, keys: int) -> slice:
         first = self.first.columns(rows, queries, keys)
         second = self.second.columns(rows, queries, keys)
-        return _clip(max(first.start, second.start), min(first.stop, second.stop), keys)
+        return clip(max(first.start, second.start), min(first.stop, second.stop), keys)
 
     def alive(
         self, queries: int, keys: int, device: torch.device | None = None
@@ -378,34 +377,3 @@ def _only_masks(other: Any) -> None:
 def parts(mask: Mask) -> list[Mask]:
     """The masks whose intersection this is."""
     return parts(mask.first) + parts(mask.second) if isinstance(mask, Both) else [mask]
-
-
-def _strips(queries: int, keys: int) -> list[slice]:
-    if torch.compiler.is_compiling():
-        return [slice(0, queries)]
-    return list(pieces(queries, max(1, _STRIP // max(1, keys))))
-
-
-def _least(first: int | None, second: int | None) -> int | None:
-    sizes = [size for size in (first, second) if size is not None]
-    return min(sizes) if sizes else None
-
-
-def _clip(start: Any, stop: Any, keys: int) -> slice:
-    start = min(max(start, 0), keys)
-    return slice(start, max(min(stop, keys), start))
-
-
-def _pick(tensor: Tensor, axis: int, index: int) -> Tensor:
-    """One entry of `axis`, kept as an axis of size one."""
-    return tensor if tensor.shape[axis] == 1 else tensor.narrow(axis, index, 1)
-
-
-def _fits(part: str, got: Any, expected: dict[str, int], broadcast: tuple[str, ...]) -> None:
-    for size, (axis, want) in zip(got, expected.items()):
-        if size != want and not (size == 1 and axis in broadcast):
-            one = " or 1" if axis in broadcast and want != 1 else ""
-            raise MaskError(
-                f"masks.{part}: axis {axis} has size {size}, expected {want}{one} "
-                f"(mask {tuple(got)})"
-            )
