@@ -1,0 +1,1 @@
+"""Translation whose alignments can be read: data, models, training, search, alignment, scores."""

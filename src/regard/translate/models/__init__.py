@@ -1,0 +1,1 @@
+"""Translation models, all behind one contract (`regard.translate.models.contract`)."""

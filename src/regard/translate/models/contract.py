@@ -1,0 +1,150 @@
+"""What every translation model promises: encode once, then step, or decode a whole target.
+
+Search, training and alignment know this file and no model. A *row* is a hypothesis: sentence i with
+`beams` hypotheses has the rows `i * beams … (i + 1) * beams - 1`. What is made from the source is
+kept once a sentence, never once a row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from regard.types import Kind, Weights, register_pytree
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A source, read: everything a decoder needs of it, once a sentence.
+
+    | field     | meaning                                                                     |
+    |-----------|-----------------------------------------------------------------------------|
+    | `mask`    | (batch, source), True at tokens, False at padding                           |
+    | `memory`  | the model's own: any pytree of tensors whose first axis is the sentence     |
+    | `weights` | attentions inside the encoder by name, where they were asked for            |
+    """
+
+    mask: Bool[Tensor, "batch source"]
+    memory: Any
+    weights: dict[str, Weights] = field(default_factory=dict)
+
+    def select(self, sentences: Int[Tensor, " chosen"]) -> Encoded:
+        """These sentences alone, in this order."""
+        chosen: Encoded = select(self, sentences)
+        return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Stepped:
+    """One step of decoding.
+
+    | field     | meaning                                                                     |
+    |-----------|-----------------------------------------------------------------------------|
+    | `logits`  | (row, vocabulary), before the softmax                                       |
+    | `state`   | what the next step needs: a pytree of tensors whose first axis is the row   |
+    | `weights` | target-to-source attentions by site, each (row, head, source)               |
+    """
+
+    logits: Float[Tensor, "row vocabulary"]
+    state: Any
+    weights: dict[str, Float[Tensor, "row head source"]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """A whole target, decoded with its own tokens given (teacher forcing).
+
+    | field      | meaning                                                                    |
+    |------------|----------------------------------------------------------------------------|
+    | `features` | (batch, target, width); `model.logits(features)` are the logits            |
+    | `weights`  | target-to-source attentions by site, each (batch, head, target, source)    |
+    """
+
+    features: Float[Tensor, "batch target width"]
+    weights: dict[str, Weights] = field(default_factory=dict)
+
+
+register_pytree(Encoded)
+register_pytree(Stepped)
+register_pytree(Decoded)
+
+
+class TranslationModel(nn.Module, ABC):
+    """An encoder and a decoder. Tokens are numbers of a vocabulary; 0 is padding.
+
+    `sites` names the attentions from target to source, with the number of their heads; it is empty
+    where the decoder has none (a model without attention, or with attention inside the encoder
+    only). `kind` says what their rows are: a `distribution` sums to 1, a `partial` one to at most 1.
+    """
+
+    sites: dict[str, int]
+    kind: Kind = "distribution"
+    longest_source: int | None = None  #: sources beyond so many tokens are refused
+
+    @abstractmethod
+    def encode(
+        self,
+        source: Int[Tensor, "batch source"],
+        mask: Bool[Tensor, "batch source"],
+        *,
+        weights: bool = False,
+    ) -> Encoded:
+        """Read the sources; `mask` is True at their tokens. Padding changes nothing."""
+
+    @abstractmethod
+    def start(self, encoded: Encoded, beams: int = 1) -> Any:
+        """The decoder's state before its first token, for `beams` rows of each sentence."""
+
+    @abstractmethod
+    def step(
+        self, encoded: Encoded, state: Any, tokens: Int[Tensor, " row"], *, weights: bool = False
+    ) -> Stepped:
+        """The logits of the token after `tokens`, the last of each row (`BEGIN` at first)."""
+
+    @abstractmethod
+    def decode(
+        self,
+        encoded: Encoded,
+        target: Int[Tensor, "batch target"],
+        *,
+        weights: bool = False,
+        forcing: float = 1.0,
+    ) -> Decoded:
+        """Decode whole targets; equal to `step` token by token.
+
+        Args:
+            encoded: the sources.
+            target: what the decoder is given, `BEGIN` first; behind a sentence's end anything.
+            weights: also return the target-to-source attentions.
+            forcing: the probability with which each next token is the target's; otherwise it is the
+                model's own best guess. Below 1 only where `step` is as cheap as this (recurrent).
+        """
+
+    @abstractmethod
+    def logits(self, features: Float[Tensor, "*place width"]) -> Float[Tensor, "*place vocabulary"]:
+        """The output layer, over the target vocabulary."""
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_mask: Bool[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
+        chosen: Bool[Tensor, "batch target"],
+        forcing: float = 1.0,
+    ) -> Float[Tensor, "place vocabulary"]:
+        """The logits at the `chosen` places of the target, one row a place: padding costs nothing.
+
+        This is what training calls, so that wrappers (distribution, compilation) see one forward.
+        """
+        decoded = self.decode(self.encode(source, source_mask), target, forcing=forcing)
+        return self.logits(decoded.features[chosen])
+
+
+def select(tree: Any, places: Int[Tensor, " chosen"]) -> Any:
+    """A pytree with these entries of the first axis of every tensor, in this order."""
+    return _pytree.tree_map_only(Tensor, lambda tensor: tensor.index_select(0, places), tree)
