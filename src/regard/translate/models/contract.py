@@ -79,7 +79,7 @@ class TranslationModel(nn.Module, ABC):
 
     `sites` names the attentions from target to source, with the number of their heads; it is empty
     where the decoder has none (a model without attention, or with attention inside the encoder
-    only). `kind` says what their rows are: a `distribution` sums to 1, a `partial` one to at most 1.
+    only). `kind` says what their rows are: a `distribution` sums to 1, `partial` ones at most to 1.
     """
 
     sites: dict[str, int]
