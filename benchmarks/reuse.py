@@ -1,6 +1,6 @@
 """What reuse layers cost: forward and backward, over those of an attention layer as wide.
 
-One thread, 512 tokens, heads of width 64, interleaved in one process. The weights are there, with a
+One thread, 512 tokens, heads of width 64 and of 32, interleaved in one process. The weights are there, with a
 gradient wanted by them and by the features; the attention layer is `MultiHead` without weights.
 Below the line: what it costs to have the weights made, which is the attention's business.
 
@@ -64,9 +64,8 @@ def layers(width: int, heads: int, weights: Tensor) -> dict[str, nn.Module]:
     }
 
 
-def cost(batch: int, width: int, repeats: int) -> None:
+def cost(batch: int, width: int, heads: int, repeats: int) -> None:
     torch.manual_seed(0)
-    heads = width // 64
     attn, x = MultiHead(width, heads), torch.randn(batch, LENGTH, width, requires_grad=True)
     weights = attn(x, weights=True).weights.detach().requires_grad_()
     keep = torch.ones(batch, LENGTH, dtype=torch.bool)
@@ -122,8 +121,8 @@ def main() -> None:
     restart_where_needed()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread, float32")
-    for batch, width in [(2, 512)] if quick else [(4, 512), (2, 768), (1, 512)]:
-        cost(batch, width, 5 if quick else 15)
+    for sizes in [(2, 512, 8)] if quick else [(4, 512, 8), (2, 768, 12), (1, 512, 8), (2, 256, 8)]:
+        cost(*sizes, repeats=5 if quick else 15)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from regard.aggregate.heads import Fusion, one_head, weighting
 from regard.errors import RegardError, ShapeError
 from regard.normalise import product
+from regard.reuse.passes import extreme
 from regard.types import Features, Weights
 
 _WORDS = ("mean", "max", "min", "concat")
@@ -156,8 +157,7 @@ class Join(nn.Module):
             return weights
         if self.word == "mean":
             return weights.mean(1, keepdim=True)
-        joined = weights.amax if self.word == "max" else weights.amin
-        return joined(1, keepdim=True)
+        return extreme(weights, "max" if self.word == "max" else "min")
 
     def extra_repr(self) -> str:
         """What `print(module)` shows."""

@@ -8,7 +8,7 @@ through all steps while they are in a core's cache, and the logarithm is made tw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ def at_once(
     if 0 in weights.shape:
         return plainly(weights, names, allowed, rows)
     if allowed is not None:
-        allowed = allowed.expand(weights.shape)
+        allowed = allowed.to(weights.dtype)  # once, for all heads
     if rows is not None:
         rows = rows.to(weights.dtype).expand(weights.shape[0], -1)
     answers = _AtOnce.apply(weights, tuple(names), allowed, rows)  # type: ignore[no-untyped-call]
@@ -66,7 +66,7 @@ def at_once(
 
 
 class _AtOnce(torch.autograd.Function):
-    """Received is the plain column mass here."""
+    """Received is the plain column mass here; `allowed` is 1.0 and 0.0."""
 
     @staticmethod
     def forward(
@@ -101,8 +101,43 @@ class _AtOnce(torch.autograd.Function):
             real = None if rows is None else rows[example]
             _back(part, gradient[example, heads], here, real)
             if allowed is not None:
-                gradient[example, heads].masked_fill_(~allowed[example, heads], 0.0)
+                gradient[example, heads] *= _part(allowed, example, heads)
         return gradient, None, None, None
+
+
+def extreme(weights: Weights, which: Literal["max", "min"]) -> Tensor:
+    """(batch, 1, query, key), the largest or least weight of all heads; ties share the gradient."""
+    if torch.compiler.is_compiling() or 0 in weights.shape:
+        return weights.amax(1, keepdim=True) if which == "max" else weights.amin(1, keepdim=True)
+    found: Tensor = _Extreme.apply(weights, which)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Extreme(torch.autograd.Function):
+    """One head after another on the way there, some rows of all heads at a time on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, which: str) -> Tensor:
+        further = torch.maximum if which == "max" else torch.minimum
+        joined = weights[:, :1].clone(memory_format=torch.contiguous_format)
+        for head in range(1, weights.shape[1]):
+            further(joined, weights[:, head : head + 1], out=joined)
+        ctx.save_for_backward(weights, joined)
+        return joined
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, by_joined: Tensor) -> tuple[Tensor, None]:
+        weights, joined = ctx.saved_tensors
+        gradient = torch.empty_like(weights, memory_format=torch.contiguous_format)
+        batch, heads, queries, keys = weights.shape
+        for example in range(batch):
+            for rows in pieces(queries, max(1, _PIECE // (heads * keys))):
+                here = (slice(example, example + 1), slice(None), rows)
+                same = _equal(weights[here], joined[here])
+                share = by_joined[here] / same.sum(1, keepdim=True)
+                torch.mul(same, share, out=gradient[here])
+        return gradient, None
 
 
 def _matrices(weights: Tensor) -> Iterator[tuple[slice, slice]]:
@@ -125,7 +160,20 @@ def _heeded(weights: Tensor, allowed: Tensor | None, example: slice, heads: slic
     part = weights[example, heads]
     if allowed is None:
         return part
-    return torch.where(allowed[example, heads], part, part.new_zeros(()))
+    counts = _part(allowed, example, heads)
+    if part.device.type == "cpu":
+        kept = part * counts  # four times as fast as `where`
+        if kept.sum().isfinite():
+            return kept
+    return torch.where(counts != 0, part, part.new_zeros(()))
+
+
+def _part(allowed: Tensor, example: slice, heads: slice) -> Tensor:
+    """Of pairs that count, (batch or 1, head or 1, query or 1, key or 1), those of some matrices."""
+    return allowed[
+        example if allowed.shape[0] > 1 else slice(None),
+        heads if allowed.shape[1] > 1 else slice(None),
+    ]
 
 
 def _received(part: Tensor, rows: Tensor | None) -> Tensor:
@@ -160,7 +208,12 @@ def _back(part: Tensor, gradient: Tensor, by: dict[str, Tensor], rows: Tensor | 
         else:
             gradient.addcmul_(rows[:, None, :, None], columns)
     if "strongest" in by:
-        places = part.argmax(-1, keepdim=True)
-        gradient.scatter_add_(-1, places, by["strongest"][..., None])
+        same = _equal(part, part.amax(-1, keepdim=True))  # ties share
+        gradient.addcmul_(same, (by["strongest"] / same.sum(-1))[..., None])
     if "self_weight" in by:
         gradient.diagonal(dim1=-2, dim2=-1).add_(by["self_weight"])
+
+
+def _equal(part: Tensor, other: Tensor) -> Tensor:
+    """1.0 where equal, else 0.0; six times as fast as to compare and then convert."""
+    return torch.eq(part, other, out=torch.empty_like(part))
