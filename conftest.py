@@ -38,6 +38,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[CodeBlockParser("python", _run_up_to)],
-    patterns=["README.md", "docs/*.md", "docs/mechanisms/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/mechanisms/*.md", "docs/translate/*.md"],
     fixtures=["_elsewhere"],
 ).pytest()

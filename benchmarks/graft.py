@@ -19,8 +19,16 @@ from torch import nn
 
 from regard.cli import packaged
 from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import GatedFlow, WeightedAggregation
-from regard.reuse.graft import Latents, OutputAttention, Part, ReuseLayer, ZeroProjection, graft
+from regard.reuse import (
+    GatedFlow,
+    Latents,
+    OutputAttention,
+    ReuseLayer,
+    WeightedAggregation,
+    ZeroProjection,
+    graft,
+)
+from regard.reuse.grafting import Part
 
 BAR = 0.03
 #: Batch, length, repeats.

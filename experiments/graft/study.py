@@ -41,7 +41,7 @@ import regard
 from regard import plots
 from regard.cli import packaged
 from regard.mechanisms import DotProduct
-from regard.reuse.graft import Latents, OutputAttention, ZeroProjection, graft
+from regard.reuse import Latents, OutputAttention, ZeroProjection, graft
 
 TRAIN, TEST, LONGEST, EPOCHS, BATCH, RATE, SEEDS = 3000, 1500, 48, 10, 64, 3e-3, (0, 1, 2)
 HERE = Path(__file__).parent

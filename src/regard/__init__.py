@@ -39,7 +39,7 @@ from regard.kernel.reducers import (
 from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
 from regard.record import Record, Trace, load
-from regard.reuse.graft import graft
+from regard.reuse import graft
 from regard.tracing import CaptureWarning, capture, register_recipe, stitch, trace
 
 __version__ = "0.1.0"

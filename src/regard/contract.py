@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.bias import Bias
 from regard.errors import RegardError, StateError
-from regard.masks import Mask
+from regard.masks import Mask, lasting
 from regard.recipe import Recipe
 from regard.types import Kind, Weights, brief, register_pytree
 
@@ -29,6 +29,7 @@ class Attended:
     | `state`      | what the next step needs; None where there is none                          |
     | `recipe`     | what the weights are made from; kept when weights or reductions were asked  |
     | `reductions` | results in the order asked                                                  |
+    | `crosses`    | the keys are known to be another sequence than the queries                  |
     """
 
     output: Float[Tensor, "*_"]
@@ -36,6 +37,7 @@ class Attended:
     state: State | None = None
     recipe: Recipe | None = None
     reductions: tuple[Any, ...] = ()
+    crosses: bool = False
 
     def __repr__(self) -> str:
         parts = [f"output={tuple(self.output.shape)}"]
@@ -52,9 +54,9 @@ class Attended:
     def __iter__(self) -> Iterator[Any]:
         raise RegardError("Attended is not a tuple: take .output, .weights, .reductions, .state")
 
-    def finished(self, output: Tensor, state: State | None) -> Attended:
+    def finished(self, output: Tensor, state: State | None, *, crosses: bool = False) -> Attended:
         """The same attention with the mechanism's own output and state in place."""
-        return Attended(output, self.weights, state, self.recipe, self.reductions)
+        return Attended(output, self.weights, state, self.recipe, self.reductions, crosses)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,13 +65,15 @@ class State:
 
     `growing`: each call appends its keys (a cache). Otherwise fixed: later calls pass the query
     alone. `step` counts the queries that have been answered. The shapes of `key` and `value` are
-    the mechanism's own; their key axis is second to last.
+    the mechanism's own; their key axis is second to last. `padding` says which keys are real, as
+    far as a mask has said so: a later call whose mask does not speak of padding heeds it.
     """
 
     key: Float[Tensor, "*_"]
     value: Float[Tensor, "*_"]
     growing: bool
     step: int = 0
+    padding: Bool[Tensor, "batch key"] | None = None
 
     def __repr__(self) -> str:
         return brief(self)
@@ -79,18 +83,21 @@ class State:
         """How many keys are held."""
         return self.key.shape[-2]
 
-    def append(self, key: Tensor, value: Tensor, queries: int) -> State:
+    def append(
+        self, key: Tensor, value: Tensor, queries: int, padding: Tensor | None = None
+    ) -> State:
         """This state with more keys and values behind the old ones, after `queries` more."""
         return State(
             torch.cat([self.key, key], dim=-2),
             torch.cat([self.value, value], dim=-2),
             growing=True,
             step=self.step + queries,
+            padding=padding,
         )
 
 
-register_pytree(State, static=("growing", "step"))
-register_pytree(Attended)
+register_pytree(State, static=("growing", "step"), optional=("padding",))
+register_pytree(Attended, static=("crosses",))
 
 
 class Traits(NamedTuple):
@@ -129,7 +136,8 @@ class Mechanism(nn.Module, ABC):
             key: (batch, key, width), the positions looked at; defaults to `query`.
             value: (batch, key, width), what is mixed; defaults to `key`.
             mask: a `Mask`, or a boolean tensor (batch or 1, head or 1, query or 1, key);
-                True means "may attend". With a state it spans all keys, old and new.
+                True means "may attend". With a state it spans all keys, old and new. A state
+                remembers padding: what a mask says of keys whatever the query.
             bias: added to the scores, (batch or 1, head or 1, query or 1, key) or a `Bias`.
             causal: intersect the mask with bottom-right causality.
             state: a `State` to go on from, or True to start a growing one.
@@ -147,13 +155,14 @@ class Mechanism(nn.Module, ABC):
     def fix(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
         """A fixed state: keys and values prepared once; later calls pass the query alone.
 
-        `mask` (padding) matters only where padding may hold NaN and gradients are wanted; later
-        calls are given theirs as ever.
+        `mask` (padding) is remembered: later calls need not be given it again.
         """
-        return State(*self.prepare(key, key if value is None else value), growing=False)
+        prepared = self.prepare(key, key if value is None else value)
+        return State(*prepared, growing=False, padding=lasting(mask, key.shape[0]))
 
     def begin(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
         """A growing state that already holds these keys; each call appends its own."""
         if not self.traits.keeps_state:
             raise StateError(f"{type(self).__name__} keeps no growing state; use fix(key, value)")
-        return State(*self.prepare(key, key if value is None else value), growing=True)
+        prepared = self.prepare(key, key if value is None else value)
+        return State(*prepared, growing=True, padding=lasting(mask, key.shape[0]))

@@ -113,10 +113,13 @@ def brief(value: Any) -> str:
     return f"{type(value).__name__}({', '.join(parts)})"
 
 
-def register_pytree(cls: type[Any], static: tuple[str, ...] = ()) -> None:
+def register_pytree(
+    cls: type[Any], static: tuple[str, ...] = (), optional: tuple[str, ...] = ()
+) -> None:
     """Make a dataclass a pytree, so that `torch.compile` and `torch.export` take it.
 
-    Fields named in `static` are part of the structure (compared, not traced).
+    Fields named in `static` are part of the structure (compared, not traced); so is whether a field
+    named in `optional` is there, which is no leaf where it is None.
     """
     from dataclasses import fields
 
@@ -124,19 +127,22 @@ def register_pytree(cls: type[Any], static: tuple[str, ...] = ()) -> None:
 
     dynamic = [field.name for field in fields(cls) if field.name not in static]
 
+    def held(context: Any) -> list[str]:
+        missing = {name for name, there in zip(optional, context[len(static) :]) if not there}
+        return [name for name in dynamic if name not in missing]
+
     def flatten(value: Any) -> tuple[list[Any], Any]:
-        return [getattr(value, name) for name in dynamic], tuple(
-            getattr(value, name) for name in static
-        )
+        there = tuple(getattr(value, name) is not None for name in optional)
+        context = (*(getattr(value, name) for name in static), *there)
+        return [getattr(value, name) for name in held(context)], context
 
     def unflatten(children: Any, context: Any) -> Any:
-        return cls(**dict(zip(dynamic, children)), **dict(zip(static, context)))
+        return cls(**dict(zip(held(context), children)), **dict(zip(static, context)))
 
     def flatten_with_keys(value: Any) -> tuple[list[Any], Any]:
         children, context = flatten(value)
-        return [
-            (_pytree.GetAttrKey(name), child) for name, child in zip(dynamic, children)
-        ], context
+        keys = map(_pytree.GetAttrKey, held(context))
+        return list(zip(keys, children)), context
 
     _pytree.register_pytree_node(
         cls,

@@ -4,11 +4,12 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 from regard import RegardError
-from regard.blocks import Concatenated, FeedForward, PostNorm, PreNorm, Residual
-from regard.errors import ShapeError
-from regard.mechanisms import MultiHead
+from regard.blocks import Concatenated, EncoderBlock, FeedForward, PostNorm, PreNorm, Residual
+from regard.errors import DtypeError, ShapeError
+from regard.mechanisms import Additive, MultiHead
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +55,44 @@ def test_one_feature_is_not_spread_over_all():
     text = "Residual: answer: axis width has size 1, expected 8; Concatenated(8, 1) joins"
     with pytest.raises(ShapeError, match=re.escape(text)):
         Residual()(torch.randn(2, 3, 8), torch.randn(2, 3, 1))
+
+
+@pytest.mark.parametrize("wrap", [PreNorm, PostNorm])
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda wrap: wrap(16, FeedForward(32)), "part: FeedForward takes width 32, expected 16"),
+        (lambda wrap: wrap(16, nn.Linear(8, 16)), "part: Linear takes width 8, expected 16"),
+        (lambda wrap: wrap(16, MultiHead(8, 2)), "part: MultiHead takes width 8, expected 16"),
+        (
+            lambda wrap: wrap(16, Additive(8, 16, width=4)),
+            "part: Additive takes width 8, expected 16",
+        ),
+        (
+            lambda wrap: wrap(16, FeedForward(16), norm=nn.LayerNorm(8)),
+            "norm: LayerNorm takes width 8, expected 16",
+        ),
+        (
+            lambda wrap: wrap(16, FeedForward(16), norm=nn.LayerNorm),
+            "norm is the class LayerNorm, expected a module",
+        ),
+        (lambda wrap: wrap(16, FeedForward), "part is the class FeedForward, expected a module"),
+        (
+            lambda wrap: wrap(16, FeedForward(16), join=Residual),
+            "join is the class Residual, expected a module",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_at_once(wrap, build, text, without_shape_checks):
+    with pytest.raises(RegardError, match=re.escape(f"{wrap.__name__}: {text}")):
+        build(wrap)
+
+
+def test_blocks_in_a_sequential_are_told_of_stack(without_shape_checks):
+    blocks = [EncoderBlock(PreNorm(8, MultiHead(8, 2)), PreNorm(8, FeedForward(8))) for _ in "ab"]
+    text = (
+        "EncoderBlock: x is Blocked, expected features (batch, position, width) (its .output; "
+        "Stack([...]) puts blocks together)"
+    )
+    with pytest.raises(DtypeError, match=re.escape(text)):
+        nn.Sequential(*blocks)(torch.randn(2, 3, 8))

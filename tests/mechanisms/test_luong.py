@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
-from regard.errors import ShapeError
+from regard.errors import RegardError, ShapeError
 from regard.mechanisms import (
     ConcatScore,
     DotScore,
@@ -207,3 +207,10 @@ def test_padding_does_not_move_the_centre_of_local_p() -> None:
     assert not padded[..., 42:].any()
     moved = luong(query, longer, weights=True).weights[0, 0, 0]
     assert int(moved.argmax()) == 36  # without the mask S is 72
+
+
+def test_parts_that_are_none(without_shape_checks: None) -> None:
+    with pytest.raises(RegardError, match=r"Luong: score='dot', expected a part, as DotScore\(\)"):
+        Luong("dot")
+    with pytest.raises(RegardError, match=r"Luong: window=3, expected a part, as LocalMonotonic"):
+        Luong(window=3)

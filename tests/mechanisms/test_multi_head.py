@@ -220,6 +220,7 @@ def test_each_projection_is_xavier_by_itself() -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
+        ({"n_heads": 0}, "MultiHead: n_heads=0, expected at least 1"),
         ({"n_heads": 3}, "MultiHead: width 16 is not a multiple of n_heads 3"),
         ({"n_heads": 4, "n_groups": 3}, "MultiHead: n_groups 3 is not a divisor of 4 heads"),
     ],

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from graft_models import Small, pooling, reusing, wake
 
 from regard.errors import UnavailableError
-from regard.reuse.graft import graft
+from regard.reuse import graft
 
 
 def built(checkpointing: str = "") -> Small:

@@ -8,8 +8,15 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import GatedFlow, WeightedAggregation
-from regard.reuse.graft import Latents, OutputAttention, ReuseLayer, States, ZeroProjection
+from regard.reuse import (
+    GatedFlow,
+    Latents,
+    OutputAttention,
+    ReuseLayer,
+    States,
+    WeightedAggregation,
+    ZeroProjection,
+)
 
 WIDTH, HEADS, CLASSES = 8, 2, 3
 

@@ -71,7 +71,7 @@ def test_offsets(queries, keys, align):
 @pytest.mark.parametrize("name", codes())
 def test_gradients_are_right(name):
     code = codes()[name]
-    mask = masks.padding(torch.tensor([[True, True, True, False]])) & masks.causal()
+    mask = masks.padding(torch.tensor([[True, True, True, False]])) & masks.window(2, 1)
     scores = dense.normal(1, 3, 4, 4).requires_grad_()
     call = lambda scores: code(source_of(scores.softmax(-1), mask=mask))
     torch.autograd.gradcheck(call, scores)
@@ -235,7 +235,7 @@ def test_cross_attention():
 def test_wrong_parts(without_shape_checks):
     for build, message in (
         (lambda: Concatenation(6, nn.Identity()), r"code=Identity\(\), expected a PositionSummari"),
-        (lambda: ProjectedRows(3, 4, cells=0), "cells=0, expected at least 1"),
+        (lambda: ProjectedRows(3, 4, cells=0), "cells=0, expected a whole number from 1 on"),
         (lambda: ProjectedRows(3, 4, side="key"), "side='key', expected 'query' or 'self': rows"),
         (lambda: LowRankCode(3, 9, cells=8), "rank=9, expected from 1 to 8, the cells"),
         (lambda: LowRankCode(3, 2).settle(), r"settle\(\) before any observe"),
@@ -251,8 +251,12 @@ def test_wrong_parts(without_shape_checks):
 def test_wrong_sizes(without_shape_checks):
     x, weights = dense.normal(2, 4, 6), dense.weights_of(queries=4, keys=7)
     layer = Concatenation(6, OffsetBins(3, 4)).double()
-    with pytest.raises(ShapeError, match="Concatenation: side='self' needs queries and keys that"):
+    text = "Concatenation: side='self' needs queries and keys that.* say side='query'$"
+    with pytest.raises(ShapeError, match=text):
         layer(x, weights)
+    summaries = Concatenation(6, PositionSummaries(3)).double()
+    with pytest.raises(ShapeError, match=r"Concatenation: .* say side='query' or side='key'$"):
+        summaries(x, weights)
     layer = Concatenation(6, OffsetBins(2, 4, side="query")).double()
     with pytest.raises(ShapeError, match="OffsetBins: weights: axis head has size 3, expected 2"):
         layer(x, weights)

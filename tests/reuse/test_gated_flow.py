@@ -164,7 +164,7 @@ def test_padding_of_an_attention_is_known():
 
 def test_causal_and_empty_rows():
     weights, x = dense.weights_of(), dense.normal(2, 5, 6)
-    layer = drawn(GatedFlow(6, 3))
+    layer = drawn(GatedFlow(6, 3, summaries=["entropy", "strongest", "self_weight"]))
     found = layer(x, weights, causal=True)
     torch.testing.assert_close(found, layer(x, weights.tril()), atol=1e-12, rtol=0)
     nothing = torch.zeros(1, 1, 5, 5, dtype=torch.bool)
@@ -190,7 +190,9 @@ def test_summaries_on_offer():
     assert "gates the key side" in repr(GatedFlow(6, 3, side="key"))
 
 
-@pytest.mark.parametrize("name", ["mean", "row_mean", "row_sum", "sum"])
+@pytest.mark.parametrize(
+    "name", ["mean", "row_mean", "row_sum", "sum", "average", "avg", "mean_over_keys", "Mean"]
+)
 def test_a_constant_is_refused(name):
     weights = dense.weights_of()
     assert weights.mean(-1).std() < 1e-12  # what the refused summary would have been
@@ -222,7 +224,9 @@ def test_wrong_parts(without_shape_checks):
 def test_self_weight_of_cross_attention():
     layer = GatedFlow(6, 3)
     with pytest.raises(
-        ShapeError, match=r"weights has 3 queries × 5 keys\. For cross-attention say"
+        ShapeError,
+        match=r"weights has 3 queries × 5 keys\. For cross-attention, or a step of decoding with "
+        r"a state, say side='query' or side='key'$",
     ):
         layer(torch.randn(2, 3, 6), torch.randn(2, 3, 3, 5).softmax(-1))
     attn, x, memory = MultiHead(6, 3), torch.randn(2, 5, 6), torch.randn(2, 5, 6)
@@ -241,5 +245,9 @@ def test_wrong_sizes(without_shape_checks):
         GatedFlow(6, 3, side="key")(torch.randn(2, 4, 6), weights)
     with pytest.raises(ShapeError, match="weights: axis head has size 3, expected 2"):
         GatedFlow(6, 2, side="key")(torch.randn(2, 5, 6), weights)
-    with pytest.raises(UnavailableError, match="are signed weights, of which 'entropy' says n"):
+    with pytest.raises(ShapeError, match="GatedFlow: weights: axis head has size 4, expected 3"):
+        GatedFlow(6, 3)(torch.randn(2, 5, 6), torch.randn(2, 4, 5, 5).softmax(-1))
+    with pytest.raises(
+        UnavailableError, match="GatedFlow: weights are signed weights, of which 'entropy' says n"
+    ):
         GatedFlow(6, 3, side="query")(torch.randn(2, 4, 6), Given(weights, None, "signed"))

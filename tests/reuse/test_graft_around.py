@@ -15,13 +15,16 @@ from regard.errors import (
     StateError,
 )
 from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import Concatenation, OffsetBins, WeightedAggregation
-from regard.reuse.graft import (
+from regard.reuse import (
+    Concatenation,
     Grafted,
+    GraftWarning,
     Latents,
+    OffsetBins,
     OutputAttention,
     ReuseLayer,
     States,
+    WeightedAggregation,
     ZeroProjection,
     graft,
     grafts,
@@ -80,7 +83,9 @@ def test_torch_attention_weights_are_its_own():
             return features
 
     taken = Taken()
-    graft(model, ReuseLayer(taken, reads="attention", into="last", join=ZeroProjection(8, 8)))
+    part = ReuseLayer(taken, reads="attention", into="last", join=ZeroProjection(8, 8))
+    with pytest.warns(GraftWarning, match="False in 'attention'; make sure .* output of 'last' is"):
+        graft(model, part)
     model(x, y)
     torch.testing.assert_close(taken.recipe.weights(), model.weights, atol=1e-8, rtol=0)
 
@@ -261,7 +266,7 @@ def test_fields_of_outputs():
     for field, form in forms.items():
         model = Returns(form)
         part = OutputAttention(
-            DotProduct(), query=States(causal=False), reads="states", into=field,
+            MultiHead(8, 2), query=States(causal=False), reads="states", into=field,
             join=ZeroProjection(8, 8),
         )  # fmt: skip
         graft(model, part)

@@ -6,7 +6,7 @@ from graft_models import HEADS, PARTS, Attention, Small, batch, pooling, reusing
 from torch.nn import functional as F
 
 from regard.errors import UnavailableError
-from regard.reuse.graft import graft
+from regard.reuse import graft
 
 pytestmark = pytest.mark.compiled
 

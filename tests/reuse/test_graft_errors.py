@@ -15,7 +15,7 @@ from regard.errors import (
     UnavailableError,
 )
 from regard.mechanisms import DotProduct
-from regard.reuse.graft import (
+from regard.reuse import (
     Latents,
     OutputAttention,
     ReuseLayer,

@@ -9,8 +9,16 @@ import transformers
 
 from regard.errors import StateError, UnavailableError
 from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import GatedFlow, WeightedAggregation
-from regard.reuse.graft import Latents, OutputAttention, ReuseLayer, States, ZeroProjection, graft
+from regard.reuse import (
+    GatedFlow,
+    Latents,
+    OutputAttention,
+    ReuseLayer,
+    States,
+    WeightedAggregation,
+    ZeroProjection,
+    graft,
+)
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -204,13 +212,22 @@ def test_generation_needs_whole_sequences():
 def test_a_loss_inside_the_model_is_not_passed_by():
     model, given = gpt2()
     part = OutputAttention(
-        DotProduct(), query=States(causal=True), reads=":logits", into=":logits",
+        MultiHead(50, 2), query=States(causal=True), reads=":logits", into=":logits",
         join=ZeroProjection(50, 50),
     )  # fmt: skip
-    graft(model, part)
+    grafted = graft(model, part)
     model(**given)
     with pytest.raises(UnavailableError, match="already holds a loss, which would not know"):
         model(**given, labels=given["input_ids"])
+    grafted.remove()
+    part = OutputAttention(
+        MultiHead(50, 2), query=States(causal=True), reads="lm_head", into="",
+        join=ZeroProjection(50, 50),
+    )  # fmt: skip
+    graft(model, part)
+    model(**given, return_dict=False, use_cache=False)
+    with pytest.raises(UnavailableError, match="into='': tuple already holds a loss"):
+        model(**given, return_dict=False, use_cache=False, labels=given["input_ids"])
 
 
 def test_checkpointing_of_transformers():

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from regard.errors import RegardError
 from regard.mechanisms import DotProduct
-from regard.reuse.graft import Latents, OutputAttention, ZeroProjection, graft
+from regard.reuse import Latents, OutputAttention, ZeroProjection, graft
 
 
 @pytest.mark.parametrize("name", PARTS)

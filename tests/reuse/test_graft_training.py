@@ -9,7 +9,7 @@ import torch
 from graft_models import PARTS, Small, batch, decoding, pooling, reusing, wake
 
 from regard.errors import UnavailableError
-from regard.reuse.graft import graft
+from regard.reuse import graft
 
 
 def gradients(model, *batches):
@@ -39,7 +39,7 @@ def test_checkpointing_gives_the_same_gradients(name, fused):
     passes = model.regard_graft.passes
     assert not passes._here.under_way
     del found
-    assert len(passes._held) == 0  # nothing outlives its graph
+    assert len(passes._kept) == 0  # nothing outlives its graph
 
 
 def test_two_passes_of_other_values_are_not_mixed_up():

@@ -3,10 +3,12 @@
 import pytest
 import reuse_dense as dense
 import torch
+import transformers
 from torch import nn
 
 import regard
 from regard import masks
+from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PreNorm
 from regard.errors import DtypeError, RegardError, ShapeError, UnavailableError
 from regard.mechanisms import MultiHead
 from regard.recipe import Given
@@ -114,7 +116,10 @@ def test_what_is_no_weights(without_shape_checks):
     for given, error, message in (
         (attended, UnavailableError, "neither weights nor a recipe; call the mechanism with weig"),
         ([weights], DtypeError, "weights: a list, expected an Attended, a Recipe, a Record, or a"),
+        (5, DtypeError, r"weights: an int, expected .* tensor \(batch, head, query, key\)$"),
+        ((weights,) * 3, DtypeError, r"take one of the 3 layers, as weights\[0\]"),
         (weights[0], ShapeError, r"weights have 3 axes \(3, 5, 5\); four are \(batch, head, query"),
+        (weights[0], ShapeError, 'named, as axes="batch query key" or axes="head query key"'),
         (weights.mT, ShapeError, "rows do not sum to at most 1"),
         (weights * 2, ShapeError, "rows do not sum to at most 1"),
         (weights - 0.5, ShapeError, "the smallest weight is"),
@@ -128,3 +133,138 @@ def test_what_is_no_weights(without_shape_checks):
         source_of(torch.stack([weights] * 2), axes="layer batch head query key")
     with pytest.raises(RegardError, match=r"masks.padding: axis key has size 4, expected 5"):
         source_of(weights, mask=masks.padding(torch.ones(2, 4, dtype=torch.bool)))
+
+
+def test_several_attentions_are_not_one(without_shape_checks):
+    attn, x = MultiHead(6, 3), torch.randn(2, 5, 6)
+    block = EncoderBlock(PreNorm(6, attn), PreNorm(6, FeedForward(6)))
+    with regard.capture(block) as trace:
+        blocked = block(x, weights=True)
+    for given, message in (
+        (blocked, "a Blocked, expected .*; take one of its .attentions: 'self'"),
+        (blocked.attentions, "a dict, expected .*; take one of 'self'"),
+        (trace, r"a Trace, expected .*as trace\[0\] or by name: 'self_attention.part'"),
+    ):
+        with pytest.raises(DtypeError, match=message):
+            source_of(given)
+
+
+def test_weights_after_dropout_are_named():
+    weights = nn.functional.dropout(dense.weights_of(), 0.5)
+    text = "Weights after dropout do not: take them before it.*Given\\(weights, None, 'signed'\\)$"
+    with pytest.raises(ShapeError, match=text):
+        source_of(weights)
+
+
+@pytest.mark.parametrize("where", [(0, 1), (1, 0), (1, 2)])
+def test_every_matrix_is_looked_at(where):
+    weights = dense.weights_of()
+    weights[where] *= 1.5
+    with pytest.raises(ShapeError, match="rows do not sum to at most 1"):
+        source_of(weights)
+
+
+def test_features_of_another_dtype(without_shape_checks):
+    x, weights = torch.randn(2, 5, 6).bfloat16(), dense.weights_of().float()
+    for layer in (GatedFlow(6, 3), WeightedAggregation(6, 3)):
+        name = type(layer).__name__
+        text = f"{name}: features are torch.bfloat16, the parameters are torch.float32; convert one"
+        with pytest.raises(DtypeError, match=text):
+            layer(x, weights)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert layer(x, weights).shape == x.shape
+
+
+def decoder() -> DecoderBlock:
+    parts = (MultiHead(6, 3), MultiHead(6, 3), FeedForward(6))
+    return DecoderBlock(*(PreNorm(6, part) for part in parts))
+
+
+def test_cross_attention_of_equal_lengths_is_known():
+    attn, x, memory = MultiHead(6, 3), torch.randn(2, 5, 6), torch.randn(2, 5, 6)
+    block = decoder()
+    crossing = {
+        "keys apart": attn(x, memory, weights=True),
+        "a fixed state": attn(x, state=attn.fix(memory), weights=True),
+        "a block": block(x, memory, weights=True).attentions["cross"],
+        "a block's state": block(x, memory, weights=True, state=True).attentions["cross"],
+    }
+    layer = GatedFlow(6, 3)
+    text = "GatedFlow: .*is cross-attention, 5 queries × 5 keys. Say side='query' or side='key'; if"
+    for name, attended in crossing.items():
+        assert attended.crosses, name
+        with pytest.raises(ShapeError, match=text):
+            layer(x, attended)
+        assert layer(x, attended.weights).shape == x.shape  # who knows better may say so
+        assert GatedFlow(6, 3, side="query")(x, attended).shape == x.shape
+    for attended in (
+        attn(x, weights=True),
+        attn(x, x, weights=True),
+        attn(x, state=True, weights=True),
+        block(x, memory, weights=True).attentions["self"],
+    ):
+        assert not attended.crosses
+        assert not source_of(attended).crosses
+
+
+def test_queries_that_are_padding_can_be_left_out():
+    """Cross-attention of a padded text: what its padding looks at does not count."""
+    weights, x = dense.weights_of(queries=4, keys=5), dense.normal(2, 5, 6)
+    layer = drawn(GatedFlow(6, 3, side="key"))
+    real = torch.tensor([[True] * 4, [True, True, False, False]])
+    found = layer(x, weights, mask=real[:, None, :, None])
+    torch.testing.assert_close(found[:1], layer(x[:1], weights[:1]), atol=1e-12, rtol=0)
+    truth = layer(x[1:], weights[1:, :, :2])
+    torch.testing.assert_close(found[1:], truth, atol=1e-12, rtol=0)
+    attn, query = drawn(MultiHead(6, 3)), dense.normal(2, 4, 6)
+    found = layer(x, attn(query, x, weights=True), mask=real[:, None, :, None])
+    truth = layer(x[1:], attn(query[1:, :2], x[1:], weights=True))
+    torch.testing.assert_close(found[1:], truth, atol=1e-12, rtol=0)
+
+
+def test_a_bias_that_is_trained_forbids_as_well():
+    """As in T5, whose learned bias holds the mask too: one answer with and without gradients."""
+    attn, layer, x = drawn(MultiHead(6, 3)), drawn(GatedFlow(6, 3)), dense.normal(2, 5, 6)
+    keep = dense.padded_mask(2, 5, 3).keep
+    bias = dense.normal(1, 3, 5, 5) + torch.zeros(2, 1, 1, 5).double().masked_fill(
+        ~keep[:, None, None], torch.finfo(torch.float64).min
+    )
+    truth = layer(x[1:, :3], attn(x[1:, :3], bias=bias[1:, :, :3, :3], weights=True))
+    for trained in (False, True):
+        attended = attn(x, bias=bias.clone().requires_grad_(trained), weights=True)
+        for given in (attended, attended.recipe, attended.recipe.detach()):
+            torch.testing.assert_close(layer(x, given)[1:, :3], truth, atol=1e-10, rtol=0)
+
+
+def test_records_of_fast_paths_have_no_bias_of_scores():
+    """The bias of such a recipe is that of its projections."""
+    model, x = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).eval(), torch.randn(2, 5, 6)
+    with torch.no_grad(), regard.capture(model) as trace:
+        model(x)
+    assert type(trace[0].recipe).__name__ == "Projected"
+    assert GatedFlow(6, 2)(x, trace[0]).shape == (2, 5, 6)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_records_know_their_padding(implementation):
+    """A matrix that an eager model made tells by its zeros what was masked."""
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=12,
+        attn_implementation=implementation,
+    )
+    model, layer = transformers.BertModel(config).eval(), drawn(GatedFlow(6, 3))
+    words, keep, x = torch.randint(0, 50, (2, 5)), torch.ones(2, 5).long(), dense.normal(2, 5, 6)
+    keep[1, 3:] = 0
+    with torch.no_grad():
+        with regard.capture(model) as padded:
+            model(words, attention_mask=keep)
+        with regard.capture(model) as alone:
+            model(words[1:, :3])
+        truth = layer(x[1:, :3], alone[0])
+        x[1, 3:] = torch.nan
+        found = layer(x, padded[0])
+    torch.testing.assert_close(found[1:, :3], truth, atol=1e-5, rtol=0)

@@ -163,10 +163,11 @@ def arranged(weights: Tensor, axes: str | None) -> list[Tensor]:
         raise ShapeError(f"weights are {weights.dtype}, expected floating point numbers")
     if axes is None:
         if weights.dim() != 4:
+            such = {2: '"query key"', 3: '"batch query key" or axes="head query key"'}
             raise ShapeError(
                 f"weights have {weights.dim()} axes {tuple(weights.shape)}; four are (batch, head, "
-                'query, key), others must be named, as axes="head query key" or axes="layer batch '
-                'head query key"'
+                "query, key), others must be named, as axes="
+                + such.get(weights.dim(), '"layer batch head query key"')
             )
         return [weights]
     if not isinstance(axes, str):
@@ -188,8 +189,16 @@ def arranged(weights: Tensor, axes: str | None) -> list[Tensor]:
     return list(weights)
 
 
-def check_rows(weights: Tensor, kind: Kind, name: str, axes: str | None = None) -> None:
-    """Refuse a tensor whose rows do not sum as its kind says; it may be another order of axes."""
+_KINDS = "say what the rows are, as kind='partial' (at most 1) or kind='signed'"
+
+
+def check_rows(
+    weights: Tensor, kind: Kind, name: str, axes: str | None = None, otherwise: str = _KINDS
+) -> None:
+    """Refuse a tensor whose rows do not sum as its kind says; it may be another order of axes.
+
+    `otherwise` says what else the caller offers.
+    """
     if kind not in ("distribution", "partial") or not weights.numel():
         return
     slack = 1e-2 if weights.dtype in (torch.float16, torch.bfloat16) else 1e-3
@@ -197,8 +206,7 @@ def check_rows(weights: Tensor, kind: Kind, name: str, axes: str | None = None) 
     lowest = float(weights.min())
     if lowest < -slack:
         raise ShapeError(
-            f"{name}: the smallest weight is {lowest:.3g}; a {kind} has none below 0. Signed "
-            "weights are said by kind='signed'"
+            f"{name}: the smallest weight is {lowest:.3g}; a {kind} has none below 0: {otherwise}"
         )
     sums = _row_sums(weights)
     good = (sums - 1).abs() <= slack if kind == "distribution" else sums <= 1 + slack
@@ -208,7 +216,7 @@ def check_rows(weights: Tensor, kind: Kind, name: str, axes: str | None = None) 
     worst = sums[~good][0].item()
     raise ShapeError(
         f"{name}: rows do not sum to {'1' if kind == 'distribution' else 'at most 1'} over the "
-        f"last axis (one sums to {worst:.6g}). {_advice(weights, slack, axes)}"
+        f"last axis (one sums to {worst:.6g}). {_advice(weights, slack, axes, otherwise)}"
     )
 
 
@@ -221,7 +229,7 @@ def _row_sums(weights: Tensor) -> Tensor:
     )
 
 
-def _advice(weights: Tensor, slack: float, axes: str | None) -> str:
+def _advice(weights: Tensor, slack: float, axes: str | None, otherwise: str) -> str:
     """Which axis sums to 1, and how to say so."""
     for axis in range(3):
         sums = weights.sum(axis, dtype=torch.float64)
@@ -237,8 +245,8 @@ def _advice(weights: Tensor, slack: float, axes: str | None) -> str:
                 f'axes="{" ".join(names)}", or with the other three in another order'
             )
     return (
-        'Name the axes, as axes="head batch query key", or say what the rows are, as '
-        "kind='partial' (at most 1) or kind='signed'"
+        "Weights after dropout do not: take them before it. Or name the axes, as "
+        f'axes="head batch query key", or {otherwise}'
     )
 
 

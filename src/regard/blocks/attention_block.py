@@ -38,9 +38,12 @@ class AttentionBlock(nn.Module, ABC):
             context: (batch, context position, width), such as an encoder's output; not given
                 again where a state holds it.
             mask: which positions of `x` may look at which; a `Mask`, or a boolean tensor of four
-                axes. True means "may attend". With a state it spans all positions, old and new.
-            context_mask: which positions of the context may be looked at.
-            causal: whether a position sees later ones; None is the block's own habit.
+                axes. True means "may attend". With a state it spans all positions, old and new;
+                padding that was given once is remembered.
+            context_mask: which positions of the context may be looked at; a state remembers
+                padding.
+            causal: whether positions are kept from seeing later ones; None is the block's own
+                habit, and True with a state, whose later positions come in later calls.
             state: the `.state` of the last call, or True to start one.
             weights: also return the weights of every attention.
         """

@@ -6,11 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from regard import masks
 from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.blocked import Blocked
 from regard.blocks.from_torch import feed_forward_of, sublayer_of
 from regard.blocks.inputs import (
     check_features,
+    habit,
     keys_of,
     resolved,
     shape_of,
@@ -80,10 +82,11 @@ class DecoderBlock(AttentionBlock):
     ) -> Blocked:
         """Attentions `self` and `cross`; see `AttentionBlock.forward`.
 
-        A state holds the positions so far, which grow, and the prepared context, which is fixed.
+        A state holds the positions so far, which grow, and the prepared context, which is fixed,
+        each with its padding.
         """
         check_features(self, "x", x, self.self_attention.width, x)
-        causal = self.causal if causal is None else causal
+        causal = habit(self, causal, state)
         past = states_by_name(self, state, "self", "cross")
         shape = shape_of(self.self_attention.mechanism, x, keys_of(past["self"]) + x.shape[1])
         x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)
@@ -113,8 +116,12 @@ class DecoderBlock(AttentionBlock):
             )
         check_features(self, "context", context, None, x)
         shape = shape_of(attention, x, context.shape[1])
-        context = without_padding(context, resolved(self, "context_mask", mask, shape), shape)
-        return (None, attention.fix(context)) if past else (context, None)
+        whole = resolved(self, "context_mask", mask, shape)
+        context = without_padding(context, whole, shape)
+        if not past:
+            return context, None
+        said = masks.lasting(whole, x.shape[0])
+        return None, attention.fix(context, mask=None if said is None else masks.padding(said))
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerDecoderLayer) -> DecoderBlock:

@@ -11,6 +11,7 @@ from regard.blocks.blocked import Blocked
 from regard.blocks.from_torch import feed_forward_of, sublayer_of
 from regard.blocks.inputs import (
     check_features,
+    habit,
     keys_of,
     refuse_context,
     resolved,
@@ -27,8 +28,8 @@ from regard.masks import Mask
 class EncoderBlock(AttentionBlock):
     """Each position looks at all of them, then is changed by itself.
 
-    Vaswani et al. 2017, "Attention is all you need", section 3.1. With `causal=True` it is the
-    block of a decoder that has no encoder.
+    Vaswani et al. 2017, "Attention is all you need", section 3.1. With `causal=True`, and with a
+    state unless `causal=False`, it is the block of a decoder that has no encoder.
 
     Args:
         self_attention: a sub-layer around any `Mechanism`.
@@ -64,7 +65,7 @@ class EncoderBlock(AttentionBlock):
         """Attention `self`; see `AttentionBlock.forward`. A context is refused."""
         refuse_context(self, context, context_mask)
         check_features(self, "x", x, self.self_attention.width, x)
-        causal = self.causal if causal is None else causal
+        causal = habit(self, causal, state)
         past = states_by_name(self, state, "self")["self"]
         shape = shape_of(self.self_attention.mechanism, x, keys_of(past) + x.shape[1])
         x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)

@@ -7,6 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard import masks
+from regard.blocks.attention_block import AttentionBlock
+from regard.blocks.blocked import Blocked
 from regard.contract import Mechanism, State
 from regard.errors import DtypeError, RegardError, ShapeError, StateError
 from regard.masks import Mask
@@ -20,6 +22,12 @@ def check_features(
 ) -> None:
     """Raise where `features` (batch, position, width) do not fit; names axis, size, expectation."""
     place = f"{type(block).__name__}: {which}"
+    if not isinstance(features, Tensor):
+        after = " (its .output; Stack([...]) puts blocks together)"
+        raise DtypeError(
+            f"{place} is {type(features).__name__}, expected features (batch, position, width)"
+            + (after if isinstance(features, Blocked) else "")
+        )
     if features.dim() != 3:
         raise ShapeError(
             f"{place} has {features.dim()} axes {tuple(features.shape)}, expected 3: "
@@ -43,6 +51,11 @@ def check_features(
             f"{place} is {features.dtype}, the parameters are {parameter.dtype}; "
             f"convert one, as module.to({features.dtype})"
         )
+
+
+def habit(block: AttentionBlock, causal: bool | None, state: Any) -> bool:
+    """Whether a call is causal where it may not say: with a state, or where the block is."""
+    return block.causal or state not in (None, False) if causal is None else causal
 
 
 def refuse_context(block: nn.Module, context: Tensor | None, context_mask: Any) -> None:

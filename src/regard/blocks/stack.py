@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.blocked import Blocked
-from regard.blocks.inputs import refuse_context
+from regard.blocks.inputs import habit, refuse_context
 from regard.errors import RegardError, StateError
 from regard.masks import Mask
 
@@ -85,7 +85,7 @@ class Stack(AttentionBlock):
         """Attentions of all layers by number and name; see `AttentionBlock.forward`."""
         if not self.needs_context:
             refuse_context(self, context, context_mask)
-        causal = self.causal if causal is None else causal
+        causal = habit(self, causal, state)
         attentions, states = {}, []
         for layer, (block, past) in enumerate(zip(self.layers, self._states(state))):
             about = {"context": context, "context_mask": context_mask}

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.blocks.feed_forward import FeedForward
 from regard.contract import Attended, Mechanism
 from regard.errors import RegardError, ShapeError
+from regard.mechanisms import FromRecipe
 from regard.types import Features
 
 
@@ -89,10 +91,17 @@ class Sublayer(nn.Module, ABC):
         join: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(part, nn.Module):
-            raise RegardError(
-                f"{type(self).__name__}: part is {type(part).__name__}, expected a module"
-            )
+        for name, given in (("part", part), ("norm", norm), ("join", join)):
+            if not isinstance(given, nn.Module) and (given is not None or name == "part"):
+                what = f"the class {given.__name__}" if isinstance(given, type) else _type(given)
+                raise RegardError(f"{type(self).__name__}: {name} is {what}, expected a module")
+        for name, one in (("part", part), ("norm", norm)):
+            takes = _width_of(one, width)
+            if takes not in (None, width):
+                raise ShapeError(
+                    f"{type(self).__name__}: {name}: {_type(one)} takes width {takes}, expected "
+                    f"{width}"
+                )
         self.width = width
         self.norm = nn.LayerNorm(width) if norm is None else norm
         self.part = part
@@ -117,6 +126,23 @@ class Sublayer(nn.Module, ABC):
         returned = self.part(self.enter(x), *inputs, **options)
         answer = returned.output if isinstance(returned, Attended) else returned
         return self.leave(x, answer), returned
+
+
+def _type(thing: Any) -> str:
+    return type(thing).__name__
+
+
+def _width_of(part: nn.Module | None, width: int) -> int | None:
+    """Features that a part takes, where it is known."""
+    if isinstance(part, FromRecipe):
+        return part.widths(width).query
+    if isinstance(part, FeedForward):
+        return part.widen.in_features
+    if isinstance(part, nn.Linear):
+        return part.in_features
+    if isinstance(part, nn.LayerNorm | nn.RMSNorm):
+        return part.normalized_shape[-1]
+    return None
 
 
 class PreNorm(Sublayer):

@@ -14,8 +14,13 @@ def main() -> None:
         import typer
     except ImportError as error:
         raise SystemExit(str(MissingExtraError("typer", "cli"))) from error
+    from regard.cli.align import align
+    from regard.cli.check_model import check_model_command
     from regard.cli.look import look
+    from regard.cli.score import score
     from regard.cli.serve import serve
+    from regard.cli.train import train
+    from regard.cli.translate import translate
 
     app = typer.Typer(
         add_completion=False,
@@ -32,8 +37,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # letters that the place cannot show become codes
             stream.reconfigure(errors="backslashreplace")
-    app.command()(look)
-    app.command()(serve)
+    for command in (look, serve, translate, train, align, score):
+        app.command()(command)
+    app.command("check-model")(check_model_command)
     try:
         app()
     except (RegardError, PermissionError) as error:

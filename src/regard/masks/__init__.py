@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import DtypeError, MaskError
-from regard.masks.parts import Band, Mask, Padding, Pairs, Segments
+from regard.masks.parts import Band, Mask, Padding, Pairs, Segments, parts
 from regard.types import Allowed, Shape
 
 __all__ = [
@@ -116,6 +116,22 @@ def both(first: Mask | None, second: Mask | None) -> Mask | None:
     if first is None or second is None:
         return second if first is None else first
     return first & second
+
+
+def lasting(mask: Mask | None, batch: int) -> Bool[Tensor, "batch key"] | None:
+    """What a mask says of keys whatever the query and head, as a state remembers it; or None."""
+    if mask is None:
+        return None
+    said: Tensor | None = None
+    for part in parts(mask):
+        if isinstance(part, Padding):
+            keep = part.keep
+        elif isinstance(part, Pairs) and part.allowed.shape[1:3] == (1, 1):
+            keep = part.allowed[:, 0, 0]
+        else:
+            continue
+        said = keep if said is None else said & keep
+    return None if said is None else said.expand(batch, -1)
 
 
 def resolve(mask: Mask | Tensor | None, causal_too: bool, shape: Shape) -> Mask | None:

@@ -44,13 +44,13 @@ class FromRecipe(Mechanism):
     def fix(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
         """A fixed state: keys and values prepared once; later calls pass the query alone.
 
-        `mask` (padding) matters only where padding may hold NaN and gradients are wanted.
+        `mask` (padding) is remembered: later calls need not be given it again.
         """
-        return super().fix(*self._checked(key, value, mask))
+        return super().fix(*self._checked(key, value, mask), mask=mask)
 
     def begin(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
         """A growing state that already holds these keys; each call appends its own."""
-        return super().begin(*self._checked(key, value, mask))
+        return super().begin(*self._checked(key, value, mask), mask=mask)
 
     def _checked(
         self, key: Tensor, value: Tensor | None, mask: Mask | None
@@ -111,4 +111,5 @@ class FromRecipe(Mechanism):
         recipe = self.recipe(given, None if bias is None else checked_bias(bias, given.shape))
         dropout = self.dropout if self.training else 0.0
         attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
-        return attended.finished(self.finish(attended.output, recipe), given.state)
+        output = self.finish(attended.output, recipe)
+        return attended.finished(output, given.state, crosses=given.crosses)

@@ -32,6 +32,7 @@ class Inputs(NamedTuple):
     state: State | None
     step: int  # queries answered before this call
     shape: Shape
+    crosses: bool = False  # the keys are another sequence
 
 
 def gather(
@@ -80,13 +81,15 @@ def gather(
     if longest is not None and shape.keys > longest:
         raise ShapeError(f"{name}: axis key has size {shape.keys}, expected at most {longest}")
     whole = None if mask is None and not causal else masks.resolve(mask, causal, shape)
+    whole, padding = _remembered(whole, state, shape)
     step = state.step if isinstance(state, State) else 0
 
     if fixed:
         assert isinstance(state, State)
-        after = State(state.key, state.value, growing=False, step=step + shape.queries)
-        return Inputs(query, state.key, state.value, whole, after, step, shape)
+        after = State(state.key, state.value, False, step + shape.queries, padding)
+        return Inputs(query, state.key, state.value, whole, after, step, shape, crosses=True)
     assert key is not None and value is not None
+    crosses = key is not query
     if whole is not None:
         alive = whole.alive(shape.queries, shape.keys, query.device)
         if alive is not None:
@@ -96,10 +99,28 @@ def gather(
             query = key if alone else query
     keys, values = mechanism.prepare(key, value, start=old)
     if not isinstance(state, State):
-        started = State(keys, values, growing=True, step=shape.queries) if state else None
-        return Inputs(query, keys, values, whole, started, step, shape)
-    after = state.append(keys, values, shape.queries)
-    return Inputs(query, after.key, after.value, whole, after, step, shape)
+        started = State(keys, values, True, shape.queries, padding) if state else None
+        return Inputs(query, keys, values, whole, started, step, shape, crosses)
+    after = state.append(keys, values, shape.queries, padding)
+    return Inputs(query, after.key, after.value, whole, after, step, shape, crosses)
+
+
+def _remembered(
+    mask: Mask | None, state: State | bool | None, shape: Shape
+) -> tuple[Mask | None, Tensor | None]:
+    """The mask with the padding that the state holds, and the padding the next one holds.
+
+    A mask that speaks of padding itself speaks for all keys, old and new. Otherwise old keys are
+    what they were, and new ones are real.
+    """
+    if state is None or state is False:
+        return mask, None
+    said = masks.lasting(mask, shape.batch)
+    if said is not None or not isinstance(state, State) or state.padding is None:
+        return mask, said
+    new = shape.keys - state.padding.shape[1]
+    kept = torch.nn.functional.pad(state.padding, (0, new), value=True)
+    return masks.both(mask, masks.padding(kept)), kept
 
 
 def finite(features: Tensor, alive: Tensor) -> Tensor:

@@ -74,6 +74,8 @@ class MultiHead(FromRecipe):
         norms: tuple[nn.Module, nn.Module] | None = None,
     ) -> None:
         super().__init__()
+        if n_heads < 1:
+            raise ShapeError(f"MultiHead: n_heads={n_heads}, expected at least 1")
         if head_width is None and width % n_heads:
             raise ShapeError(f"MultiHead: width {width} is not a multiple of n_heads {n_heads}")
         if position is not None and not isinstance(position, Position):

@@ -2,13 +2,15 @@
 
 from regard.reuse.concatenation import Concatenation
 from regard.reuse.gated_flow import GatedFlow
-from regard.reuse.graft import (
+from regard.reuse.grafting import (
     Grafted,
+    GraftWarning,
     Latents,
     OutputAttention,
     ReuseLayer,
     States,
     ZeroProjection,
+    graft,
     grafts,
 )
 from regard.reuse.heads import LearnedHeadMix, OwnProjections, OwnSlices
@@ -23,6 +25,7 @@ __all__ = [
     "SUMMARIES",
     "Concatenation",
     "GatedFlow",
+    "GraftWarning",
     "Grafted",
     "Latents",
     "LearnedHeadMix",
@@ -38,6 +41,7 @@ __all__ = [
     "States",
     "WeightedAggregation",
     "ZeroProjection",
+    "graft",
     "grafts",
     "interpolated",
     "pooled",

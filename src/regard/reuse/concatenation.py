@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.masks import Mask
+from regard.reuse.checks import at_least_one, check_features
 from regard.reuse.low_rank import LowRankCode
 from regard.reuse.offsets import OffsetBins
 from regard.reuse.rows import ProjectedRows
-from regard.reuse.source import check_features, source_of
+from regard.reuse.source import source_of
 from regard.reuse.summaries import PositionSummaries
 from regard.types import Features
 
@@ -54,6 +55,7 @@ class Concatenation(nn.Module):
                 f"Concatenation: code={code!r}, expected a PositionSummaries, ProjectedRows, "
                 "LowRankCode or OffsetBins"
             )
+        at_least_one("Concatenation", width=width)
         self.width, self.code = width, code
         self.output_width = width + code.channels
 
@@ -80,6 +82,13 @@ class Concatenation(nn.Module):
             (batch, position, output_width); 0 where padding held NaN.
         """
         source = source_of(weights, mask=mask, causal=causal, axes=axes)
-        check_features("Concatenation", features, self.width, source, self.code.side)
+        check_features(
+            "Concatenation",
+            features,
+            self.width,
+            source,
+            self.code.side,
+            offered=self.code.sides,
+        )
         features = source.clean(features, self.code.side)
         return torch.cat([features, self.code(source).to(features.dtype)], dim=-1)

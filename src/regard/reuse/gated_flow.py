@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.masks import Mask
+from regard.reuse.checks import at_least_one, check_dtype, check_features
 from regard.reuse.heads import Joining
-from regard.reuse.source import Side, check_features, source_of
-from regard.reuse.summaries import PositionSummaries
+from regard.reuse.source import Side, source_of
+from regard.reuse.summaries import PositionSummaries, checked_side
 from regard.types import Features
 
 _GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
@@ -29,6 +30,8 @@ class GatedFlow(nn.Module):
     | "query" | (batch, query, width), the positions that look      | entropy, strongest          |
     | "key"   | (batch, key, width), the positions looked at        | received                    |
     | "self"  | (batch, position, width), where both are the same  | all, self_weight too        |
+
+    `received` looks at later queries, so causal weights refuse it: say which `summaries`.
 
     Args:
         width: features a position.
@@ -61,8 +64,10 @@ class GatedFlow(nn.Module):
         super().__init__()
         if gate not in _GATES:
             raise RegardError(f"GatedFlow: gate={gate!r}, expected 'sigmoid' or 'tanh'")
-        self.width, self.side, self.gate = width, side, gate
+        at_least_one("GatedFlow", width=width, n_heads=n_heads)
+        self.width, self.side, self.gate = width, checked_side("GatedFlow", side), gate
         self.summarise = PositionSummaries(n_heads, side=side, summaries=summaries, heads=heads)
+        self.summarise.place = "GatedFlow"
         self.from_features = nn.Linear(width, width)
         self.from_summaries = nn.Linear(self.summarise.channels, width, bias=False)
         self.gain = nn.Parameter(torch.zeros(width))
@@ -92,6 +97,7 @@ class GatedFlow(nn.Module):
         """
         source = source_of(weights, mask=mask, causal=causal, axes=axes)
         check_features("GatedFlow", features, self.width, source, self.side)
+        check_dtype("GatedFlow", features, self.gain)
         features = source.clean(features, self.side)
         summaries = self.summarise(source).to(self.from_summaries.weight.dtype)
         scores = self.from_features(features) + self.from_summaries(summaries)

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.blocks.parts import warn_of_identity
 from regard.contract import Mechanism
 from regard.errors import RegardError, ShapeError
 from regard.masks import Mask, clean
 from regard.masks.parts import Padding
-from regard.reuse.graft_forward import Call, Part, dtype_of
+from regard.mechanisms.from_recipe import FromRecipe
+from regard.reuse.graft_part import Call, Part, check_names, dtype_of
 from regard.reuse.graft_passes import Unchanged
 from regard.reuse.graft_sites import Place
 from regard.types import register_pytree
@@ -35,7 +37,8 @@ register_pytree(_Zeroed)
 class ZeroProjection(nn.Module):
     """Y = X − (C W + b) with W and b zero at the start: then Y is X, bit for bit.
 
-    It is taken away, not added, since −0.0 + 0.0 is 0.0, but −0.0 − 0.0 is −0.0.
+    C W + b is taken away, not added, since −0.0 + 0.0 is 0.0, but −0.0 − 0.0 is −0.0. To training
+    it is all the same: W and b have the other sign.
 
     Args:
         context_width: features of what is joined.
@@ -143,8 +146,7 @@ class OutputAttention(Part):
 
     >>> import torch, regard
     >>> from regard.mechanisms import DotProduct
-    >>> from regard.reuse.graft import graft
-    >>> from regard.reuse.graft_output import Latents, OutputAttention, ZeroProjection
+    >>> from regard.reuse import Latents, OutputAttention, ZeroProjection, graft
     >>> class Tagger(torch.nn.Module):
     ...     def __init__(self):
     ...         super().__init__()
@@ -182,14 +184,52 @@ class OutputAttention(Part):
                 expected = "a Mechanism" if kinds is Mechanism else expected
                 expected = "a ZeroProjection" if kinds is ZeroProjection else expected
                 raise RegardError(f"OutputAttention: {name}={shown}, expected {expected}")
+        check_names("OutputAttention", reads, into, mask)
         self.attention, self.query, self.join = attention, query, join
         self.reads, self.into, self.mask = reads, into, mask
+        if reads == into:
+            self._warn_of_identity()
 
-    def watch(self, module: nn.Module, call: Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _warn_of_identity(self) -> None:
+        """The states that ask are those that are looked at."""
+        if isinstance(self.query, States):
+            warn_of_identity(self, self.attention)
+
+    def watch(
+        self, place: Place, module: nn.Module, call: Call, args: Any, kwargs: Any
+    ) -> tuple[Any, Any]:
         """Run the module and keep its output."""
         output = call(*args, **kwargs)
-        place = Place.of("reads", self.reads)
-        return output, Unchanged(str(place), place.pick(output))
+        return output, Unchanged(f"the output of '{place}'", place.pick(output))
+
+    def check_widths(self, reads: int | None, into: int | None) -> None:
+        """Raise where the features of the two places, as far as they are known, do not fit."""
+        if into is not None and into != self.join.project.out_features:
+            raise ShapeError(
+                f"graft: into='{self.into}' has {into} features, but join is for "
+                f"{self.join.project.out_features}: ZeroProjection(context width, {into})"
+            )
+        asks = self.query.latents.shape[1] if isinstance(self.query, Latents) else into
+        if asks is None or not isinstance(self.attention, FromRecipe):
+            return
+        wanted = self.attention.widths(asks)
+        if wanted.query not in (None, asks):
+            raise ShapeError(f"graft: {self._misfit(asks, wanted.query)}")
+        if reads is not None and wanted.key not in (None, reads):
+            raise ShapeError(
+                f"graft: reads='{self.reads}' has {reads} features, but "
+                f"{type(self.attention).__name__} takes keys of {wanted.key} here"
+            )
+
+    def _misfit(self, asks: int, wanted: int) -> str:
+        mechanism = type(self.attention).__name__
+        if isinstance(self.query, Latents):
+            return f"query=Latents(…, {asks}), but {mechanism} takes queries of {wanted} features"
+        return (
+            f"the output of into='{self.into}' asks, and has {asks} features, but {mechanism} "
+            f"takes queries of {wanted}; join where states are that wide, as before a projection "
+            f"to the vocabulary, or make the attention for {asks}"
+        )
 
     def forward(self, state: Tensor, seen: Unchanged, mask: Mask | None) -> Tensor:
         """The state with the context joined."""
@@ -199,8 +239,14 @@ class OutputAttention(Part):
                 f"OutputAttention: reads='{self.reads}' has 2 axes {tuple(states.shape)}, expected "
                 "(batch, position, width)"
             )
+        if states is state and self.reads != self.into and not torch.compiler.is_compiling():
+            self._warn_of_identity()
         states = states.to(dtype_of(self, states.dtype))
         query = self.query(state).to(states.dtype)
+        if isinstance(self.attention, FromRecipe):
+            wanted = self.attention.widths(query.shape[2]).query
+            if wanted is not None and wanted != query.shape[2]:
+                raise ShapeError(self._misfit(query.shape[2], wanted))
         if isinstance(mask, Padding):
             states, mask = clean(states, mask.keep[:, None]), _Zeroed(mask.keep)
         attended = self.attention(query, states, mask=mask, causal=self.query.causal)

@@ -10,8 +10,8 @@ from regard.errors import RegardError, ShapeError
 from regard.masks import Mask
 from regard.reuse.concatenation import Concatenation
 from regard.reuse.gated_flow import GatedFlow
-from regard.reuse.graft_forward import Call, Part, dtype_of
 from regard.reuse.graft_output import ZeroProjection
+from regard.reuse.graft_part import Call, Part, check_names, dtype_of
 from regard.reuse.graft_sites import Place
 from regard.reuse.graft_weights import Seen, attention_in, seen_in
 from regard.reuse.weighted_aggregation import WeightedAggregation
@@ -32,9 +32,7 @@ class ReuseLayer(Part):
             itself forbids holds anyway.
 
     >>> import torch
-    >>> from regard.reuse import GatedFlow
-    >>> from regard.reuse.graft import graft
-    >>> from regard.reuse.graft_reuse import ReuseLayer
+    >>> from regard.reuse import GatedFlow, ReuseLayer, graft
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
     >>> x = torch.randn(2, 5, 8)
@@ -44,6 +42,8 @@ class ReuseLayer(Part):
     >>> torch.equal(model(x), before)
     True
     """
+
+    reads_states = False
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class ReuseLayer(Part):
         super().__init__()
         if not isinstance(layer, nn.Module):
             raise RegardError(f"ReuseLayer: layer={layer!r}, expected a module")
+        check_names("ReuseLayer", reads, into, mask)
         self.layer = layer
         self.join = join if join is not None else _own_join(layer)
         self.reads, self.into, self.mask = reads, into, mask
@@ -65,9 +66,19 @@ class ReuseLayer(Part):
         """The path of the module that is watched."""
         return attention_in(model, Place.of("reads", self.reads).path)
 
-    def watch(self, module: nn.Module, call: Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def watch(
+        self, place: Place, module: nn.Module, call: Call, args: Any, kwargs: Any
+    ) -> tuple[Any, Any]:
         """Run the module and keep what its weights are made from."""
-        return seen_in(module, self.reads, call, args, kwargs)
+        return seen_in(module, str(place), call, args, kwargs)
+
+    def check_widths(self, reads: int | None, into: int | None) -> None:
+        """Raise where the features of `into`, if they are known, do not fit."""
+        if into is not None and self.join is not None and into != self.join.project.out_features:
+            raise ShapeError(
+                f"graft: into='{self.into}' has {into} features, but what is joined has "
+                f"{self.join.project.out_features}"
+            )
 
     def forward(self, state: Tensor, seen: Seen, mask: Mask | None) -> Tensor:
         """The state, changed by the layer."""

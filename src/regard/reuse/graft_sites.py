@@ -14,6 +14,15 @@ from regard.errors import RegardError, ShapeError, UnavailableError
 
 #: The child of a model under which grafted parts live, and so the beginning of their keys.
 NAMESPACE = "regard_graft"
+#: Modules of torch that know which axis is the batch, and those that are made of them.
+_ORDERED = (nn.MultiheadAttention, nn.RNNBase, nn.Transformer)
+_OF_TORCH = (
+    *_ORDERED,
+    nn.TransformerEncoder,
+    nn.TransformerEncoderLayer,
+    nn.TransformerDecoder,
+    nn.TransformerDecoderLayer,
+)
 _PLACE = re.compile(r"(?P<path>[^#:]*)(?:#(?P<call>[1-9]\d*))?(?::(?P<field>\w+))?")
 
 
@@ -58,13 +67,8 @@ class Place:
         if isinstance(output, Tensor):
             return tensor
         key = _key(self, output)
+        _refuse_loss(self, output)
         if isinstance(output, Mapping):
-            if "loss" in output and output["loss"] is not None:
-                raise UnavailableError(
-                    f"into='{self}': {type(output).__name__} already holds a loss, which would "
-                    "not know of what is joined here; join where the logits are made, as "
-                    "into='classifier', or compute the loss outside the model"
-                )
             return type(output)(**{**output, key: tensor})
         if isinstance(output, tuple | list):
             items = [tensor if i == key else item for i, item in enumerate(output)]
@@ -80,17 +84,44 @@ def module_at(model: nn.Module, argument: str, path: str) -> nn.Module:
     names = [name for name in modules if name and not inside(name)]
     raise RegardError(
         f"{argument}={path!r}: {type(model).__name__} has no module of that path; "
-        f"{_nearest(path, names)}"
+        f"{nearest(path, names)}"
     )
 
 
-def input_names(model: nn.Module, argument: str, name: str, names: list[str]) -> None:
-    """Raise where a model has no input of this name."""
-    if name not in names:
-        raise RegardError(
-            f"{argument}={name!r}: {type(model).__name__}.forward has no such input; "
-            f"{_nearest(name, names)}"
-        )
+def refuse_sequence_first(model: nn.Module, argument: str, path: str) -> None:
+    """Raise where a place lies in a module of torch that puts the positions before the batch."""
+    modules: dict[str, nn.Module] = dict(model.named_modules())
+    for name in above(path):
+        module = modules[name]
+        if isinstance(module, _OF_TORCH) and sequence_first(module) is not None:
+            raise UnavailableError(
+                f"{argument}={path!r} is (position, batch, width), since batch_first is False in "
+                f"'{name}' ({type(module).__name__}), so examples would be mixed; build it with "
+                "batch_first=True"
+            )
+
+
+def above(path: str) -> list[str]:
+    """The paths of a module and of all that it is in, the model itself first."""
+    names = path.split(".") if path else []
+    return [".".join(names[:number]) for number in range(len(names) + 1)]
+
+
+def sequence_first(module: nn.Module) -> str | None:
+    """The path of a module of torch whose batch is the second axis; None where there is none."""
+    found = (name for name, one in module.named_modules() if isinstance(one, _ORDERED))
+    return next((name for name in found if not module.get_submodule(name).batch_first), None)
+
+
+def width_of(module: nn.Module, place: Place) -> int | None:
+    """How many features a module puts out, where it says so."""
+    if place.field is not None:
+        return None
+    if isinstance(module, nn.Linear):
+        return module.out_features
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return module.normalized_shape[-1]
+    return module.embedding_dim if isinstance(module, nn.Embedding) else None
 
 
 def inside(path: str) -> bool:
@@ -98,7 +129,8 @@ def inside(path: str) -> bool:
     return path == NAMESPACE or path.startswith(f"{NAMESPACE}.")
 
 
-def _nearest(name: str, names: list[str]) -> str:
+def nearest(name: str, names: list[str]) -> str:
+    """The names that are most like one, in words."""
     found = difflib.get_close_matches(name, names, 5, 0.3)
     ends = [other for other in names if other.endswith(f".{name}")]
     shown = list(dict.fromkeys([*ends[:5], *found]))[:5] or names[:5]
@@ -136,6 +168,24 @@ def _key(place: Place, output: Any) -> Any:
             f"{', '.join(map(str, fields))}"
         )
     return key
+
+
+def _refuse_loss(place: Place, output: Any) -> None:
+    """A loss beside the logits was computed before anything is joined to them."""
+    fields = _fields(output)
+    loss = fields.get("loss") if isinstance(output, Mapping) else None
+    if not place.path and loss is None:
+        loss = next((one for one in fields.values() if _is_number(one)), None)
+    if loss is not None:
+        raise UnavailableError(
+            f"into='{place}': {type(output).__name__} already holds a loss, which would not know "
+            "of what is joined here; join where the logits are made, as into='classifier', or "
+            "compute the loss outside the model"
+        )
+
+
+def _is_number(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dim() == 0 and part.is_floating_point()
 
 
 def _has_features(part: Any) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.record.tensor_file import TensorFile, library
-from regard.reuse.graft_forward import Part
+from regard.reuse.graft_part import Part
 from regard.reuse.graft_sites import NAMESPACE, inside
 
 _FILE = TensorFile("graft", "regard-graft-1")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from regard.aggregate.heads import Fusion, one_head, weighting
 from regard.errors import RegardError, ShapeError
 from regard.normalise import product
+from regard.reuse.checks import at_least_one
 from regard.reuse.passes import extreme
 from regard.types import Features, Weights
 
@@ -26,6 +27,7 @@ class LearnedHeadMix(nn.Module):
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
+        at_least_one("LearnedHeadMix", n_heads=n_heads)
         self.n_heads = n_heads
         self.scores = nn.Parameter(torch.zeros(n_heads))
 
@@ -64,7 +66,8 @@ class OwnSlices(nn.Module):
         """Features of all heads together after mixing."""
         if width % n_heads:
             raise ShapeError(
-                f"OwnSlices: width {width}, expected a multiple of {n_heads}, the heads"
+                f"WeightedAggregation: width {width}, expected a multiple of {n_heads}, the heads, "
+                "each of which mixes its own slice (OwnSlices); heads='mean' mixes all of them"
             )
         return width
 
@@ -80,6 +83,7 @@ class OwnProjections(nn.Module):
 
     def __init__(self, width: int, n_heads: int, *, head_width: int | None = None) -> None:
         super().__init__()
+        at_least_one("OwnProjections", width=width, n_heads=n_heads)
         if head_width is None and width % n_heads:
             raise ShapeError(
                 f"OwnProjections: width {width}, expected a multiple of {n_heads}, the heads, "
@@ -87,6 +91,7 @@ class OwnProjections(nn.Module):
             )
         self.width, self.n_heads = width, n_heads
         self.head_width = width // n_heads if head_width is None else head_width
+        at_least_one("OwnProjections", head_width=self.head_width)
         self.project = nn.Linear(width, n_heads * self.head_width, bias=False)
         nn.init.xavier_uniform_(self.project.weight)
 
@@ -143,6 +148,8 @@ class Join(nn.Module):
                 f"a head, a weighting ({n_heads},), or LearnedHeadMix({n_heads})"
             )
         self.maps = n_heads if self.word == "concat" else 1  #: how many are left
+        named = self.word is not None or self.head is not None
+        self.changes_nothing = self.word == "concat" or (n_heads == 1 and named)
 
     def forward(self, weights: Weights) -> Tensor:
         """(batch, head, query, key) to (batch, 1, query, key); "concat" keeps all heads."""

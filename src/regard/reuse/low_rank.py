@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError, UnavailableError
+from regard.reuse.checks import at_least_one
 from regard.reuse.heads import Join, Joining
 from regard.reuse.rows import (
+    ROW_SIDES,
     Resampling,
-    checked_cells,
     pooled,
     resampler,
     row_side,
@@ -53,6 +54,7 @@ class LowRankCode(nn.Module):
     torch.Size([2, 3])
     """
 
+    sides = ROW_SIDES
     mean: Tensor
     basis: Tensor
     explained: Tensor
@@ -70,8 +72,9 @@ class LowRankCode(nn.Module):
     ) -> None:
         super().__init__()
         self.n_heads, self.rank, self.side = n_heads, rank, row_side("LowRankCode", side)
-        self.cells, self.resample = checked_cells("LowRankCode", cells), resample
-        if not 1 <= rank <= cells:
+        at_least_one("LowRankCode", n_heads=n_heads, rank=rank, cells=cells)
+        self.cells, self.resample = cells, resample
+        if rank > cells:
             raise RegardError(f"LowRankCode: rank={rank}, expected from 1 to {cells}, the cells")
         self.join = Join("LowRankCode", heads, n_heads)
         maps = self.join.maps

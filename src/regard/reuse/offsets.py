@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.normalise import product
+from regard.reuse.checks import at_least_one
 from regard.reuse.heads import Join, Joining
-from regard.reuse.rows import row_side, rows_of
+from regard.reuse.rows import ROW_SIDES, row_side, rows_of
 from regard.reuse.source import Side, Source
 
 #: Where bins start: one for each near offset, wider and wider ones further away.
@@ -37,6 +38,7 @@ class OffsetBins(nn.Module):
     """
 
     starts: Tensor
+    sides = ROW_SIDES
 
     def __init__(
         self,
@@ -44,18 +46,21 @@ class OffsetBins(nn.Module):
         channels: int,
         *,
         side: Side = "self",
-        starts: Sequence[int] = STARTS,
+        starts: Sequence[int] | Tensor = STARTS,
         align: Literal["start", "end"] = "end",
         heads: Joining = "concat",
     ) -> None:
         super().__init__()
         if align not in ("start", "end"):
             raise RegardError(f"OffsetBins: align={align!r}, expected 'start' or 'end'")
-        if not starts or any(a >= b for a, b in itertools.pairwise(starts)):
-            raise RegardError(f"OffsetBins: starts={list(starts)}, expected rising whole numbers")
+        starts = starts.tolist() if isinstance(starts, Tensor) else list(starts)
+        whole = all(isinstance(start, int) for start in starts)
+        if not starts or not whole or any(a >= b for a, b in itertools.pairwise(starts)):
+            raise RegardError(f"OffsetBins: starts={starts}, expected rising whole numbers")
+        at_least_one("OffsetBins", n_heads=n_heads, channels=channels)
         self.n_heads, self.channels, self.side = n_heads, channels, row_side("OffsetBins", side)
         self.align = align
-        self.register_buffer("starts", torch.tensor(list(starts)), persistent=False)
+        self.register_buffer("starts", torch.tensor(starts), persistent=False)
         self.join = Join("OffsetBins", heads, n_heads)
         self.bins = len(starts) + 1
         self.table = nn.Parameter(torch.empty(self.join.maps, self.bins, channels))
@@ -101,12 +106,14 @@ class _Mass(torch.autograd.Function):
     """`_mass`; going back, every pair takes the gradient of the bin it lies in, in one pass."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, ends: Tensor, bins: Tensor) -> Tensor:
-        ctx.save_for_backward(bins)
+    def forward(weights: Tensor, ends: Tensor, bins: Tensor) -> Tensor:
         return _mass(weights, ends)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (bins,) = ctx.saved_tensors
         return gradient.gather(-1, bins.expand(*gradient.shape[:2], -1, -1)), None, None

@@ -70,7 +70,6 @@ class _AtOnce(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
         weights: Tensor,
         names: tuple[str, ...],
         allowed: Tensor | None,
@@ -85,15 +84,19 @@ class _AtOnce(torch.autograd.Function):
             real = None if rows is None else rows[example]
             for name, answer in found.items():
                 answer[example, heads] = _FORWARD[name](part, real)
-        ctx.names = names
-        ctx.save_for_backward(weights, allowed, rows)
         return tuple(found.values())
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        weights, ctx.names, allowed, rows = inputs
+        ctx.save_for_backward(weights, allowed, rows)
+
+    @staticmethod
     def backward(ctx: Any, *by_answer: Tensor) -> tuple[Tensor, None, None, None]:
         weights, allowed, rows = ctx.saved_tensors
         given = dict(zip(ctx.names, by_answer))
+        if torch.is_grad_enabled():  # somebody wants gradients of this
+            return _back_plainly(weights, given, allowed, rows), None, None, None
         gradient = torch.empty_like(weights, memory_format=torch.contiguous_format)
         for example, heads in _matrices(weights):
             here = {name: by[example, heads] for name, by in given.items()}
@@ -117,18 +120,23 @@ class _Extreme(torch.autograd.Function):
     """One head after another on the way there, some rows of all heads at a time on the way back."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, which: str) -> Tensor:
+    def forward(weights: Tensor, which: str) -> Tensor:
         further = torch.maximum if which == "max" else torch.minimum
         joined = weights[:, :1].clone(memory_format=torch.contiguous_format)
         for head in range(1, weights.shape[1]):
             further(joined, weights[:, head : head + 1], out=joined)
-        ctx.save_for_backward(weights, joined)
         return joined
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+
+    @staticmethod
     def backward(ctx: Any, by_joined: Tensor) -> tuple[Tensor, None]:
         weights, joined = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants gradients of this
+            ties = (weights == joined).to(weights.dtype)
+            return ties * (by_joined / ties.sum(1, keepdim=True)), None
         gradient = torch.empty_like(weights, memory_format=torch.contiguous_format)
         batch, heads, queries, keys = weights.shape
         for example in range(batch):
@@ -169,7 +177,7 @@ def _heeded(weights: Tensor, allowed: Tensor | None, example: slice, heads: slic
 
 
 def _part(allowed: Tensor, example: slice, heads: slice) -> Tensor:
-    """Of pairs that count, (batch or 1, head or 1, query or 1, key or 1), those of some matrices."""
+    """The pairs that count of some matrices; a size of 1 serves all examples or heads."""
     return allowed[
         example if allowed.shape[0] > 1 else slice(None),
         heads if allowed.shape[1] > 1 else slice(None),
@@ -212,6 +220,27 @@ def _back(part: Tensor, gradient: Tensor, by: dict[str, Tensor], rows: Tensor | 
         gradient.addcmul_(same, (by["strongest"] / same.sum(-1))[..., None])
     if "self_weight" in by:
         gradient.diagonal(dim1=-2, dim2=-1).add_(by["self_weight"])
+
+
+def _back_plainly(
+    weights: Tensor, by: dict[str, Tensor], allowed: Tensor | None, rows: Tensor | None
+) -> Tensor:
+    """`_back` of all matrices, with operations that can be gone back through once more."""
+    part = weights
+    if allowed is not None:
+        part = torch.where(allowed != 0, weights, weights.new_zeros(()))
+    gradient = torch.zeros_like(part)
+    if "entropy" in by:
+        gradient = gradient - by["entropy"][..., None] * (part.clamp_min(_LEAST).log() + 1.0)
+    if "received" in by:
+        columns = by["received"][..., None, :]
+        gradient = gradient + (columns if rows is None else rows[:, None, :, None] * columns)
+    if "strongest" in by:
+        ties = (part == part.amax(-1, keepdim=True)).to(part.dtype)
+        gradient = gradient + ties * (by["strongest"] / ties.sum(-1))[..., None]
+    if "self_weight" in by:
+        gradient = gradient + torch.diag_embed(by["self_weight"])
+    return gradient if allowed is None else gradient * allowed
 
 
 def _equal(part: Tensor, other: Tensor) -> Tensor:

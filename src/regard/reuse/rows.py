@@ -14,9 +14,12 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.normalise import product
+from regard.reuse.checks import at_least_one, check_heads, check_same_positions
 from regard.reuse.heads import Join, Joining
-from regard.reuse.source import Side, Source, check_heads, check_same_positions
+from regard.reuse.source import Side, Source
 
+#: Rows of weights belong to queries.
+ROW_SIDES: tuple[Side, ...] = ("query", "self")
 #: Places (batch, key) of the keys and how many there are (batch, 1), to (batch, key, cell).
 Resampling = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -71,6 +74,8 @@ class ProjectedRows(nn.Module):
         heads: "concat" gives every head a projection of its own; others join the maps first.
     """
 
+    sides = ROW_SIDES
+
     def __init__(
         self,
         n_heads: int,
@@ -82,8 +87,9 @@ class ProjectedRows(nn.Module):
         heads: Joining = "concat",
     ) -> None:
         super().__init__()
+        at_least_one("ProjectedRows", n_heads=n_heads, channels=channels, cells=cells)
         self.n_heads, self.channels, self.side = n_heads, channels, row_side("ProjectedRows", side)
-        self.cells, self.resample = checked_cells("ProjectedRows", cells), resample
+        self.cells, self.resample = cells, resample
         self.join = Join("ProjectedRows", heads, n_heads)
         self.table = nn.Parameter(torch.empty(self.join.maps, cells, channels))
         nn.init.normal_(self.table, std=self.join.maps**-0.5)
@@ -114,22 +120,15 @@ def rows_of(place: str, source: Source, n_heads: int, side: Side, join: Join) ->
     """The checked and joined weights, (batch, map, query, key)."""
     check_heads(place, source, n_heads)
     if side == "self":
-        check_same_positions(place, source)
+        check_same_positions(place, source, ROW_SIDES)
     joined: Tensor = join(source.weights(side))
     return joined
 
 
 def row_side(place: str, side: Side) -> Side:
     """The side of a code that is made of rows."""
-    if side not in ("query", "self"):
+    if side not in ROW_SIDES:
         raise RegardError(
             f"{place}: side={side!r}, expected 'query' or 'self': rows of weights belong to queries"
         )
     return side
-
-
-def checked_cells(place: str, cells: int) -> int:
-    """The number of cells, at least 1."""
-    if cells < 1:
-        raise RegardError(f"{place}: cells={cells}, expected at least 1")
-    return cells

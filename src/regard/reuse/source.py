@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -10,20 +12,22 @@ from torch import Tensor
 
 from regard import masks
 from regard.aggregate.sources import arranged, check_rows
+from regard.blocks import Blocked
 from regard.contract import Attended
 from regard.errors import DtypeError, RegardError, ShapeError, UnavailableError
 from regard.masks import Mask
-from regard.masks.parts import parts
+from regard.masks.parts import Band, Pairs, parts
 from regard.mechanisms.inputs import finite
-from regard.recipe import Recipe
+from regard.recipe import Given, Projected, Recipe
 from regard.recipe.base import tensors
-from regard.record import Record
+from regard.record import Record, Trace
 from regard.types import Kind, Shape, Weights
 
 #: Whose positions: those that look, those looked at, or one sequence that does both.
 Side = Literal["query", "key", "self"]
-SIDES = ("query", "key", "self")
-_LOOKED_AT = 64  # rows of a plain tensor that are checked to sum to 1 at most
+SIDES: tuple[Side, ...] = ("query", "key", "self")
+_OTHER_KINDS = "say what the rows are by a recipe, as regard.recipe.Given(weights, None, 'signed')"
+_LOOKED_AT = 64  # rows of the first matrix of a plain tensor that are checked to sum to 1 at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +35,8 @@ class Source:
     """The weights of one attention, made when asked, with what is known of them.
 
     `extra` forbids pairs that the attention's own mask did not: their weights count as 0, and what
-    is left is not divided by its sum again. `alive` heeds both; None is all keys.
+    is left is not divided by its sum again. `known` is both of them; `alive` heeds both, None is
+    all keys.
     """
 
     name: str
@@ -43,6 +48,7 @@ class Source:
     alive: Tensor | None = None  #: keys some query may see, (batch or 1, head or 1, key)
     crosses: bool = False  #: known to be cross-attention
     cleaned: bool = False  #: rows of padding are known to be finite
+    known: Mask | None = None
 
     @property
     def device(self) -> torch.device:
@@ -89,6 +95,29 @@ class Source:
         return finite(features, self.alive)
 
     @property
+    def causal(self) -> bool:
+        """Whether no query sees a later position, as far as masks say so.
+
+        A band says so by itself. Pairs are looked at: some later position is seen, and none by a
+        query before it. (Not while compiling, where nothing is there to be looked at.)
+        """
+        _, _, queries, keys = self.shape
+        if self.crosses or self.known is None or queries != keys or queries < 2:
+            return False
+        found = parts(self.known)
+        if any(
+            isinstance(part, Band) and part.right is not None and part.right <= 0 for part in found
+        ):
+            return True
+        if torch.compiler.is_compiling():
+            return False
+        return any(
+            _looks_back_only(part.allowed.any((0, 1)))
+            for part in found
+            if isinstance(part, Pairs) and part.allowed.shape[2] == queries
+        )
+
+    @property
     def streams(self) -> bool:
         """Whether questions can be answered tile by tile: no matrix yet, and no gradient wanted."""
         if self.matrix is not None or self.extra is not None or torch.compiler.is_compiling():
@@ -108,7 +137,8 @@ def source_of(
 
     Args:
         weights: an `Attended`, a `Recipe`, a `Record`, or a tensor.
-        mask: pairs that may attend, besides what the attention itself permitted.
+        mask: pairs that may attend, besides what the attention itself permitted; a tensor's axis
+            key may have size 1, to leave out queries.
         causal: intersect `mask` with causality, aligned at the end.
         axes: the order of a tensor's axes in words, as "head batch query key".
     """
@@ -122,14 +152,15 @@ def source_of(
             raise ShapeError(f"weights: axis layer has size {len(layers)}, expected 1")
         matrix = layers[0]
         shape = Shape(*matrix.shape)
-        extra = masks.resolve(mask, causal, shape)
+        extra = masks.resolve(_over_keys(mask, shape), causal, shape)
         alive = _alive(extra, shape, matrix.device)
-        source = Source("weights", shape, matrix=matrix, extra=extra, alive=alive)
+        source = Source("weights", shape, matrix=matrix, extra=extra, alive=alive, known=extra)
         _check_some_rows(source, axes)
         return source
     if isinstance(weights, Record):
         recipe, crosses = weights.recipe, weights.attends == "cross"
-        return _of_recipe(weights.name, recipe, None, mask, causal, crosses=crosses)
+        own = _zeros_of(recipe) if "softmax" in weights.operator else None
+        return _of_recipe(weights.name, recipe, None, mask, causal, crosses=crosses, seen=own)
     if isinstance(weights, Attended):
         if weights.recipe is None and weights.weights is None:
             raise UnavailableError(
@@ -137,14 +168,15 @@ def source_of(
                 "with weights=True"
             )
         if weights.recipe is not None:
-            made, recipe = weights.weights, weights.recipe
-            return _of_recipe("weights", recipe, made, mask, causal, cleaned=True)
-        return source_of(weights.weights, mask=mask, causal=causal)
+            made, recipe, crosses = weights.weights, weights.recipe, weights.crosses
+            return _of_recipe("weights", recipe, made, mask, causal, crosses=crosses, cleaned=True)
+        plain = source_of(weights.weights, mask=mask, causal=causal)
+        return replace(plain, crosses=weights.crosses)
     if isinstance(weights, Recipe):
         return _of_recipe("weights", weights, None, mask, causal)
     raise DtypeError(
         f"weights: {_article(type(weights).__name__)}, expected an Attended, a Recipe, a Record, "
-        "or a tensor (batch, head, query, key)"
+        f"or a tensor (batch, head, query, key){_one_of(weights)}"
     )
 
 
@@ -157,12 +189,15 @@ def _of_recipe(
     *,
     crosses: bool = False,
     cleaned: bool = False,
+    seen: Mask | None = None,
 ) -> Source:
-    own = _own(recipe)
+    own = masks.both(_own(recipe), seen)
     applied = own is not None and mask is not None and any(part is mask for part in parts(own))
-    extra = masks.resolve(None if applied else mask, causal, recipe.shape)
-    alive = _alive(masks.both(own, extra), recipe.shape, recipe.device)
-    return Source(name, recipe.shape, recipe.kind, matrix, recipe, extra, alive, crosses, cleaned)
+    shape = recipe.shape
+    extra = masks.resolve(None if applied else _over_keys(mask, shape), causal, shape)
+    known = masks.both(own, extra)
+    alive = _alive(known, shape, recipe.device)
+    return Source(name, shape, recipe.kind, matrix, recipe, extra, alive, crosses, cleaned, known)
 
 
 def _alive(mask: Mask | None, shape: Shape, device: torch.device) -> Tensor | None:
@@ -173,81 +208,72 @@ def _own(recipe: Recipe) -> Mask | None:
     """The mask that weights were made with; models that are not ours add it to the scores."""
     mask, bias = getattr(recipe, "mask", None), getattr(recipe, "bias", None)
     own = mask if isinstance(mask, Mask) else None
-    if not isinstance(bias, Tensor) or bias.requires_grad:
+    if not isinstance(bias, Tensor) or isinstance(recipe, Projected):  # there, of the projections
         return own
-    seen = bias > torch.finfo(bias.dtype).min / 2
+    seen = bias.detach() > torch.finfo(bias.dtype).min / 2
     added = masks.pairs(seen.expand(-1, -1, -1, recipe.shape.keys))
     return masks.both(own, added)
 
 
-def check_features(place: str, features: Tensor, width: int, source: Source, side: Side) -> None:
-    """Raise where features (batch, position, width) do not fit; names axis, size, expectation."""
-    if features.dim() != 3:
-        raise ShapeError(
-            f"{place}: features have {features.dim()} axes {tuple(features.shape)}, expected 3: "
-            "(batch, position, width)"
-        )
-    if not features.is_floating_point():
-        raise DtypeError(f"{place}: features are {features.dtype}, expected floating point")
-    if features.shape[2] != width:
-        raise ShapeError(
-            f"{place}: features: axis width has size {features.shape[2]}, expected {width}"
-        )
-    batch, _, queries, keys = source.shape
-    if features.shape[0] != batch:
-        raise ShapeError(
-            f"{place}: features: axis batch has size {features.shape[0]}, expected {batch} as in "
-            f"{source.name}"
-        )
-    if side == "self":
-        check_same_positions(place, source)
-    size, axis = (keys, "keys") if side == "key" else (queries, "queries")
-    if features.shape[1] != size:
-        raise ShapeError(
-            f"{place}: features: axis position has size {features.shape[1]}, expected {size}, the "
-            f"{axis} of {source.name}"
-        )
+def _zeros_of(recipe: Recipe) -> Mask | None:
+    """What a softmax somebody else took had been told to leave out: there every head has 0."""
+    if not isinstance(recipe, Given):
+        return None
+    return masks.pairs((recipe.matrix.detach() != 0).any(1, keepdim=True))
 
 
-def check_same_positions(place: str, source: Source) -> None:
-    """Raise where queries and keys cannot be the same positions."""
-    _, _, queries, keys = source.shape
-    if source.crosses or queries != keys:
-        what = "is cross-attention, " if source.crosses else "has "
-        raise ShapeError(
-            f"{place}: side='self' needs queries and keys that are the same positions; "
-            f"{source.name} {what}{queries} queries × {keys} keys. For cross-attention say "
-            "side='query' or side='key'"
-        )
+def _looks_back_only(seen: Tensor) -> bool:
+    """Whether (query, key) has pairs after the first key, and none above the diagonal."""
+    return bool(seen[:, 1:].any() & ~seen.triu(1).any())
 
 
-def check_heads(place: str, source: Source, n_heads: int) -> None:
-    """Raise where an attention has another number of heads than a module was made for."""
-    if source.shape.heads != n_heads:
-        raise ShapeError(
-            f"{place}: {source.name}: axis head has size {source.shape.heads}, expected {n_heads}"
-        )
+def _over_keys(mask: Mask | Tensor | None, shape: Shape) -> Mask | Tensor | None:
+    """A tensor (batch or 1, head or 1, query, 1), which says which queries count, over all keys."""
+    if isinstance(mask, Tensor) and mask.dim() == 4 and mask.shape[3] == 1:
+        return mask.expand(-1, -1, -1, shape.keys)
+    return mask
+
+
+def _one_of(weights: Any) -> str:
+    """How to take one attention of several, where that is what was handed over."""
+    if isinstance(weights, Blocked):
+        return f"; take one of its .attentions: {_names(weights.attentions)}"
+    if isinstance(weights, Trace):
+        return f"; take one of its records, as trace[0] or by name: {_names(weights.names())}"
+    if isinstance(weights, dict) and weights:
+        return f"; take one of {_names(weights)}"
+    if isinstance(weights, list | tuple) and weights:
+        return f"; take one of the {len(weights)} layers, as weights[0]"
+    return ""
+
+
+def _names(names: Iterable[Any]) -> str:
+    return ", ".join(map(repr, itertools.islice(names, 5)))
 
 
 def _check_some_rows(source: Source, axes: str | None) -> None:
-    """Refuse a tensor whose first rows are no weights: it may be another order of axes.
+    """Refuse a tensor whose rows are no weights: it may be another order of axes.
 
-    A few rows, on a processor only: to look at all, or at a device's, would cost more than it
-    tells.
+    The first rows of the first matrix and the last of all others, on a processor only: to look at
+    all, or at a device's, would cost more than it tells.
     """
     assert source.matrix is not None
     if torch.compiler.is_compiling() or source.matrix.device.type != "cpu":
         return
-    rows = slice(0, min(_LOOKED_AT, source.shape.queries))
-    some = source.matrix[:1, :1, rows].detach()
+    matrix, queries = source.matrix.detach(), source.shape.queries
+    allowed: Tensor | None = None
     if source.extra is not None:
-        allowed = source.extra.dense(*source.shape[2:], some.device)[:1, :1, rows]
-        alive = source.alive
-        if alive is not None and source.shape.queries == source.shape.keys:
-            allowed = allowed & alive.any(1)[:1, None, rows, None]
-        some = some.masked_fill(~allowed, 0.0)
-    check_rows(some, "partial", source.name, axes)
+        allowed = source.extra.dense(*source.shape[2:], matrix.device)
+        if source.alive is not None and queries == source.shape.keys:
+            allowed = allowed & source.alive.any(1)[:, None, :, None]
+        allowed = allowed.expand(matrix.shape)
+    first, last = slice(0, min(_LOOKED_AT, queries)), slice(max(0, queries - 1), queries)
+    for where in ((slice(1), slice(1), first), (slice(None), slice(None), last)):
+        some = matrix[where]
+        if allowed is not None:
+            some = some.masked_fill(~allowed[where], 0.0)
+        check_rows(some, "partial", source.name, axes, _OTHER_KINDS)
 
 
 def _article(name: str) -> str:
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

@@ -24,9 +24,10 @@ from regard import masks
 from regard.errors import RegardError, UnavailableError
 from regard.kernel.reducers import Entropy, Received, TopK
 from regard.kernel.tiles import reduce
+from regard.reuse.checks import at_least_one, check_heads, check_same_positions
 from regard.reuse.heads import Join, Joining
 from regard.reuse.passes import at_once, plainly
-from regard.reuse.source import SIDES, Side, Source, check_heads, check_same_positions
+from regard.reuse.source import SIDES, Side, Source
 
 #: The summaries on offer, and whose positions each is about.
 SUMMARIES: dict[str, Side] = {
@@ -36,11 +37,13 @@ SUMMARIES: dict[str, Side] = {
     "self_weight": "self",
 }
 _NOT_OF = {"entropy": ("signed", "gate"), "received": ("signed",)}
-_CONSTANT = ("mean", "sum", "row_mean", "row_sum", "given")
+_CONSTANT = ("mean", "sum", "average", "avg", "total", "given")
 
 
 class PositionSummaries(nn.Module):
     """Summaries of the weights as channels of each position, (batch, position, channels).
+
+    `received` is made of later rows too: where masks say that weights are causal it is refused.
 
     Args:
         n_heads: heads of the weights that will come.
@@ -49,6 +52,9 @@ class PositionSummaries(nn.Module):
         heads: "concat" keeps a channel a head; "mean", "max", a number, a weighting or
             `LearnedHeadMix(n_heads)` join the maps first.
     """
+
+    sides = SIDES
+    place = "PositionSummaries"  # whose errors these are
 
     def __init__(
         self,
@@ -59,6 +65,7 @@ class PositionSummaries(nn.Module):
         heads: Joining = "concat",
     ) -> None:
         super().__init__()
+        at_least_one("PositionSummaries", n_heads=n_heads)
         self.n_heads, self.side = n_heads, checked_side("PositionSummaries", side)
         self.summaries = checked_summaries(summaries, side)
         self.join = Join("PositionSummaries", heads, n_heads)
@@ -66,22 +73,33 @@ class PositionSummaries(nn.Module):
 
     def forward(self, source: Source) -> Tensor:
         """(batch, position, summary · head), each summary's heads side by side."""
-        check_heads("PositionSummaries", source, self.n_heads)
+        check_heads(self.place, source, self.n_heads)
         if self.side == "self":
-            check_same_positions("PositionSummaries", source)
+            check_same_positions(self.place, source)
+        if "received" in self.summaries and source.causal:
+            self._refuse_the_future(source)
         for name, kinds in _NOT_OF.items():
             if name in self.summaries and source.kind in kinds:
                 raise UnavailableError(
-                    f"PositionSummaries: {source.name} are {source.kind} weights, of which "
+                    f"{self.place}: {source.name} are {source.kind} weights, of which "
                     f"{name!r} says nothing"
                 )
         found = self._streamed(source) or self._dense(source)
         channels = torch.cat([found[name] for name in self.summaries], dim=1)
         return channels.transpose(1, 2)  # (batch, position, channel)
 
+    def _refuse_the_future(self, source: Source) -> None:
+        others = [name for name in self.summaries if name != "received"]
+        instead = f"summaries={others}" if others else "side='query'"
+        raise UnavailableError(
+            f"{self.place}: {source.name} are causal, and 'received' sums over later queries too: "
+            f"a position would know what comes after it. Take {instead}; where texts are always "
+            "whole, pass the weights as a tensor, which knows of no mask"
+        )
+
     def _dense(self, source: Source) -> dict[str, Tensor]:
         rows = source.real_rows(self.side)
-        if self.join.maps == source.shape.heads and not torch.compiler.is_compiling():
+        if self.join.changes_nothing and not torch.compiler.is_compiling():
             allowed = source.allowed(self.side)
             return at_once(source.unmasked(), self.summaries, allowed, rows)
         weights = self.join(source.weights(self.side))
@@ -90,7 +108,7 @@ class PositionSummaries(nn.Module):
 
     def _streamed(self, source: Source) -> dict[str, Tensor] | None:
         """The same from the recipe, tile by tile, where no matrix and no gradient is needed."""
-        apart = self.join.maps == source.shape.heads
+        apart = self.join.changes_nothing
         if "self_weight" in self.summaries or not apart or 0 in source.shape or not source.streams:
             return None
         recipe: Any = source.recipe
@@ -130,7 +148,7 @@ def checked_summaries(names: Sequence[str] | None, side: Side) -> tuple[str, ...
     if isinstance(names, str):
         raise RegardError(f"summaries={names!r}, expected a list of names, as [{names!r}]")
     for name in names:
-        if name in _CONSTANT:
+        if name not in SUMMARIES and any(word in str(name).lower() for word in _CONSTANT):
             raise RegardError(
                 f"summaries: {name!r} is constant by construction: every row of weights sums to 1, "
                 "so its mean over S keys is 1/S whatever is attended to, and a layer learns "

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from regard.errors import RegardError
 from regard.masks import Mask, clean
 from regard.normalise import product
+from regard.reuse.checks import at_least_one, check_dtype, check_features, check_heads
 from regard.reuse.heads import Join, Joining, OwnProjections, OwnSlices
-from regard.reuse.source import check_features, check_heads, source_of
+from regard.reuse.source import source_of
 from regard.types import Features
 
 
@@ -57,6 +58,8 @@ class WeightedAggregation(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
+        output_width = width if output_width is None else output_width
+        at_least_one("WeightedAggregation", width=width, n_heads=n_heads, output_width=output_width)
         self.width, self.n_heads = width, n_heads
         heads = OwnSlices() if heads is None else heads
         if isinstance(heads, type):
@@ -68,7 +71,7 @@ class WeightedAggregation(nn.Module):
         else:
             self.heads = Join("WeightedAggregation", heads, n_heads)
             mixed_width = width * self.heads.maps
-        self.project = nn.Linear(mixed_width, output_width or width, bias=bias)
+        self.project = nn.Linear(mixed_width, output_width, bias=bias)
 
     def forward(
         self,
@@ -94,6 +97,7 @@ class WeightedAggregation(nn.Module):
         """
         source = source_of(weights, mask=mask, causal=causal, axes=axes)
         check_features("WeightedAggregation", features, self.width, source, "key")
+        check_dtype("WeightedAggregation", features, self.project.weight)
         check_heads("WeightedAggregation", source, self.n_heads)
         features = clean(features, source.alive)
         made = source.weights("key")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -84,6 +84,9 @@ class TranslationModel(nn.Module, ABC):
 
     sites: dict[str, int]
     kind: Kind = "distribution"
+    #: Which row of the weights is a target word's: that of the step that says it ("output"), or of
+    #: the step that is given it ("input"), as in Transformers.
+    reading: Literal["output", "input"] = "output"
     longest_source: int | None = None  #: sources beyond so many tokens are refused
 
     @abstractmethod

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from regard.blocks import AttentionBlock
+from regard.contract import Mechanism
 from regard.errors import RegardError, StateError, UnavailableError
-from regard.reuse.graft_forward import Forward, Grafts, Part, same_kind
+from regard.reuse.graft_forward import Forward
+from regard.reuse.graft_holder import Grafts
 from regard.reuse.graft_output import Latents, OutputAttention, States, ZeroProjection
+from regard.reuse.graft_part import GraftWarning, Part, same_kind
 from regard.reuse.graft_reuse import ReuseLayer
-from regard.reuse.graft_sites import NAMESPACE, Place, input_names, inside, module_at
+from regard.reuse.graft_sites import (
+    NAMESPACE,
+    Place,
+    above,
+    inside,
+    module_at,
+    refuse_sequence_first,
+    sequence_first,
+    width_of,
+)
 from regard.reuse.graft_store import load, save
 
 __all__ = [
+    "GraftWarning",
     "Grafted",
     "Latents",
     "OutputAttention",
@@ -55,24 +70,24 @@ class Grafted:
         if not self._is_on:
             raise StateError(f"graft {self.name!r} is not on the model any more")
         holder: Grafts = self.model._modules[NAMESPACE]  # type: ignore[assignment]
-        touched = [one for one in holder.forwards.values() if _uses(one, self.name)]
         last = len(holder.handles) == 1
-        ending = [one for one in touched if _alone(one, self.name) and (one.path or last)]
-        if last and holder.forwards[""] not in ending:
-            ending.append(holder.forwards[""])
+        ending = [
+            one
+            for one in holder.forwards.values()
+            if (one.names() <= {self.name} if one.path else last)
+        ]
         for forward in ending:
             if not forward.in_place:
                 raise StateError(
                     f"graft {self.name!r}: the forward of '{forward.path}' was replaced by "
                     "somebody else after grafting; undo that first"
                 )
-        for forward in touched:
-            forward.readers = [name for name in forward.readers if name != self.name]
-            forward.joiners = [name for name in forward.joiners if name != self.name]
+        for forward in holder.forwards.values():
+            forward.forget(self.name)
         for forward in ending:
             forward.restore()
             del holder.forwards[forward.path]
-        del holder.handles[self.name]
+        del holder.handles[self.name], holder.places[self.name]
         del holder._modules[self.name]
         _thaw(holder, self.name)
         if last:
@@ -109,24 +124,29 @@ def graft(
     reads, into = Place.of("reads", part.reads), Place.of("into", part.into)
     for argument, place in (("reads", reads), ("into", into)):
         module_at(model, argument, place.path)
-    watched = part.watched(model)
     held = model._modules.get(NAMESPACE)
     holder = held if isinstance(held, Grafts) else Grafts(model)
     if any(part is other for other in holder._modules.values()):
         raise RegardError("graft: this part is on the model already")
-    if part.mask is not None and not holder.takes_any:
-        input_names(model, "mask", part.mask.removeprefix("~"), holder.inputs)
+    holder.inputs.check(part)
     name = _checked_name(holder, part, name)
+    _check_sites(model, part, reads, into)
+    forwards = _forwards(model, holder, part, into)
+    _install(forwards)
     same_kind(part, model)
     part.train(model.training)
     if held is None:
         model.add_module(NAMESPACE, holder)
     holder.add_module(name, part)
+    holder.places[name] = reads, into
+    holder.forwards |= {forward.path: forward for forward in forwards}
+    holder.forwards[part.watched(model)].readers.append(name)
+    holder.forwards[into.path].joiners.append(name)
+    for forward in forwards:
+        if isinstance(forward.module, AttentionBlock | Mechanism):
+            forward.guards.append(name)
     handle = Grafted(model, part, name)
     holder.handles[name] = handle
-    _forward(model, holder, "")
-    _forward(model, holder, watched).readers.append(name)
-    _forward(model, holder, into.path).joiners.append(name)
     if freeze:
         _freeze(model, holder, name)
     return handle
@@ -171,18 +191,54 @@ def _checked_name(holder: Grafts, part: Part, name: str | None) -> str:
     return name
 
 
-def _forward(model: nn.Module, holder: Grafts, path: str) -> Forward:
-    if path not in holder.forwards:
-        holder.forwards[path] = Forward(path, model.get_submodule(path), holder)
-    return holder.forwards[path]
+def _check_sites(model: nn.Module, part: Part, reads: Place, into: Place) -> None:
+    """Raise where a place cannot be read or joined, as far as it can be told beforehand."""
+    part.check_widths(*(width_of(model.get_submodule(one.path), one) for one in (reads, into)))
+    states = {"reads": reads, "into": into} if part.reads_states else {"into": into}
+    for argument, place in states.items():
+        refuse_sequence_first(model, argument, place.path)
+    found = sequence_first(model)
+    if found is not None:
+        warnings.warn(
+            f"graft: batch_first is False in '{found}'; make sure that the output of "
+            f"{' and '.join(map(_quoted, states.values()))} is (batch, position, "
+            "width), or examples are mixed",
+            GraftWarning,
+            stacklevel=3,
+        )
 
 
-def _uses(forward: Forward, name: str) -> bool:
-    return name in forward.readers or name in forward.joiners
+def _quoted(place: Place) -> str:
+    return f"'{place}'"
 
 
-def _alone(forward: Forward, name: str) -> bool:
-    return {*forward.readers, *forward.joiners} == {name}
+def _forwards(model: nn.Module, holder: Grafts, part: Part, into: Place) -> list[Forward]:
+    """The stand-ins that a part needs; those of blocks around it see to it that none is cached."""
+    sites = [part.watched(model), into.path]
+    blocks = [
+        path
+        for site in sites
+        for path in above(site)
+        if isinstance(model.get_submodule(path), AttentionBlock)
+    ]
+    return [
+        holder.forwards.get(path) or Forward(path, model.get_submodule(path), holder)
+        for path in dict.fromkeys(["", *sites, *blocks])
+    ]
+
+
+def _install(forwards: list[Forward]) -> None:
+    """Put stand-ins in place, all of them or none."""
+    done: list[Forward] = []
+    try:
+        for forward in forwards:
+            if not forward.in_place and forward.path not in forward.grafts.forwards:
+                forward.install()
+                done.append(forward)
+    except UnavailableError:
+        for forward in done:
+            forward.restore()
+        raise
 
 
 def _freeze(model: nn.Module, holder: Grafts, name: str) -> None:
@@ -191,6 +247,14 @@ def _freeze(model: nn.Module, holder: Grafts, name: str) -> None:
             parameter.requires_grad_(False)
             holder.frozen.append(parameter)
     holder.freezers.add(name)
+    moving = [path for path, one in model.named_modules() if getattr(one, "track_running_stats", 0)]
+    if moving:
+        warnings.warn(
+            f"graft: freeze=True holds parameters; in train mode the running statistics of "
+            f"'{moving[0]}' go on moving, and with them the base model. Call .eval() on it",
+            GraftWarning,
+            stacklevel=3,
+        )
 
 
 def _thaw(holder: Grafts, name: str) -> None:

@@ -1,0 +1,107 @@
+"""Alignment error on the 447 Hansards sentences, of models of both directions, reading by reading.
+
+    REGARD_DATA=... python experiments/translate/align_hansards.py FORWARD BACKWARD [--rule RULE]
+
+FORWARD translates English to French, BACKWARD French to English; both were trained on the text that
+`hansards.py` writes. The models are made to say the gold sentences. For each reading (a word's row
+is the step that says it, or the step that is given it) heads are chosen in two ways: by agreement
+of both directions, which sees no gold link, and by the least error against gold.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+from hansards import data_folder, gold_text
+from rich.console import Console
+from rich.table import Table
+
+from regard.translate.alignment import (
+    SYMMETRISERS,
+    AllHeads,
+    Choice,
+    Forced,
+    Gold,
+    Links,
+    Reading,
+    Sentence,
+    above,
+    choose,
+    error_rate,
+    flipped,
+    force,
+    mutual,
+    read_links,
+    strongest,
+    symmetrise,
+)
+from regard.translate.alignment.links import Rule
+from regard.translate.checkpoint import load_checkpoint
+
+
+def forced(path: Path, pairs: Sequence[tuple[str, str]]) -> Forced:
+    """What a model attends to when it is made to say the second of each pair."""
+    loaded = load_checkpoint(path)
+    sources = [Sentence.spaced(source, loaded.source) for source, _ in pairs]
+    targets = [Sentence.spaced(target, loaded.target) for _, target in pairs]
+    return force(loaded.model, sources, targets)
+
+
+def links_by_way(
+    there: AllHeads, back: AllHeads, choice: Choice, rule: Rule
+) -> Iterator[tuple[str, list[Links]]]:
+    """The links of each direction, and of every way to make them one."""
+    assert choice.backward is not None
+    ahead = there.links(choice.forward, rule)
+    behind = [flipped(links) for links in back.links(choice.backward, rule)]
+    yield f"English to French: {choice.forward}", ahead
+    yield f"French to English: {choice.backward}", behind
+    for how in SYMMETRISERS:
+        yield how, [symmetrise(one, other, how) for one, other in zip(ahead, behind)]
+
+
+def table(forward: Forced, backward: Forced, gold: Sequence[Gold], rule: Rule) -> Table:
+    """Error, precision and recall, a line for each reading, choice and way."""
+    made = Table(title=f"{len(gold)} Hansards sentences")
+    for name in ("reading", "heads chosen by", "links"):
+        made.add_column(name)
+    for name in ("error %", "precision %", "recall %"):
+        made.add_column(name, justify="right")
+    for reading in get_args(Reading):
+        there, back = forward.heads(reading), backward.heads(reading)
+        for drawn in (None, gold):
+            choice = choose(there, back, drawn, rule)
+            for name, links in links_by_way(there, back, choice, rule):
+                found = error_rate(links, gold)
+                figures = (found.error, found.precision, found.recall)
+                made.add_row(
+                    reading,
+                    choice.why,
+                    name,
+                    *(f"{100 * figure:.2f}" for figure in figures),
+                    end_section=name == list(SYMMETRISERS)[-1],
+                )
+    return made
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("forward", type=Path, help="checkpoint, English to French")
+    parser.add_argument("backward", type=Path, help="checkpoint, French to English")
+    parser.add_argument("--rule", default="strongest", help="strongest, mutual or a least weight")
+    options = parser.parse_args()
+    rules: dict[str, Rule] = {"strongest": strongest, "mutual": mutual}
+    rule = rules[options.rule] if options.rule in rules else above(float(options.rule))
+    folder = data_folder()
+    pairs, gold = gold_text(folder), read_links(folder / "enfr.gold", first=1)
+    forward = forced(options.forward, pairs)
+    backward = forced(options.backward, [(target, source) for source, target in pairs])
+    Console(width=140).print(table(forward, backward, gold, rule))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""`regard align`: links between the words of sentences and their translations, and their error."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.errors import RegardError
+from regard.translate.alignment import (
+    SYMMETRISERS,
+    AllHeads,
+    Choice,
+    Gold,
+    Head,
+    Links,
+    Reading,
+    Sentence,
+    above,
+    choose,
+    error_rate,
+    flipped,
+    force,
+    mutual,
+    read_links,
+    strongest,
+    symmetrise,
+    write_links,
+    write_pharaoh,
+)
+from regard.translate.alignment.links import Rule
+from regard.translate.data.pairs import Pair, ParallelFiles
+
+_RULES = {"strongest": strongest, "mutual": mutual}
+
+
+def align(
+    checkpoint: Annotated[
+        Path | None, typer.Argument(help="A checkpoint that regard trained, source to target.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Sentences; their words stand between spaces.")
+    ] = None,
+    target: Annotated[Path | None, typer.Option(help="Their translations, likewise.")] = None,
+    backward: Annotated[
+        Path | None, typer.Option(help="A checkpoint of the other direction, target to source.")
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="Read this head, such as 3.cross:5, or 3.cross for the mean of all."),
+    ] = None,
+    backward_head: Annotated[
+        str | None, typer.Option(help="The same for the model of the other direction.")
+    ] = None,
+    reading: Annotated[
+        str | None,
+        typer.Option(
+            help="Which step is a word's: output (it says it) or input (it is given it); the "
+            "model's own when not said, which is input for Transformers."
+        ),
+    ] = None,
+    rule: Annotated[
+        str,
+        typer.Option(help="From weights to links: strongest, mutual, or the least weight (0.3)."),
+    ] = "strongest",
+    how: Annotated[
+        str,
+        typer.Option("--symmetrise", help=f"With --backward: {', '.join(SYMMETRISERS)}."),
+    ] = "grow-diag",
+    links: Annotated[
+        Path | None, typer.Option(help="Score these links instead of making any (0-0 1-2 …).")
+    ] = None,
+    gold: Annotated[
+        Path | None, typer.Option(help="Links that people drew: 1-1 sure, 1p1 possible.")
+    ] = None,
+    first: Annotated[int, typer.Option(help="The number of a first word in links: 0 or 1.")] = 0,
+    gold_first: Annotated[int, typer.Option(help="The same in the file of gold links.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where links go; else they are printed.")] = None,
+) -> None:
+    """Link the words of sentences with those of their translations, by a translator's attention.
+
+    With --gold the alignment error rate is printed, and the head is chosen that has the least;
+    with --backward alone the heads of both directions are chosen that agree most.
+
+    `regard align --links FILE --gold FILE` scores links that are there already.
+    """
+    drawn = None if gold is None else _gold(gold, gold_first)
+    if links is not None:
+        if drawn is None or checkpoint is not None:
+            raise RegardError("--links scores a file of links: say --gold, and no checkpoint")
+        print(error_rate([one.possible for one in read_links(links, first=first)], drawn))
+        return
+    if checkpoint is None or source is None or target is None:
+        raise RegardError("align needs a checkpoint, --source and --target (or --links and --gold)")
+    if how not in SYMMETRISERS:
+        raise RegardError(f"--symmetrise {how}, expected one of {', '.join(SYMMETRISERS)}")
+    pairs = list(ParallelFiles(source, target))
+    if drawn is not None and len(drawn) != len(pairs):
+        raise RegardError(f"{gold} has {len(drawn)} lines, but {source} has {len(pairs)}")
+    chosen_rule = _rule(rule)
+    there = _Direction.of(checkpoint, [(one.source, one.target) for one in pairs], reading)
+    back = None
+    if backward is not None:
+        back = _Direction.of(backward, [(one.target, one.source) for one in pairs], reading)
+    choice = _choice(there, back, drawn, chosen_rule, head, backward_head)
+    _tell(there, back, choice)
+    made = _links(there, back, choice, chosen_rule, how)
+    _put(made, pairs, out, first)
+    if drawn is not None:
+        print(error_rate(made, drawn), file=sys.stderr if out is None else sys.stdout)
+
+
+@dataclass(frozen=True, eq=False)
+class _Direction:
+    """What one model attended to."""
+
+    seen: AllHeads
+    reading: Reading
+
+    @classmethod
+    def of(cls, path: Path, texts: list[tuple[str, str]], reading: Any) -> _Direction:
+        from regard.translate.checkpoint import load_checkpoint
+
+        loaded = load_checkpoint(path)
+        reading = loaded.model.reading if reading is None else reading
+        sources = [Sentence.spaced(source, loaded.source) for source, _ in texts]
+        targets = [Sentence.spaced(target, loaded.target) for _, target in texts]
+        return cls(force(loaded.model, sources, targets).heads(reading), reading)
+
+
+def _choice(
+    there: _Direction,
+    back: _Direction | None,
+    gold: list[Gold] | None,
+    rule: Rule,
+    head: str | None,
+    backward_head: str | None,
+) -> Choice:
+    """The heads that were named, and for those that were not the best ones."""
+    if backward_head is not None and back is None:
+        raise RegardError(f"--backward-head {backward_head}: there is no --backward")
+    named = None if head is None else _head(head, there.seen.heads)
+    other = None if backward_head is None or back is None else _head(backward_head, back.seen.heads)
+    if named is not None and (back is None or other is not None):
+        return Choice(named, other, "as was asked")
+    ahead = there.seen if named is None else there.seen.only(named)
+    behind = None if back is None else back.seen
+    if behind is not None and other is not None:
+        behind = behind.only(other)
+    return choose(ahead, behind, gold, rule)
+
+
+def _head(text: str, heads: list[Head]) -> Head:
+    known = {_spelt(head): head for head in heads}
+    if text not in known:
+        raise RegardError(f"--head {text}, expected one of {', '.join(known)}")
+    return known[text]
+
+
+def _spelt(head: Head) -> str:
+    return head.site if head.index is None else f"{head.site}:{head.index}"
+
+
+def _rule(text: str) -> Rule:
+    if text in _RULES:
+        return _RULES[text]
+    try:
+        return above(float(text))
+    except ValueError as error:
+        raise RegardError(f"--rule {text}, expected strongest, mutual or a number") from error
+
+
+def _gold(path: Path, first: int) -> list[Gold]:
+    found = read_links(path, first=first)
+    words = {word for one in found for link in one.possible for word in link}
+    if first == 0 and words and 0 not in words:
+        note = f"no link of {path} has a word 0: if it counts from 1, say --gold-first 1"
+        print(f"regard: {note}", file=sys.stderr)
+    return found
+
+
+def _links(
+    there: _Direction, back: _Direction | None, choice: Choice, rule: Rule, how: str
+) -> list[Links]:
+    links = there.seen.links(choice.forward, rule)
+    if back is None or choice.backward is None:
+        return links
+    others = back.seen.links(choice.backward, rule)
+    return [symmetrise(one, flipped(other), how) for one, other in zip(links, others)]
+
+
+def _tell(there: _Direction, back: _Direction | None, choice: Choice) -> None:
+    """Say which head is read, apart from the links."""
+    said = f"reading {choice.forward} ({there.reading})"
+    if back is not None:
+        said += f", and of the other direction {choice.backward} ({back.reading})"
+    print(f"{said}: {choice.why}", file=sys.stderr)
+
+
+def _put(made: list[Links], pairs: list[Pair], out: Path | None, first: int) -> None:
+    if out is not None:
+        write_links(out, made, first=first)
+        return
+    for links in made:
+        print(write_pharaoh(links, first=first))

@@ -1,0 +1,45 @@
+"""`regard check-model`: is a trained translator sound, and what do its weights mean?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from regard.translate.checks import Verdict, check_model
+
+_STYLES = {True: "bold green", False: "bold red", None: "bold yellow"}
+
+
+def check_model_command(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint that regard trained.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the sentences it is tried with.")] = 0,
+) -> None:
+    """Check a translator: does it see the future, or padding? Does its attention see the source?
+
+    Each verdict is explained. The exit code is 1 if a check fails.
+    """
+    from regard.translate.checkpoint import load_checkpoint
+
+    loaded = load_checkpoint(checkpoint)
+    verdicts = check_model(loaded.model, len(loaded.source), seed=seed)
+    if as_json:
+        print(json.dumps([asdict(verdict) for verdict in verdicts], indent=2))
+    else:
+        _show(Console(), verdicts)
+    if any(verdict.passed is False for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _show(console: Console, verdicts: list[Verdict]) -> None:
+    for verdict in verdicts:
+        title = Text.assemble((verdict.word, _STYLES[verdict.passed]), f": {verdict.name}")
+        console.print(title)
+        console.print(Padding(Text(verdict.why), (0, 0, 0, 2)))

@@ -1,0 +1,149 @@
+"""`regard train`: a translator from a configuration file, with progress, logs and scores."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from regard.translate.config import Config
+from regard.translate.training import Now, Trained, Validated, Watcher
+from regard.translate.training import train as train_translator
+
+_SECONDS_BETWEEN_LINES = 20.0
+_ENDINGS = {
+    "finished": "all steps are made",
+    "no better": "the validation did not get better",
+    "time": "the time was over",
+    "asked": "it was asked to end",
+}
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="A configuration in TOML.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the run; runs/NAME of the config if none.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where the run in the folder was left.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting over the file's, such as model.hidden=256."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="End after so many minutes, with what is best by then.")
+    ] = None,
+) -> None:
+    """Train a translator; its folder holds checkpoints, logs and all that resuming needs.
+
+    Ctrl-C (or SIGTERM) lets it finish its step, save and end; --resume goes on exactly there.
+    """
+    read = Config.from_file(config, settings or [])
+    folder = Path("runs") / config.stem if out is None else out
+    console = Console(stderr=True)
+    watcher = Bar(console) if console.is_terminal else Lines()
+    try:
+        trained = train_translator(read, folder, resume=resume, minutes=minutes, watcher=watcher)
+    finally:
+        watcher.done()
+    if os.environ.get("RANK", "0") == "0":
+        _show(trained, Console())
+
+
+class Lines(Watcher):
+    """A line now and then, for files and pipes."""
+
+    def __init__(self) -> None:
+        self.said = time.monotonic()
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def stepped(self, now: Now) -> None:
+        if time.monotonic() - self.said >= _SECONDS_BETWEEN_LINES:
+            self.said = time.monotonic()
+            self.note(f"step {now.step:,} of {now.steps:,}  {_numbers(now)}")
+
+    def validated(self, step: int, found: Validated, best: bool) -> None:
+        self.note(_validation(step, found, best))
+
+
+class Bar(Watcher):
+    """A bar at the foot of a terminal, with what is worth keeping above it."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar: Progress | None = None
+        self.task: Any = None
+
+    def note(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
+
+    def stepped(self, now: Now) -> None:
+        if self.bar is None:
+            columns = TextColumn("step {task.completed:,} of {task.total:,}"), BarColumn()
+            self.bar = Progress(*columns, TextColumn("{task.description}"), console=self.console)
+            self.task = self.bar.add_task("", total=now.steps)
+            self.bar.start()
+        self.bar.update(self.task, completed=now.step, description=_numbers(now))
+
+    def validated(self, step: int, found: Validated, best: bool) -> None:
+        self.note(_validation(step, found, best))
+
+    def done(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+def _numbers(now: Now) -> str:
+    loss = "" if now.loss is None else f"loss {now.loss:.3f}  "
+    return (
+        f"epoch {now.epoch + 1}  {loss}{now.tokens_per_second:,.0f} tokens/s  "
+        f"ends in {_duration(now.seconds_left)}"
+    )
+
+
+def _validation(step: int, found: Validated, best: bool) -> str:
+    scores = "".join(
+        f"  {name} {value:.2f}"
+        for name, value in (("BLEU", found.bleu), ("chrF", found.chrf))
+        if value is not None
+    )
+    mark = "  best so far" if best else ""
+    return (
+        f"step {step:,}: validation loss {found.loss:.4f}, "
+        f"{found.accuracy:.1%} of tokens right{scores}{mark}"
+    )
+
+
+def _show(trained: Trained, console: Console) -> None:
+    folder = trained.folder
+    minutes = _duration(trained.seconds)
+    print(f"{_ENDINGS[trained.ending]}: {trained.step:,} steps in {minutes}")
+    if trained.scores:
+        table = Table("translator", "pairs", "BLEU", "chrF")
+        for (name, part), scores in trained.scores.items():
+            table.add_row(name, part, f"{scores.bleu.value:.2f}", f"{scores.chrf.value:.2f}")
+        console.print(table)
+        print(next(iter(trained.scores.values())).bleu.signature)
+    for path in (folder.best, folder.average, folder.last, folder.log):
+        if path.exists():
+            print(path)
+    if trained.ending in ("asked", "time"):
+        print("go on with --resume")
+
+
+def _duration(seconds: float) -> str:
+    """Hours, minutes, seconds; the small ones alone where there are no large ones."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"

@@ -1,0 +1,73 @@
+"""Which source word each target word belongs to: matrices of words, links, and their error."""
+
+from regard.translate.alignment.choice import Choice, choose, usual_head
+from regard.translate.alignment.error_rate import ErrorRate, error_rate
+from regard.translate.alignment.forced import Forced, Sentence, force
+from regard.translate.alignment.heads import (
+    AllHeads,
+    ByAgreement,
+    ByError,
+    Head,
+    by_agreement,
+    by_error,
+    heads_of,
+)
+from regard.translate.alignment.links import Links, above, flipped, links_of, mutual, strongest
+from regard.translate.alignment.matrix import End, Matrix, Reading, read_rows, word_matrix
+from regard.translate.alignment.pharaoh import (
+    Gold,
+    parse_links,
+    read_links,
+    write_links,
+    write_pharaoh,
+)
+from regard.translate.alignment.symmetrise import (
+    SYMMETRISERS,
+    grow_diag,
+    grow_diag_final,
+    grow_diag_final_and,
+    intersection,
+    symmetrise,
+    union,
+)
+
+__all__ = [
+    "SYMMETRISERS",
+    "AllHeads",
+    "ByAgreement",
+    "ByError",
+    "Choice",
+    "End",
+    "ErrorRate",
+    "Forced",
+    "Gold",
+    "Head",
+    "Links",
+    "Matrix",
+    "Reading",
+    "Sentence",
+    "above",
+    "by_agreement",
+    "by_error",
+    "choose",
+    "error_rate",
+    "flipped",
+    "force",
+    "grow_diag",
+    "grow_diag_final",
+    "grow_diag_final_and",
+    "heads_of",
+    "intersection",
+    "links_of",
+    "mutual",
+    "parse_links",
+    "read_links",
+    "read_rows",
+    "strongest",
+    "symmetrise",
+    "union",
+    "usual_head",
+    "word_matrix",
+    "write_links",
+    "write_pharaoh",
+]

@@ -1,0 +1,132 @@
+"""The attention of a model that is made to say a given translation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from regard.aggregate import Words
+from regard.errors import RegardError, UnavailableError
+from regard.explain.running import evaluating
+from regard.progress import progress
+from regard.translate.alignment.heads import AllHeads, Head, heads_of
+from regard.translate.alignment.matrix import End, Matrix, Reading, word_matrix
+from regard.translate.models.contract import TranslationModel
+from regard.translate.tokens import BEGIN, END, PAD
+from regard.translate.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence as numbers, without its end, and the words these are pieces of."""
+
+    numbers: list[int]
+    words: Words
+
+    @classmethod
+    def spaced(cls, text: str, vocabulary: Vocabulary) -> Sentence:
+        """A text whose words are what stands between spaces, as in files of links.
+
+        Each word is encoded by itself, so that no piece reaches over two of them.
+        """
+        names = text.split()
+        parts = [vocabulary.encode(name) for name in names]
+        numbers = [number for part in parts for number in part]
+        of_word = [word for word, part in enumerate(parts) for _ in part]
+        return cls(numbers, Words(names, list(of_word), vocabulary.pieces(numbers)))
+
+
+@dataclass(frozen=True, eq=False)
+class Forced:
+    """Sentences, and what each of their target words attended to.
+
+    `weights` has for each sentence, by site, (head, target + 1, source + 1): both have their end.
+    """
+
+    sources: Sequence[Sentence]
+    targets: Sequence[Sentence]
+    weights: list[dict[str, Tensor]]
+
+    def heads(self, reading: Reading = "output", end: End = "left out") -> AllHeads:
+        """The matrices of words of every head, and of the mean of every site's heads."""
+        heads: list[Head] = []
+        matrices: list[Matrix] = []
+        for source, target, weights in zip(self.sources, self.targets, self.weights):
+            heads = heads_of({site: len(one) for site, one in weights.items()})
+            stacked = torch.stack([head.of(weights) for head in heads])
+            made = word_matrix(stacked, source.words, target.words, reading=reading, end=end)
+            matrices.append(made)
+        return AllHeads(heads, matrices)
+
+
+def force(
+    model: TranslationModel,
+    sources: Sequence[Sentence],
+    targets: Sequence[Sentence],
+    *,
+    batch: int = 32,
+) -> Forced:
+    """Let a model read the sources and say the targets, and keep where it looked.
+
+    Args:
+        model: one with attention from target to source.
+        sources: what it reads.
+        targets: what it is made to say.
+        batch: how many sentences go through it at once; those of like length go together.
+    """
+    if not model.sites:
+        raise UnavailableError(
+            f"{type(model).__name__} has no attention from target to source, so nothing to align by"
+        )
+    if len(sources) != len(targets):
+        raise RegardError(f"there are {len(sources)} sources, but {len(targets)} targets")
+    _check_lengths(model, sources)
+    order = sorted(range(len(sources)), key=lambda i: (_size(sources[i]), _size(targets[i])))
+    found: list[dict[str, Tensor]] = [{} for _ in order]
+    with evaluating(model), torch.inference_mode(), progress("aligning", len(order)) as advance:
+        for start in range(0, len(order), batch):
+            places = order[start : start + batch]
+            seen = _seen(model, [sources[i] for i in places], [targets[i] for i in places])
+            for place, weights in zip(places, seen):
+                found[place] = weights
+            advance(len(places))
+    return Forced(sources, targets, found)
+
+
+def _seen(
+    model: TranslationModel, sources: list[Sentence], targets: list[Sentence]
+) -> list[dict[str, Tensor]]:
+    """One batch's weights, each sentence cut to its own lengths."""
+    device = next(model.parameters()).device
+    source = _padded([[*one.numbers, END] for one in sources]).to(device)
+    given = _padded([[BEGIN, *one.numbers] for one in targets]).to(device)
+    encoded = model.encode(source, source != PAD)
+    weights = model.decode(encoded, given, weights=True).weights
+    cuts = [(_size(target), _size(source)) for source, target in zip(sources, targets)]
+    return [
+        {site: one[i, :, :rows, :columns].float().cpu() for site, one in weights.items()}
+        for i, (rows, columns) in enumerate(cuts)
+    ]
+
+
+def _padded(rows: list[list[int]]) -> Int[Tensor, "sentence place"]:
+    longest = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+
+
+def _size(sentence: Sentence) -> int:
+    return len(sentence.numbers) + 1
+
+
+def _check_lengths(model: TranslationModel, sources: Sequence[Sentence]) -> None:
+    limit = model.longest_source
+    for number, sentence in enumerate(sources, 1):
+        if limit is not None and _size(sentence) > limit:
+            raise RegardError(
+                f"sentence {number}: the source has {_size(sentence)} tokens with its end, "
+                f"but the model reads at most {limit}"
+            )

@@ -1,0 +1,146 @@
+"""A trained translator as one file: configuration, both vocabularies, weights.
+
+Loading one runs no code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.record.tensor_file import TensorFile
+from regard.translate.config import Config
+from regard.translate.models.build import build
+from regard.translate.models.contract import TranslationModel
+from regard.translate.vocabulary import Vocabulary, vocabulary_from
+
+FILE = TensorFile("translator", "regard-translator")
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A translator: how it was trained, its vocabularies, the model; `extra` is any JSON."""
+
+    config: Config
+    source: Vocabulary
+    target: Vocabulary
+    model: TranslationModel
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    path: str | Path, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None
+) -> None:
+    """Write a translator, whole or not at all.
+
+    Args:
+        path: the file; the name should end in `.safetensors`.
+        checkpoint: the translator.
+        dtype: store weights so, such as `torch.float16` to halve the file; loading gives float32.
+    """
+    header, tensors = packed(
+        checkpoint.config, checkpoint.source, checkpoint.target, checkpoint.model.state_dict()
+    )
+    if dtype is not None:
+        tensors = {
+            name: tensor.to(dtype) if _is_weight(name, tensor) else tensor
+            for name, tensor in tensors.items()
+        }
+    FILE.write(Path(path), tensors, {**header, "extra": checkpoint.extra})
+
+
+def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """Read a translator, ready to translate: its model is in eval mode.
+
+    Weights that were stored in half precision come back as float32.
+    """
+    path = Path(path)
+    header, tensors = FILE.read(path)
+    config, source, target, weights = unpacked(path, header, tensors)
+    model = build(config.model, len(source), len(target))
+    load_weights(path, model, weights)
+    extra = header.get("extra", {})
+    return Checkpoint(config, source, target, model.to(device).eval(), extra)
+
+
+def packed(
+    config: Config, source: Vocabulary, target: Vocabulary, weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A header and tensors that say it all; weights and vocabularies that are shared come once."""
+    stored, shared = _without_aliases(weights)
+    joint = source is target
+    header = {
+        "config": config.table(),
+        "source": source.header(),
+        "target": None if joint else target.header(),
+        "shared": shared,
+    }
+    sides = {"source": source} if joint else {"source": source, "target": target}
+    tensors = {f"model.{name}": tensor for name, tensor in stored.items()}
+    for side, vocabulary in sides.items():
+        tensors |= {f"{side}.{name}": tensor for name, tensor in vocabulary.tensors().items()}
+    return header, tensors
+
+
+def unpacked(
+    path: Path, header: dict[str, Any], tensors: dict[str, Tensor]
+) -> tuple[Config, Vocabulary, Vocabulary, dict[str, Tensor]]:
+    """What `packed` was given; the weights as float32 where they were stored smaller."""
+    try:
+        config = Config.from_table(header["config"])
+        source = vocabulary_from(header["source"], _under("source.", tensors))
+        target = source
+        if header["target"] is not None:
+            target = vocabulary_from(header["target"], _under("target.", tensors))
+        weights = {name: _widened(value) for name, value in _under("model.", tensors).items()}
+        weights |= {alias: weights[name] for alias, name in header["shared"].items()}
+    except (KeyError, TypeError, AttributeError, RegardError) as error:
+        raise RegardError(f"{path}: its header is not that of a translator: {error}") from error
+    return config, source, target, weights
+
+
+def load_weights(path: Path, model: TranslationModel, weights: Mapping[str, Tensor]) -> None:
+    """Put weights into a model; those that do not fit are named with the file."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise RegardError(f"{path}: its weights do not fit its configuration: {error}") from error
+
+
+def _without_aliases(
+    weights: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor once, and the other names that some have."""
+    stored: dict[str, Tensor] = {}
+    shared: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in weights.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in first:
+            shared[name] = first[place]
+        else:
+            first[place] = name
+            stored[name] = tensor
+    return stored, shared
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _is_weight(name: str, tensor: Tensor) -> bool:
+    return name.startswith("model.") and tensor.is_floating_point()
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -1,0 +1,40 @@
+"""Parallel sentences: read, cleaned, split, put into batches."""
+
+from regard.translate.data.batches import Padding, batches, padding
+from regard.translate.data.clean import Cleaned, Cleaning, CleaningReport, clean
+from regard.translate.data.examples import Batch, Examples, collate, padded
+from regard.translate.data.pairs import (
+    JsonLinesFile,
+    Pair,
+    PairFile,
+    ParallelFiles,
+    TableFile,
+    not_empty,
+    pair_file,
+    read_pairs,
+)
+from regard.translate.data.split import Split, split
+
+__all__ = [
+    "Batch",
+    "Cleaned",
+    "Cleaning",
+    "CleaningReport",
+    "Examples",
+    "JsonLinesFile",
+    "Padding",
+    "Pair",
+    "PairFile",
+    "ParallelFiles",
+    "Split",
+    "TableFile",
+    "batches",
+    "clean",
+    "collate",
+    "not_empty",
+    "padded",
+    "padding",
+    "pair_file",
+    "read_pairs",
+    "split",
+]

@@ -1,0 +1,152 @@
+"""Which sentences go together: of like length, in an order that follows from seed and epoch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from regard.errors import RegardError
+from regard.translate.data.examples import Examples
+
+
+def batches(
+    examples: Examples,
+    *,
+    tokens: int | None = None,
+    sentences: int | None = None,
+    seed: int,
+    epoch: int,
+    rank: int = 0,
+    ranks: int = 1,
+    shuffle: bool = True,
+) -> list[list[int]]:
+    """The numbers of the sentences in each batch of an epoch, for one of several processes.
+
+    Sentences are sorted by the lengths of source and target, those of equal lengths in random
+    order, then cut into batches. Over all ranks every sentence comes once, and every rank has as
+    many batches as the others, of about the same lengths at the same place.
+
+    Args:
+        examples: the sentences.
+        tokens: at most so many in a batch, padding and `END` included, counted on the side that has
+            more. A sentence that is longer is a batch of its own.
+        sentences: at most so many in a batch; instead of `tokens`, or besides.
+        seed: of the order.
+        epoch: every epoch has another order; the same seed and epoch have the same.
+        rank: which process this is.
+        ranks: how many there are.
+        shuffle: batches in random order; otherwise the shortest first.
+    """
+    _check(len(examples), tokens, sentences, rank, ranks)
+    generator = torch.Generator().manual_seed(_seed(seed, epoch))
+    lengths = _lengths(examples)
+    order = _by_length(lengths, generator)
+    found = _cut(order, lengths, tokens, sentences)
+    found = _multiple(found, ranks)
+    groups = list(range(0, len(found), ranks))  # neighbours: one batch of each for every rank
+    if shuffle:
+        groups = [groups[index] for index in torch.randperm(len(groups), generator=generator)]
+    return [found[group + rank] for group in groups]
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How many tokens are padding, and how many there are with it."""
+
+    padding: int
+    total: int
+
+    @property
+    def share(self) -> float:
+        """The share of padding; 0 where there is nothing."""
+        return self.padding / self.total if self.total else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.padding:,} of {self.total:,} tokens are padding ({self.share:.1%})"
+
+
+def padding(examples: Examples, found: Sequence[Sequence[int]]) -> Padding:
+    """How much of these batches, sources and targets together, is padding."""
+    tokens = total = 0
+    for numbers in found:
+        for side in (examples.source, examples.target):
+            lengths = [len(side[number]) for number in numbers]
+            tokens += sum(lengths)
+            total += len(lengths) * max(lengths, default=0)
+    return Padding(total - tokens, total)
+
+
+def _check(count: int, tokens: int | None, sentences: int | None, rank: int, ranks: int) -> None:
+    if tokens is None and sentences is None:
+        raise RegardError("batches: how large? expected tokens= or sentences=")
+    for name, value in (("tokens", tokens), ("sentences", sentences), ("ranks", ranks)):
+        if value is not None and value < 1:
+            raise RegardError(f"batches: {name}={value}, expected at least 1")
+    if not 0 <= rank < ranks:
+        raise RegardError(f"batches: rank={rank}, expected 0 to {ranks - 1}")
+    if 0 < count < ranks:
+        raise RegardError(f"batches: {count} sentences are too few for {ranks} ranks")
+
+
+def _seed(seed: int, epoch: int) -> int:
+    """One number of two, far apart for neighbours."""
+    digest = hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def _lengths(examples: Examples) -> list[tuple[int, int]]:
+    return [(len(source), len(target)) for source, target in zip(examples.source, examples.target)]
+
+
+def _by_length(lengths: list[tuple[int, int]], generator: torch.Generator) -> list[int]:
+    """All sentences by source, then target length, which turns at each source length.
+
+    It rises where the source length is even and falls where it is odd, so that a batch over two
+    source lengths has targets of like length.
+    """
+    order = torch.randperm(len(lengths), generator=generator).tolist()
+
+    def key(number: int) -> tuple[int, int]:
+        source, target = lengths[number]
+        return source, -target if source % 2 else target
+
+    return sorted(order, key=key)
+
+
+def _cut(
+    order: list[int], lengths: list[tuple[int, int]], tokens: int | None, sentences: int | None
+) -> list[list[int]]:
+    found: list[list[int]] = []
+    longest = 0
+    for number in order:
+        wider = max(longest, *lengths[number])
+        full = bool(found) and (
+            (sentences is not None and len(found[-1]) >= sentences)
+            or (tokens is not None and (len(found[-1]) + 1) * wider > tokens)
+        )
+        if full or not found:
+            found.append([])
+            wider = max(lengths[number])
+        found[-1].append(number)
+        longest = wider
+    return found
+
+
+def _multiple(found: list[list[int]], ranks: int) -> list[list[int]]:
+    """Batches whose number is a multiple of `ranks`: the largest are halved.
+
+    Where all are single sentences, the first, which are the shortest, are joined.
+    """
+    found = list(found)
+    while len(found) % ranks:
+        largest = max(range(len(found)), key=lambda index: len(found[index]))
+        whole = found[largest]
+        if len(whole) == 1:
+            joined = len(found) % ranks + 1
+            return [[number for (number,) in found[:joined]], *found[joined:]]
+        middle = len(whole) // 2
+        found[largest : largest + 1] = [whole[:middle], whole[middle:]]
+    return found

@@ -1,0 +1,53 @@
+"""The lines of a text file, plain or gzip, each with its place in what goes wrong."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+
+from regard.errors import RegardError
+
+_GZIP = b"\x1f\x8b"
+_MARK = b"\xef\xbb\xbf"  # a byte-order mark, which some editors write first
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Each line of a UTF-8 file with its number from 1, without its line end.
+
+    A line ends at a line feed alone: the other characters that Python takes for line ends occur
+    inside sentences. Whether a file is gzip is told by its first bytes.
+    """
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if number == 1:
+                line = line.removeprefix(_MARK)
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise RegardError(
+                    f"{path}:{number}: byte {error.start + 1} of the line is "
+                    f"0x{line[error.start]:02x}, which is no UTF-8 ({error.reason})"
+                ) from error
+            yield number, text.removesuffix("\n").removesuffix("\r")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedIOBase]:
+    """A file's bytes, unpacked where they are gzip."""
+    try:
+        with path.open("rb") as plain:
+            if plain.peek(2)[:2] != _GZIP:
+                yield plain
+                return
+            with gzip.GzipFile(fileobj=plain) as unpacked:
+                yield unpacked
+    except FileNotFoundError as error:
+        raise RegardError(f"there is no file {path}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise RegardError(f"{path} is a broken gzip file: {error}") from error
+    except OSError as error:
+        raise RegardError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,234 @@
+"""Sentences and their translations, read from files.
+
+>>> import tempfile
+>>> from pathlib import Path
+>>> with tempfile.TemporaryDirectory() as folder:
+...     file = Path(folder, "pairs.tsv")
+...     _ = file.write_text("Go.\\tVa !\\nHi.\\tSalut !\\n", encoding="utf-8")
+...     read_pairs(file)
+[Pair(source='Go.', target='Va !', line=1), Pair(source='Hi.', target='Salut !', line=2)]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from regard.errors import RegardError
+from regard.translate.data.lines import lines
+
+AnyPath = str | PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A sentence, its translation, and the line of the file it came from."""
+
+    source: str
+    target: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class ParallelFiles:
+    """Two files, one sentence a line; the same line of both is a pair."""
+
+    source: AnyPath
+    target: AnyPath
+
+    def __iter__(self) -> Iterator[Pair]:
+        paths = Path(self.source), Path(self.target)
+        for source, target in zip_longest(*map(lines, paths)):
+            if source is None or target is None:
+                counts = [sum(1 for _ in lines(path)) for path in paths]
+                longer, line = (paths[0], source[0]) if source else (paths[1], target[0])
+                raise RegardError(
+                    f"{paths[0]} has {counts[0]} lines, {paths[1]} has {counts[1]}: "
+                    f"{longer}:{line} has no partner"
+                )
+            yield Pair(source[1], target[1], source[0])
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of columns with a tab between them (TSV); quotation marks mean nothing.
+
+    Args:
+        path: the file.
+        source: the column of the sentences: a number from 1, or a name in the first line.
+        target: that of their translations.
+        header: whether the first line has names; when None, if a column is chosen by name.
+    """
+
+    path: AnyPath
+    source: int | str = 1
+    target: int | str = 2
+    header: bool | None = None
+
+    def __iter__(self) -> Iterator[Pair]:
+        path = Path(self.path)
+        chosen = (self.source, self.target)
+        named = any(isinstance(column, str) for column in chosen)
+        header = named if self.header is None else self.header
+        if named and not header:
+            raise RegardError(f"{path}: columns {chosen} have names, but header=False")
+        places: list[int] = []
+        for line, text in lines(path):
+            cells = text.split("\t")
+            if not places and (header or text.strip()):
+                places = [_place(path, line, cells, column, header) for column in chosen]
+                if header:
+                    continue
+            if not text.strip():
+                yield Pair("", "", line)
+                continue
+            if len(cells) <= max(places):
+                raise RegardError(
+                    f"{path}:{line}: {len(cells)} columns, expected at least {max(places) + 1}"
+                )
+            yield Pair(cells[places[0]], cells[places[1]], line)
+        if header and not places:
+            raise RegardError(f"{path} is empty, expected the names of its columns in line 1")
+
+
+@dataclass(frozen=True)
+class JsonLinesFile:
+    """A file with a JSON object in each line (JSONL).
+
+    Args:
+        path: the file.
+        source: the key of the sentence; "translation.en" looks for "en" inside "translation".
+        target: that of its translation.
+    """
+
+    path: AnyPath
+    source: str = "source"
+    target: str = "target"
+
+    def __iter__(self) -> Iterator[Pair]:
+        path = Path(self.path)
+        for line, text in lines(path):
+            if not text.strip():
+                yield Pair("", "", line)
+                continue
+            try:
+                found = json.loads(text)
+            except ValueError as error:
+                raise RegardError(f"{path}:{line}: not JSON: {error}") from error
+            place = f"{path}:{line}"
+            yield Pair(_value(place, found, self.source), _value(place, found, self.target), line)
+
+
+PairFile = ParallelFiles | TableFile | JsonLinesFile
+
+
+def pair_file(
+    path: AnyPath,
+    target_path: AnyPath | None = None,
+    *,
+    source: int | str | None = None,
+    target: int | str | None = None,
+) -> PairFile:
+    """A file of pairs by its name: two files, or one whose name ends in .tsv or .jsonl (or .gz).
+
+    Args:
+        path: the file, or that of the sources.
+        target_path: that of the targets, where they are in a second one.
+        source: which column or key the sentences are in.
+        target: which column or key their translations are in.
+    """
+    if target_path is not None:
+        if (source, target) != (None, None):
+            raise RegardError(f"source={source!r}, target={target!r}: two files have no columns")
+        return ParallelFiles(path, target_path)
+    chosen = {
+        name: value for name, value in (("source", source), ("target", target)) if value is not None
+    }
+    name = Path(path).name.lower().removesuffix(".gz")
+    if name.endswith((".jsonl", ".ndjson")):
+        return JsonLinesFile(path, **chosen)  # type: ignore[arg-type]
+    if name.endswith((".tsv", ".tab", ".txt")):
+        return TableFile(path, **chosen)  # type: ignore[arg-type]
+    raise RegardError(
+        f"{path}: expected a name that ends in .tsv or .jsonl (or either with .gz), or two files"
+    )
+
+
+def read_pairs(
+    path: AnyPath | PairFile,
+    target_path: AnyPath | None = None,
+    *,
+    source: int | str | None = None,
+    target: int | str | None = None,
+    empty: bool = False,
+) -> list[Pair]:
+    """All pairs of a file, or of two.
+
+    Args:
+        path: the file, or that of the sources; or a `ParallelFiles`, `TableFile` or
+            `JsonLinesFile`.
+        target_path: that of the targets, where they are in a second one.
+        source: which column (a number from 1, or a name in the first line) or key.
+        target: that of the translations.
+        empty: return pairs with an empty side too, so that `clean` can count them. Otherwise they
+            are an error.
+    """
+    files: PairFile
+    if isinstance(path, ParallelFiles | TableFile | JsonLinesFile):
+        files = path
+    else:
+        files = pair_file(path, target_path, source=source, target=target)
+    return list(files if empty else not_empty(files))
+
+
+def not_empty(files: PairFile) -> Iterator[Pair]:
+    """The pairs of a file one by one; one with an empty side is an error."""
+    for pair in files:
+        for side, text in (("source", pair.source), ("target", pair.target)):
+            if not text.strip():
+                of = getattr(files, "path", None) or getattr(files, side)
+                raise RegardError(
+                    f"{of}:{pair.line}: the {side} is empty; "
+                    "to leave such pairs out and count them, read with empty=True and clean"
+                )
+        yield pair
+
+
+def _place(path: Path, line: int, cells: list[str], column: int | str, header: bool) -> int:
+    """Where a column lies, from 0."""
+    if isinstance(column, str):
+        names = [cell.strip() for cell in cells]
+        if names.count(column) != 1:
+            how = "no" if column not in names else "more than one"
+            raise RegardError(
+                f"{path}:{line}: there is {how} column {column!r}; the columns are "
+                + ", ".join(map(repr, names))
+            )
+        return names.index(column)
+    if not 1 <= column <= len(cells):
+        raise RegardError(
+            f"{path}:{line}: there is no column {column}; the columns are 1 to {len(cells)}"
+            + (f" ({', '.join(map(repr, cells))})" if header else "")
+        )
+    return column - 1
+
+
+def _value(place: str, found: Any, key: str) -> str:
+    if not isinstance(found, dict):
+        raise RegardError(f"{place}: {json.dumps(found):.60}, expected an object with key {key!r}")
+    if key not in found and "." in key:
+        outer, inner = key.split(".", 1)
+        if isinstance(found.get(outer), dict):
+            return _value(place, found[outer], inner)
+    if key not in found:
+        raise RegardError(
+            f"{place}: there is no key {key!r}; the keys are " + ", ".join(map(repr, found))
+        )
+    if not isinstance(found[key], str):
+        raise RegardError(f"{place}: {key!r} is {json.dumps(found[key]):.60}, expected a text")
+    return str(found[key])

@@ -1,0 +1,75 @@
+"""Pairs for training, validation and test, with no source sentence in two of them.
+
+A sentence's part follows from its own hash and the seed. So a share stays the same sentences when
+the file grows or is put in another order. A random split of pairs would leak: in collections of
+everyday sentences, a third of the pairs repeat a source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from regard.errors import RegardError
+from regard.translate.data.pairs import Pair
+
+_ALL = 1 << 64
+
+
+class Split(NamedTuple):
+    """Three lists of pairs; no source of one is in another."""
+
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+
+
+def split(
+    pairs: Iterable[Pair], *, valid: float | int, test: float | int = 0, seed: int = 0
+) -> Split:
+    """Split by distinct source sentence; the order inside each part stays.
+
+    Two sources are the same when they differ in case, spaces or compatibility forms of characters
+    alone.
+
+    Args:
+        pairs: all of them.
+        valid: how much goes to validation: a share of the distinct sources (0.02), or their number
+            (1000).
+        test: how much goes to test.
+        seed: another one gives another split.
+    """
+    pairs = list(pairs)
+    places = [place(pair.source, seed) for pair in pairs]
+    distinct = sorted(set(places))
+    test_end = _end("test", test, 0, distinct)
+    valid_end = _end("valid", valid, test_end, distinct)
+    parts = Split([], [], [])
+    for pair, found in zip(pairs, places):
+        part = parts.test if found < test_end else parts.valid
+        (part if found < valid_end else parts.train).append(pair)
+    return parts
+
+
+def place(source: str, seed: int) -> int:
+    """Where a sentence lies among all that there could be, from 0 to 2⁶⁴."""
+    same = " ".join(unicodedata.normalize("NFKC", source).casefold().split())
+    text = f"{seed}\n{same}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+def _end(name: str, size: float | int, start: int, distinct: list[int]) -> int:
+    """Where a part ends that begins at `start`."""
+    if isinstance(size, float):
+        end = start + round(size * _ALL)
+        if not 0 <= size < 1 or end > _ALL:
+            raise RegardError(f"{name}={size}, expected a share below 1, all shares together too")
+        return end
+    left = [found for found in distinct if found >= start]
+    if not 0 <= size <= len(left):
+        raise RegardError(
+            f"{name}={size}, but {len(left)} distinct sources are left of {len(distinct)}"
+        )
+    return left[size - 1] + 1 if size else start

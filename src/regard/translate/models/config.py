@@ -1,0 +1,65 @@
+"""Which translation model, and its sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.errors import RegardError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model, and its sizes.
+
+    | field            | meaning                                                                   |
+    |------------------|---------------------------------------------------------------------------|
+    | `name`           | one of `build.names()`                                                    |
+    | `embedding`      | features of an embedded token                                             |
+    | `hidden`         | features of a recurrent state, a direction; the width of a Transformer    |
+    | `layers`         | of the encoder and of the decoder                                         |
+    | `cell`           | "gru" or "lstm"                                                           |
+    | `bidirectional`  | whether the recurrent encoder reads both ways                             |
+    | `input_feeding`  | Luong's: the last attentional state beside the next embedding             |
+    | `dropout`        | of embeddings, between layers, of the features before the output layer    |
+    | `heads`          | of a Transformer                                                          |
+    | `feed_forward`   | width within a Transformer's feed-forward parts                           |
+    | `tie`            | "none"; "target": output layer and target embedding; "all": the source's  |
+    | `longest`        | most words of a source, its end not counted, where the model must know    |
+    | `norm`           | "pre" or "post", of a Transformer                                         |
+    | `reverse_source` | read the source from right to left (one direction only)                   |
+    """
+
+    name: str = "bahdanau"
+    embedding: int = 300
+    hidden: int = 500
+    layers: int = 1
+    cell: Literal["gru", "lstm"] = "gru"
+    bidirectional: bool = True
+    input_feeding: bool = False
+    dropout: float = 0.1
+    heads: int = 4
+    feed_forward: int = 1024
+    tie: Literal["none", "target", "all"] = "none"
+    longest: int = 100
+    norm: Literal["pre", "post"] = "pre"
+    reverse_source: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "hidden", "layers", "heads", "feed_forward", "longest"):
+            if getattr(self, name) < 1:
+                raise RegardError(f"model.{name} is {getattr(self, name)}, expected at least 1")
+        if not 0.0 <= self.dropout < 1.0:
+            raise RegardError(f"model.dropout is {self.dropout}, expected from 0 to below 1")
+        for name, known in (
+            ("cell", ("gru", "lstm")),
+            ("tie", ("none", "target", "all")),
+            ("norm", ("pre", "post")),
+        ):
+            if getattr(self, name) not in known:
+                found, expected = getattr(self, name), " or ".join(map(repr, known))
+                raise RegardError(f"model.{name} is {found!r}, expected {expected}")
+
+
+#: Configurations with a name: `reference` is the shape of the well-known figure of attention.
+PRESETS = {"reference": ModelConfig(embedding=300, hidden=500, longest=100)}

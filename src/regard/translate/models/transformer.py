@@ -1,0 +1,205 @@
+"""The Transformer, put together from the blocks, as a translation model."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from regard.blocks import (
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+    PostNorm,
+    PreNorm,
+    Residual,
+    Stack,
+    Sublayer,
+)
+from regard.contract import State
+from regard.errors import RegardError
+from regard.mechanisms import MultiHead
+from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.models.embeddings import Embeddings, embeddings
+from regard.translate.models.transformer_positions import Positions
+from regard.translate.models.transformer_step import step_cross, step_self
+
+
+class Transformer(TranslationModel):
+    """Encoder and decoder of Vaswani et al. 2017, "Attention is all you need".
+
+    What the decoder's cross-attentions need of a source (`Encoded.memory`) is projected when it is
+    read, one fixed `State` a layer and sentence. In a step the hypotheses of a sentence are several
+    queries of that one state. What a row has said is one growing `State` a layer.
+
+    Args:
+        embeddings: vectors of the tokens, and the output layer.
+        positions: works positions into the vectors of either language.
+        encoder: a stack of `EncoderBlock`s.
+        decoder: a stack of `DecoderBlock`s.
+    """
+
+    reading = "input"  # the state in which a word is the input knows which word it is
+
+    def __init__(
+        self, embeddings: Embeddings, positions: Positions, encoder: Stack, decoder: Stack
+    ) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+        self.positions = positions
+        self.encoder = encoder
+        self.decoder = decoder
+        self.sites = {
+            f"{layer}.cross": int(getattr(block.cross_attention.mechanism, "n_heads", 1))
+            for layer, block in enumerate(self._decoder_blocks)
+        }
+
+    @property
+    def _encoder_blocks(self) -> list[EncoderBlock]:
+        return self.encoder.layers  # type: ignore[return-value]
+
+    @property
+    def _decoder_blocks(self) -> list[DecoderBlock]:
+        return self.decoder.layers  # type: ignore[return-value]
+
+    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> Encoded:
+        """Read the sources; `memory` holds the keys and values of every cross-attention."""
+        x = self.positions(self.embeddings.source(source))
+        hidden, seen = _hidden(mask, x), {}
+        for layer, block in enumerate(self._encoder_blocks):
+            x, attended = block.self_attention(x, bias=hidden, weights=weights)
+            x, _ = block.feed_forward(x)
+            if weights:
+                seen[f"{layer}.self"] = attended.weights
+        x = self.encoder.norm(x)
+        memory = tuple(block.cross_attention.mechanism.fix(x) for block in self._decoder_blocks)
+        return Encoded(mask, memory, seen)
+
+    def start(self, encoded: Encoded, beams: int = 1) -> tuple[State, ...]:
+        """For each layer a growing state without keys."""
+        rows = len(encoded.mask) * beams
+        features = self.embeddings.target.weight.new_empty(rows, 0, self.positions.width)
+        return tuple(
+            block.self_attention.mechanism.begin(features) for block in self._decoder_blocks
+        )
+
+    def step(
+        self, encoded: Encoded, state: Any, tokens: Tensor, *, weights: bool = False
+    ) -> Stepped:
+        """One position further; the rows of a sentence are queries of its one memory."""
+        sentences, rows = len(encoded.mask), len(tokens)
+        x = self.embeddings.target(tokens[:, None])  # (row, 1, width)
+        x = self.positions(x, start=state[0].keys)
+        hidden = _hidden(encoded.mask, x)
+        states, seen = [], {}
+        for layer, block in enumerate(self._decoder_blocks):
+            x, own = step_self(block.self_attention, x, state[layer])
+            states.append(own)
+            x = x.view(sentences, rows // max(1, sentences), x.shape[2])  # (sentence, beam, width)
+            memory = encoded.memory[layer]
+            x, looked = step_cross(block.cross_attention, x, memory, hidden, weights)
+            x, _ = block.feed_forward(x)
+            x = x.view(rows, 1, x.shape[2])  # (row, 1, width)
+            if looked is not None:  # (sentence, head, beam, source) to (row, head, source)
+                seen[f"{layer}.cross"] = looked.transpose(1, 2).flatten(0, 1)
+        return Stepped(self.logits(self.decoder.norm(x)[:, 0]), tuple(states), seen)
+
+    def decode(
+        self, encoded: Encoded, target: Tensor, *, weights: bool = False, forcing: float = 1.0
+    ) -> Decoded:
+        """All positions at once; `forcing` below 1 is refused, as it would take a pass a token."""
+        if forcing != 1.0:
+            raise RegardError(
+                f"Transformer: forcing is {forcing}, expected 1: a Transformer decodes all "
+                "positions at once, each given the target's own tokens"
+            )
+        x = self.positions(self.embeddings.target(target))
+        hidden, seen = _hidden(encoded.mask, x), {}
+        for layer, block in enumerate(self._decoder_blocks):
+            memory = encoded.memory[layer]
+            x, _ = block.self_attention(x, causal=True)
+            x, cross = block.cross_attention(x, bias=hidden, state=memory, weights=weights)
+            x, _ = block.feed_forward(x)
+            if weights:
+                seen[f"{layer}.cross"] = cross.weights
+        return Decoded(self.decoder.norm(x), seen)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """The output layer, over the target vocabulary."""
+        return self.embeddings.logits(features)
+
+
+def _hidden(mask: Tensor, features: Tensor) -> Tensor:
+    """What is added to the scores of source tokens: -inf at padding, (sentence, 1, 1, source).
+
+    A mask would have keys cleaned of NaN at every call; here they are finite wherever tokens are
+    real. A sentence of nothing but padding is left as it is, so that nothing becomes NaN.
+    """
+    seen = mask | ~mask.any(1, keepdim=True)
+    return torch.where(seen, features.new_zeros(()), -torch.inf)[:, None, None]
+
+
+@runtime_checkable
+class TransformerConfig(Protocol):
+    """What `build_transformer` reads of a model's configuration."""
+
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def feed_forward(self) -> int: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def tie(self) -> str: ...
+    @property
+    def norm(self) -> str: ...
+
+
+def build_transformer(
+    config: TransformerConfig, source_size: int, target_size: int
+) -> TranslationModel:
+    """A new Transformer for two vocabularies of these sizes.
+
+    `hidden` is the width of everything, the embeddings too. Dropout acts on the embeddings and on
+    the answer of every part (Vaswani et al. 2017, section 5.4), not on the weights.
+    """
+    width, layers = config.hidden, range(config.layers)
+    encoder = [EncoderBlock(_attention(config), _feed_forward(config)) for _ in layers]
+    decoder = [
+        DecoderBlock(_attention(config), _attention(config), _feed_forward(config)) for _ in layers
+    ]
+    return Transformer(
+        embeddings(source_size, target_size, width, features=width, tie=config.tie),
+        Positions(width, dropout=config.dropout),
+        Stack(encoder, norm=_last_norm(config)),
+        Stack(decoder, norm=_last_norm(config)),
+    )
+
+
+def _attention(config: TransformerConfig) -> Sublayer:
+    return _sublayer(config, MultiHead(config.hidden, config.heads))
+
+
+def _feed_forward(config: TransformerConfig) -> Sublayer:
+    part = FeedForward(config.hidden, config.feed_forward)
+    for linear in (part.widen, part.narrow):
+        nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(linear.bias)
+    return _sublayer(config, part)
+
+
+def _sublayer(config: TransformerConfig, part: nn.Module) -> Sublayer:
+    kinds: dict[str, type[Sublayer]] = {"pre": PreNorm, "post": PostNorm}
+    if config.norm not in kinds:
+        raise RegardError(f"model.norm is {config.norm!r}, expected 'pre' or 'post'")
+    return kinds[config.norm](config.hidden, part, join=Residual(config.dropout))
+
+
+def _last_norm(config: TransformerConfig) -> nn.Module | None:
+    """Pre-norm leaves the stream as it is, so it is normed once at the end."""
+    return nn.LayerNorm(config.hidden) if config.norm == "pre" else None

@@ -1,0 +1,52 @@
+"""Where a Transformer's tokens stand: sinusoids added to their vectors."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.types import Features
+
+
+def sinusoids(start: int, length: int, width: int) -> Float[Tensor, "position width"]:
+    """sin(p · rᵢ) in the first half of the features, cos(p · rᵢ) in the second, in float64.
+
+    Vaswani et al. 2017, section 3.5, with rᵢ = 10000^(−2i/width). There sine and cosine take turns;
+    here they stand in halves, as in Marian: the same features in another order.
+    """
+    half = (width + 1) // 2
+    rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64) * 2 / width)
+    angles = torch.arange(start, start + length, dtype=torch.float64)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width]
+
+
+class Positions(nn.Module):
+    """dropout(√width · features + sinusoids), of features that are vectors of tokens.
+
+    Vaswani et al. 2017, sections 3.4, 3.5 and 5.4.
+
+    Args:
+        width: features a position.
+        dropout: in training.
+        ready: positions computed once; later ones are computed when they come.
+    """
+
+    table: Tensor
+
+    def __init__(self, width: int, *, dropout: float = 0.0, ready: int = 128) -> None:
+        super().__init__()
+        self.width = width
+        self.dropout = nn.Dropout(dropout)
+        table = sinusoids(0, ready, width).to(torch.get_default_dtype())
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, features: Features, start: int = 0) -> Features:
+        """(row, position, width) in and out; the first position is `start`."""
+        end = start + features.shape[1]
+        if end <= len(self.table):
+            places = self.table[start:end]
+        else:
+            places = sinusoids(start, features.shape[1], self.width).to(self.table)
+        placed: Tensor = self.dropout(torch.add(places, features, alpha=self.width**0.5))
+        return placed

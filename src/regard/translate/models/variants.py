@@ -1,0 +1,160 @@
+"""The recurrent models, one short function each: sizes to a model.
+
+dot, qkv, encoder-dot, encoder-qkv and tutorial are the five variants of a well-known figure of
+sequence-to-sequence attention; the others are Bahdanau's (2015) and Luong's (2015).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from regard.errors import RegardError
+from regard.mechanisms import (
+    Additive,
+    ConcatScore,
+    DotProduct,
+    DotScore,
+    GeneralScore,
+    LocalPredictive,
+    LocationScore,
+    Luong,
+    MultiHead,
+)
+from regard.translate.models.additive_steps import AdditiveGRU
+from regard.translate.models.attentions import LocalLook, Look
+from regard.translate.models.cells import GRU
+from regard.translate.models.config import ModelConfig
+from regard.translate.models.contract import TranslationModel
+from regard.translate.models.current_state import CurrentState, InputFeeding
+from regard.translate.models.decoders import Decoder, Unattended
+from regard.translate.models.parts import Parts, read_by
+from regard.translate.models.previous_state import PreviousState, TutorialWiring, Wiring
+from regard.translate.models.recurrent import RecurrentTranslator
+
+
+def _unfed(config: ModelConfig) -> None:
+    if config.input_feeding:
+        raise RegardError(
+            f"model.input_feeding is true with model.name {config.name!r}, expected false: only "
+            "the models whose current state looks have an attentional state to feed"
+        )
+
+
+def _unattended(parts: Parts) -> RecurrentTranslator:
+    _unfed(parts.config)
+    cells = parts.cells(parts.config.embedding)
+    readout = parts.readout(parts.config.hidden)
+    return parts.translator(Unattended(cells, parts.bridge(cells), readout))
+
+
+def none(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """No attention: the decoder starts from the encoder's last states."""
+    return _unattended(read_by(config, source_size, target_size))
+
+
+def encoder_dot(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """Attention inside the encoder, x_i · x_j; the decoder has none."""
+    attention = DotProduct(scale=1.0)
+    return _unattended(read_by(config, source_size, target_size, attention=attention))
+
+
+def encoder_qkv(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """Attention inside the encoder, (W_K x_i) · (W_Q x_j) / √d; the decoder has none."""
+    attention = MultiHead(config.embedding, 1, bias=False)
+    return _unattended(read_by(config, source_size, target_size, attention=attention))
+
+
+def _current(parts: Parts, look: Look) -> RecurrentTranslator:
+    """Luong's decoder, with or without input feeding."""
+    config = parts.config
+    readout = parts.readout(look.width + config.hidden)
+    fed = parts.features if config.input_feeding else 0
+    cells = parts.cells(config.embedding + fed)
+    kind = InputFeeding if config.input_feeding else CurrentState
+    return parts.translator(kind(cells, parts.bridge(cells), look, readout))
+
+
+def dot(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """h_i · s_j: the encoder's two directions are added, so that both sides are as wide."""
+    parts = read_by(config, source_size, target_size, join=torch.add)
+    return _current(parts, Look(DotProduct(scale=1.0), parts.encoder.width))
+
+
+def qkv(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """(W_K h_i) · (W_Q s_j) / √d, with values W_V h and one more projection behind them."""
+    parts = read_by(config, source_size, target_size)
+    inputs = (parts.encoder.width,) * 2
+    mechanism = MultiHead(config.hidden, 1, inputs=inputs, bias=False)
+    return _current(parts, Look(mechanism, config.hidden))
+
+
+def luong_dot(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """Luong's dot score; the encoder's two directions are added."""
+    parts = read_by(config, source_size, target_size, join=torch.add)
+    return _current(parts, Look(Luong(DotScore()), parts.encoder.width))
+
+
+def luong_general(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """Luong's general score, h_tᵀ W h_s."""
+    parts = read_by(config, source_size, target_size)
+    width = parts.encoder.width
+    return _current(parts, Look(Luong(GeneralScore(config.hidden, width)), width))
+
+
+def luong_concat(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """Luong's concat score, vᵀ tanh(W [h_t; h_s])."""
+    parts = read_by(config, source_size, target_size)
+    width = parts.encoder.width
+    score = ConcatScore(config.hidden, width, width=config.hidden)
+    return _current(parts, Look(Luong(score), width))
+
+
+def local_m(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """Luong's general score within ten places of the step's own."""
+    parts = read_by(config, source_size, target_size)
+    width = parts.encoder.width
+    return _current(parts, LocalLook(Luong(GeneralScore(config.hidden, width)), width))
+
+
+def local_p(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """Luong's general score around a predicted place, faded by a Gaussian."""
+    parts = read_by(config, source_size, target_size)
+    width = parts.encoder.width
+    score = GeneralScore(config.hidden, width)
+    return _current(parts, Look(Luong(score, window=LocalPredictive(config.hidden)), width))
+
+
+def _previous(parts: Parts, look: Look, wiring: Wiring, widths: tuple[int, int]) -> Decoder:
+    """A decoder whose previous state looks; `widths` of the cell's and the readout's inputs."""
+    _unfed(parts.config)
+    cells = parts.cells(widths[0])
+    fast = isinstance(look.mechanism, Additive) and isinstance(cells.layers[0], GRU)
+    kind = AdditiveGRU if fast else PreviousState
+    return kind(cells, parts.bridge(cells), look, parts.readout(widths[1]), wiring)
+
+
+def bahdanau(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """Additive attention of the previous state."""
+    parts = read_by(config, source_size, target_size)
+    width = parts.encoder.width
+    look = Look(Additive(config.hidden, width, width=config.hidden), width)
+    entry = config.embedding + width
+    decoder = _previous(parts, look, Wiring(), (entry, config.hidden + entry))
+    return parts.translator(decoder)
+
+
+def tutorial(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+    """The old PyTorch tutorial's fully connected coefficients: softmax(W [embedded; state]).
+
+    **It never sees the keys.** A weight belongs to a place, whatever word stands there: the
+    decoder can learn "third word, third place", never "this word goes with that one". Unlike the
+    original, which gives weight to places behind the sentence, it is masked to the true length;
+    like it, it has no places beyond `longest` words and the end.
+    """
+    parts = read_by(config, source_size, target_size)
+    width = parts.encoder.width
+    slots = config.longest + 1
+    look = Look(Luong(LocationScore(config.embedding + config.hidden, longest=slots)), width)
+    wiring = TutorialWiring(config.embedding, width)
+    decoder = _previous(parts, look, wiring, (config.embedding, config.hidden))
+    return parts.translator(decoder, slots)

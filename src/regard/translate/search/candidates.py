@@ -1,0 +1,125 @@
+"""The best continuations of all hypotheses of a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.translate.tokens import END
+
+_FIRST = END  # PAD and BEGIN stand before it and are never said
+_GROUP = 64  # tokens whose largest logit is found first
+_PIECE = 1 << 18  # logits worked on at once, so that what is made of them stays in the cache
+
+
+class Candidates(NamedTuple):
+    """Continuations of each sentence, best first; -inf is the score of what cannot be.
+
+    `row` is the hypothesis that `token` continues, counted over all sentences.
+    """
+
+    score: Float[Tensor, "sentence candidate"]
+    row: Int[Tensor, "sentence candidate"]
+    token: Int[Tensor, "sentence candidate"]
+
+    def take(self, places: Int[Tensor, "sentence chosen"]) -> Candidates:
+        """Some of each sentence's, in this order."""
+        return Candidates(*(part.gather(1, places) for part in self))
+
+
+def best_candidates(
+    logits: Float[Tensor, "row vocabulary"],
+    scores: Float[Tensor, "sentence beam"],
+    count: int,
+    *,
+    forbidden: Sequence[int] = (),
+    forced: Int[Tensor, " sentence"] | None = None,
+) -> Candidates:
+    """The `count` best of all continuations of each sentence; fewer where there are not so many.
+
+    A candidate's score is that of its hypothesis plus log softmax(logits) over the whole
+    vocabulary. Equal ones stand in the order of hypothesis, then token.
+
+    Args:
+        logits: of the next token of each hypothesis.
+        scores: log-probability of each hypothesis so far.
+        count: how many candidates.
+        forbidden: tokens that may not be said, besides PAD and BEGIN.
+        forced: the one token each sentence must say; -1 where it is free.
+    """
+    sentences, beams = scores.shape
+    least = log_sum_exp(logits)
+    values, tokens = largest(logits[:, _FIRST:], count + len(forbidden))
+    tokens = tokens + _FIRST
+    for token in forbidden:
+        values = values.masked_fill(tokens == token, -torch.inf)
+    if forced is not None:
+        values, tokens = _forced(logits, values, tokens, forced.repeat_interleave(beams))
+    totals = (values.to(scores.dtype) - least[:, None]).view(sentences, beams, -1)
+    totals = (totals + scores[..., None]).flatten(1)  # (sentence, beam · candidate)
+    score, place = totals.sort(dim=1, descending=True, stable=True)
+    score, place = score[:, :count], place[:, :count]
+    first = torch.arange(sentences, device=logits.device)[:, None] * beams
+    row = first + place // values.shape[1]
+    return Candidates(score, row, tokens.view(sentences, -1).gather(1, place))
+
+
+def _forced(
+    logits: Tensor, values: Tensor, tokens: Tensor, forced: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Where a row has a forced token, that one is its only candidate."""
+    bound = (forced >= 0)[:, None]
+    token = forced.clamp_min(0)[:, None]
+    first = torch.arange(values.shape[1], device=values.device) == 0
+    only = logits.gather(1, token).where(first, -torch.inf)
+    return only.where(bound, values), token.where(bound & first, tokens)
+
+
+def log_sum_exp(logits: Float[Tensor, "row vocabulary"]) -> Float[Tensor, " row"]:
+    """log Σ exp(logits), in float32 or finer: what turns a logit into a log-probability."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    rows = max(1, _PIECE // max(1, logits.shape[1]))
+    return torch.cat([piece.to(dtype).logsumexp(1) for piece in logits.split(rows)])
+
+
+def largest(
+    values: Float[Tensor, "row place"], count: int
+) -> tuple[Float[Tensor, "row chosen"], Int[Tensor, "row chosen"]]:
+    """The `count` largest of each row and their places; of equal ones the first come first.
+
+    Numbers are compared in float32. As any of the largest lies in one of the groups with the
+    largest maxima, most places are looked at only once.
+    """
+    count = min(count, values.shape[1])
+    if values.shape[1] <= 8 * _GROUP or values.shape[1] <= 2 * count * _GROUP:
+        places = _first_largest(values, count)
+        return values.gather(1, places), places
+    whole = values.shape[1] // _GROUP * _GROUP
+    grouped = values[:, :whole].unflatten(1, (-1, _GROUP))  # (row, group, place)
+    groups = _first_largest(grouped.amax(2), count).sort(dim=1).values
+    within = torch.arange(_GROUP, device=values.device)
+    places = (groups[..., None] * _GROUP + within).flatten(1)
+    rest = torch.arange(whole, values.shape[1], device=values.device)
+    places = torch.cat([places, rest.expand(len(places), -1)], dim=1)
+    found = values.gather(1, places)
+    best = _first_largest(found, count)
+    return found.gather(1, best), places.gather(1, best)
+
+
+def _first_largest(values: Float[Tensor, "row place"], count: int) -> Int[Tensor, "row chosen"]:
+    """Places of the largest, by whole numbers that no two places of a row share.
+
+    The bits of a float32 are ordered as the numbers are, once those of negative ones are turned.
+    Below them stands the place, counted from the end.
+    """
+    if count == 1:
+        return values.argmax(1, keepdim=True)
+    bits = (values.float() + 0.0).view(torch.int32).long()  # + 0.0: no -0.0
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    size = values.shape[1]
+    backwards = torch.arange(size - 1, -1, -1, device=values.device)
+    return size - 1 - (ordered * size + backwards).topk(count, dim=1).values % size

@@ -1,0 +1,192 @@
+"""Tables of settings into frozen dataclasses and back; what does not fit is named."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, TypeVar
+
+from regard.errors import RegardError
+
+Made = TypeVar("Made")
+Table = dict[str, Any]
+
+
+def read_table(kind: type[Made], table: Mapping[str, Any], place: str = "") -> Made:
+    """A dataclass from a table, as TOML or JSON hold one.
+
+    Args:
+        kind: the dataclass; its annotations say what each key may hold.
+        table: the values by key; what is left out has the default of its field.
+        place: the name of the table, for errors.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Sizes:
+    ...     width: int = 4
+    ...     tied: bool = False
+    >>> read_table(Sizes, {"width": 8}, "model")
+    Sizes(width=8, tied=False)
+    >>> read_table(Sizes, {"widht": 8}, "model")
+    Traceback (most recent call last):
+    regard.errors.RegardError: there is no setting model.widht; did you mean model.width?
+    """
+    known = _kinds(kind)
+    for key in table:
+        if key not in known:
+            raise RegardError(_unknown(key, list(known), place))
+    values = {key: _fit(known[key], value, _name(place, key)) for key, value in table.items()}
+    return kind(**values)
+
+
+def override(kind: type, table: Table, setting: str) -> Table:
+    """The table with one more setting, said as `part.key=value`; the value as TOML writes it, or a
+    plain word.
+
+    >>> from regard.translate.config import Config
+    >>> override(Config, {}, "model.hidden=256")
+    {'model': {'hidden': 256}}
+    """
+    place, equals, text = setting.partition("=")
+    parts = place.strip().split(".")
+    if not equals or not all(parts):
+        raise RegardError(
+            f"a setting is said as part.key=value, such as model.hidden=256; found {setting!r}"
+        )
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    return _placed(kind, table, parts, value, "")
+
+
+def merged(below: Table, above: Table) -> Table:
+    """One table over another: what both say, the upper one says."""
+    both = dict(below)
+    for key, value in above.items():
+        under = both.get(key)
+        nested = isinstance(under, dict) and isinstance(value, dict)
+        both[key] = merged(under or {}, value) if nested else value
+    return both
+
+
+def write_toml(table: Mapping[str, Any], place: str = "") -> str:
+    """A table as TOML: plain values first, then the tables inside it. None is left out.
+
+    >>> print(write_toml({"seed": 1, "model": {"name": "dot"}}))
+    seed = 1
+    <BLANKLINE>
+    [model]
+    name = "dot"
+    <BLANKLINE>
+    """
+    plain = [
+        f"{key} = {_literal(value)}\n"
+        for key, value in table.items()
+        if value is not None and not isinstance(value, Mapping)
+    ]
+    tables = [
+        f"\n[{_name(place, key)}]\n" + write_toml(value, _name(place, key))
+        for key, value in table.items()
+        if isinstance(value, Mapping)
+    ]
+    return "".join(plain + tables)
+
+
+def _placed(kind: Any, table: Table, parts: list[str], value: Any, place: str) -> Table:
+    key, *rest = parts
+    known = _kinds(kind)
+    if key not in known:
+        raise RegardError(_unknown(key, list(known), place))
+    if not rest:
+        return table | {key: value}
+    name = _name(place, key)
+    if not is_dataclass(known[key]):
+        raise RegardError(f"{name} holds one value, so there is no {name}.{'.'.join(rest)}")
+    inside = dict(_as_table(known[key], table.get(key, {}), name))
+    return table | {key: _placed(known[key], inside, rest, value, name)}
+
+
+def _kinds(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _unknown(key: str, known: list[str], place: str) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    name = _name(place, key)
+    if near:
+        return f"there is no setting {name}; did you mean {_name(place, near[0])}?"
+    return f"there is no setting {name}; there are: {', '.join(known)}"
+
+
+def _fit(kind: Any, value: Any, name: str) -> Any:
+    """The value as its field holds it, or an error that names both."""
+    if is_dataclass(kind):
+        return read_table(typing.cast(type, kind), _as_table(kind, value, name), name)
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+        return None if value is None else _fit(kind, value, name)
+    if origin is Literal:
+        return _choice(typing.get_args(kind), value, name)
+    if origin is tuple:
+        return _several(typing.get_args(kind)[0], value, name)
+    return _single(kind, value, name)
+
+
+def _as_table(kind: Any, value: Any, name: str) -> Mapping[str, Any]:
+    """A table; or one value, where the dataclass says by `SHORT` which of its fields that means."""
+    if isinstance(value, Mapping):
+        return value
+    if not hasattr(kind, "SHORT"):
+        raise RegardError(f"{name} must be a table, found {_shown(value)}")
+    return {kind.SHORT: value}
+
+
+def _choice(choices: tuple[Any, ...], value: Any, name: str) -> Any:
+    if value in choices:
+        return value
+    near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise RegardError(
+        f"{name} must be one of {', '.join(map(repr, choices))}; found {_shown(value)}{hint}"
+    )
+
+
+def _several(kind: Any, value: Any, name: str) -> tuple[Any, ...]:
+    entries: Iterable[Any] = value if isinstance(value, list | tuple) else [value]
+    return tuple(_fit(kind, entry, name) for entry in entries)
+
+
+def _single(kind: Any, value: Any, name: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise RegardError(f"{name} must be {_WORDS[kind]}, found {_shown(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RegardError(f"{name} must be finite, found {value}")
+    return value
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r} ({type(value).__name__})"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return json.dumps(value).replace("\x7f", "\\u007f")
+
+
+def _name(place: str, key: str) -> str:
+    return f"{place}.{key}" if place else key

@@ -1,0 +1,129 @@
+"""From a configuration to numbers: pairs read, cleaned and split, vocabularies, examples."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+from regard.errors import RegardError
+from regard.translate.config import DataConfig, VocabularyConfig
+from regard.translate.data import (
+    Cleaning,
+    CleaningReport,
+    Examples,
+    Pair,
+    clean,
+    pair_file,
+    read_pairs,
+    split,
+)
+from regard.translate.vocabulary import PieceVocabulary, Vocabulary, WordVocabulary
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The three parts of the data as text, and what was left out of the first."""
+
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+    report: CleaningReport
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """One for each language; one and the same object when they are joint."""
+
+    source: Vocabulary
+    target: Vocabulary
+
+    def examples(self, pairs: Sequence[Pair]) -> Examples:
+        """The pairs as numbers."""
+        return Examples.of(pairs, self.source, self.target)
+
+
+def read_data(config: DataConfig) -> Pairs:
+    """Read, clean and split the pairs that a configuration names.
+
+    Validation and test pairs are taken as they are: an empty line among them is an error.
+    """
+    if not config.train:
+        raise RegardError("data.train names no file: two parallel files, or one of pairs")
+    cleaning = Cleaning(
+        longest=config.longest, ratio=config.ratio or None, duplicates=not config.repeated
+    )
+    whole = pair_file(*config.train, **_columns(config))
+    cleaned = clean(islice(whole, config.first or None), cleaning)
+    parts = split(
+        cleaned.pairs,
+        valid=0 if config.valid else config.valid_pairs,
+        test=0 if config.test else config.test_pairs,
+        seed=config.split_seed,
+    )
+    valid = _whole(config, config.valid) if config.valid else parts.valid
+    test = _whole(config, config.test) if config.test else parts.test
+    for name, pairs in (("train", parts.train), ("valid", valid)):
+        if not pairs:
+            raise RegardError(
+                f"there are no {name} pairs: give data.{name}"
+                + (", or data.valid_pairs to split some off" if name == "valid" else "")
+                + f"; of data.train there is left:\n{cleaned.report}"
+            )
+    return Pairs(parts.train, valid, test, cleaned.report)
+
+
+def train_vocabularies(config: VocabularyConfig, pairs: Sequence[Pair]) -> Vocabularies:
+    """Learn the vocabularies from the training pairs."""
+    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    if config.joint:
+        both = _train(config, sources + targets, config.source_size)
+        return Vocabularies(both, both)
+    return Vocabularies(
+        _train(config, sources, config.source_size), _train(config, targets, config.target_size)
+    )
+
+
+def within(examples: Examples, longest_source: int | None) -> Examples:
+    """Those whose source a model has places for."""
+    if longest_source is None:
+        return examples
+    fit = [place for place, source in enumerate(examples.source) if len(source) <= longest_source]
+    return Examples(
+        [examples.source[place] for place in fit], [examples.target[place] for place in fit]
+    )
+
+
+def fingerprint(examples: Examples) -> int:
+    """A number that other examples do not have: a resumed run must go on with its own."""
+    found = 0
+    for side in (examples.source, examples.target):
+        for sentence in side:
+            found = zlib.crc32(array("q", sentence).tobytes(), found)
+    return found
+
+
+def _whole(config: DataConfig, files: tuple[str, ...]) -> list[Pair]:
+    return read_pairs(*files, **_columns(config) if len(files) == 1 else {})
+
+
+def _columns(config: DataConfig) -> dict[str, Any]:
+    """The columns by number or by name, where any are said."""
+    said = {"source": config.source, "target": config.target}
+    return {
+        side: int(column) if column.isdigit() else column for side, column in said.items() if column
+    }
+
+
+def _train(config: VocabularyConfig, sentences: list[str], size: int) -> Vocabulary:
+    if config.kind == "pieces" and config.lower:
+        raise RegardError("vocabulary.lower is for words; pieces keep the case of the text")
+    if config.kind == "pieces":
+        return PieceVocabulary.train(sentences, size=size, kind=config.pieces)
+    cut: Literal["words", "spaces"] = "spaces" if config.tokenised else "words"
+    return WordVocabulary.train(
+        sentences, size=size, lower=config.lower, least=config.least, cut=cut
+    )

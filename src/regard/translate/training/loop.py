@@ -1,0 +1,296 @@
+"""The loop of a training: steps, lines of the log, looks at the validation pairs, savings."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.translate.checkpoint import Checkpoint, save_checkpoint
+from regard.translate.config import Config
+from regard.translate.data import Examples, Pair
+from regard.translate.models.contract import TranslationModel
+from regard.translate.training.corpus import Vocabularies
+from regard.translate.training.folder import RunFolder
+from regard.translate.training.logs import Log
+from regard.translate.training.plan import Step, plan_epoch
+from regard.translate.training.processes import random_states_of_ranks, sum_over_ranks
+from regard.translate.training.schedules import forcing_at, rate_factor
+from regard.translate.training.state import Position, State, optimiser_tensors, save_state
+from regard.translate.training.stepper import Stepper
+from regard.translate.training.stopping import Asked, Best, Clock
+from regard.translate.training.validation import loss_and_accuracy, score_pairs
+from regard.translate.training.watch import Now, Validated, Watcher
+
+Ending = Literal["finished", "no better", "time", "asked"]
+_BETWEEN_TALKS = 10  # steps after which several processes agree whether to end
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a training works with, and that does not change."""
+
+    fabric: Any
+    config: Config
+    folder: RunFolder
+    vocabularies: Vocabularies
+    model: TranslationModel
+    train: Examples
+    valid: Examples
+    valid_pairs: list[Pair]
+    data: int  #: the fingerprint of the training examples
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The translator as it is now."""
+        both = self.vocabularies
+        return Checkpoint(self.config, both.source, both.target, self.model)
+
+
+class Loop:
+    """Makes the steps of a training, from any place in it.
+
+    Args:
+        setting: what it works with.
+        stepper: what makes a step.
+        position: how far it has come.
+        pending: losses of the last steps that no line of the log has told yet.
+        clock: the time.
+        asked: whether somebody asks to end.
+        logs: where lines of the log go.
+        watcher: who is told.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        stepper: Stepper,
+        position: Position,
+        pending: Tensor,
+        *,
+        clock: Clock,
+        asked: Asked,
+        logs: list[Log],
+        watcher: Watcher,
+    ) -> None:
+        self.setting = setting
+        self.training = setting.config.training
+        self.stepper = stepper
+        self.position = position
+        self.begun = position
+        validation = self.training.validation
+        self.best = Best(validation.metric, validation.average)
+        if position.best:
+            self.best = self.best.with_table(position.best)
+        first = setting.fabric.global_rank == 0  # the sums of all processes are in it
+        self.pending = list((pending if first else torch.zeros_like(pending)).unbind())
+        self.clock = clock
+        self.asked = asked
+        self.logs = logs
+        self.watcher = watcher
+        self.loss: float | None = None
+        self.pending_tokens = position.pending_tokens
+        self.logged = (time.monotonic(), position.tokens)
+        self.set_up = clock.here
+        self.per_epoch = len(self._plan(0))
+        ends = [self.per_epoch * self.training.epochs, self.training.steps]
+        self.total = min(end for end in ends if end)
+
+    def run(self) -> Ending:
+        """Make the steps that are left."""
+        if self._no_better():
+            return "no better"
+        self.stepper.wrapped.train()
+        plan: list[Step] = []
+        planned = -1
+        while not self._over():
+            if planned != self.position.epoch:
+                planned = self.position.epoch
+                plan = self._plan(planned)
+            self._make(plan[self.position.place], len(plan))
+            ending = self._after()
+            if ending is not None:
+                return ending
+        return "finished"
+
+    def look(self) -> Validated:
+        """Look at the validation pairs; keep the parameters if they are among the best."""
+        fabric, step = self.setting.fabric, self.position.step
+        found: Validated = fabric.broadcast(self._validated() if fabric.is_global_zero else None)
+        self.stepper.wrapped.train()
+        self.best = self.best.look(step, getattr(found, self.best.metric))
+        if fabric.is_global_zero:
+            if self.best.holds(step):
+                self._keep(found)
+            self.watcher.validated(step, found, self.best.kept[0].step == step)
+        return found
+
+    def _make(self, step: Step, in_epoch: int) -> None:
+        """Make a step and move on."""
+        before = self.position
+        self.pending.append(self.stepper.make(step, self.rate, self.forcing))
+        last = before.place + 1 == in_epoch
+        self.position = replace(
+            before,
+            step=before.step + 1,
+            epoch=before.epoch + last,
+            place=0 if last else before.place + 1,
+            tokens=before.tokens + step.tokens,
+        )
+        self.pending_tokens += step.tokens
+
+    def _after(self) -> Ending | None:
+        """What is due after a step; says why there will be no more, if so."""
+        step, last = self.position.step, self._over()
+        if step % self.training.log_every == 0 or last:
+            self._log_losses()
+        every = self.training.validation.every
+        due = last or (step % every == 0 if every else self.position.place == 0)
+        if due:
+            found = self.look()
+            self._log({"kind": "valid", **asdict(found)})
+        ending = self._ending()
+        if due or ending is not None or step % self.training.save_every == 0:
+            self._save()
+        if self.setting.fabric.is_global_zero:
+            self.watcher.stepped(self._now())
+        return ending
+
+    def _over(self) -> bool:
+        steps = self.training.steps
+        done = bool(steps) and self.position.step >= steps
+        return done or self.position.epoch >= self.training.epochs
+
+    def _ending(self) -> Ending | None:
+        """Why to end early; the first process decides for all."""
+        if self._no_better():
+            return "no better"
+        fabric = self.setting.fabric
+        own: Ending | None = "asked" if self.asked else "time" if self.clock.over else None
+        if fabric.world_size == 1:
+            return own
+        if self.position.step % _BETWEEN_TALKS:
+            return None
+        ending: Ending | None = fabric.broadcast(own)
+        return ending
+
+    def _no_better(self) -> bool:
+        patience = self.training.validation.patience
+        return bool(patience) and self.best.since >= patience
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        schedule, rate = self.training.schedule, self.training.optimiser.rate
+        return rate * rate_factor(schedule, self.position.step, self.total, self.per_epoch)
+
+    @property
+    def forcing(self) -> float:
+        """The probability of teacher forcing in the next step."""
+        return forcing_at(self.training.forcing, self.position.step)
+
+    def _validated(self) -> Validated:
+        setting, validation = self.setting, self.training.validation
+        device = setting.fabric.device
+        setting.model.eval()
+        with setting.fabric.autocast():
+            loss, accuracy = loss_and_accuracy(setting.model, setting.valid, self.training, device)
+            if validation.metric == "loss":
+                return Validated(loss, accuracy)
+            pairs = setting.valid_pairs[: validation.sentences or None]
+            greedy = replace(setting.config.search, beam=1)
+            scores = score_pairs(setting.checkpoint, pairs, greedy, device)
+        return Validated(loss, accuracy, scores.bleu.value, scores.chrf.value)
+
+    def _keep(self, found: Validated) -> None:
+        step = self.position.step
+        extra = {"step": step, "valid": asdict(found)}
+        kept = replace(self.setting.checkpoint, extra=extra)
+        save_checkpoint(self.setting.folder.kept(step), kept)
+        if self.best.kept[0].step == step:
+            self.setting.folder.publish(step)
+
+    def _log_losses(self) -> None:
+        losses = self._pending_losses()
+        self.loss = losses.sum().item() / max(self.pending_tokens, 1)
+        now = time.monotonic()
+        speed = (self.position.tokens - self.logged[1]) / max(now - self.logged[0], 1e-9)
+        self._log({"kind": "train", "loss": self.loss, "tokens_per_second": speed})
+        self.pending, self.pending_tokens = [], 0
+        self.logged = (now, self.position.tokens)
+
+    def _log(self, row: dict[str, Any]) -> None:
+        place = {
+            "step": self.position.step,
+            "epoch": self.position.epoch,
+            "rate": self.rate,
+            "forcing": self.forcing,
+            "tokens": self.position.tokens,
+            "seconds": self.clock.total,
+        }
+        for log in self.logs:
+            log.write(place | row)
+
+    def _pending_losses(self) -> Tensor:
+        """The losses that no line of the log has told yet, one a step, of all processes."""
+        own = torch.stack(self.pending) if self.pending else torch.zeros(0, dtype=torch.float64)
+        losses = sum_over_ranks(self.setting.fabric, own).cpu()
+        self._check_finite("loss", [losses])
+        return losses
+
+    def _check_finite(self, what: str, tensors: list[Tensor]) -> None:
+        if all(bool(tensor.isfinite().all()) for tensor in tensors):
+            return
+        raise RegardError(
+            f"the {what} is not finite any more at step {self.position.step}: a lower "
+            "training.optimiser.rate or training.optimiser.clip may help; the state before is in "
+            f"{self.setting.folder.last}, if one was saved"
+        )
+
+    def _save(self) -> None:
+        """Save everything that resuming needs; only then is what was kept before let go."""
+        setting = self.setting
+        self._check_finite("model", list(setting.model.parameters()))
+        self.position = replace(
+            self.position,
+            seconds=self.clock.total,
+            best=self.best.table(),
+            pending_tokens=self.pending_tokens,
+        )
+        state = State(
+            position=self.position,
+            config=setting.config,
+            vocabularies=setting.vocabularies,
+            weights=setting.model.state_dict(),
+            optimiser=optimiser_tensors(self.stepper.optimiser),
+            random=random_states_of_ranks(setting.fabric),
+            pending=self._pending_losses(),
+        )
+        if setting.fabric.is_global_zero:
+            save_state(setting.folder.last, state)
+            setting.folder.prune(self.best)
+
+    def _now(self) -> Now:
+        here = self.clock.here - self.set_up
+        made = max(self.position.step - self.begun.step, 1)
+        left = here / made * max(self.total - self.position.step, 0)
+        if self.clock.limit is not None:
+            left = min(left, max(self.clock.limit - self.clock.here, 0.0))
+        return Now(
+            step=self.position.step,
+            steps=self.total,
+            epoch=self.position.epoch,
+            loss=self.loss,
+            tokens_per_second=(self.position.tokens - self.begun.tokens) / max(here, 1e-9),
+            seconds_left=left,
+        )
+
+    def _plan(self, epoch: int) -> list[Step]:
+        fabric = self.setting.fabric
+        return plan_epoch(
+            self.setting.train, self.training, epoch, fabric.global_rank, fabric.world_size
+        )

@@ -1,0 +1,94 @@
+"""One step: gradients of a few batches, clipped, one change of the parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from regard.translate.config import OptimiserConfig, TrainingConfig
+from regard.translate.data import Batch, Examples, collate
+from regard.translate.models.contract import TranslationModel
+from regard.translate.training.loss import cross_entropy
+from regard.translate.training.plan import Step
+
+
+def new_optimiser(config: OptimiserConfig, model: TranslationModel) -> Optimizer:
+    """The optimiser of a configuration; fused where torch can, which is everywhere it runs."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if config.name == "sgd":
+        return SGD(parameters, config.rate, weight_decay=config.weight_decay, fused=True)
+    kind = AdamW if config.name == "adamw" else Adam
+    return kind(
+        parameters,
+        config.rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+class Stepper:
+    """Makes steps.
+
+    The loss is divided by the target tokens of the whole step, on all processes and in all its
+    batches. So neither their number nor the way sentences fall into batches changes the gradient.
+
+    Args:
+        fabric: device, precision, distribution.
+        model: what is trained.
+        optimiser: what changes its parameters.
+        examples: what it learns from.
+        config: how.
+    """
+
+    def __init__(
+        self,
+        fabric: Any,
+        model: TranslationModel,
+        optimiser: Optimizer,
+        examples: Examples,
+        config: TrainingConfig,
+    ) -> None:
+        self.fabric = fabric
+        self.wrapped, _ = fabric.setup(model, optimiser)
+        self.parameters = [one for one in model.parameters() if one.requires_grad]
+        self.optimiser = optimiser
+        self.examples = examples
+        self.config = config
+
+    def make(self, step: Step, rate: float, forcing: float) -> Tensor:
+        """Make a step; returns the loss of this process, summed over its tokens, as float64.
+
+        Nothing here waits for the device.
+        """
+        losses = []
+        for number, sentences in enumerate(step.batches, start=1):
+            batch = collate(self.examples, sentences).to(self.fabric.device)
+            if number == len(step.batches):
+                losses.append(self._gather(batch, step.tokens, forcing))
+            else:
+                with self.fabric.no_backward_sync(self.wrapped):
+                    losses.append(self._gather(batch, step.tokens, forcing))
+        if self.config.optimiser.clip:
+            clip_grad_norm_(self.parameters, self.config.optimiser.clip)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return torch.stack(losses).double().sum()
+
+    def _gather(self, batch: Batch, tokens: int, forcing: float) -> Tensor:
+        """Add a batch's share of the gradient; returns its loss, summed over tokens."""
+        logits = self.wrapped(
+            batch.source, batch.source_mask, batch.target_in, batch.target_mask, forcing
+        )
+        target = batch.target_out[batch.target_mask]
+        loss = cross_entropy(logits, target, self.config.label_smoothing)
+        # Gradients are averaged over processes, so each counts its own as often as there are.
+        self.fabric.backward(loss * (self.fabric.world_size / tokens))
+        return loss.detach()

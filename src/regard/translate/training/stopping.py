@@ -1,0 +1,114 @@
+"""When to end: the validation does not get better, the time is over, somebody asks."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from regard.translate.config import Metric
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Parameters worth keeping: the step they are from, and how well they do."""
+
+    step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best parameters so far, best first, and how many looks ago the best one was.
+
+    >>> best = Best("loss", size=2)
+    >>> for step, loss in enumerate([3.0, 1.0, 2.0]):
+    ...     best = best.look(step, loss)
+    >>> best.kept, best.since
+    ((Kept(step=1, value=1.0), Kept(step=2, value=2.0)), 1)
+    """
+
+    metric: Metric
+    size: int
+    kept: tuple[Kept, ...] = ()
+    since: int = 0
+
+    def look(self, step: int, value: float) -> Best:
+        """After one more look; of equal values the earlier is better."""
+        sign = 1 if self.metric == "loss" else -1
+        kept = sorted((*self.kept, Kept(step, value)), key=lambda one: (sign * one.value, one.step))
+        since = 0 if kept[0].step == step else self.since + 1
+        return Best(self.metric, self.size, tuple(kept[: self.size]), since)
+
+    def holds(self, step: int) -> bool:
+        """Whether the parameters of a step are among the best."""
+        return any(one.step == step for one in self.kept)
+
+    def table(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {"kept": [[one.step, one.value] for one in self.kept], "since": self.since}
+
+    def with_table(self, table: dict[str, Any]) -> Best:
+        """The same metric and size, with what `table` gave."""
+        kept = tuple(Kept(step, value) for step, value in table["kept"])
+        return Best(self.metric, self.size, kept, table["since"])
+
+
+class Clock:
+    """How long it took; earlier parts of a resumed run count for `total`, not for the limit."""
+
+    def __init__(self, minutes: float | None, earlier: float = 0.0) -> None:
+        self.limit = None if minutes is None else minutes * 60
+        self.earlier = earlier
+        self.start = time.monotonic()
+
+    @property
+    def here(self) -> float:
+        """Seconds since this clock was made."""
+        return time.monotonic() - self.start
+
+    @property
+    def total(self) -> float:
+        """Seconds with those of earlier parts."""
+        return self.earlier + self.here
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is up."""
+        return self.limit is not None and self.here >= self.limit
+
+
+class Asked:
+    """Whether somebody has asked to end."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+
+@contextmanager
+def asked_by_signal() -> Iterator[Asked]:
+    """Inside, SIGTERM and the first SIGINT only ask; a second SIGINT interrupts as ever."""
+    asked = Asked()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.signal = number
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

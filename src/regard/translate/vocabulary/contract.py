@@ -1,0 +1,71 @@
+"""What every vocabulary promises: text to numbers and back, and which words the numbers are of."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from regard.aggregate import Words
+from regard.translate.tokens import BEGIN, END, PAD
+
+_SILENT = (PAD, BEGIN, END)
+
+
+class Vocabulary(ABC):
+    """Tokens and their numbers; the first four are padding, begin, end and unknown."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many tokens there are, those four included."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The numbers of a text, without `BEGIN` and `END`."""
+
+    @abstractmethod
+    def decode(self, numbers: Iterable[int]) -> str:
+        """The text of numbers, up to the first `END`; an unknown word is written `<unk>`."""
+
+    @abstractmethod
+    def pieces(self, numbers: Iterable[int]) -> list[str]:
+        """The tokens themselves, one a number."""
+
+    @abstractmethod
+    def words(self, text: str) -> Words:
+        """The words of a text over the pieces of `encode(text)`."""
+
+    @abstractmethod
+    def words_of(self, numbers: Sequence[int]) -> Words:
+        """The words of numbers, one piece a number; `PAD`, `BEGIN` and `END` are special."""
+
+    @abstractmethod
+    def header(self) -> dict[str, Any]:
+        """What makes this vocabulary again, as JSON has it; `kind` names the class."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """What makes it again and is no JSON."""
+
+    @classmethod
+    @abstractmethod
+    def restored(cls, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Vocabulary:
+        """The vocabulary of a header and its tensors."""
+
+
+def spoken(numbers: Iterable[int]) -> list[int]:
+    """What is said: numbers up to the first `END`, without padding and `BEGIN`."""
+    found = []
+    for number in numbers:
+        if number == END:
+            break
+        if number not in _SILENT:
+            found.append(int(number))
+    return found
+
+
+def silent(numbers: Iterable[int]) -> list[bool]:
+    """Which numbers are padding, `BEGIN` or `END`."""
+    return [number in _SILENT for number in numbers]

@@ -1,0 +1,134 @@
+"""A vocabulary of pieces of words, by sentencepiece."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard.aggregate import Words
+from regard.aggregate.word_marks import spelt
+from regard.errors import MissingExtraError, RegardError
+from regard.translate.tokens import BEGIN, END, NAMES, PAD, UNKNOWN
+from regard.translate.vocabulary.contract import Vocabulary, silent, spoken
+from regard.translate.vocabulary.grouping import grouped
+from regard.translate.vocabulary.tokenise import tidy
+
+_SPACE = "▁"
+
+
+class PieceVocabulary(Vocabulary):
+    """Pieces of words; a character that is none of them is spelt by its bytes.
+
+    So every text comes back as it was, but for its white space (one plain space each), its Unicode
+    form (composed), and the mark ▁, which sentencepiece keeps for the space.
+
+    Args:
+        model: the bytes of a sentencepiece model whose first four pieces are padding, begin, end
+            and unknown.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        try:
+            self._processor = _library().SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise RegardError(f"these {len(model)} bytes are no sentencepiece model") from error
+        processor = self._processor
+        found = (processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id())
+        if found != (PAD, BEGIN, END, UNKNOWN):
+            raise RegardError(
+                f"padding, begin, end and unknown are the pieces {found} of this sentencepiece "
+                f"model, expected {(PAD, BEGIN, END, UNKNOWN)}"
+            )
+
+    @classmethod
+    def train(
+        cls,
+        sentences: Iterable[str],
+        *,
+        size: int,
+        kind: Literal["unigram", "bpe"] = "unigram",
+    ) -> PieceVocabulary:
+        """Pieces that suit some sentences; the same sentences give the same pieces.
+
+        Args:
+            sentences: the texts; those of both languages for a joint vocabulary.
+            size: at most so many pieces, 256 bytes and the first four included.
+            kind: "unigram" (a model of pieces by likelihood) or "bpe" (frequent pairs, joined).
+        """
+        if kind not in ("unigram", "bpe"):
+            raise RegardError(f"kind={kind!r}, expected 'unigram' or 'bpe'")
+        written = io.BytesIO()
+        try:
+            _library().SentencePieceTrainer.train(
+                sentence_iterator=filter(None, map(_tidy, sentences)),
+                model_writer=written,
+                vocab_size=size,
+                hard_vocab_limit=False,
+                model_type=kind,
+                byte_fallback=True,
+                normalization_rule_name="identity",
+                num_threads=1,
+                minloglevel=2,
+                **{f"{name}_id": number for name, number in _NUMBERS.items()},
+                **{f"{name}_piece": NAMES[number] for name, number in _NUMBERS.items()},
+            )
+        except RuntimeError as error:
+            raise RegardError(
+                f"size={size}: sentencepiece cannot train on these sentences: {error}"
+            ) from error
+        return cls(written.getvalue())
+
+    def __len__(self) -> int:
+        return len(self._processor)
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._processor.encode(_tidy(text)))
+
+    def decode(self, numbers: Iterable[int]) -> str:
+        said = spoken(numbers)
+        return str(self._processor.decode(said)) if said else ""
+
+    def pieces(self, numbers: Iterable[int]) -> list[str]:
+        return [self._processor.id_to_piece(int(number)) for number in numbers]
+
+    def words(self, text: str) -> Words:
+        return self.words_of(self.encode(text))
+
+    def words_of(self, numbers: Sequence[int]) -> Words:
+        pieces, special = self.pieces(numbers), silent(numbers)
+        text, offsets = spelt(pieces, "sentencepiece", special)
+        return grouped(text, offsets, pieces, special)
+
+    def header(self) -> dict[str, Any]:
+        return {"kind": "pieces"}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"model": torch.frombuffer(bytearray(self.model), dtype=torch.uint8)}
+
+    @classmethod
+    def restored(cls, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> PieceVocabulary:
+        return cls(bytes(tensors["model"].cpu().tolist()))
+
+    def __repr__(self) -> str:
+        return f"PieceVocabulary({len(self)} pieces)"
+
+
+_NUMBERS = {"pad": PAD, "bos": BEGIN, "eos": END, "unk": UNKNOWN}
+
+
+def _tidy(text: str) -> str:
+    whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair has no bytes
+    return tidy(whole.replace(_SPACE, " "))
+
+
+def _library() -> Any:
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise MissingExtraError("sentencepiece", "translate") from error
+    return sentencepiece

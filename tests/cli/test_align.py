@@ -1,0 +1,151 @@
+"""`regard align` on small files, and on checkpoints that were not trained."""
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from regard.cli.align import align
+from regard.errors import RegardError
+from regard.translate.alignment import Sentence, force, read_links
+from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from regard.translate.config import Config
+from regard.translate.models.build import ModelConfig, build
+from regard.translate.vocabulary import WordVocabulary
+
+PAIRS = [("the cat sleeps", "le chat dort"), ("a dog", "un chien"), ("yes sir", "oui monsieur !")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Sentences, gold links from 1, and models of both directions and of other kinds."""
+    place = tmp_path_factory.mktemp("align")
+    sides = [list(side) for side in zip(*PAIRS)]
+    for name, side in zip(("en", "fr"), sides):
+        (place / name).write_text("\n".join(side) + "\n", encoding="utf-8")
+    (place / "gold").write_text("1-1 2-2 3-3\n1-1 2-2\n1-1 2p2\n")
+    english, french = (WordVocabulary.train(side, size=20) for side in sides)
+    sizes = {"embedding": 8, "hidden": 8, "heads": 2, "feed_forward": 8, "layers": 2}
+    for name, seed, kind, source, target in (
+        ("there", 0, "transformer", english, french),
+        ("back", 1, "transformer", french, english),
+        ("recurrent", 2, "luong-general", english, french),
+        ("none", 3, "none", english, french),
+    ):
+        torch.manual_seed(seed)
+        config = ModelConfig(kind, **sizes)
+        model = build(config, len(source), len(target))
+        saved = Checkpoint(Config(model=config), source, target, model)
+        save_checkpoint(place / f"{name}.safetensors", saved)
+    return place
+
+
+def run(*arguments):
+    """The command alone; an error of regard comes through."""
+    app = typer.Typer()
+    app.command()(align)
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def texts(folder):
+    return "--source", folder / "en", "--target", folder / "fr"
+
+
+def seen(folder, name, reading):
+    loaded = load_checkpoint(folder / f"{name}.safetensors")
+    sources, targets = zip(*PAIRS)
+    return force(
+        loaded.model,
+        [Sentence.spaced(text, loaded.source) for text in sources],
+        [Sentence.spaced(text, loaded.target) for text in targets],
+    ).heads(reading)
+
+
+def test_links_of_a_file_are_scored(folder, tmp_path):
+    (tmp_path / "links").write_text("0-0 1-1 2-1\n0-0\n0-0 1-1 1-2\n")
+    result = run("--links", tmp_path / "links", "--gold", folder / "gold", "--gold-first", 1)
+    # 7 links, 6 sure; 4 of the links are sure, 5 possible: 1 - 9/13
+    assert result.stdout.startswith("alignment error rate 30.77 %, precision 71.43 %, recall 66.67")
+    assert result.stderr == ""
+
+
+def test_gold_that_seems_to_count_from_one_is_remarked_on(folder):
+    result = run("--links", folder / "gold", "--gold", folder / "gold")
+    assert "no link of" in result.stderr and "say --gold-first 1" in result.stderr
+
+
+@pytest.mark.parametrize(("name", "reading"), [("there", "input"), ("recurrent", "output")])
+def test_a_named_head_is_read_as_is_usual_for_its_model(folder, name, reading):
+    head = seen(folder, name, reading).heads[0]
+    result = run(folder / f"{name}.safetensors", *texts(folder), "--head", f"{head.site}:0")
+    expected = seen(folder, name, reading).links(head)
+    lines = [" ".join(f"{s}-{t}" for s, t in sorted(links)) for links in expected]
+    assert result.stdout.splitlines() == lines
+    assert f"reading {head} ({reading}): as was asked" in result.stderr
+
+
+def test_gold_chooses_the_head_and_is_scored(folder, tmp_path):
+    out = tmp_path / "links"
+    arguments = ["--gold", folder / "gold", "--gold-first", 1, "--out", out, "--first", 1]
+    result = run(folder / "there.safetensors", *texts(folder), *arguments)
+    assert "least alignment error" in result.stderr
+    assert result.stdout.startswith("alignment error rate ")
+    assert len(read_links(out, first=1)) == 3
+
+
+def test_two_directions_agree_or_are_named(folder):
+    both = [folder / "there.safetensors", *texts(folder), "--backward", folder / "back.safetensors"]
+    assert "most agreement of both directions" in run(*both).stderr
+    either = run(*both, "--symmetrise", "union").stdout.splitlines()
+    grown = run(*both).stdout.splitlines()
+    for small, large in zip(grown, either):
+        assert set(small.split()) <= set(large.split())
+    asked = run(*both, "--head", "1.cross", "--backward-head", "0.cross:1").stderr
+    assert "reading 1.cross, mean of heads (input), and of the other direction 0.cross, head 1" in (
+        asked
+    )
+    half = run(*both, "--head", "1.cross:1").stderr
+    assert half.startswith("reading 1.cross, head 1 (input), and") and "most agreement" in half
+
+
+def test_rules(folder):
+    one = [folder / "recurrent.safetensors", *texts(folder)]
+    assert all(run(*one, "--rule", "0.01").stdout.splitlines())
+    strongest, mutual = (run(*one, "--rule", rule).stdout for rule in ("strongest", "mutual"))
+    assert len(strongest.split()) == 8 and set(mutual.split()) <= set(strongest.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "align needs a checkpoint, --source and --target"),
+        (["--links", "gold"], "--links scores a file of links: say --gold, and no checkpoint"),
+        (["there", "texts", "--head", "9.cross:0"], "--head 9.cross:0, expected one of 0.cross:0"),
+        (["there", "texts", "--rule", "best"], "--rule best, expected strongest, mutual or a"),
+        (["there", "texts", "--symmetrise", "all"], "--symmetrise all, expected one of intersect"),
+        (["there", "texts", "--backward-head", "0.cross"], "--backward-head 0.cross: there is no"),
+        (["none", "texts"], "has no attention from target to source, so nothing to align by"),
+        (["there", "texts", "--gold", "short"], "short has 1 lines, but .*en has 3"),
+    ],
+)
+def test_what_cannot_be_done_is_said(folder, options, message):
+    (folder / "short").write_text("0-0\n")
+    arguments = []
+    for option in options:
+        if option == "texts":
+            arguments += texts(folder)
+        elif option in ("there", "none"):
+            arguments.append(folder / f"{option}.safetensors")
+        else:
+            arguments.append(folder / option if option in ("gold", "short") else option)
+    with pytest.raises(RegardError, match=message):
+        run(*arguments)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_an_unknown_reading_is_refused(folder):
+    with pytest.raises(RegardError, match="reading='shifted', expected 'output' or 'input'"):
+        run(folder / "there.safetensors", *texts(folder), "--reading", "shifted")

@@ -1,0 +1,68 @@
+"""`regard check-model` on checkpoints, and its exit code."""
+
+import json
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from regard.cli.check_model import check_model_command
+from regard.errors import RegardError
+from regard.translate.checkpoint import Checkpoint, save_checkpoint
+from regard.translate.config import Config
+from regard.translate.models.build import ModelConfig, build
+from regard.translate.vocabulary import WordVocabulary
+
+VOCABULARY = WordVocabulary.train(["one two three four five six seven eight"], size=30)
+
+
+def run(*arguments):
+    """The command alone; an error of regard comes through."""
+    app = typer.Typer()
+    app.command()(check_model_command)
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(name):
+        torch.manual_seed(0)
+        config = ModelConfig(name, embedding=8, hidden=8, heads=2, feed_forward=8)
+        model = build(config, len(VOCABULARY), len(VOCABULARY))
+        path = tmp_path / f"{name}.safetensors"
+        save_checkpoint(path, Checkpoint(Config(model=config), VOCABULARY, VOCABULARY, model))
+        return path
+
+    return save
+
+
+def test_a_sound_model_passes(saved):
+    result = run(saved("transformer"))
+    assert result.exit_code == 0
+    said = " ".join(result.stdout.split())
+    assert said.count("passed: ") == 3 and "the decoder sees the past alone" in said
+
+
+def test_the_tutorial_fails_and_says_why(saved):
+    result = run(saved("tutorial"))
+    assert result.exit_code == 1
+    assert "failed: uses the encoder" in result.stdout
+    assert "never see the source words" in " ".join(result.stdout.split())
+
+
+def test_without_attention_the_last_does_not_apply(saved):
+    result = run(saved("none"), "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert [one["passed"] for one in found] == [True, True, None]
+    assert [one["name"] for one in found] == ["causal", "padding", "uses the encoder"]
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(RegardError, match="text"):
+        run(tmp_path / "text")

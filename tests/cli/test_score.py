@@ -1,0 +1,85 @@
+"""`regard score` on small files."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from regard.cli.score import score
+from regard.errors import RegardError
+from regard.translate import evaluation
+
+RIGHT = ["The cat sat on the mat .", "A dog saw two birds in the tree today .", "Yes ."]
+GOOD = ["The cat sat on the mat .", "A dog saw two birds in a tree today .", "Yes ."]
+BAD = ["A cat on mat .", "The dog saw birds .", "Yes ."]
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, texts in (("good", GOOD), ("bad", BAD), ("right", RIGHT), ("source", ["x y"] * 3)):
+        (tmp_path / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def run(*arguments):
+    """The command alone; an error of regard comes through."""
+    app = typer.Typer()
+    app.command()(score)
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_scores_have_their_signatures(files):
+    result = run(files / "good", files / "right")
+    expected = evaluation.score(GOOD, RIGHT)
+    assert result.exit_code == 0
+    assert f"BLEU {expected.bleu.value:.2f}  {expected.bleu.signature}" in result.stdout
+    assert f"chrF2 {expected.chrf.value:.2f}  {expected.chrf.signature}" in result.stdout
+    assert "by words of the reference" in result.stdout and "10 to 19" in result.stdout
+    assert result.stdout.isascii()
+
+
+def test_two_systems_side_by_side(files):
+    result = run(files / "bad", files / "right", "--other", files / "good", "--resamples", 50)
+    assert "two systems, with 95 % intervals" in result.stdout
+    assert "line 2: chrF" in result.stdout and "The dog saw birds ." in result.stdout
+    assert "line 3" not in result.stdout  # both say the same there
+
+
+def test_json_is_all_of_it(files):
+    arguments = [files / "bad", files / "right", "--other", files / "good", "--json"]
+    found = json.loads(run(*arguments, "--source", files / "source", "--edges", "3").stdout)
+    assert found["scores"]["bleu"]["value"] == evaluation.score(BAD, RIGHT).bleu.value
+    assert [bucket["sentences"] for bucket in found["buckets"]] == [3, 0]
+    assert [one["name"] for one in found["comparison"]] == ["BLEU", "chrF2"]
+    assert found["comparison"][0]["second"]["p_value"] <= 1
+    assert {one["number"] for one in found["differing"]} == {0, 1}
+
+
+def test_options_reach_the_counting(files):
+    found = run(files / "good", files / "right", "--lower", "--tokenizer", "none", "--edges", "")
+    assert "case:lc" in found.stdout and "tok:none" in found.stdout
+    assert "by words" not in found.stdout
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["good", "short"], "good has 3 lines, but .*short has 1; expected as many in each"),
+        (["empty", "empty"], "empty has no lines: nothing can be scored"),
+        (["good", "nowhere"], "there is no file .*nowhere"),
+        (["good", "right", "--edges", "a"], "--edges 'a', expected numbers such as 10,20,30"),
+        (["good", "right", "--tokenizer", "moses"], "tokenizer='moses', expected one of 13a"),
+        (["good", "right", "--other", "short"], "good has 3 lines, but .*short has 1"),
+    ],
+)
+def test_errors_name_the_file(files, options, message):
+    (files / "short").write_text("Yes .\n")
+    (files / "empty").write_text("")
+    named = {"good", "right", "short", "empty", "nowhere"}
+    with pytest.raises(RegardError, match=message):
+        run(*(files / one if one in named else one for one in options))

@@ -1,0 +1,151 @@
+"""`regard train`: one command from a file to scores; errors in one line; signals and resuming."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from regard.cli import main
+from regard.cli.train import Bar, Lines, _duration
+from regard.translate.checkpoint import load_checkpoint
+from regard.translate.training import Now, Validated, read_log
+
+CONFIG = """
+[data]
+train = "train.tsv"
+valid = "valid.tsv"
+test = "valid.tsv"
+[vocabulary]
+tokenised = true
+[model]
+name = "dot"
+embedding = 8
+hidden = 12
+[training]
+epochs = 2
+batch_tokens = 60
+log_every = 1
+"""
+PAIRS = "".join(f"{a} {b} x\tx {b} {a}\n" for a in "abcdef" for b in "abcdef")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.tsv").write_text(PAIRS)
+    (tmp_path / "valid.tsv").write_text("a b x\tx b a\nf e x\tx e f\n")
+    (tmp_path / "config.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def run(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["regard", "train", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    return ended.value.code or 0, said.out, said.err
+
+
+def test_one_command_trains_and_says_where_things_are(folder, monkeypatch, capsys):
+    out = folder / "run"
+    code, said, told = run(monkeypatch, capsys, folder / "config.toml", "--out", out)
+    assert code == 0
+    assert "36 pairs to learn from, 2 to validate with, 2 to test with" in told
+    assert "validation loss" in told
+    assert "all steps are made" in said and "average" in said and "test" in said
+    for name in ("best.safetensors", "average.safetensors", "last.safetensors", "log.csv"):
+        assert str(out / name) in said.replace("\n", "") and (out / name).exists()
+    assert load_checkpoint(out / "average.safetensors").config.model.name == "dot"
+    assert 'name = "dot"' in (out / "config.toml").read_text()
+
+
+def test_the_folder_is_kept_unless_resumed(folder, monkeypatch, capsys):
+    out = folder / "run"
+    assert run(monkeypatch, capsys, folder / "config.toml", "--out", out)[0] == 0
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    code, _, told = run(monkeypatch, capsys, folder / "config.toml", "--out", out)
+    assert code == 1 and "is not empty: continue its run with --resume" in told
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    more = (folder / "config.toml", "--out", out, "--resume", "--set", "training.epochs=3")
+    code, _, told = run(monkeypatch, capsys, *more)
+    steps = [int(row["step"]) for row in read_log(out / "log.csv") if row["kind"] == "train"]
+    assert code == 0 and "trained from step" in told
+    assert steps == list(range(1, len(steps) + 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (("missing.toml",), "missing.toml cannot be read: No such file or directory"),
+        (("config.toml", "--set", "model.hiden=3"), "no setting model.hiden; did you mean"),
+        (("config.toml", "--set", "model.name=dto"), "'dto', expected one of none, "),
+        (("config.toml", "--set", "data.train=nothing.tsv"), "nothing.tsv"),
+    ],
+)
+def test_errors_are_one_line(folder, monkeypatch, capsys, arguments, wanted):
+    monkeypatch.chdir(folder)
+    code, _, told = run(monkeypatch, capsys, *arguments, "--out", folder / "run")
+    assert code == 1 and wanted in told and "Traceback" not in told
+    assert not (folder / "run").exists()
+
+
+def test_sigterm_saves_and_ends_cleanly(folder):
+    out = folder / "run"
+    command = [
+        sys.executable, "-m", "regard", "train", str(folder / "config.toml"), "--out", str(out),
+        "--set", "training.epochs=100000",
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as running:
+        _wait_for(out / "log.csv", running)
+        running.send_signal(signal.SIGTERM)
+        said, told = running.communicate(timeout=60)
+    assert running.returncode == 0, told
+    assert "it was asked to end" in said and "go on with --resume" in said
+    assert (out / "last.safetensors").exists() and "Traceback" not in told
+
+
+def _wait_for(log: Path, running: subprocess.Popen) -> None:
+    end = time.monotonic() + 90
+    while running.poll() is None and time.monotonic() < end:
+        if log.exists() and len(log.read_text().splitlines()) > 5:
+            return
+        time.sleep(0.1)
+    raise AssertionError("no steps were made")
+
+
+NOW = Now(step=5, steps=10, epoch=0, loss=2.5, tokens_per_second=1234.5, seconds_left=3725.0)
+
+
+def test_lines_come_a_while_apart(capsys):
+    lines = Lines()
+    lines.stepped(NOW)
+    assert capsys.readouterr().err == ""
+    lines.said -= 1000
+    lines.stepped(NOW)
+    told = capsys.readouterr().err
+    assert told == "step 5 of 10  epoch 1  loss 2.500  1,234 tokens/s  ends in 1 h 02 min\n"
+
+
+def test_the_bar_shows_the_same():
+    from rich.console import Console
+
+    console = Console(force_terminal=True, width=120, record=True, file=io.StringIO())
+    bar = Bar(console)
+    bar.stepped(NOW)
+    bar.validated(5, Validated(1.5, 0.25, 30.0, 50.0), best=True)
+    bar.done()
+    shown = console.export_text()
+    assert "step 5 of 10" in shown and "loss 2.500" in shown and "ends in 1 h 02 min" in shown
+    assert "validation loss 1.5000, 25.0% of tokens right  BLEU 30.00  chrF 50.00" in shown
+
+
+def test_durations():
+    assert [_duration(s) for s in (0, 59.6, 3600, 7384)] == [
+        "0 min 00 s", "1 min 00 s", "1 h 00 min", "2 h 03 min"
+    ]  # fmt: skip

@@ -1,0 +1,202 @@
+"""Pairs from files: what is read, and what is refused with its place."""
+
+import gzip
+import json
+
+import pytest
+
+from regard.errors import RegardError
+from regard.translate.data import (
+    JsonLinesFile,
+    Pair,
+    ParallelFiles,
+    TableFile,
+    clean,
+    pair_file,
+    read_pairs,
+)
+
+ENGLISH = ["Go.", "I love you.", "A\u2028line\x85that\x0bgoes on\r in one"]
+FRENCH = ["Va !", "Je t'aime.", "Une\u2028ligne"]
+PAIRS = [Pair(a, b, n) for n, (a, b) in enumerate(zip(ENGLISH, FRENCH), start=1)]
+
+
+def write(path, text, packed=False):
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if packed else data)
+    return path
+
+
+@pytest.fixture(params=["plain", "gzip", "gzip without the name"])
+def made(request, tmp_path):
+    def make(name, text):
+        packed = request.param != "plain"
+        return write(tmp_path / (name + ".gz" * (request.param == "gzip")), text, packed)
+
+    return make
+
+
+def test_two_files(made):
+    files = made("a.en", "\n".join(ENGLISH) + "\n"), made("a.fr", "\r\n".join(FRENCH))
+    assert read_pairs(*files) == PAIRS
+    assert list(ParallelFiles(*files)) == PAIRS
+
+
+def test_table_by_number(made):
+    path = made(
+        "a.tsv", "".join(f"{n}\t{b}\t{a}\n" for n, (a, b) in enumerate(zip(ENGLISH, FRENCH)))
+    )
+    assert read_pairs(path, source=3, target=2) == PAIRS
+
+
+def test_table_by_name(made):
+    path = made(
+        "a.tsv", "\ufefffr\tid\ten\n" + "".join(f"{b}\t7\t{a}\n" for a, b in zip(ENGLISH, FRENCH))
+    )
+    expected = [Pair(pair.source, pair.target, pair.line + 1) for pair in PAIRS]
+    assert read_pairs(path, source="en", target="fr") == expected
+    assert read_pairs(TableFile(path, source=3, target=1, header=True)) == expected
+    assert read_pairs(path, source="en", target=1) == expected
+
+
+def test_quotation_marks_in_a_table_mean_nothing(tmp_path):
+    path = write(tmp_path / "a.tsv", '"Go\tVa"\n"Hi"\t""\n')
+    assert read_pairs(path) == [Pair('"Go', 'Va"', 1), Pair('"Hi"', '""', 2)]
+
+
+def test_json_lines(made):
+    rows = [{"fr": b, "translation": {"en": a}} for a, b in zip(ENGLISH, FRENCH)]
+    path = made("a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert read_pairs(path, source="translation.en", target="fr") == PAIRS
+    assert list(JsonLinesFile(path, "translation.en", "fr")) == PAIRS
+
+
+def test_a_key_with_a_point_in_it_comes_first(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"a.b": "one", "a": {"b": "two"}, "t": "x"}')
+    assert read_pairs(path, source="a.b", target="t") == [Pair("one", "x", 1)]
+
+
+def refused(message, *arguments, **options):
+    with pytest.raises(RegardError) as caught:
+        read_pairs(*arguments, **options)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_undecodable_bytes(tmp_path, packed):
+    bad = write(tmp_path / "a.fr", b"Va\nol\xe9\n", packed)
+    good = write(tmp_path / "a.en", "Go\nhey\n")
+    message = f"{bad}:2: byte 3 of the line is 0xe9, which is no UTF-8 (invalid continuation byte)"
+    refused(message, good, bad)
+    refused(message, TableFile(bad, 1, 1))
+    refused(message.replace(":2:", ":1:"), JsonLinesFile(write(bad, b"ol\xe9\n")))
+
+
+@pytest.mark.parametrize(("lines", "longer", "line"), [((3, 5), 1, 4), ((4, 1), 0, 2)])
+def test_files_of_different_lengths(tmp_path, lines, longer, line):
+    a, b = paths = [write(tmp_path / name, "x\n" * n) for name, n in zip("ab", lines)]
+    refused(
+        f"{a} has {lines[0]} lines, {b} has {lines[1]}: {paths[longer]}:{line} has no partner", a, b
+    )
+
+
+def test_empty_lines(tmp_path):
+    a = write(tmp_path / "a", "one\ntwo\nthree\n")
+    b = write(tmp_path / "b", "un\n \t\ntrois\n")
+    advice = "; to leave such pairs out and count them, read with empty=True and clean"
+    refused(f"{b}:2: the target is empty{advice}", a, b)
+    refused(f"{b}:2: the source is empty{advice}", b, a)
+    assert clean(read_pairs(a, b, empty=True)).report.dropped["empty"] == 1
+
+    table = write(tmp_path / "a.tsv", "one\tun\n\nthree\t\n")
+    refused(f"{table}:2: the source is empty{advice}", table)
+    assert clean(read_pairs(table, empty=True)).report.dropped["empty"] == 2
+
+    rows = write(tmp_path / "a.jsonl", '{"source": "one", "target": ""}\n\n')
+    refused(f"{rows}:1: the target is empty{advice}", rows)
+    assert clean(read_pairs(rows, empty=True)).report.dropped["empty"] == 2
+
+
+def test_unknown_columns(tmp_path):
+    path = write(tmp_path / "a.tsv", "en\tfr\tfr\nGo\tVa\tMarche\n")
+    refused(
+        f"{path}:1: there is no column 'de'; the columns are 'en', 'fr', 'fr'",
+        path,
+        source="en",
+        target="de",
+    )
+    refused(
+        f"{path}:1: there is more than one column 'fr'; the columns are 'en', 'fr', 'fr'",
+        path,
+        source="en",
+        target="fr",
+    )
+    refused(f"{path}:1: there is no column 4; the columns are 1 to 3", path, target=4)
+    refused(f"{path}:1: there is no column 0; the columns are 1 to 3", path, source=0)
+    refused(
+        f"{path}:1: there is no column 4; the columns are 1 to 3 ('en', 'fr', 'fr')",
+        TableFile(path, 1, 4, header=True),
+    )
+    refused(
+        f"{path}: columns ('en', 2) have names, but header=False",
+        TableFile(path, "en", 2, header=False),
+    )
+
+
+def test_rows_that_are_too_short(tmp_path):
+    path = write(tmp_path / "a.tsv", "Go\tVa\nHi\n")
+    refused(f"{path}:2: 1 columns, expected at least 2", path)
+
+
+def test_an_empty_table_has_no_names(tmp_path):
+    path = write(tmp_path / "a.tsv", "")
+    assert read_pairs(path) == []
+    refused(
+        f"{path} is empty, expected the names of its columns in line 1", path, source="en", target=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"source": "a"', "1: not JSON: Expecting ',' delimiter: line 1 column 15 (char 14)"),
+        ('["a"]', "1: [\"a\"], expected an object with key 'source'"),
+        ('{"source": "a", "fr": "b"}', "1: there is no key 'target'; the keys are 'source', 'fr'"),
+        ('{"source": 3, "target": "b"}', "1: 'source' is 3, expected a text"),
+    ],
+)
+def test_broken_json(tmp_path, text, message):
+    path = write(tmp_path / "a.jsonl", text + "\n")
+    refused(f"{path}:{message}", path)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    refused(f"there is no file {tmp_path / 'none.tsv'}", tmp_path / "none.tsv")
+    folder = tmp_path / "folder.tsv"
+    folder.mkdir()
+    with pytest.raises(RegardError, match=r"folder\.tsv cannot be read: .*directory"):
+        read_pairs(folder)
+    whole = gzip.compress(b"Go\tVa\n" * 1000)
+    cut = write(tmp_path / "cut.tsv.gz", whole[:-20])
+    with pytest.raises(RegardError, match=r"cut\.tsv\.gz is a broken gzip file: "):
+        read_pairs(cut)
+    wrong = write(tmp_path / "wrong.tsv.gz", whole[:30] + b"\xff" * 30 + whole[60:])
+    with pytest.raises(RegardError, match=r"wrong\.tsv\.gz is a broken gzip file: "):
+        read_pairs(wrong)
+
+
+def test_names_that_say_nothing(tmp_path):
+    refused(
+        "a.csv: expected a name that ends in .tsv or .jsonl (or either with .gz), or two files",
+        "a.csv",
+    )
+    refused("source=1, target=None: two files have no columns", "a", "b", source=1)
+    assert pair_file("a.TSV.gz") == TableFile("a.TSV.gz")
+
+
+def test_files_are_read_as_they_are_asked_for(tmp_path):
+    path = write(tmp_path / "a.tsv", b"Go\tVa\n" * 3 + b"\xff")
+    pairs = iter(TableFile(path))
+    assert [next(pairs).line for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(RegardError, match=r"a\.tsv:4"):
+        next(pairs)

@@ -1,0 +1,170 @@
+"""BLEU and chrF against plain loops; buckets, comparison, and what is refused."""
+
+import math
+import random
+import sys
+from collections import Counter
+
+import pytest
+
+from regard.errors import MissingExtraError, RegardError
+from regard.translate.evaluation import buckets, compare, differing, score
+
+WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat", "and", "saw", "two", "red", "birds", "in"]
+
+
+def sentences(count, seed):
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(6, 14))) for _ in range(count)]
+
+
+def noisy(texts, share, seed):
+    chance = random.Random(seed)
+    return [
+        " ".join(chance.choice(WORDS) if chance.random() < share else word for word in text.split())
+        for text in texts
+    ]
+
+
+def grams(items, size):
+    return Counter(tuple(items[at : at + size]) for at in range(len(items) - size + 1))
+
+
+def plain_bleu(hypotheses, references):
+    """Papineni's equation, on text that is cut at spaces."""
+    logarithm, said, right = 0.0, 0, 0
+    for size in range(1, 5):
+        met = total = 0
+        for one, other in zip(hypotheses, references):
+            mine, theirs = grams(one.split(), size), grams(other.split(), size)
+            met += sum(min(times, theirs[gram]) for gram, times in mine.items())
+            total += sum(mine.values())
+        logarithm += math.log(met / total) / 4
+    for one, other in zip(hypotheses, references):
+        said, right = said + len(one.split()), right + len(other.split())
+    return 100 * math.exp(logarithm + min(0.0, 1 - right / said))
+
+
+def plain_chrf(hypotheses, references):
+    """Popović's mean over sizes 1 to 6 of letter F2, of the whole corpus, without spaces."""
+    found = []
+    for size in range(1, 7):
+        met = mine = theirs = 0
+        for one, other in zip(hypotheses, references):
+            here, there = (grams(text.replace(" ", ""), size) for text in (one, other))
+            met += sum((here & there).values())
+            mine, theirs = mine + sum(here.values()), theirs + sum(there.values())
+        found.append((met / mine, met / theirs))
+    precision, recall = (sum(values) / 6 for values in zip(*found))
+    return 100 * 5 * precision * recall / (4 * precision + recall)
+
+
+def test_bleu_and_chrf_are_those_of_plain_loops():
+    right = sentences(30, 0)
+    said = noisy(right, 0.2, 1)
+    said[3] = " ".join(said[3].split()[:-3])  # shorter than the reference
+    found = score(said, right, tokenizer="none")
+    assert found.bleu.value == pytest.approx(plain_bleu(said, right), abs=1e-6)
+    assert found.chrf.value == pytest.approx(plain_chrf(said, right), abs=1e-6)
+    assert found.sentences == 30
+
+
+def test_signatures_say_how_it_was_counted():
+    found = score(["Das ist gut ."], ["das ist gut ."], lower=True, tokenizer="none")
+    assert found.bleu.value == pytest.approx(100)
+    assert "case:lc" in found.bleu.signature and "tok:none" in found.bleu.signature
+    assert "case:lc" in found.chrf.signature
+    mixed = score(["Das ist gut ."], ["das ist gut ."])
+    assert mixed.bleu.value < 100 and "case:mixed" in mixed.bleu.signature
+    assert str(mixed).startswith(f"BLEU {mixed.bleu.value:.2f} (nrefs:1|")
+
+
+def test_tokenisers_differ():
+    said, right = ["a red, round ball!"], ["a red , round ball !"]
+    assert score(said, right).bleu.value == pytest.approx(100)
+    assert score(said, right, tokenizer="none").bleu.value < 50
+
+
+def test_an_empty_translation_scores_nothing():
+    found = score([""], ["one two three"])
+    assert (found.bleu.value, found.chrf.value) == (0, 0)
+
+
+def test_buckets_hold_every_sentence_once_and_score_their_own():
+    right = sentences(40, 2)
+    said = noisy(right, 0.3, 3)
+    made = buckets(said, right, edges=(8, 11), tokenizer="none")
+    assert [bucket.name for bucket in made] == ["0 to 7", "8 to 10", "11 and more"]
+    assert sum(bucket.sentences for bucket in made) == 40
+    middle = [(a, b) for a, b in zip(said, right) if 8 <= len(b.split()) <= 10]
+    assert made[1].sentences == len(middle)
+    assert made[1].scores.bleu.value == pytest.approx(plain_bleu(*zip(*middle)), abs=1e-6)
+
+
+def test_buckets_go_by_the_source_where_there_is_one():
+    made = buckets(["a", "b"], ["a", "b c d e"], sources=["x x x x", "x"], edges=(2,))
+    assert made[0].scores.chrf.value < 100 and made[1].scores.chrf.value == 100
+    assert buckets(["a"], ["a"], edges=(5, 6))[2].scores is None
+    assert buckets(["a"], ["a"], edges=(5, 6))[1].name == "5"
+
+
+def test_a_better_system_is_told_from_chance():
+    right = sentences(120, 4)
+    good, bad = noisy(right, 0.1, 5), noisy(right, 0.4, 6)
+    for found in compare(bad, good, right, resamples=200):
+        assert found.difference > 10 and found.second.p_value < 0.01
+        assert found.first.p_value is None
+        assert abs(found.second.mean - found.second.value) < found.second.interval
+        assert "bs:200" in found.signature and "seed:" in found.signature
+
+
+def test_two_equally_good_systems_seldom_are():
+    right = sentences(40, 7)
+    found = []
+    for seed in range(20):
+        one, other = (noisy(right, 0.3, 2 * seed + side) for side in (100, 101))
+        found.append(compare(one, other, right, resamples=100)[0].second.p_value)
+    assert sum(p < 0.05 for p in found) <= 5 and max(found) > 0.3
+
+
+def test_a_system_does_not_differ_from_itself():
+    right = sentences(10, 7)
+    assert [one.second.p_value for one in compare(right, right, right, resamples=20)] == [1, 1]
+
+
+def test_the_sentences_that_differ_most_come_first():
+    right = ["one two three", "four five six", "seven"]
+    found = differing(["one two three", "four", "seven"], ["one two", "xyz", "seven"], right)
+    assert [one.number for one in found] == [0, 1] or [one.number for one in found] == [1, 0]
+    gaps = [abs(one.first - one.second) for one in found]
+    assert gaps == sorted(gaps, reverse=True) and all(one.first > one.second for one in found)
+    assert len(differing(["a", "b"], ["c", "d"], ["a", "b"], most=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: score(["a"], ["a", "b"]), "1 hypotheses, 2 references; expected as many of each"),
+        (lambda: score([], []), "there are no hypotheses: nothing can be scored"),
+        (lambda: score("ab", ["a", "b"]), "hypotheses='ab', expected a list of sentences"),
+        (lambda: buckets(["a"], ["a"], edges=(3, 3)), r"edges=\(3, 3\), expected rising"),
+        (lambda: buckets(["a"], ["a"], sources=[]), "1 references, 0 sources"),
+        (lambda: compare(["a"], ["b"], ["c"], resamples=0), "resamples=0, expected 1 or more"),
+        (lambda: compare(["a"], [], ["c"]), "1 first, 0 second, 1 references"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(call, message):
+    with pytest.raises(RegardError, match=message):
+        call()
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_an_unknown_tokeniser_is_refused():
+    with pytest.raises(RegardError, match="tokenizer='moses', expected one of 13a, intl, char"):
+        score(["a"], ["a"], tokenizer="moses")
+
+
+def test_without_sacrebleu_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'regard\[translate\]'"):
+        score(["a"], ["a"])

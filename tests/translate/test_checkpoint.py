@@ -1,0 +1,122 @@
+"""A translator as one file: everything comes back, shared tensors once, wrong files are named."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from regard.errors import RegardError
+from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint, save_checkpoint
+from regard.translate.config import Config
+from regard.translate.models.build import build, names
+from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
+
+TEXTS = ["the cat sat on the mat", "a dog ran over the hill", "cats and dogs sat"]
+SMALL = {"embedding": 8, "hidden": 8, "feed_forward": 16, "heads": 2, "longest": 12}
+
+
+def made(name="bahdanau", joint=False, **settings):
+    source = WordVocabulary.train(TEXTS, size=50)
+    target = source if joint else WordVocabulary.train(TEXTS[:2], size=40)
+    config = Config.from_table({"model": {"name": name, **SMALL, **settings}})
+    model = build(config.model, len(source), len(target))
+    return Checkpoint(config, source, target, model, {"note": "é", "valid": {"loss": 1.5}})
+
+
+def logits(model):
+    source = torch.tensor([[5, 6, 7, 2]])
+    target = torch.tensor([[1, 5, 6]])
+    model.eval()
+    with torch.no_grad():
+        return model(source, source > 0, target, target > 0)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_model_comes_back(tmp_path, name):
+    checkpoint = made(name)
+    save_checkpoint(tmp_path / "a.safetensors", checkpoint)
+    found = load_checkpoint(tmp_path / "a.safetensors")
+    assert found.config == checkpoint.config and found.extra == checkpoint.extra
+    assert not found.model.training
+    torch.testing.assert_close(logits(found.model), logits(checkpoint.model), rtol=0, atol=0)
+    for text in (*TEXTS, "an unknown cat"):
+        assert found.source.encode(text) == checkpoint.source.encode(text)
+        assert found.target.encode(text) == checkpoint.target.encode(text)
+
+
+def test_pieces_come_back(tmp_path):
+    pieces = PieceVocabulary.train(TEXTS * 3, size=300)
+    config = Config.from_table({"model": {"name": "dot", **SMALL}})
+    model = build(config.model, len(pieces), len(pieces))
+    save_checkpoint(tmp_path / "a.safetensors", Checkpoint(config, pieces, pieces, model))
+    found = load_checkpoint(tmp_path / "a.safetensors")
+    assert found.source is found.target
+    assert found.source.encode("a dog sat") == pieces.encode("a dog sat")
+
+
+def test_what_is_shared_is_stored_once_and_shared_again(tmp_path):
+    save_checkpoint(tmp_path / "a.safetensors", made("transformer", joint=True, tie="all"))
+    _, tensors = FILE.read(tmp_path / "a.safetensors")
+    found = load_checkpoint(tmp_path / "a.safetensors")
+    assert found.source is found.target
+    stored = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("model."))
+    assert stored == sum(parameter.numel() for parameter in found.model.parameters())
+
+
+def test_half_precision_halves_the_file_and_loads_as_float32(tmp_path):
+    checkpoint = made(hidden=128)
+    save_checkpoint(tmp_path / "whole.safetensors", checkpoint)
+    save_checkpoint(tmp_path / "half.safetensors", checkpoint, dtype=torch.float16)
+    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("half", "whole")]
+    assert sizes[0] < 0.52 * sizes[1]
+    found = load_checkpoint(tmp_path / "half.safetensors")
+    assert all(parameter.dtype == torch.float32 for parameter in found.model.parameters())
+    torch.testing.assert_close(logits(found.model), logits(checkpoint.model), rtol=1e-2, atol=1e-2)
+
+
+def test_files_that_are_no_translator_are_named(tmp_path):
+    path = tmp_path / "a.safetensors"
+    with pytest.raises(RegardError, match=r"there is no file .*a\.safetensors"):
+        load_checkpoint(path)
+    save_file({"a": torch.zeros(2)}, str(path))
+    with pytest.raises(RegardError, match="safetensors file, but not a translator of regard"):
+        load_checkpoint(path)
+    path.write_bytes(b"PK\x03\x04 a pickle, perhaps")
+    with pytest.raises(RegardError, match="is not a safetensors file"):
+        load_checkpoint(path)
+    FILE.write(path, {}, {"config": {"model": {"hiden": 3}}})
+    with pytest.raises(RegardError, match=r"not that of a translator.*model\.hiden"):
+        load_checkpoint(path)
+    FILE.write(path, {}, {"config": {}})
+    with pytest.raises(RegardError, match="not that of a translator: 'source'"):
+        load_checkpoint(path)
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_checkpoint(path, made())
+    header, tensors = FILE.read(path)
+    header["config"]["model"]["hidden"] = 9
+    FILE.write(path, tensors, header)
+    with pytest.raises(RegardError, match="its weights do not fit its configuration"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999])
+def test_a_truncated_file_is_named(tmp_path, share):
+    path = tmp_path / "a.safetensors"
+    save_checkpoint(path, made())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(RegardError, match=r"a\.safetensors"):
+        load_checkpoint(path)
+
+
+def test_a_failed_writing_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_checkpoint(path, made())
+    before = path.read_bytes()
+    broken = Checkpoint(made().config, made().source, made().target, made().model, {"a": object()})
+    with pytest.raises(TypeError):
+        save_checkpoint(path, broken)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]

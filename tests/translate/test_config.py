@@ -1,0 +1,149 @@
+"""A configuration: from TOML and back, and what is said of one that is wrong."""
+
+import tomllib
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+from regard.errors import RegardError
+from regard.translate.config import Config, ScheduleConfig
+from regard.translate.settings import override, write_toml
+
+
+def test_what_is_not_said_has_its_default():
+    config = Config.from_table({})
+    assert config == Config() and config.model.name == "bahdanau"
+
+
+def test_toml_and_back_is_the_same():
+    config = Config.from_table(
+        {"data": {"train": ['a "b" é\t', "c"]}, "training": {"optimiser": {"rate": 5e-4}}}
+    )
+    assert Config.from_table(tomllib.loads(config.toml())) == config
+    assert Config.from_table(config.table()) == config
+
+
+def test_the_reference_preset_lies_below_the_file():
+    config = Config.from_table({"preset": "reference", "model": {"hidden": 64}})
+    assert (config.model.embedding, config.model.hidden, config.model.longest) == (300, 64, 100)
+    assert (config.vocabulary.source_size, config.vocabulary.target_size) == (9000, 10_000)
+    assert config.data.longest == 100
+    assert Config.from_table({"preset": "reference"}).model.hidden == 500
+
+
+def test_settings_lie_above_the_file():
+    said = [
+        "model.hidden=256",
+        "model.name=dot",
+        'data.train=["a", "b"]',
+        "training.schedule=cosine",
+    ]
+    config = Config.from_table({"model": {"hidden": 3}}, [*said, "training.schedule.warmup=7"])
+    assert (config.model.hidden, config.model.name) == (256, "dot")
+    assert config.data.train == ("a", "b")
+    assert config.training.schedule == ScheduleConfig("cosine", warmup=7)
+
+
+def test_short_forms():
+    config = Config.from_table({"training": {"forcing": 0.5, "optimiser": "sgd"}})
+    assert (config.training.forcing.name, config.training.forcing.start) == ("constant", 0.5)
+    assert config.training.optimiser.name == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("table", "wanted"),
+    [
+        ({"modle": {}}, "there is no setting modle; did you mean model?"),
+        ({"model": {"hiden": 3}}, "there is no setting model.hiden; did you mean model.hidden?"),
+        ({"training": {"schedule": {"warmpu": 3}}}, "did you mean training.schedule.warmup?"),
+        ({"search": {"zzz": 3}}, "there is no setting search.zzz; there are: beam, "),
+        ({"model": {"hidden": "3"}}, "model.hidden must be a whole number, found '3' (str)"),
+        ({"model": {"hidden": 3.5}}, "model.hidden must be a whole number, found 3.5 (float)"),
+        ({"model": {"hidden": True}}, "model.hidden must be a whole number, found True (bool)"),
+        ({"training": {"label_smoothing": True}}, "must be a number, found True (bool)"),
+        ({"vocabulary": {"joint": 1}}, "vocabulary.joint must be true or false, found 1 (int)"),
+        ({"data": {"train": [3]}}, "data.train must be a text, found 3 (int)"),
+        ({"data": {"train": ["a", "b", "c"]}}, "one file of pairs or two parallel files, found 3"),
+        ({"model": 3}, "model must be a table, found 3 (int)"),
+        ({"model": {"cell": "gruu"}}, "must be one of 'gru', 'lstm'; found 'gruu' (str); did you "
+         "mean 'gru'?"),
+        ({"training": {"optimiser": {"rate": float("inf")}}}, "rate must be finite, found inf"),
+        ({"training": {"optimiser": {"rate": 0}}}, "optimiser.rate must be above 0, found 0"),
+        ({"training": {"forcing": 1.5}}, "training.forcing.start must be from 0 to 1, found 1.5"),
+        ({"training": {"epochs": 0}}, "training.epochs must be above 0, found 0"),
+        ({"preset": "referense"}, "preset must be one of reference; found 'referense'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(table, wanted):
+    with pytest.raises(RegardError) as error:
+        Config.from_table(table)
+    assert wanted in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ("hidden", "a setting is said as part.key=value, such as model.hidden=256; found 'hidden'"),
+        ("=3", "a setting is said as part.key=value"),
+        ("model.hiddn=3", "there is no setting model.hiddn; did you mean model.hidden?"),
+        ("model.hidden.more=3", "model.hidden holds one value, so there is no model.hidden.more"),
+        ("model.hidden=many", "model.hidden must be a whole number, found 'many' (str)"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting, wanted):
+    with pytest.raises(RegardError) as error:
+        Config.from_table({}, [setting])
+    assert wanted in str(error.value)
+
+
+def test_a_setting_does_not_change_the_table_it_is_laid_over():
+    table = {"model": {"hidden": 3}}
+    override(Config, table, "model.hidden=4")
+    assert table == {"model": {"hidden": 3}}
+
+
+def test_paths_are_relative_to_the_file_or_begin_with_a_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_DATA", "/somewhere")
+    monkeypatch.delenv("NO_DATA", raising=False)
+    path = tmp_path / "config.toml"
+    path.write_text('[data]\ntrain = ["sub/a.en", "$SOME_DATA/a.fr"]\n')
+    config = Config.from_file(path)
+    assert config.data.train == (str(tmp_path / "sub" / "a.en"), "/somewhere/a.fr")
+    path.write_text('[data]\ntrain = "$NO_DATA/a.tsv"\n')
+    with pytest.raises(RegardError, match="needs the environment variable NO_DATA, which is not"):
+        Config.from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"[model", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+        (b"[model]\nhiden = 3\n", r"config.toml: there is no setting model.hiden"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path, content, wanted):
+    path = tmp_path / "config.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RegardError, match=wanted):
+        Config.from_file(path)
+
+
+def test_every_field_of_a_part_is_in_its_table_of_meanings():
+    def parts(kind):
+        yield kind
+        for field in fields(kind):
+            if is_dataclass(field.default_factory):
+                yield from parts(field.default_factory)
+
+    for kind in list(parts(Config))[1:]:
+        if "| field" in (kind.__doc__ or ""):
+            inner = {f.name for f in fields(kind) if not is_dataclass(f.default_factory)}
+            missing = [name for name in inner if f"`{name}`" not in kind.__doc__]
+            assert missing in ([], ["seed"]), (kind, missing)
+
+
+def test_tables_without_values_are_written():
+    assert write_toml({"a": {}, "b": None, "c": [1, 2.5, True]}) == "c = [1, 2.5, true]\n\n[a]\n"

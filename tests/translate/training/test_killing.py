@@ -1,0 +1,58 @@
+"""`kill -9` at any moment breaks no file and costs at most the steps since the last saving."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from toy_training import toy_table
+
+from regard.translate.checkpoint import load_checkpoint
+from regard.translate.settings import write_toml
+from regard.translate.training import read_log
+from regard.translate.training.state import load_state
+
+SCRIPT = Path(__file__).with_name("killed_often.py")
+
+
+def losses(folder):
+    return [
+        (row["step"], row["kind"], row["loss"], row["tokens"])
+        for row in read_log(folder / "log.csv")
+    ]
+
+
+def check(folder, seed, deaths):
+    table = toy_table(folder / "data")
+    table["training"] |= {"epochs": 5, "save_every": 2}
+    (folder / "config.toml").write_text(write_toml(table))
+    command = [sys.executable, str(SCRIPT), str(folder), str(seed), str(deaths)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout) >= deaths / 2
+
+    assert losses(folder / "killed") == losses(folder / "whole")
+    one, other = (load_state(folder / run / "last.safetensors") for run in ("whole", "killed"))
+    assert all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
+    for name in ("best", "average"):
+        pair = [
+            load_checkpoint(folder / run / f"{name}.safetensors") for run in ("whole", "killed")
+        ]
+        states = [checkpoint.model.state_dict() for checkpoint in pair]
+        assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    for run in ("whole", "killed"):
+        assert not list((folder / run).rglob("*.part"))
+        assert len(list((folder / run / "kept").iterdir())) == 2
+
+
+def test_a_run_that_is_killed_again_and_again_is_the_unbroken_run(tmp_path):
+    check(tmp_path, seed=0, deaths=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_many_deaths(tmp_path, seed):
+    check(tmp_path, seed=seed, deaths=25)

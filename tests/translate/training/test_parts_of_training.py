@@ -1,0 +1,218 @@
+"""The plan of an epoch, the best parameters, logs, averages, clocks and random states."""
+
+import random
+
+import numpy
+import pytest
+import torch
+from toy_training import toy
+
+from regard.errors import RegardError
+from regard.translate.checkpoint import FILE, load_checkpoint
+from regard.translate.config import DataConfig, TrainingConfig, VocabularyConfig
+from regard.translate.data import Examples, Pair
+from regard.translate.training import RunFolder, Watcher, read_log, train
+from regard.translate.training.corpus import fingerprint, read_data, train_vocabularies, within
+from regard.translate.training.folder import average_files
+from regard.translate.training.logs import CsvLog
+from regard.translate.training.plan import plan_epoch
+from regard.translate.training.random_states import random_states, restore_random_states
+from regard.translate.training.stopping import Best, Clock, Kept
+
+
+def examples(count):
+    return Examples(
+        [[5] * (1 + n % 7) + [2] for n in range(count)],
+        [[6] * (1 + n % 5) + [2] for n in range(count)],
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_plan_has_every_sentence_once_and_counts_all_tokens(ranks, accumulate):
+    data, config = examples(101), TrainingConfig(batch_tokens=40, accumulate=accumulate)
+    plans = [plan_epoch(data, config, 3, rank, ranks) for rank in range(ranks)]
+    assert len({len(plan) for plan in plans}) == 1
+    seen = [number for plan in plans for step in plan for batch in step.batches for number in batch]
+    assert sorted(seen) == list(range(101))
+    for steps in zip(*plans):
+        numbers = [number for step in steps for batch in step.batches for number in batch]
+        tokens = sum(len(data.target[number]) for number in numbers)
+        assert [step.tokens for step in steps] == [tokens] * ranks
+    assert plan_epoch(data, config, 4, 0, ranks) != plans[0]
+
+
+def test_the_best_are_kept_in_order():
+    best = Best("bleu", size=2)
+    for step, value in enumerate([1.0, 3.0, 2.0, 3.0, 0.0], start=1):
+        best = best.look(step, value)
+    assert best.kept == (Kept(2, 3.0), Kept(4, 3.0)) and best.since == 3
+    assert best.holds(4) and not best.holds(1)
+    assert Best("bleu", 2).with_table(best.table()) == best
+
+
+def test_the_least_loss_is_best():
+    best = Best("loss", size=3).look(1, 2.0).look(2, 1.0).look(3, 1.5)
+    assert [one.step for one in best.kept] == [2, 3, 1] and best.since == 1
+
+
+def test_random_states_come_back():
+    before = random_states()
+    random.gauss(0, 1), numpy.random.standard_normal()  # each keeps a second number for later
+    states = random_states()
+    expected = random.gauss(0, 1), numpy.random.standard_normal(), torch.rand(2).tolist()
+    restore_random_states(states)
+    found = random.gauss(0, 1), numpy.random.standard_normal(), torch.rand(2).tolist()
+    assert found == expected
+    restore_random_states(before)
+
+
+def test_a_log_that_goes_on_has_no_row_twice_and_none_cut_off(tmp_path):
+    path = tmp_path / "log.csv"
+    log = CsvLog(path, after=0)
+    for step in (1, 2, 3):
+        log.write({"step": step, "kind": "train", "loss": 0.1 + step})
+    log.close()
+    with path.open("a") as file:
+        file.write("12,0,tra")
+    log = CsvLog(path, after=2)
+    log.write({"step": 3, "kind": "train", "loss": 7.0})
+    log.close()
+    assert [(row["step"], row["loss"]) for row in read_log(path)] == [
+        ("1", "1.1"), ("2", "2.1"), ("3", "7.0")
+    ]  # fmt: skip
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_the_average_is_the_mean(tmp_path):
+    tensors = [
+        {"model.a": torch.tensor([1.0, 2.0]) * n, "source.model": torch.tensor([3])}
+        for n in (1, 2, 6)
+    ]
+    for number, found in enumerate(tensors):
+        FILE.write(tmp_path / str(number), found, {})
+    average = average_files(tmp_path / str(number) for number in range(3))
+    assert average["model.a"].tolist() == [3.0, 6.0] and average["model.a"].dtype == torch.float32
+    assert average["source.model"].tolist() == [3]
+
+
+def test_the_average_of_a_run_is_that_of_its_best(tmp_path):
+    trained = train(toy(tmp_path / "data", "training.validation.average=3"), tmp_path / "run")
+    folder = trained.folder
+    kept = [FILE.read(folder.kept(one.step))[1] for one in trained.best.kept]
+    assert len(kept) == 3
+    _, average = FILE.read(folder.average)
+    for name, tensor in average.items():
+        wanted = torch.stack([one[name].double() for one in kept]).mean(0)
+        torch.testing.assert_close(tensor.double(), wanted, rtol=0, atol=1e-6)
+    best = load_checkpoint(folder.best)
+    assert best.extra["step"] == trained.best.kept[0].step
+    assert best.extra["valid"]["loss"] == trained.best.kept[0].value
+    assert load_checkpoint(folder.average).extra["steps"] == [one.step for one in trained.best.kept]
+
+
+def test_training_ends_when_the_validation_gets_no_better(tmp_path):
+    settings = (
+        "training.validation.patience=2",
+        "training.optimiser.rate=1e-30",
+        "training.epochs=9",
+    )
+    trained = train(toy(tmp_path / "data", *settings), tmp_path / "run")
+    looks = [row for row in read_log(trained.folder.log) if row["kind"] == "valid"]
+    assert trained.ending == "no better" and len(looks) == 3
+    again = train(toy(tmp_path / "data", *settings), tmp_path / "run", resume=True)
+    assert again.ending == "no better" and again.step == trained.step
+
+
+def test_training_ends_when_the_time_is_over(tmp_path):
+    config = toy(tmp_path / "data", "training.epochs=1000", "training.validation.every=1000")
+    trained = train(config, tmp_path / "run", minutes=0.02)
+    assert trained.ending == "time" and trained.folder.best.exists()
+    assert ("average", "valid") in trained.scores
+    again = train(config, tmp_path / "run", resume=True, minutes=0.02)
+    assert again.step > trained.step and again.seconds > trained.seconds
+    steps = [int(row["step"]) for row in read_log(trained.folder.log)]
+    assert steps == list(range(1, again.step + 1))
+
+
+def test_a_loss_that_is_not_finite_is_an_error_and_the_last_state_stays(tmp_path):
+    sgd = "training.optimiser=sgd"
+    train(toy(tmp_path / "data", sgd, "training.steps=3"), tmp_path / "run")
+    before = (tmp_path / "run" / "last.safetensors").read_bytes()
+    settings = (sgd, "training.optimiser.rate=3e38", "training.save_every=1000")
+    with pytest.raises(RegardError, match=r"the (loss|model) is not finite any more at step"):
+        train(toy(tmp_path / "data", *settings), tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
+
+
+def test_what_a_watcher_is_told(tmp_path):
+    class Noting(Watcher):
+        def __init__(self):
+            self.steps, self.looks, self.notes = [], [], []
+
+        def note(self, text):
+            self.notes.append(text)
+
+        def stepped(self, now):
+            self.steps.append(now)
+
+        def validated(self, step, found, best):
+            self.looks.append((step, found.loss, best))
+
+    noting = Noting()
+    trained = train(toy(tmp_path / "data", "training.epochs=2"), tmp_path / "run", watcher=noting)
+    assert [now.step for now in noting.steps] == list(range(1, trained.step + 1))
+    assert noting.steps[-1].steps == trained.step and noting.steps[-1].seconds_left == 0
+    assert all(now.tokens_per_second > 0 and now.loss > 0 for now in noting.steps)
+    assert len(noting.looks) == 2 and noting.looks[0][2]
+    assert "200 pairs to learn from, 40 to validate with" in noting.notes[0]
+
+
+def test_a_clock_counts_earlier_parts_but_not_for_its_limit():
+    clock = Clock(minutes=1.0, earlier=500.0)
+    assert not clock.over and clock.total >= 500
+    assert Clock(minutes=0.0).over and not Clock(minutes=None).over
+
+
+def test_vocabularies_are_joint_or_not():
+    pairs = [Pair("a b", "c d", 1), Pair("a", "d", 2)]
+    apart = train_vocabularies(VocabularyConfig(), pairs)
+    joint = train_vocabularies(VocabularyConfig(joint=True), pairs)
+    assert apart.source is not apart.target and len(apart.source) == len(apart.target) == 6
+    assert joint.source is joint.target and len(joint.source) == 8
+
+
+def test_data_that_is_missing_is_named(tmp_path):
+    with pytest.raises(RegardError, match=r"data\.train names no file"):
+        read_data(DataConfig())
+    (tmp_path / "a.tsv").write_text("a\tb\n\t\n")
+    with pytest.raises(
+        RegardError, match=r"no valid pairs: give data\.valid, or data\.valid_pairs"
+    ):
+        read_data(DataConfig(train=(str(tmp_path / "a.tsv"),)))
+    with pytest.raises(RegardError, match=r"missing\.tsv"):
+        read_data(DataConfig(train=(str(tmp_path / "missing.tsv"),)))
+
+
+def test_data_is_split_cleaned_and_limited(tmp_path):
+    (tmp_path / "a.tsv").write_text("".join(f"x\ts {n}\tt {n}\n" for n in range(100)) + "x\ts\t\n")
+    file = (str(tmp_path / "a.tsv"),)
+    found = read_data(DataConfig(train=file, source="2", target="3", valid_pairs=10, test_pairs=20))
+    assert (len(found.train), len(found.valid), len(found.test)) == (70, 10, 20)
+    assert found.report.dropped["empty"] == 1
+    found = read_data(DataConfig(train=file, source="2", target="3", valid_pairs=10, first=50))
+    assert len(found.train) == 40
+
+
+def test_sources_without_a_place_are_left_out():
+    data = examples(20)
+    assert all(len(source) <= 4 for source in within(data, 4).source)
+    assert within(data, None) is data
+    assert fingerprint(data) != fingerprint(within(data, 4))
+
+
+def test_the_folder_says_what_lies_in_it(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RegardError, match="file is a file, expected a folder or nothing"):
+        RunFolder(tmp_path / "file").check(resume=True)
+    RunFolder(tmp_path / "nothing").check(resume=False)

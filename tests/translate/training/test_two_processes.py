@@ -1,0 +1,113 @@
+"""Two real processes train one model: every sentence once an epoch, the same parameters on both."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from toy_training import toy_table
+
+from regard.errors import RegardError
+from regard.translate.config import Config
+from regard.translate.models.build import build
+from regard.translate.settings import write_toml
+from regard.translate.training import read_log, train
+from regard.translate.training.corpus import read_data, train_vocabularies
+from regard.translate.training.plan import plan_epoch
+from regard.translate.training.processes import new_fabric
+from regard.translate.training.random_states import seed_all
+from regard.translate.training.stepper import Stepper, new_optimiser
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+EPOCHS = 2
+
+
+def launch(folder):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+        "--master-addr", "127.0.0.1", "--master-port", str(port), str(SCRIPT), str(folder),
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def ended(folder, name):
+    return [load_file(folder / f"{name}-{rank}.safetensors") for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    table = toy_table(folder / "data", 151)
+    table["model"]["dropout"] = 0.0
+    table["training"] |= {"epochs": EPOCHS, "accumulate": 2, "batch_tokens": 90}
+    (folder / "config.toml").write_text(write_toml(table))
+    launch(folder)
+    return folder
+
+
+@pytest.fixture
+def both(folder):
+    return ended(folder, "run")
+
+
+def test_every_sentence_is_seen_once_an_epoch(both):
+    seen = sorted(torch.cat([one["seen"] for one in both]).tolist())
+    assert seen == sorted(list(range(151)) * EPOCHS)
+    assert len(set(both[0]["seen"].tolist())) < 151
+
+
+def test_both_end_with_the_same_parameters(both):
+    one, other = both
+    assert all(torch.equal(one[name], other[name]) for name in one if name != "seen")
+
+
+def test_the_gradient_is_that_of_one_process_with_all_sentences(folder, both):
+    """One process that sees what both saw, step by step, in double precision or nearly."""
+    config = Config.from_file(folder / "config.toml")
+    pairs = read_data(config.data)
+    vocabularies = train_vocabularies(config.vocabulary, pairs.train)
+    examples = vocabularies.examples(pairs.train)
+    with torch.random.fork_rng():
+        seed_all(config.training.seed)
+        model = build(config.model, len(vocabularies.source), len(vocabularies.target))
+    optimiser = new_optimiser(config.training.optimiser, model)
+    stepper = Stepper(new_fabric("32"), model, optimiser, examples, config.training)
+    for epoch in range(EPOCHS):
+        plans = [plan_epoch(examples, config.training, epoch, rank, 2) for rank in (0, 1)]
+        for one, other in zip(*plans):
+            assert one.tokens == other.tokens
+            step = type(one)(one.batches + other.batches, one.tokens)
+            stepper.make(step, config.training.optimiser.rate, 1.0)
+    for place, parameter in enumerate(stepper.parameters):
+        torch.testing.assert_close(both[0][str(place)], parameter.detach(), atol=2e-4, rtol=1e-3)
+
+
+def test_the_losses_are_near_those_of_one_process(folder):
+    alone = Config.from_file(folder / "config.toml", ["training.batch_tokens=180"])
+    train(alone, folder / "alone")
+    last = [
+        [float(row["loss"]) for row in read_log(folder / run / "log.csv") if row["kind"] == "valid"]
+        for run in ("run", "alone")
+    ]
+    assert last[0] == pytest.approx(last[1], rel=0.01)
+
+
+def test_two_processes_resume_exactly(folder, both):
+    for one, other in zip(both, ended(folder, "parts")):
+        assert all(torch.equal(one[name], other[name]) for name in one if name != "seen")
+        assert one["seen"].tolist()[-len(other["seen"]) :] == other["seen"].tolist()
+        assert len(other["seen"]) < len(one["seen"])
+
+
+def test_a_run_of_two_processes_is_not_resumed_by_one(folder):
+    with pytest.raises(RegardError, match="began with 2 processes and cannot be resumed with 1"):
+        train(Config.from_file(folder / "config.toml"), folder / "run", resume=True)
