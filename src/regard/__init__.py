@@ -52,6 +52,7 @@ _FAMILIES = (
     "plots",
     "reuse",
     "testing",
+    "translate",
     "viewer",
 )
 

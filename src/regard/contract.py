@@ -66,7 +66,7 @@ class State:
     `growing`: each call appends its keys (a cache). Otherwise fixed: later calls pass the query
     alone. `step` counts the queries that have been answered. The shapes of `key` and `value` are
     the mechanism's own; their key axis is second to last. `padding` says which keys are real, as
-    far as a mask has said so: a later call whose mask does not speak of padding heeds it.
+    far as a mask has said so: a later call whose mask does not name keys itself heeds it.
     """
 
     key: Float[Tensor, "*_"]

@@ -146,6 +146,6 @@ def test_the_bar_shows_the_same():
 
 
 def test_durations():
-    assert [_duration(s) for s in (0, 59.6, 3600, 7384)] == [
+    assert [_duration(s) for s in (0.0, 59.6, 3600.0, 7384.0)] == [
         "0 min 00 s", "1 min 00 s", "1 h 00 min", "2 h 03 min"
     ]  # fmt: skip

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from graft_models import Small, batch, pooling, reusing
+from graft_models import Small, batch, decoding, outside, pooling, reusing, wake
 from torch import nn
 from torch.nn import functional as F
 
+from regard.blocks import EncoderBlock, FeedForward, NearIdentityWarning, PreNorm, Stack
 from regard.errors import (
     DtypeError,
     MaskError,
@@ -14,13 +15,17 @@ from regard.errors import (
     StateError,
     UnavailableError,
 )
-from regard.mechanisms import DotProduct
+from regard.mechanisms import DotProduct, MultiHead
 from regard.reuse import (
+    GraftWarning,
     Latents,
     OutputAttention,
     ReuseLayer,
+    States,
+    WeightedAggregation,
     ZeroProjection,
     graft,
+    grafts,
 )
 
 
@@ -56,6 +61,15 @@ def test_wrong_arguments():
         )
     with pytest.raises(RegardError, match=r"query=8, expected Latents \| States"):
         OutputAttention(DotProduct(), query=8, reads="", into="", join=ZeroProjection(8, 3))
+    sites = {"query": Latents(1, 8), "reads": "", "into": "", "join": ZeroProjection(8, 3)}
+    with pytest.raises(
+        RegardError, match=r"OutputAttention: mask is a tensor \(2, 5\), expected the name of the"
+    ):
+        OutputAttention(DotProduct(), **sites, mask=torch.ones(2, 5))
+    with pytest.raises(RegardError, match="OutputAttention: reads=3, expected a module's path"):
+        OutputAttention(DotProduct(), **{**sites, "reads": 3})
+    with pytest.raises(RegardError, match="ReuseLayer: mask is 3, expected the name"):
+        ReuseLayer(WeightedAggregation(8, 2), reads="", into="", mask=3)
     with pytest.raises(RegardError, match=r"join=None with a Linear"):
         ReuseLayer(nn.Linear(2, 2), reads="", into="")
     part = pooling()
@@ -67,6 +81,15 @@ def test_wrong_arguments():
     for name in ("a.b", "train", ""):
         with pytest.raises(RegardError, match="expected a plain word"):
             graft(model, pooling(), name=name)
+
+
+class Regular(Small):
+    """With a module whose output is (batch, width), and whose width it does not say."""
+
+    def __init__(self):
+        super().__init__()
+        self.regular = nn.Identity()
+        self.classifier.register_forward_pre_hook(lambda _, given: (self.regular(given[0]),))
 
 
 def test_sizes_and_places_that_do_not_fit():
@@ -82,26 +105,61 @@ def test_sizes_and_places_that_do_not_fit():
         ),
         ("layers", "classifier"): (StateError, "'layers' did not run before 'classifier'"),
         ("layers.1", "layers"): (StateError, "nothing was joined, since 'layers' did not run"),
-        ("classifier", "classifier"): (
+        ("regular", "classifier"): (
             ShapeError,
-            r"has 2 axes \(2, 3\), expected \(batch, position, width\)",
+            r"graft 'output' \(reads 'regular', into 'classifier'\): .* has 2 axes \(2, 8\), "
+            r"expected \(batch, position, width\)",
         ),
         ("layers.1:x", "classifier"): (RegardError, "the output is one tensor, it has no field"),
     }
     for (reads, into), (error, text) in cases.items():
-        model = Small()
+        model = Regular()
         grafted = graft(model, pooling(reads=reads, into=into))
         with pytest.raises(error, match=text):
             model(**given)
         grafted.remove()
+
+
+def asking(attention, query, reads, into, width):
+    return OutputAttention(
+        attention, query=query, reads=reads, into=into, join=ZeroProjection(8, width)
+    )
+
+
+def test_widths_that_do_not_fit_are_told_when_grafting_where_they_are_known():
+    states = States(causal=False)
+    cases = [
+        (DotProduct(), Latents(1, 8), "layers.1", "classifier", 4,
+         r"into='classifier' has 3 features, but join is for 4: ZeroProjection\(context width, 3"),
+        (DotProduct(), Latents(1, 6), "embed", "classifier", 3,
+         r"reads='embed' has 8 features, but DotProduct takes keys of 6 here"),
+        (MultiHead(8, 2), Latents(1, 6), "layers.1", "classifier", 3,
+         r"query=Latents\(…, 6\), but MultiHead takes queries of 8 features"),
+        (MultiHead(8, 2), states, "layers.1", "classifier", 3,
+         r"the output of into='classifier' asks, and has 3 features, but MultiHead takes queries "
+         r"of 8; join where states are that wide, as before a projection to the vocabulary"),
+    ]  # fmt: skip
     model = Small()
-    part = OutputAttention(
-        DotProduct(), query=Latents(1, 8), reads="layers.1", into="classifier",
-        join=ZeroProjection(8, 4),
-    )  # fmt: skip
-    graft(model, part)
-    with pytest.raises(ShapeError, match="state: axis width has size 3, expected 4"):
-        model(**given)
+    before = outside(model)
+    for *given, text in cases:
+        with pytest.raises(ShapeError, match=text):
+            graft(model, asking(*given))
+    with pytest.raises(ShapeError, match="into='embed' has 8 features, but what is joined has 6"):
+        graft(model, ReuseLayer(WeightedAggregation(6, 2), reads="layers.0", into="embed"))
+    assert outside(model) == before
+
+
+def test_widths_that_show_in_a_pass_are_told_with_the_name_of_the_graft():
+    cases = [
+        (DotProduct(), Latents(1, 8), 4, "state: axis width has size 8, expected 4"),
+        (MultiHead(6, 2), States(causal=False), 8, "the output of into='layers.2' asks, and has 8"),
+    ]
+    for attention, query, width, text in cases:
+        model = Small()
+        query = Latents(1, 8, everywhere=True) if isinstance(query, Latents) else query
+        graft(model, asking(attention, query, "layers.1", "layers.2", width), name="mine")
+        with pytest.raises(ShapeError, match=rf"graft 'mine' \(reads 'layers\.1', .*: .*{text}"):
+            model(**batch())
 
 
 def test_masks_that_do_not_fit():
@@ -178,3 +236,186 @@ def test_a_forward_that_was_there_before_comes_back():
     assert torch.equal(model(**given), plain)
     grafted.remove()
     assert model.classifier.__dict__["forward"] is mine
+
+
+def test_a_mask_that_is_not_declared_must_be_given():
+    class Anything(Small):
+        def forward(self, x, *rest, attention_mask=None, **others):
+            return super().forward(x, attention_mask)
+
+    model, given = Anything(), batch()
+    grafted = graft(model, pooling(mask="attention_maks"))
+    with pytest.raises(
+        RegardError,
+        match=r"mask='attention_maks': Anything.forward declares no such input, and this call does "
+        r"not give it by that name; the nearest are 'attention_mask'",
+    ):
+        model(**given)
+    grafted.remove()
+    part = pooling()
+    graft(model, part)
+    wake(part)
+    named = model(**given)
+    assert torch.equal(model(given["x"], given["x"], attention_mask=given["attention_mask"]), named)
+    assert not torch.allclose(model(given["x"]), named)
+
+
+def test_a_wrapper_that_declares_nothing():
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Small()
+
+        def forward(self, *given, **named):
+            return self.inner(*given, **named)
+
+    model, given = Wrapper(), batch()
+    part = pooling(reads="inner.layers.1", into="inner.classifier")
+    graft(model, part)
+    wake(part)
+    assert model(**given).isfinite().all()
+    with pytest.raises(RegardError, match="this call does not give it by that name"):
+        model(given["x"], given["attention_mask"])
+
+
+def encoder(batch_first):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+
+def test_positions_before_the_batch_are_refused():
+    for part in (
+        decoding(mask=None),
+        reusing(reads="layers.0.self_attn"),
+        pooling(reads="layers.1", into="", mask=None),
+    ):
+        with pytest.raises(
+            UnavailableError,
+            match=r"is \(position, batch, width\), since batch_first is False in '(layers\.\d)?' "
+            r"\(Transformer\w+\), so examples would be mixed",
+        ):
+            graft(encoder(False), part)
+    graft(encoder(True), decoding(mask="~src_key_padding_mask"))
+    recurrent = nn.Sequential(nn.LSTM(8, 8), nn.Identity())
+    with pytest.raises(UnavailableError, match="batch_first is False in '0'"):
+        graft(recurrent, decoding(reads="0", into="1", mask=None))
+
+
+def test_positions_before_the_batch_elsewhere_are_warned_of_and_seen_by_the_mask():
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.encoder, self.last = nn.Linear(8, 8), encoder(False), nn.Linear(8, 8)
+
+        def forward(self, x, attention_mask):
+            return self.last(self.encoder(self.embed(x.transpose(0, 1))))
+
+    model = Turned()
+    part = decoding(reads="embed", into="last")
+    with pytest.warns(
+        GraftWarning, match=r"False in 'encoder.layers.0.self_attn'; .* 'embed' and 'last' is"
+    ):
+        graft(model, part)
+    with pytest.raises(
+        ShapeError, match=r"'last' \(5, 2, 8\): axis batch has size 5, expected 2 as mask="
+    ):
+        model(torch.randn(2, 5, 8), torch.ones(2, 5, dtype=torch.long))
+
+
+def test_a_step_of_cached_decoding_is_refused():
+    def block():
+        return EncoderBlock(PreNorm(8, MultiHead(8, 2)), PreNorm(8, FeedForward(8)))
+
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stack, self.state = Stack([block(), block()]), None
+
+        def forward(self, x):
+            found = self.stack(x, causal=True, state=True if self.state is None else self.state)
+            self.state = found.state
+            return found.output
+
+    def deciding(before):
+        return OutputAttention(
+            MultiHead(8, 2), query=States(causal=True), reads=f"{before}blocks.0.feed_forward.part",
+            into=f"{before}blocks.1.feed_forward.part", join=ZeroProjection(8, 8),
+        )  # fmt: skip
+
+    x = torch.randn(2, 5, 8)
+    stack, wrapper = Stack([block(), block()]), Wrapper()
+    graft(stack, deciding(""))
+    handle = graft(wrapper, deciding("stack."))
+    first = stack(x[:, :4], causal=True, state=True)
+    with pytest.raises(UnavailableError, match=r"a cache of 4 positions.*without state="):
+        stack(x[:, 4:], causal=True, state=first.state)
+    wrapper(x[:, :4])
+    with pytest.raises(UnavailableError, match="a cache of 4 positions"):
+        wrapper(x[:, 4:])
+    handle.remove()
+    assert all("forward" not in one.__dict__ for one in wrapper.modules())
+
+
+def test_a_cache_of_plain_tensors_is_refused():
+    class Old(Small):
+        def forward(self, x, attention_mask=None, past_key_values=None):
+            return super().forward(x, attention_mask)
+
+    model = Old()
+    graft(model, pooling())
+    held = torch.zeros(2, 2, 7, 4)
+    assert model(**batch(), past_key_values=()).shape == (2, 3)
+    with pytest.raises(UnavailableError, match="a cache of 7 positions"):
+        model(**batch(), past_key_values=((held, held), (held, held)))
+
+
+def test_unprojected_states_that_ask_themselves():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Identity())
+    join = ZeroProjection(8, 8)
+    with pytest.warns(NearIdentityWarning, match="nearly the identity"):
+        OutputAttention(DotProduct(), query=States(causal=False), reads="0", into="0", join=join)
+    graft(
+        model,
+        OutputAttention(DotProduct(), query=States(causal=False), reads="0", into="1", join=join),
+    )
+    with pytest.warns(NearIdentityWarning, match="nearly the identity"):  # the very same tensor
+        model(torch.randn(2, 5, 4))
+    OutputAttention(MultiHead(8, 2), query=States(causal=False), reads="0", into="0", join=join)
+    OutputAttention(DotProduct(), query=Latents(1, 8), reads="0", into="0", join=join)
+
+
+def test_a_graft_that_fails_leaves_no_trace():
+    class Bare(nn.Module):
+        forward = max
+
+    class Model(Small):
+        def __init__(self):
+            super().__init__()
+            self.bare = Bare()
+
+    model, given = Model(), batch()
+    before, plain = outside(model), model(**given)
+    with pytest.raises(UnavailableError, match=r"of 'bare' \(Bare\) is not a Python function"):
+        graft(model, pooling(into="bare"), freeze=True)
+    assert outside(model) == before and grafts(model) == {}
+    graft(model, pooling())
+    before = outside(model)
+    with pytest.raises(UnavailableError, match="forward of 'bare'"):
+        graft(model, decoding(into="bare"))
+    assert outside(model) == before and list(grafts(model)) == ["output"]
+    assert torch.equal(model(**given), plain)
+
+
+def test_copies_for_data_parallel_are_refused():
+    model = Small()
+    graft(model, pooling())
+    modules = list(model.modules())
+    with pytest.raises(UnavailableError, match=r"nn\.DataParallel copies a model without its"):
+        [module._replicate_for_data_parallel() for module in modules]  # as DataParallel does
+
+
+def test_running_statistics_move_though_frozen():
+    model = Small()
+    model.norm = nn.BatchNorm1d(8)
+    with pytest.warns(GraftWarning, match="running statistics of 'norm' go on moving"):
+        graft(model, pooling(), freeze=True)

@@ -8,8 +8,17 @@ from graft_models import PARTS, WIDTH, Small, batch, pooling, wake
 from safetensors.torch import load_file, save_file
 
 from regard.errors import RegardError
-from regard.mechanisms import DotProduct
-from regard.reuse import Latents, OutputAttention, ZeroProjection, graft
+from regard.mechanisms import DotProduct, MultiHead
+from regard.reuse import (
+    GatedFlow,
+    Latents,
+    OutputAttention,
+    ReuseLayer,
+    States,
+    WeightedAggregation,
+    ZeroProjection,
+    graft,
+)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -102,3 +111,48 @@ def test_files_that_are_no_grafts(saved, tmp_path):
     other.write_bytes(b"nothing")
     with pytest.raises(RegardError, match="is not a safetensors file"):
         grafted.load(other)
+
+
+def test_other_settings_with_the_same_tensors_are_refused(tmp_path):
+    def built(heads, causal, layer=None):
+        sites = {"reads": "layers.0", "into": "layers.2"}
+        if layer is not None:
+            return ReuseLayer(layer, **sites)
+        return OutputAttention(
+            MultiHead(WIDTH, heads, dropout=0.1 * heads), query=States(causal=causal),
+            join=ZeroProjection(WIDTH, WIDTH), **sites,
+        )  # fmt: skip
+
+    first, second = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    base = Small()
+    cases = [
+        (built(2, True), built(4, True), r"attention\.n_heads=2, .* has attention\.n_heads=4"),
+        (built(2, True), built(2, False), r"query\.causal=True, but .* query\.causal=False"),
+        (
+            built(0, 0, GatedFlow(8, 2)),
+            built(0, 0, GatedFlow(8, 2, gate="tanh")),
+            r"layer\.gate='sigmoid', but this graft has layer\.gate='tanh'",
+        ),
+        (
+            built(0, 0, WeightedAggregation(8, 2, heads=first)),
+            built(0, 0, WeightedAggregation(8, 2, heads=second)),
+            r"saved with layer\.heads\.\w+=Tensor \w+, but",
+        ),
+    ]
+    for mine, other, text in cases:
+        fresh = copy.deepcopy(base)
+        handle = graft(base, mine)
+        file = handle.save(tmp_path / "part.safetensors")
+        handle.remove()
+        graft(fresh, copy.deepcopy(mine)).load(file)
+        refused(copy.deepcopy(base), other, file, text)
+
+
+def test_buffers_that_moved_are_named(tmp_path):
+    base = Small()
+    base.norm = torch.nn.BatchNorm1d(WIDTH)
+    fresh = copy.deepcopy(base)
+    handle = graft(base, pooling())
+    base.norm(torch.randn(4, WIDTH))
+    text = r"[23] of them are buffers, as 'norm\.running_mean', which move in train mode"
+    refused(fresh, pooling(), handle.save(tmp_path / "part.safetensors"), text)

@@ -42,6 +42,29 @@ def test_checkpointing_gives_the_same_gradients(name, fused):
     assert len(passes._kept) == 0  # nothing outlives its graph
 
 
+def test_nothing_outlives_its_graph_with_two_grafts_one_after_the_other():
+    model = Small(checkpointing="again")
+    for part in (decoding(reads="embed", into="layers.0"), decoding(reads="layers.1")):
+        graft(model, part)
+        wake(part)
+    kept = model.regard_graft.passes._kept
+    given = batch()
+    for _ in range(2):
+        output = model(**given)
+        assert len(kept) == 2
+        output.sum().backward()
+        del output
+        assert len(kept) == 0
+    output = model(**given)  # and without a backward pass
+    del output
+    assert len(kept) == 0
+    found = gradients(model, given)
+    model.checkpointing = ""
+    expected = gradients(model, given)
+    for key in expected:
+        torch.testing.assert_close(found[key], expected[key], msg=key)
+
+
 def test_two_passes_of_other_values_are_not_mixed_up():
     model = Small(checkpointing="again")
     part = decoding()

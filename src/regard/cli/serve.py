@@ -14,22 +14,31 @@ from rich.console import Console
 
 from regard.cli import packaged
 from regard.cli.packaged.base import words_of
+from regard.cli.packaged.translation import run_name
 from regard.cli.subject import EXAMPLES, FILES, PACKAGED, from_folder, subject, takes_text
 from regard.errors import RegardError
 from regard.record.store import load
 from regard.viewer.scene import Scene
-from regard.viewer.server import Begun, Served, Step, run
+from regard.viewer.server import Begun, Draft, Served, Step, run
 from regard.viewer.server.door import Door
 from regard.viewer.server.generation import Chosen, stepwise
+
+TRANSLATOR = "english-french"
+_SENTENCE = "The cat is sleeping on the table."
 
 
 def serve(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help=f"Models to run: {', '.join(PACKAGED)}, mobilesam; a folder that transformers "
-            "saved; module:function, which takes a text and returns a model and its inputs."
+            help=f"Models to run: {', '.join(PACKAGED)}, {TRANSLATOR}, mobilesam; a folder that "
+            "transformers saved; module:function, which takes a text and returns a model and its "
+            "inputs."
         ),
+    ] = None,
+    translator: Annotated[
+        list[Path] | None,
+        typer.Option(help="A checkpoint that `regard train` wrote (.safetensors); repeat it."),
     ] = None,
     trace: Annotated[
         list[Path] | None, typer.Option(help="A saved trace to look at (.safetensors); repeat it.")
@@ -51,7 +60,9 @@ def serve(
     Door.of(host, token)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded, nor looked for
     console = Console(stderr=True)
-    names = models or ([] if trace else ["minilm"])
+    names: list[str | Path] = [*(models or []), *(translator or [])]
+    if not names and not trace:
+        names = ["minilm"]
     served: list[Served] = []
     for number, name in enumerate(names, 1):
         with console.status(f"loading {name} ({number} of {len(names)})"):
@@ -69,11 +80,15 @@ def serve(
     run.serve(served, scenes, host=host, port=port, token=token, ready=ready)
 
 
-def _served(name: str, taken: set[str]) -> Served:
-    """A model as the server takes it; visitors see the last part of a folder's name."""
-    short = Path(name).name if Path(name).is_dir() else name
+def _served(name: str | Path, taken: set[str]) -> Served:
+    """A model as the server takes it; a path is a translator's. Visitors see no folders."""
+    short = _short(name)
     if short in taken:
         raise RegardError(f"{name}: two models are named {short!r}")
+    if isinstance(name, Path):
+        return _of_translator(short, packaged.Translating.of_checkpoint(name))
+    if name == TRANSLATOR:
+        return _of_translator(name, packaged.english_french())
     if name in FILES:
         return _of_files(name)
     if name in PACKAGED:
@@ -86,6 +101,13 @@ def _served(name: str, taken: set[str]) -> Served:
     return Served(short, example.title, "text", lambda text: _scene_of_function(name, text))
 
 
+def _short(name: str | Path) -> str:
+    """The last part of a folder's name, the run of a checkpoint."""
+    if isinstance(name, Path):
+        return run_name(name)
+    return Path(name).name if Path(name).is_dir() else name
+
+
 def _of_text(name: str, loaded: packaged.Packaged, example: str) -> Served:
     return Served(
         name,
@@ -95,6 +117,22 @@ def _of_text(name: str, loaded: packaged.Packaged, example: str) -> Served:
         generate=_generation(loaded) if loaded.generates else None,
         tokens=lambda text: len(loaded.encode(text).tokens),
         example=example,
+    )
+
+
+def _of_translator(name: str, loaded: packaged.Translating) -> Served:
+    def translate(text: str, most: int) -> Generator[Draft]:
+        for looked in loaded.steps(text, most):
+            yield Draft(looked.written or "", _scene(looked))
+
+    return Served(
+        name,
+        loaded.title,
+        "text",
+        lambda text: _scene(loaded.look(text)),
+        translate=translate,
+        tokens=loaded.tokens,
+        example=_SENTENCE,
     )
 
 

@@ -19,7 +19,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import DtypeError, MaskError
-from regard.masks.parts import Band, Mask, Padding, Pairs, Segments, parts
+from regard.masks.parts import Band, Mask, Padding, Pairs, Segments
+from regard.masks.parts import parts as parts_of
 from regard.types import Allowed, Shape
 
 __all__ = [
@@ -123,7 +124,7 @@ def lasting(mask: Mask | None, batch: int) -> Bool[Tensor, "batch key"] | None:
     if mask is None:
         return None
     said: Tensor | None = None
-    for part in parts(mask):
+    for part in parts_of(mask):
         if isinstance(part, Padding):
             keep = part.keep
         elif isinstance(part, Pairs) and part.allowed.shape[1:3] == (1, 1):
@@ -132,6 +133,13 @@ def lasting(mask: Mask | None, batch: int) -> Bool[Tensor, "batch key"] | None:
             continue
         said = keep if said is None else said & keep
     return None if said is None else said.expand(batch, -1)
+
+
+def with_padding(mask: Mask | None, keep: Bool[Tensor, "batch key"]) -> Mask:
+    """`mask` and remembered padding, unless the mask can say by itself which keys are real."""
+    if mask is None or all(isinstance(part, Band | Segments) for part in parts_of(mask)):
+        return Padding(keep) if mask is None else mask & Padding(keep)
+    return mask
 
 
 def resolve(mask: Mask | Tensor | None, causal_too: bool, shape: Shape) -> Mask | None:

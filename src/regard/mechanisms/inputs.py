@@ -110,8 +110,8 @@ def _remembered(
 ) -> tuple[Mask | None, Tensor | None]:
     """The mask with the padding that the state holds, and the padding the next one holds.
 
-    A mask that speaks of padding itself speaks for all keys, old and new. Otherwise old keys are
-    what they were, and new ones are real.
+    A mask that names keys speaks for all of them, old and new. Otherwise old keys are what they
+    were, and new ones are real.
     """
     if state is None or state is False:
         return mask, None
@@ -120,7 +120,7 @@ def _remembered(
         return mask, said
     new = shape.keys - state.padding.shape[1]
     kept = torch.nn.functional.pad(state.padding, (0, new), value=True)
-    return masks.both(mask, masks.padding(kept)), kept
+    return masks.with_padding(mask, kept), kept
 
 
 def finite(features: Tensor, alive: Tensor) -> Tensor:

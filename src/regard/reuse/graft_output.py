@@ -14,7 +14,7 @@ from regard.errors import RegardError, ShapeError
 from regard.masks import Mask, clean
 from regard.masks.parts import Padding
 from regard.mechanisms.from_recipe import FromRecipe
-from regard.reuse.graft_part import Call, Part, check_names, dtype_of
+from regard.reuse.graft_part import Call, Part, check_names
 from regard.reuse.graft_passes import Unchanged
 from regard.reuse.graft_sites import Place
 from regard.types import register_pytree
@@ -241,9 +241,9 @@ class OutputAttention(Part):
             )
         if states is state and self.reads != self.into and not torch.compiler.is_compiling():
             self._warn_of_identity()
-        states = states.to(dtype_of(self, states.dtype))
+        states = states.to(self.join.project.weight.dtype)
         query = self.query(state).to(states.dtype)
-        if isinstance(self.attention, FromRecipe):
+        if isinstance(self.query, States) and isinstance(self.attention, FromRecipe):
             wanted = self.attention.widths(query.shape[2]).query
             if wanted is not None and wanted != query.shape[2]:
                 raise ShapeError(self._misfit(query.shape[2], wanted))

@@ -112,8 +112,9 @@ class Passes:
         if torch.compiler.is_compiling():
             self.compiled.add(kept.name)
             return
-        recomputed = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-        if recomputed and joined.grad_fn is not None:
+        if joined.grad_fn is None:
+            return
+        if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
             held: Any = joined.grad_fn.metadata  # lives as long as the node
             held[_KEY] = kept
             self._kept[id(kept)] = kept

@@ -9,10 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import RegardError
+from regard.recipe.base import tensors
 from regard.record.tensor_file import TensorFile, library
 from regard.reuse.graft_part import Part
 from regard.reuse.graft_sites import NAMESPACE, inside
 
+#: Attributes of a part that are told elsewhere, or are no setting.
+_ELSEWHERE = ("training", "reads", "into", "mask", "dropout")
 _FILE = TensorFile("graft", "regard-graft-1")
 
 
@@ -20,7 +23,8 @@ def save(path: Path, model: nn.Module, name: str, part: Part) -> Path:
     """Write a part, whole or not at all."""
     if path.suffix != ".safetensors":
         raise RegardError(f"a graft is saved as .safetensors, got {path.name!r}")
-    header = {"name": name, "part": _described(part), "base": _base(model)}
+    described = {**_described(part), "settings": _settings(part)}
+    header = {"name": name, "part": described, "base": _base(model)}
     prefix = f"{NAMESPACE}.{name}."
     tensors = {prefix + key: tensor for key, tensor in part.state_dict().items()}
     _FILE.write(path, tensors, header)
@@ -35,10 +39,12 @@ def load(path: Path, model: nn.Module, part: Part) -> None:
         prefix = f"{NAMESPACE}.{name}."
     except (KeyError, TypeError) as error:
         raise RegardError(f"{path}: its header is not that of a graft: {error!r}") from error
+    settings = described.pop("settings", {})
     _check_part(path, described, _described(part))
-    _check_base(path, base, _base(model))
+    _check_base(path, base, _base(model), {name for name, _ in model.named_buffers()})
     found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
     _check_tensors(path, found, part.state_dict())
+    _check_settings(path, settings, _settings(part))
     part.load_state_dict(found)
 
 
@@ -49,6 +55,36 @@ def _described(part: Part) -> dict[str, Any]:
         "into": part.into,
         "mask": part.mask,
     }
+
+
+def _settings(part: Part) -> dict[str, str]:
+    """Of each module in a part what its tensors do not tell: heads, causality, a gate's kind.
+
+    Of our own modules all they hold; of others what they show of themselves.
+    """
+    found = {}
+    for path, module in part.named_modules():
+        prefix = f"{path}." if path else ""
+        found[f"{prefix}class"] = type(module).__name__
+        if type(module).__module__.partition(".")[0] != "regard":
+            found[f"{prefix}settings"] = module.extra_repr()
+            continue
+        fixed = {name: module.get_buffer(name) for name in module._non_persistent_buffers_set}
+        for name, value in {**vars(module), **fixed}.items():
+            if not name.startswith("_") and name not in _ELSEWHERE:
+                found[f"{prefix}{name}"] = _shown(value)
+    return found
+
+
+def _shown(value: Any) -> str:
+    """A value in words; tensors and what holds them by a digest, since words leave numbers out."""
+    held = tensors(value)
+    if not held:
+        words = repr(value)
+        return getattr(value, "__qualname__", type(value).__name__) if " at 0x" in words else words
+    store = library()
+    each = {str(number): one.detach().contiguous() for number, one in enumerate(held)}
+    return f"{type(value).__name__} {hashlib.sha256(store.torch.save(each)).hexdigest()[:16]}"
 
 
 def _base(model: nn.Module) -> dict[str, Any]:
@@ -71,7 +107,18 @@ def _check_part(path: Path, theirs: dict[str, Any], mine: dict[str, Any]) -> Non
             )
 
 
-def _check_base(path: Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
+def _check_settings(path: Path, theirs: dict[str, str], mine: dict[str, str]) -> None:
+    for name in {**theirs, **mine} if theirs else {}:
+        if theirs.get(name) != mine.get(name):
+            raise RegardError(
+                f"{path} was saved with {name}={theirs.get(name, 'nothing')}, but this graft has "
+                f"{name}={mine.get(name, 'nothing')}: it would be another function"
+            )
+
+
+def _check_base(
+    path: Path, theirs: dict[str, Any], mine: dict[str, Any], buffers: set[str]
+) -> None:
     if theirs["class"] != mine["class"]:
         raise RegardError(
             f"{path} was saved from a {theirs['class']}, but this model is a {mine['class']}"
@@ -83,10 +130,17 @@ def _check_base(path: Path, theirs: dict[str, Any], mine: dict[str, Any]) -> Non
         raise RegardError(f"{path} was saved from another base model: this one {what}")
     other = [key for key in before if before[key] != now[key]]
     if other:
+        moved = [key for key in other if key in buffers]
+        also = (
+            f" {len(moved)} of them are buffers, as {moved[0]!r}, which move in train mode though "
+            "parameters are frozen."
+            if moved
+            else ""
+        )
         raise RegardError(
             f"{path} was saved from another base model: {len(other)} of {len(before)} tensors "
-            f"differ here, the first is {other[0]!r}. If the base was trained with the graft, load "
-            "its own weights first, in the dtype it had"
+            f"differ here, the first is {other[0]!r}.{also} If the base was trained with the "
+            "graft, load its own weights first, in the dtype it had"
         )
 
 

@@ -67,14 +67,9 @@ def _below(name: str, path: str) -> bool:
 
 def seen_in(module: nn.Module, place: str, call: Any, args: Any, kwargs: Any) -> tuple[Any, Seen]:
     """Run a module and return its output and the one attention in it."""
-    for kind, attention in (
-        (nn.TransformerEncoderLayer, LayerAttention),
-        (nn.MultiheadAttention, TorchAttention),
-        (Mechanism, MechanismAttention),
-    ):
-        if isinstance(module, kind):
-            seen = attention(module, place, args, kwargs)
-            return call(*args, **kwargs), seen
+    known = _of_module(module, place, args, kwargs)
+    if known is not None:
+        return call(*args, **kwargs), known
     watching = _Watching(place)
     with watching:
         output = call(*args, **kwargs)
@@ -90,6 +85,16 @@ def seen_in(module: nn.Module, place: str, call: Any, args: Any, kwargs: Any) ->
         "nn.MultiheadAttention or a mechanism of regard; in transformers load with "
         "attn_implementation='sdpa' or 'eager'"
     )
+
+
+def _of_module(module: nn.Module, place: str, args: Any, kwargs: Any) -> Seen | None:
+    if isinstance(module, nn.TransformerEncoderLayer):
+        return LayerAttention(module, place, args, kwargs)
+    if isinstance(module, nn.MultiheadAttention):
+        return TorchAttention(module, place, args, kwargs)
+    if isinstance(module, Mechanism):
+        return MechanismAttention(module, place, args, kwargs)
+    return None
 
 
 class _Watching(TorchFunctionMode):

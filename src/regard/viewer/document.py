@@ -64,6 +64,8 @@ def page(
     prompt: int | None = None,
     image: Tensor | None = None,
     patches: tuple[int, int] | None = None,
+    names: tuple[str, str] | None = None,
+    start: str = "",
     budget: int = BUDGET,
     axes: str | None = None,
     kind: Kind = "distribution",
@@ -78,10 +80,14 @@ def page(
             read from the marks on the tokens ("##", "▁", "Ġ"), if there are any.
         example: which one of the batch.
         prompt: of a generation that is put together, how many tokens were given; a slider then
-            goes over the steps. A trace of several steps knows it by itself.
+            goes over the steps. A trace of several steps knows it by itself. Of cross-attention
+            alone it may be 0: all that looks was generated.
         image: what a vision model looked at, (row, column, 3) or (3, row, column), from 0 to 1.
         patches: rows and columns of patches that the image was cut into; a square of the last
             positions when None.
+        names: what the text that looks and the one that is looked at are called, as
+            ("Translation", "Source"); the views then show the latter first.
+        start: what is shown first, as a link has it behind its "#": "view=lines&unit=words".
         budget: bytes that the file should not exceed; what does not fit is kept less exactly, and
             the page says so.
         axes: the order of a tensor's axes, as "head query key".
@@ -93,6 +99,8 @@ def page(
         "prompt": prompt,
         "image": image,
         "patches": patches,
+        "names": names,
+        "start": start,
         "axes": axes,
         "kind": kind,
     }

@@ -69,6 +69,7 @@ def manifest_of(
         "parts": parts,
         "steps": grows,
         "image": image_of(scene),
+        "start": scene.start,
         "note": note,
     }
 
@@ -184,6 +185,7 @@ def line_of(line: Line) -> dict[str, Any]:
     """A sequence, for the manifest."""
     words = line.words
     return {
+        "name": line.name,
         "tokens": line.tokens,
         "words": None if words is None else {"names": words.names, "pieces": words.pieces},
         "special": line.special,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 from torch import Tensor
 
@@ -22,6 +23,10 @@ from regard.viewer.picture import Picture
 
 _MARKS = {"##": "wordpiece", "▁": "sentencepiece", "Ġ": "byte_level"}
 _LABELS = {"self": "self-attention", "cross": "cross-attention"}
+_FIELDS = (
+    *("view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme"),
+    *("selected", "pinned", "hidden", "direction", "limit", "step", "zoom"),
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Line:
     tokens: list[str]
     words: Words | None
     special: list[bool]
+    name: str | None = None  #: what the text is called, such as "Source"
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class Scene:
     prompt: int | None = None  #: tokens of a generation that were given
     grows: int | None = None  #: number of the sequence that was generated
     picture: Picture | None = None
+    start: str = ""  #: what is shown first, as a link has it behind its "#"
 
     @classmethod
     def of(cls, attention: Any, **options: Any) -> Scene:
@@ -80,6 +87,8 @@ def scenes_of(
     prompt: int | None = None,
     image: Tensor | None = None,
     patches: tuple[int, int] | None = None,
+    names: tuple[str, str] | None = None,
+    start: str = "",
     axes: str | None = None,
     kind: Kind = "distribution",
 ) -> list[Scene]:
@@ -88,6 +97,7 @@ def scenes_of(
     for one in given:
         if not isinstance(one, Words):
             raise RegardError(f"page: words={words!r:.60}, expected Words, or a list of them")
+    _check_start(start)
     titles = _titles(title, len(attentions))
     scenes, unused = [], set(range(len(given)))
     for attention, named in zip(attentions, titles):
@@ -103,6 +113,8 @@ def scenes_of(
             sites += [Site(r, number, *lines.of(r, name)) for r, number in zip(members, numbers)]
             parts.append(Part(name, label, list(range(first, len(sites)))))
         made, used = lines.finished()
+        if names is not None:
+            made = _named_lines(made, sites, names)
         unused -= used
         length = begun if prompt is None else prompt
         grows = None if length is None else _growing(sites, parts, length)
@@ -111,7 +123,7 @@ def scenes_of(
         batch = max(record.shape.batch for record in records)
         if batch > 1:
             named = f"{named} (example {example} of {batch})"
-        scenes.append(Scene(named, example, made, sites, parts, length, grows, picture))
+        scenes.append(Scene(named, example, made, sites, parts, length, grows, picture, start))
     _check_words([given[number] for number in sorted(unused)], scenes)
     return scenes
 
@@ -192,14 +204,37 @@ def _check_words(unused: Sequence[Words], scenes: Sequence[Scene]) -> None:
         )
 
 
+def _named_lines(lines: list[Line], sites: Sequence[Site], names: tuple[str, str]) -> list[Line]:
+    """The texts of queries and keys with their names, where they are different texts."""
+    if len(names) != 2 or not all(isinstance(name, str) for name in names):
+        raise RegardError(f"page: names={names!r:.60}, expected two: of queries and of keys")
+    crossing = [site for site in sites if site.queries != site.keys]
+    if not crossing:
+        raise RegardError(f"page: names={names!r:.60}, but queries and keys are of one text")
+    told = {site.queries: names[0] for site in crossing}
+    told |= {site.keys: names[1] for site in crossing}
+    return [replace(line, name=told.get(number)) for number, line in enumerate(lines)]
+
+
+def _check_start(start: str) -> None:
+    for field, _ in parse_qsl(start, keep_blank_values=True):
+        if field not in _FIELDS:
+            raise RegardError(
+                f"page: start={start!r:.60}: there is no field {field!r}, expected "
+                f"{', '.join(_FIELDS)}"
+            )
+
+
 def _growing(sites: Sequence[Site], parts: Sequence[Part], prompt: int) -> int:
     """The sequence that was generated: of a decoder, or of a model that is nothing else."""
     names = [part.name.split()[0] for part in parts]
     chosen = next(n for n in ("decoder", "self", "cross") if n in names)
     first = sites[parts[names.index(chosen)].sites[0]]
-    longest = first.record.shape.queries
-    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 1 <= prompt <= longest:
-        raise RegardError(f"page: prompt={prompt!r}, expected a number of tokens up to {longest}")
+    least, longest = int(chosen != "cross"), first.record.shape.queries
+    if isinstance(prompt, bool) or not isinstance(prompt, int) or not least <= prompt <= longest:
+        raise RegardError(
+            f"page: prompt={prompt!r}, expected a number of tokens from {least} to {longest}"
+        )
     return first.queries
 
 

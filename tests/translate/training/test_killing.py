@@ -26,7 +26,7 @@ def losses(folder):
 
 def check(folder, seed, deaths):
     table = toy_table(folder / "data")
-    table["training"] |= {"epochs": 5, "save_every": 2}
+    table["training"] |= {"epochs": 4, "save_every": 2}
     (folder / "config.toml").write_text(write_toml(table))
     command = [sys.executable, str(SCRIPT), str(folder), str(seed), str(deaths)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -49,7 +49,7 @@ def check(folder, seed, deaths):
 
 
 def test_a_run_that_is_killed_again_and_again_is_the_unbroken_run(tmp_path):
-    check(tmp_path, seed=0, deaths=6)
+    check(tmp_path, seed=0, deaths=5)
 
 
 @pytest.mark.slow

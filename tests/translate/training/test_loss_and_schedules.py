@@ -90,7 +90,7 @@ def test_inverse_square_root_is_vaswanis():
 
 def test_luongs_halving():
     """Rate 1 for five epochs, then halved every epoch (Luong et al., 2015, section 4.1)."""
-    schedule = ScheduleConfig("halving", halve_after=5, halve_every=1)
+    schedule = ScheduleConfig("halving", halve_after=5.0, halve_every=1.0)
     found = [rate_factor(schedule, step, 1000, 10) for step in range(80)]
     expected = [0.5 ** max(0, step // 10 - 4) for step in range(80)]
     assert found == expected

@@ -16,6 +16,7 @@ from regard.cli.packaged.samples import CAT, SPEECH
 from regard.cli.packaged.speech import Listener, whisper
 from regard.cli.packaged.text import _byte_pairs as _byte_pairs
 from regard.cli.packaged.text import minilm, rxnmapper, smollm2
+from regard.cli.packaged.translation import Translating, english_french
 from regard.cli.packaged.vision import Segmenter, mobilesam
 
 __all__ = [
@@ -26,7 +27,9 @@ __all__ = [
     "Looked",
     "Packaged",
     "Segmenter",
+    "Translating",
     "encoder_for",
+    "english_french",
     "folder",
     "minilm",
     "mobilesam",

@@ -32,6 +32,8 @@ class Looked:
     prompt: int | None = None
     image: Tensor | None = None
     patches: tuple[int, int] | None = None
+    names: tuple[str, str] | None = None
+    start: str = ""
     written: str | None = None  #: what a model that generates text went on by
 
     def options(self) -> dict[str, Any]:

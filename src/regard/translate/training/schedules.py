@@ -13,7 +13,7 @@ def rate_factor(config: ScheduleConfig, step: int, total: int, steps_per_epoch: 
     >>> inverse = ScheduleConfig("inverse-square-root", warmup=100)
     >>> [rate_factor(inverse, step, 1000, 50) for step in (0, 49, 99, 399)]
     [0.01, 0.5, 1.0, 0.5]
-    >>> luong = ScheduleConfig("halving", halve_after=5)
+    >>> luong = ScheduleConfig("halving", halve_after=5.0)
     >>> [rate_factor(luong, epoch * 50, 1000, 50) for epoch in (0, 4, 5, 6)]
     [1.0, 1.0, 0.5, 0.25]
 

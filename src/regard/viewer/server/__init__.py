@@ -2,6 +2,6 @@
 
 from regard.viewer.server.limits import Limits
 from regard.viewer.server.run import serve
-from regard.viewer.server.served import Begun, Served, Step
+from regard.viewer.server.served import Begun, Draft, Served, Step
 
-__all__ = ["Begun", "Limits", "Served", "Step", "serve"]
+__all__ = ["Begun", "Draft", "Limits", "Served", "Step", "serve"]

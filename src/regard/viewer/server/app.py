@@ -11,6 +11,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
+    Generator,
     Hashable,
     Sequence,
 )
@@ -40,7 +41,7 @@ from regard.viewer.server.pool import Pool
 from regard.viewer.server.served import Served
 from regard.viewer.server.tiles import SIDE
 from regard.viewer.server.traces import Kept, Traces
-from regard.viewer.server.worker import Worker
+from regard.viewer.server.worker import Ticket, Worker
 
 logger = logging.getLogger("regard.viewer")
 _T = TypeVar("_T")
@@ -88,6 +89,7 @@ class Server:
             ("POST", "/api/look", self.look),
             ("POST", "/api/image", self.image),
             ("POST", "/api/generate", self.generate),
+            ("POST", "/api/translate", self.translate),
         ]
         return [Route(path, _answered(call), methods=[method]) for method, path, call in table]
 
@@ -178,8 +180,18 @@ class Server:
     async def generate(self, request: Request) -> Response:
         body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
         given = (body.get("model"), body.get("text"), body.get("tokens"))
-        lines = self._worker.stream(self._models.generate(*given))
-        # what is refused is refused before the answer begins
+        return await self._streamed(request, self._models.generate(*given))
+
+    async def translate(self, request: Request) -> Response:
+        body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
+        work = self._models.translate(body.get("model"), body.get("text"))
+        return await self._streamed(request, work)
+
+    async def _streamed(
+        self, request: Request, work: Callable[[Ticket], Generator[bytes]]
+    ) -> Response:
+        """Lines as they come; what is refused is refused before the answer begins."""
+        lines = self._worker.stream(work)
         first = await _unless_gone(request, _first(lines))
         return _Lines(first, lines)
 

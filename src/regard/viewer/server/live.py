@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 from regard.errors import RegardError
+from regard.viewer.server.drafts import draft_events, line_of_event
 from regard.viewer.server.generation import encoded
 from regard.viewer.server.images import checked_image
 from regard.viewer.server.limits import Limits, Refused, not_found, too_long, wrong
@@ -73,19 +73,39 @@ class Models:
 
         return work
 
+    def translate(self, name: Any, text: Any) -> Callable[[Ticket], Generator[bytes]]:
+        """Work that translates a text; it yields lines of JSON."""
+        served, text = self.named(name, "text"), self._checked(text)
+        if served.translate is None:
+            raise Refused(422, "does_not_translate", f"{served.title} does not translate text")
+        translate = served.translate
+        most = min(self._limits.new_tokens, self._limits.positions // 2)
+
+        def work(ticket: Ticket) -> Generator[bytes]:
+            with _told(served):
+                self._check_tokens(served, text, self._limits.positions - most, "tokens")
+                with closing(translate(text, most)) as drafts:
+                    yield from draft_events(
+                        ticket.checked(drafts), lambda scene: self._traces.add(scene).id
+                    )
+
+        return work
+
     def _events(self, steps: Iterator[Any], ticket: Ticket) -> Iterator[bytes]:
         number = 0
         for found in steps:
             ticket.check()
             if isinstance(found, Begun):
-                yield _line("begin", tokens=found.tokens, special=found.special)
+                yield line_of_event("begin", tokens=found.tokens, special=found.special)
             elif isinstance(found, Step):
                 if number == 0:
                     yield from _prompt(found)
                 number += 1
-                yield _line("step", step=number, token=found.token, **_new_rows(found, number))
+                yield line_of_event(
+                    "step", step=number, token=found.token, **_new_rows(found, number)
+                )
             else:
-                yield _line("done", id=self._traces.add(found).id)
+                yield line_of_event("done", id=self._traces.add(found).id)
 
     def named(self, name: Any, kind: str) -> Served:
         """A model that looks at texts, or at images."""
@@ -130,9 +150,9 @@ def _told(served: Served) -> Iterator[None]:
 def _prompt(step: Step) -> Iterator[bytes]:
     """The sites of a generation, then the prompt's rows of each."""
     sites = [{"name": name, "heads": rows.shape[0]} for name, rows in step.rows.items()]
-    yield _line("sites", sites=sites)
+    yield line_of_event("sites", sites=sites)
     for number, rows in enumerate(step.rows.values()):
-        yield _line("prompt", site=number, shape=list(rows.shape), rows=encoded(rows))
+        yield line_of_event("prompt", site=number, shape=list(rows.shape), rows=encoded(rows))
 
 
 def _new_rows(step: Step, number: int) -> dict[str, Any]:
@@ -140,7 +160,3 @@ def _new_rows(step: Step, number: int) -> dict[str, Any]:
         return {"keys": None, "rows": None}
     found = step.rows.values()
     return {"keys": [rows.shape[2] for rows in found], "rows": [encoded(rows) for rows in found]}
-
-
-def _line(event: str, **fields: Any) -> bytes:
-    return json.dumps({"event": event, **fields}, separators=(",", ":")).encode() + b"\n"

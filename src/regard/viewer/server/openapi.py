@@ -87,6 +87,13 @@ def description(limits: Limits) -> _Json:
                     _json(_ref("Generate")),
                 )
             },
+            "/api/translate": {
+                "post": _posted(
+                    "Let a model translate a text; a line of JSON for each event",
+                    {"application/x-ndjson": _ref("DraftEvent")},
+                    _json(_ref("Look")),
+                )
+            },
         },
         "components": {
             "schemas": _schemas(limits),
@@ -104,6 +111,7 @@ def _schemas(limits: Limits) -> _Json:
         "title": {"type": "string"},
         "kind": {"enum": ["text", "image"]},
         "generates": {"type": "boolean"},
+        "translates": {"type": "boolean"},
         "example": {"type": "string"},
     }
     trace = {
@@ -143,25 +151,46 @@ def _schemas(limits: Limits) -> _Json:
         "id": {"type": "string", "description": "done: the trace of the whole"},
         "error": _ref("Failure"),
     }
+    draft = {
+        "event": {"enum": ["draft", "done", "error"]},
+        "step": {**_NUMBER, "description": "draft: from 1"},
+        "text": {"type": "string", "description": "draft, done: the translation so far"},
+        "scene": {
+            **_ref("Draft"),
+            "description": "draft: the texts of both sides, and the sites of attention",
+        },
+        "known": {
+            **_NUMBER,
+            "description": "draft: how many of the first rows of each site are as they were",
+        },
+        "rows": {
+            **strings,
+            "description": "draft: the rows behind those, of each site: (head, query, key) as "
+            "float16, little endian, base64",
+        },
+        "id": {"type": "string", "description": "done: the trace of the whole, exact"},
+        "error": _ref("Failure"),
+    }
     tokens = {"type": "integer", "minimum": 1, "maximum": limits.new_tokens}
+    scene = {
+        "title": {"type": "string"},
+        "sequences": _array({"type": "object"}),
+        "sites": _array({"type": "object"}),
+        "parts": _array({"type": "object"}),
+        "steps": {"type": ["object", "null"]},
+        "image": {"type": ["object", "null"]},
+        "start": {"type": "string"},
+        "note": {"type": "string"},
+    }
     return {
         "Models": _object({"models": _array(_object(model)), "limits": {"type": "object"}}),
         "Traces": _object({"traces": _array(_object(trace))}),
         "Look": _object({"model": {"type": "string"}, "text": text}),
         "Generate": _object({"model": {"type": "string"}, "text": text, "tokens": tokens}),
         "Event": {**_object(event), "required": ["event"]},
-        "Scene": _object(
-            {
-                "id": {"type": "string"},
-                "title": {"type": "string"},
-                "sequences": _array({"type": "object"}),
-                "sites": _array({"type": "object"}),
-                "parts": _array({"type": "object"}),
-                "steps": {"type": ["object", "null"]},
-                "image": {"type": ["object", "null"]},
-                "note": {"type": "string"},
-            }
-        ),
+        "DraftEvent": {**_object(draft), "required": ["event"]},
+        "Scene": _object({"id": {"type": "string"}, **scene}),
+        "Draft": _object({"id": {"type": "null"}, **scene}),
         "Failure": _object(error),
         "Error": _object({"error": _ref("Failure")}),
     }

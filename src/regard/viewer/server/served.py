@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from regard.viewer.scene import Scene
 from regard.viewer.server.generation import Rows
@@ -26,13 +26,22 @@ class Step:
     rows: dict[str, Rows]
 
 
+class Draft(NamedTuple):
+    """A translation so far: its text, and the attention that it came from."""
+
+    text: str
+    scene: Scene
+
+
 @dataclass(frozen=True)
 class Served:
     """A model that was named at start, and what it can be asked.
 
     `look` takes a text, or the bytes of a PNG or JPEG file, and runs the model. `generate` takes a
     prompt and how many tokens to add; it yields a `Begun`, a `Step` for each token, and at last the
-    `Scene` of the whole.
+    `Scene` of the whole. `translate` takes a text and how many tokens to write at most; it yields
+    a `Draft` after every step, which may take back what the one before had, and the last is the
+    finished one.
     """
 
     name: str
@@ -40,6 +49,7 @@ class Served:
     kind: Literal["text", "image"]
     look: Callable[[Any], Scene]
     generate: Callable[[str, int], Generator[Begun | Step | Scene]] | None = None
+    translate: Callable[[str, int], Generator[Draft]] | None = None
     tokens: Callable[[str], int] | None = None  #: of a text, counted without running the model
     example: str = ""
 
@@ -50,5 +60,6 @@ class Served:
             "title": self.title,
             "kind": self.kind,
             "generates": self.generate is not None,
+            "translates": self.translate is not None,
             "example": self.example,
         }

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,6 +43,12 @@ class Ticket:
     def check(self) -> None:
         if self.stopped:
             raise Stopped
+
+    def checked(self, steps: Iterable[_T]) -> Iterator[_T]:
+        """The steps of some work, as long as somebody waits for it."""
+        for step in steps:
+            self.check()
+            yield step
 
 
 class Job(NamedTuple):

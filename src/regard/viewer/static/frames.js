@@ -59,16 +59,17 @@ function shownPositions(scene, state, sequence) {
 
 /** Labels of one side, and the positions that each stands for. */
 function axisOf(scene, state, number, until) {
-  const prompt = scene.steps?.sequence === number ? scene.steps.prompt : Infinity;
-  const groups = groupsOf(scene.sequences[number], state.unit === "words");
+  const prompt = (scene.steps?.sequence === number && scene.steps.prompt) || Infinity;
+  const sequence = scene.sequences[number];
+  const groups = groupsOf(sequence, state.unit === "words");
   const shown = groups.filter((group) => until === null || group.members.every((i) => i < until));
-  if (state.special !== "folded") return asAxis(shown, prompt);
+  if (state.special !== "folded") return asAxis(shown, prompt, sequence.name);
   const special = shown.filter((group) => group.special);
   const others = shown.filter((group) => !group.special);
   if (special.length) {
     others.push({ label: FOLDED, special: true, members: special.flatMap((group) => group.members) });
   }
-  return asAxis(others, prompt);
+  return asAxis(others, prompt, sequence.name);
 }
 
 function groupsOf(sequence, asWords) {
@@ -83,8 +84,9 @@ function groupsOf(sequence, asWords) {
 }
 
 /** An axis; what a model wrote comes after the prompt. */
-function asAxis(groups, prompt) {
+function asAxis(groups, prompt, name) {
   return {
+    name,
     labels: groups.map((group) => group.label),
     special: groups.map((group) => group.special),
     members: groups.map((group) => group.members),

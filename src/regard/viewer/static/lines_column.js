@@ -5,13 +5,21 @@ const BEYOND_SIGHT = 6;
 const COLUMN_MARGIN = 8;
 
 export class TokenColumn {
-  constructor(side, label) {
+  constructor(side) {
     this.side = side;
-    this.strip = make("div", { class: "lines-strip", role: "list", "aria-label": label });
-    this.element = make("div", { class: `lines-column lines-column-${side}` }, this.strip);
+    this.strip = make("div", { class: "lines-strip", role: "list" });
+    this.element = make("div", {}, this.strip);
     this.items = new Map();
     this.spare = [];
     this.setTokens({ labels: [], special: [], written: [] }, new Uint8Array(0), 24);
+  }
+
+  // On the left of the window or on its right, whichever side of the links it is.
+  standAt(place) {
+    for (const token of [...this.items.keys()]) this.release(token);
+    this.spare = [];
+    this.place = place;
+    this.element.className = `lines-column lines-column-${place}`;
   }
 
   // Hidden tokens take no room: shown[slot] is a token, slots[token] its slot or -1.
@@ -56,7 +64,7 @@ export class TokenColumn {
     const wanted = new Set(this.inSight(offset, height, BEYOND_SIGHT));
     if (kept !== null && this.slots[kept] >= 0) wanted.add(kept);
     for (const token of [...this.items.keys()]) if (!wanted.has(token)) this.release(token);
-    for (const token of wanted) if (!this.items.has(token)) this.place(token);
+    for (const token of wanted) if (!this.items.has(token)) this.put(token);
     for (const [token, item] of this.items) dress(token, item);
     this.strip.style.height = `${this.height}px`;
     this.strip.style.transform = `translateY(${-offset}px)`;
@@ -69,8 +77,8 @@ export class TokenColumn {
     this.spare.push(item);
   }
 
-  place(token) {
-    const item = this.spare.pop() ?? makeTokenItem(this.side);
+  put(token) {
+    const item = this.spare.pop() ?? makeTokenItem(this.side, this.place);
     const label = this.axis.labels[token];
     const slot = this.slots[token];
     item.element.style.top = `${this.top(slot)}px`;
@@ -102,13 +110,13 @@ export class TokenColumn {
   }
 }
 
-function makeTokenItem(side) {
+function makeTokenItem(side, place) {
   const name = make("bdi", { class: "lines-name" });
   const weight = make("span", { class: "lines-weight" });
   const button = make("button", { type: "button", class: "lines-token", "data-side": side });
   const eye = make("button", { type: "button", class: "lines-eye", tabindex: -1, "data-side": side, title: "Hide (h)" }, icon("hide"));
-  button.append(...(side === "left" ? [weight, name] : [name, weight]));
+  button.append(...(place === "left" ? [weight, name] : [name, weight]));
   const element = make("div", { class: "lines-item", role: "listitem" });
-  element.append(...(side === "left" ? [eye, button] : [button, eye]));
+  element.append(...(place === "left" ? [eye, button] : [button, eye]));
   return { element, button, name, weight, eye };
 }

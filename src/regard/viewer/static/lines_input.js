@@ -75,8 +75,8 @@ export function linesKeys(view) {
     PageDown: () => stepToken(view, TOKENS_A_PAGE),
     Home: () => stepToken(view, -Infinity),
     End: () => stepToken(view, Infinity),
-    ArrowLeft: () => changeTokenSide(view, "left"),
-    ArrowRight: () => changeTokenSide(view, "right"),
+    ArrowLeft: () => changeTokenSide(view, view.sideAt("left")),
+    ArrowRight: () => changeTokenSide(view, view.sideAt("right")),
     Enter: () => pinFocused(view),
     " ": () => selectPointed(view),
     Escape: () => takeBack(view),
@@ -118,7 +118,8 @@ function arriveAtToken(view, place) {
 function sentenceOf(view, { side, token }) {
   const other = view.axis(OTHER_SIDE[side]).labels;
   const weights = view.weights.of(side, token);
-  const name = `${side === "left" ? "Query" : "Key"} ${visibleLabel(view.axis(side).labels[token])}`;
+  const role = view.axis(side).name ?? (side === "left" ? "Query" : "Key");
+  const name = `${role} ${visibleLabel(view.axis(side).labels[token])}`;
   if (!weights?.length) return name;
   const best = weights.reduce((top, weight, place) => (Math.abs(weight) > Math.abs(weights[top]) ? place : top), 0);
   return `${name}, strongest ${visibleLabel(other[best])} ${readableWeight(weights[best])}`;

@@ -17,26 +17,26 @@ export function linesPicture(view) {
   const offsets = isWhole ? { left: 0, right: 0 } : { left: view.offset("left"), right: view.offset("right") };
   const geometry = view.geometry(height, offsets);
   const active = view.active();
-  const beside = left.element.clientWidth;
+  const [beside, between] = [left.element.clientWidth, view.parts.canvas.clientWidth];
   const colours = view.context.palette();
   const placed = placedLinks(view.linksOf(active, offsets, height), geometry, view.frame, view.state.colour);
   const parts = [
-    `<clipPath id="sight"><rect x="0" y="0" width="${geometry.right}" height="${height}"/></clipPath>`,
+    `<clipPath id="sight"><rect x="0" y="0" width="${between}" height="${height}"/></clipPath>`,
     `<g transform="translate(${LINES_EDGE + beside} ${LINES_EDGE})" clip-path="url(#sight)">`,
     ...linesAsSvg(placed.lines, geometry, colours, view.frame.signed),
     "</g>",
-    ...sideAsSvg(view, "left", offsets.left, height, LINES_EDGE + beside - 10, active, colours),
-    ...sideAsSvg(view, "right", offsets.right, height, LINES_EDGE + beside + geometry.right + 10, active, colours),
+    ...["left", "right"].flatMap((side) => sideAsSvg(view, side, offsets[side], height, active, colours)),
   ];
-  return svgDocument(2 * (LINES_EDGE + beside) + geometry.right, height + 2 * LINES_EDGE, colours.surface, parts);
+  return svgDocument(2 * (LINES_EDGE + beside) + between, height + 2 * LINES_EDGE, colours.surface, parts);
 }
 
-function sideAsSvg(view, side, offset, height, inner, active, colours) {
+function sideAsSvg(view, side, offset, height, active, colours) {
   const besides = view.besides(active);
   const weights = besides?.side === side ? besides.weights : null;
-  const away = side === "left" ? -1 : 1;
-  const anchor = side === "left" ? "end" : "start";
   const column = view.columns[side];
+  const isLeft = column.place === "left";
+  const [away, anchor] = isLeft ? [-1, "end"] : [1, "start"];
+  const inner = LINES_EDGE + column.element.clientWidth + (isLeft ? 0 : view.parts.canvas.clientWidth) + 10 * away;
   return column.inSight(offset, height).flatMap((token) => {
     const y = (column.middle(token, offset) + LINES_EDGE + 4.5).toFixed(1);
     const isChosen = active?.side === side && active.tokens.includes(token);
@@ -44,7 +44,7 @@ function sideAsSvg(view, side, offset, height, inner, active, colours) {
     const style = `font-size="13"${isChosen ? ' font-weight="700"' : ""}${lineBelow(column.axis.written[token])}`;
     const words = [`<text x="${inner}" y="${y}" text-anchor="${anchor}" ${style} fill="${ink}">${svgEscape(shortenedLabel(visibleLabel(column.axis.labels[token])))}</text>`];
     if (!weights) return words;
-    const outer = inner + away * (view.columns[side].element.clientWidth - NUMBERS_WIDTH / 2);
+    const outer = inner + away * (column.element.clientWidth - NUMBERS_WIDTH / 2);
     return [...words, `<text x="${outer}" y="${y}" text-anchor="middle" font-size="11" fill="${colours.muted}">${svgEscape(weightText(weights[token], besides.decimals))}</text>`];
   });
 }

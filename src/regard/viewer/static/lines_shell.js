@@ -9,19 +9,20 @@ export function buildLines() {
   const showAll = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-show-all" }, "Show all");
   const hidden = make("div", { class: "lines-hidden", "data-testid": "lines-hidden", hidden: true }, make("span", {}, "Hidden"), hiddenList, showAll);
   const captions = { left: make("span", { class: "lines-caption" }), right: make("span", { class: "lines-caption" }) };
-  const heads = make("div", { class: "lines-heads" }, columnHead("Queries", "query", captions.left), columnHead("Keys", "key", captions.right));
+  const roles = { left: make("span", { class: "lines-role" }), right: make("span", { class: "lines-role" }) };
+  const heads = make("div", { class: "lines-heads" });
   const canvas = make("canvas", { class: "lines-canvas", "aria-hidden": "true" });
   const beyond = { above: beyondButton("above"), below: beyondButton("below") };
   const stage = make("div", { class: "lines-stage" }, beyond.above, beyond.below);
   const space = make("div", { class: "lines-space" }, stage);
   const scroller = make("div", { class: "lines-scroller" }, space);
   const bar = make("div", { class: "lines-bar" }, hint, pin, clear);
-  const root = make("div", { class: "lines-view", role: "group", "aria-label": "Lines between queries and keys", "data-testid": "lines-view" }, bar, hidden, heads, scroller);
-  return { root, hint, pin, clear, hidden, hiddenList, showAll, captions, canvas, stage, beyond, space, scroller };
+  const root = make("div", { class: "lines-view", role: "group", "data-testid": "lines-view" }, bar, hidden, heads, scroller);
+  return { root, hint, pin, clear, hidden, hiddenList, showAll, captions, roles, heads, canvas, stage, beyond, space, scroller };
 }
 
-function columnHead(name, role, caption) {
-  return make("div", { class: `lines-head lines-head-${role}` }, make("span", { class: "lines-role" }, name), caption);
+export function columnHead(role, caption) {
+  return make("div", { class: "lines-head" }, role, caption);
 }
 
 function beyondButton(way) {

@@ -4,12 +4,14 @@ import { createCompare } from "./compare.js";
 import { loaderOf, openScene } from "./data.js";
 import { make } from "./dom.js";
 import { askJson, askLines, jsonRequest } from "./live_ask.js";
+import { Drafts } from "./live_drafts.js";
 import { createLiveForm } from "./live_form.js";
 import { Growth } from "./live_growth.js";
 import { inputName, isAskedInput, isSameInput, pictureType } from "./live_input.js";
 import { inputOfFragment, patchOfFragment, readFragment } from "./state.js";
 
 const PAUSE = 250; // milliseconds between two pictures of a map that grows
+const WORD_PAUSE = 60; // between two drafts of a translation, so that each can be seen
 
 /** Builds the live page in an element; `openPane(host, scene, options)` opens a scene, `page` has the address and a place for buttons. */
 export async function startLive(root, manifest, openPane, page) {
@@ -51,6 +53,7 @@ class LiveColumn {
     this.peers = peers;
     this.changed = changed;
     this.pane = null;
+    this.hasClosed = false; // a pane of another kind
     this.shown = null; // the input of what is in the pane
     this.running = null;
     this.note = make("p", { class: "live-note", hidden: true, "data-testid": `live-note${suffix}` });
@@ -61,6 +64,7 @@ class LiveColumn {
       look: (model, text) => this.look(model, text),
       image: (model, file) => this.image(model, file),
       generate: (model, text, count) => this.generate(model, text, count),
+      translate: (model, text) => this.translate(model, text),
       open: (trace) => this.open(trace),
       cancel: () => this.running?.abort(),
       edited: () => this.followForm(),
@@ -114,10 +118,7 @@ class LiveColumn {
       const input = { model: model.name, title: model.title, text, tokens: count };
       const growth = new Growth(inputName(input));
       let shown = 0;
-      let whole = null;
-      await askLines("/api/generate", { model: model.name, text, tokens: count }, signal, async (event) => {
-        if (event.event === "error") throw new Error(event.error.message);
-        if (event.event === "done") whole = event.id;
+      await this.stream("/api/generate", { model: model.name, text, tokens: count }, signal, input, async (event) => {
         growth.take(event);
         if (event.event !== "step") return;
         this.form.showProgress(`${event.step} of ${count} tokens: ${said(growth.chosen)}`);
@@ -126,11 +127,38 @@ class LiveColumn {
         await nextFrame();
         shown = performance.now();
       });
-      if (whole === null) throw new Error("The generation broke off; what is shown is what there was.");
-      const found = await askJson(`/api/traces/${encodeURIComponent(whole)}`, { signal });
-      this.showFound(found, input);
       return `${count === growth.chosen.length ? "" : "It ended by itself. "}It went on: ${said(growth.chosen)}`;
     });
+  }
+
+  /** The alignment grows word by word, and words may change; at the end the whole trace takes its place. */
+  translate(model, text) {
+    return this.work(`${model.title} is reading…`, async (signal) => {
+      const input = { model: model.name, title: model.title, text };
+      const drafts = new Drafts(inputName(input));
+      const done = await this.stream("/api/translate", { model: model.name, text }, signal, input, async (event) => {
+        if (event.event !== "draft") return;
+        drafts.take(event);
+        this.form.showProgress(event.text);
+        this.show(drafts.scene(), input);
+        await nextFrame();
+        await new Promise((resolve) => setTimeout(resolve, WORD_PAUSE));
+      });
+      return `Translation: ${done.text}`;
+    });
+  }
+
+  /** Takes the events of a model that writes, then shows the whole trace; returns the last event. */
+  async stream(path, body, signal, input, take) {
+    let done = null;
+    await askLines(path, body, signal, async (event) => {
+      if (event.event === "error") throw new Error(event.error.message);
+      if (event.event === "done") done = event;
+      await take(event);
+    });
+    if (done === null) throw new Error("The generation broke off; what is shown is what there was.");
+    this.showFound(await askJson(`/api/traces/${encodeURIComponent(done.id)}`, { signal }), input);
+    return done;
   }
 
   /** Runs one thing at a time; a new one takes the place of the last. */
@@ -176,7 +204,8 @@ class LiveColumn {
   openNew(scene) {
     this.hint.remove();
     const view = scene.image ? { view: "image" } : {};
-    this.pane = this.openPane(this.host, scene, { ...this.peers.options(this), state: { ...this.state, ...view } });
+    const start = this.hasClosed ? patchOfFragment(scene.start) : {}; // not what the last scene had
+    this.pane = this.openPane(this.host, scene, { ...this.peers.options(this), state: { ...this.state, ...start, ...view } });
     this.peers.opened();
   }
 
@@ -184,6 +213,7 @@ class LiveColumn {
     if (!this.pane) return;
     const { view, unit, special, colour, limit } = this.pane.store.get();
     this.state = { view: view === "image" ? "map" : view, unit, special, colour, limit };
+    this.hasClosed = true;
     this.peers.closing();
     this.pane.destroy();
     this.pane = null;

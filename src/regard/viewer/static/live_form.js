@@ -5,7 +5,7 @@ import { make } from "./dom.js";
 const TOKENS = 24; // to generate, unless said otherwise
 
 /**
- * Builds the form. `offered` is {models, limits, traces}; `actions` has look, image, generate, open, cancel and edited.
+ * Builds the form. `offered` is {models, limits, traces}; `actions` has look, image, generate, translate, open, cancel and edited.
  * `suffix` is put behind every test id.
  */
 export function createLiveForm(offered, suffix, actions) {
@@ -106,6 +106,7 @@ class LiveForm {
     this.fields.tokens.hidden = !model?.generates;
     this.generateButton.hidden = !model?.generates;
     this.runButton.hidden = model === null;
+    this.runButton.textContent = model?.translates ? "Translate" : "Look";
     const isExample = this.offered.models.some((one) => one.example === this.text.value);
     if (model?.example && (this.text.value === "" || isExample)) this.text.value = model.example;
     this.showError("");
@@ -127,7 +128,8 @@ class LiveForm {
       const file = this.file.files[0];
       return file ? this.actions.image(model, file) : this.showError("Choose a PNG or JPEG file first.");
     }
-    return this.text.value.trim() === "" ? this.showError("Type a text first.") : this.actions.look(model, this.text.value);
+    if (this.text.value.trim() === "") return this.showError("Type a text first.");
+    return model.translates ? this.actions.translate(model, this.text.value) : this.actions.look(model, this.text.value);
   }
 
   generate() {

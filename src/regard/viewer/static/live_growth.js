@@ -2,8 +2,8 @@
 
 import { bytesOfBase64, fromHalf } from "./chunks.js";
 import { openScene } from "./data.js";
+import { madeHere, madeMap, madeThumbnails, madeTogether } from "./live_maps.js";
 
-const SMALL = 64; // positions of a side of a thumbnail
 const NOTE = "While the model generates, weights are 16-bit numbers: within 0.05 % of the exact ones, or 0.00000003 where they are below 0.00006.";
 
 /** Takes the events of a generation; `scene()` is what there is so far. */
@@ -62,24 +62,26 @@ export class Growth {
   /** The scene of all rows so far. */
   scene() {
     const count = this.tokens.length;
-    const loader = { remote: null, read: async (chunk) => chunk.make() };
-    const dense = (make) => ({ id: 0, dtype: "f32", shape: [count, count], make });
-    const over = (mode) => ({ kind: "dense", exact: false, maps: [dense(() => this.together(mode, count))] });
     const manifest = {
       id: null,
       title: this.title,
-      sequences: [{ tokens: [...this.tokens], words: null, special: [...this.special] }],
-      sites: this.sites.map((site, number) => this.site(site, number, count, dense)),
-      parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: { mean: over("mean"), max: over("max") } }],
+      sequences: [{ name: null, tokens: [...this.tokens], words: null, special: [...this.special] }],
+      sites: this.sites.map((site, number) => this.site(site, number, count)),
+      parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: madeTogether(count, count, () => this.maps(count)) }],
       steps: { prompt: this.prompt, sequence: 0 },
       image: null,
+      start: "",
       note: NOTE,
     };
-    return openScene(manifest, loader);
+    return openScene(manifest, madeHere);
   }
 
-  site(site, number, count, dense) {
-    const side = Math.min(SMALL, count);
+  *maps(count) {
+    for (const site of this.sites) for (let head = 0; head < site.heads; head += 1) yield denseMap(site, head, count);
+  }
+
+  site(site, number, count) {
+    const mapOf = (head) => denseMap(site, head, count);
     return {
       name: site.name,
       layer: number,
@@ -92,24 +94,9 @@ export class Growth {
       kind: "distribution",
       types: null,
       peak: [...site.peaks],
-      form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => dense(() => denseMap(site, head, count))) },
-      thumbnails: { id: 0, dtype: "u8", shape: [site.heads, side, side], make: () => thumbnailsOf(site, count, side) },
+      form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => madeMap(count, count, () => mapOf(head))) },
+      thumbnails: madeThumbnails(count, count, [...site.peaks], mapOf),
     };
-  }
-
-  /** Mean or largest over all heads of all layers. */
-  together(mode, count) {
-    const whole = new Float32Array(count * count);
-    let heads = 0;
-    for (const site of this.sites) {
-      for (let head = 0; head < site.heads; head += 1, heads += 1) {
-        const one = denseMap(site, head, count);
-        if (mode === "max") for (let i = 0; i < one.length; i += 1) whole[i] = Math.max(whole[i], one[i]);
-        else for (let i = 0; i < one.length; i += 1) whole[i] += one[i];
-      }
-    }
-    if (mode === "mean") for (let i = 0; i < whole.length; i += 1) whole[i] /= heads;
-    return whole;
   }
 }
 
@@ -125,22 +112,4 @@ function denseMap(site, head, count) {
     }
   }
   return data;
-}
-
-/** Small pictures of all heads of a site: the largest weight of each block, 255 for the head's peak. */
-function thumbnailsOf(site, count, side) {
-  const small = new Uint8Array(site.heads * side * side);
-  for (let head = 0; head < site.heads; head += 1) {
-    const data = denseMap(site, head, count);
-    const scale = 255 / (site.peaks[head] || 1);
-    for (let i = 0, at = 0; i < count; i += 1) {
-      const start = (head * side + Math.floor((i * side) / count)) * side;
-      for (let j = 0; j < count; j += 1, at += 1) {
-        const place = start + Math.floor((j * side) / count);
-        const shade = Math.round(data[at] * scale);
-        if (shade > small[place]) small[place] = shade;
-      }
-    }
-  }
-  return small;
 }

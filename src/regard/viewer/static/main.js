@@ -100,7 +100,7 @@ class ViewerPage {
   }
 
   fragment() {
-    return fragmentOf(this.states(), this.inputs());
+    return fragmentOf(this.states(), this.inputs(), this.panes.map((pane) => patchOfFragment(pane.scene().start)));
   }
 
   /** What the controls of one pane offer depends on both. */

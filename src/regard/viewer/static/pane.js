@@ -7,7 +7,7 @@ import {make} from "./dom.js";
 import {exportCsv, exportPng, exportSvg} from "./export.js";
 import {frameOf, scaleTop} from "./frames.js";
 import {createLegend, statusText} from "./legend.js";
-import {createStore, initialState, settleState} from "./state.js";
+import {createStore, initialState, patchOfFragment, settleState} from "./state.js";
 import {createTabs} from "./tabs.js";
 import {createImageView} from "./view_image.js";
 import {createLinesView} from "./view_lines.js";
@@ -319,7 +319,7 @@ class Pane {
 
 function startOf(scene) {
   const heads = scene.sites.reduce((sum, site) => sum + site.heads, 0);
-  return { ...initialState(), view: heads > 1 ? "map" : "matrix" };
+  return { ...initialState(), view: heads > 1 ? "map" : "matrix", ...patchOfFragment(scene.start) };
 }
 
 /** The patch that keeps chosen words chosen when the rows of a frame come to mean something else. */

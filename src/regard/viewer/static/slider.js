@@ -1,6 +1,7 @@
 // The steps of a generation as a slider: how the attention grew token by token.
 import {icon, make, visibleLabel} from "./dom.js";
 import {stepCount} from "./frames.js";
+import {leastStep} from "./state.js";
 
 const STEP_PAUSE = 650;
 
@@ -21,8 +22,8 @@ class StepSlider {
     this.range.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && this.stop());
     this.count = make("span", { class: "slider-count" });
     this.token = make("bdi", { class: "slider-token" });
-    const legend = make("span", { class: "slider-legend" }, "written by the model");
-    this.element = make("div", { class: "slider", role: "group", "aria-label": "Generation" }, this.play, this.range, this.count, this.token, legend);
+    this.legend = make("span", { class: "slider-legend" }, "written by the model");
+    this.element = make("div", { class: "slider", role: "group", "aria-label": "Generation" }, this.play, this.range, this.count, this.token, this.legend);
     host.append(this.element);
     this.update(context.store.get());
   }
@@ -37,7 +38,9 @@ class StepSlider {
     this.element.hidden = count === 0 || state.view === "map"; // the map has all steps
     if (count === 0) return this.stop();
     const step = Math.min(state.step ?? count, count);
+    this.range.min = leastStep(this.context.scene);
     this.range.max = count;
+    this.legend.hidden = this.context.scene.steps.prompt === 0; // where all is written, nothing is marked
     this.range.value = step;
     const token = this.tokenOf(state, step);
     this.count.textContent = step === 0 ? "the prompt" : `step ${step} of ${count}`;
@@ -58,7 +61,7 @@ class StepSlider {
 
   choose(step) {
     const count = Number(this.range.max);
-    this.context.store.set({ step: step >= count ? null : Math.max(0, step) });
+    this.context.store.set({ step: step >= count ? null : Math.max(Number(this.range.min), step) });
   }
 
   // With reduced motion asked for, nothing runs by itself: each press makes one step.

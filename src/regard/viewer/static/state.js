@@ -95,7 +95,13 @@ export function settleState(scene, state, patch) {
   if (next.unit === "words" && !hasWords(scene)) next.unit = "pieces";
   if (next.view === "image" && !scene.image) next.view = "matrix";
   if (!scene.steps) next.step = null;
+  else if (next.step !== null) next.step = Math.max(next.step, leastStep(scene));
   return next;
+}
+
+/** The first step that has something to show: there is always a prompt, unless all was written. */
+export function leastStep(scene) {
+  return scene.steps.prompt > 0 ? 0 : 1;
 }
 
 function settleMode(next, patch, maps) {
@@ -115,8 +121,11 @@ function boundedInteger(value, count) {
   return Math.max(0, Math.min(count - 1, number));
 }
 
-/** The fragment of one or two states, leaving out what is as at the start; `inputs` are those of a live page. */
-export function fragmentOf(states, inputs = []) {
+/**
+ * The fragment of one or two states, leaving out what any page starts with; `inputs` are those of a live page.
+ * `starts` are what their scenes start with instead: what differs from that cannot be left out.
+ */
+export function fragmentOf(states, inputs = [], starts = []) {
   const fields = new URLSearchParams();
   inputs.forEach((input, index) => {
     for (const key of INPUT_KEYS) if (fitsLink(input?.[key])) fields.set(index === 0 ? key : `${key}.${index}`, String(input[key]));
@@ -124,7 +133,8 @@ export function fragmentOf(states, inputs = []) {
   states.forEach((state, index) => {
     const base = index === 0 ? initialState() : { ...initialState(), ...sharedPartOf(states[0]) };
     for (const [key, value] of Object.entries(state)) {
-      if (!sameValue(value, base[key])) fields.set(index === 0 ? key : `${key}.${index}`, fieldText(key, value));
+      const start = starts[index]?.[key] ?? value;
+      if (!sameValue(value, base[key]) || !sameValue(value, start)) fields.set(index === 0 ? key : `${key}.${index}`, fieldText(key, value));
     }
   });
   return fields.toString().replace(/%2C/g, ",").replace(/%3A/g, ":");

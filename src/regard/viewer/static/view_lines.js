@@ -1,11 +1,12 @@
-// Lines between two columns of tokens: who looks (left) and what is looked at (right).
+// Lines between two columns of tokens: who looks (left) and what is looked at (right); two texts that have names stand
+// the other way round, as a translation is read.
 import {scaleShare} from "./colour.js";
 import {visibleLabel} from "./dom.js";
 import {TokenColumn} from "./lines_column.js";
 import {OTHER_SIDE, linesKeys, listenToLines} from "./lines_input.js";
 import {MOST_WHILE_SCROLLING, allLinks, drawLines, fadeEdges, linksAt, placedLinks, strongest} from "./lines_links.js";
 import {linesPicture} from "./lines_picture.js";
-import {buildLines, fitCanvas, hiddenChip} from "./lines_shell.js";
+import {buildLines, columnHead, fitCanvas, hiddenChip} from "./lines_shell.js";
 import {FrameWeights, weightText} from "./lines_weights.js";
 
 const ROOMY_COUNT = 24;
@@ -32,8 +33,8 @@ class LinesView {
   constructor(host, context) {
     this.context = context;
     this.parts = buildLines();
-    this.columns = { left: new TokenColumn("left", "Queries"), right: new TokenColumn("right", "Keys") };
-    this.parts.stage.append(this.columns.left.element, this.parts.canvas, this.columns.right.element);
+    this.columns = { left: new TokenColumn("left"), right: new TokenColumn("right") };
+    this.isMirrored = null;
     this.hover = null;
     this.focus = { side: "left", token: 0 };
     listenToLines(this);
@@ -75,12 +76,37 @@ class LinesView {
     for (const number of state.hidden) this.markHidden(number, rows);
     // Tokens are put in anew, and the one that had the keyboard should have it again.
     this.wantsFocus ||= this.parts.stage.contains(document.activeElement);
+    this.arrange();
     const rowHeight = Math.max(rows, columns) <= ROOMY_COUNT ? 32 : 26;
     this.columns.left.setTokens(frame.rows, this.isHidden.left, rowHeight);
     this.columns.right.setTokens(frame.columns, this.isHidden.right, rowHeight);
     if (this.hover && !this.isShown(this.hover.side, this.hover.token)) this.hover = null;
     this.focus = this.nearestShown(this.focus);
     this.listHidden();
+  }
+
+  // Named texts stand in the order they are read in, what is looked at first.
+  arrange() {
+    const { parts, columns, frame } = this;
+    const names = { left: frame.rows.name ?? "Queries", right: frame.columns.name ?? "Keys" };
+    for (const side of LINE_SIDES) {
+      parts.roles[side].textContent = names[side];
+      columns[side].strip.setAttribute("aria-label", names[side]);
+    }
+    parts.root.setAttribute("aria-label", `Lines between ${names.left} and ${names.right}`);
+    const isMirrored = !frame.square && Boolean(frame.columns.name);
+    if (isMirrored === this.isMirrored) return;
+    this.isMirrored = isMirrored;
+    const [first, second] = LINE_SIDES.map((place) => this.sideAt(place));
+    columns[first].standAt("left");
+    columns[second].standAt("right");
+    parts.stage.append(columns[first].element, parts.canvas, columns[second].element);
+    parts.heads.replaceChildren(...[first, second].map((side) => columnHead(parts.roles[side], parts.captions[side])));
+  }
+
+  /** The side of the links that stands at a place of the window. */
+  sideAt(place) {
+    return this.isMirrored ? OTHER_SIDE[place] : place;
   }
 
   nearestShown({ side, token }) {
@@ -208,9 +234,10 @@ class LinesView {
 
   geometry(height, offsets) {
     const { left, right } = this.columns;
+    const width = this.parts.canvas.clientWidth;
     return {
-      left: 0,
-      right: this.parts.canvas.clientWidth,
+      left: this.isMirrored ? width : 0,
+      right: this.isMirrored ? 0 : width,
       height,
       leftMiddle: (row) => left.middle(row, offsets.left),
       rightMiddle: (column) => right.middle(column, offsets.right),
@@ -265,7 +292,7 @@ class LinesView {
     for (const [way, tokens] of Object.entries(beyond)) {
       const button = this.parts.beyond[way];
       button.hidden = tokens.length === 0;
-      button.classList.toggle("is-left", side === "left");
+      button.classList.toggle("is-left", this.columns[side].place === "left");
       if (!tokens.length) continue;
       button.goal = { side, token: tokens[0] };
       button.textContent = `${way === "above" ? "↑" : "↓"} ${visibleLabel(this.axis(side).labels[tokens[0]])}${tokens.length > 1 ? ` and ${tokens.length - 1} more` : ""}`;

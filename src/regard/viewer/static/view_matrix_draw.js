@@ -92,11 +92,11 @@ export function drawAxes(surface, layout, state) {
   }
 }
 
-function drawAxisNames(surface, { area, colours }) {
+function drawAxisNames(surface, layout) {
   surface.font = LABEL_FONT.replace("12px", "11px");
   surface.textAlign = "right";
-  surface.fillStyle = colours.muted;
-  for (const [name, x, y] of axisNames(area)) surface.fillText(name, x, y);
+  surface.fillStyle = layout.colours.muted;
+  for (const [name, x, y] of axisNames(layout)) surface.fillText(name, x, y);
 }
 
 /** The row and column of a cell, its outline, and both labels, which are always readable. */

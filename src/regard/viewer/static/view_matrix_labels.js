@@ -10,7 +10,7 @@ const LONGEST_MEASURED = 60;
 const STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000];
 
 /** Measures and shortens the labels of an axis once; `margin` is the room that they need. */
-export function createLabelSet({ labels, written }, measuring, most) {
+export function createLabelSet({ name, labels, written }, measuring, most) {
   const shown = labels.map(visibleLabel);
   const widths = new Map();
   const shortened = new Map();
@@ -22,6 +22,7 @@ export function createLabelSet({ labels, written }, measuring, most) {
   measuring.font = LABEL_FONT;
   const widest = Math.max(0, ...longest.map(widthOf));
   return {
+    name,
     widest,
     written,
     margin: Math.ceil(Math.min(most, widest)) + LABEL_PADDING * 2,
@@ -63,9 +64,10 @@ function* labelledCells(start, length, scale, count) {
 }
 
 /** What the axes are, [text, x, y] in the corner between them, if it is large enough. */
-export function axisNames(area) {
+export function axisNames({ area, rowSet, columnSet }) {
   if (area.x < 76 || area.y < 44) return [];
-  return [["keys →", area.x - 14, area.y - 33], ["queries ↓", area.x - 14, area.y - 18]];
+  const [across, down] = [columnSet.name?.toLowerCase() ?? "keys", rowSet.name?.toLowerCase() ?? "queries"];
+  return [[`${across} →`, area.x - 14, area.y - 33], [`${down} ↓`, area.x - 14, area.y - 18]];
 }
 
 /** Whether column labels fit side by side without being turned. */
@@ -136,6 +138,6 @@ export function labelsAsSvg(layout) {
     parts.push(`<text ${place} ${style}${lineBelow(columnSet.written[column])}>${svgEscape(columnSet.text(column))}</text>`);
   }
   const small = `font-size="11" text-anchor="end" fill="${colours.muted}" dominant-baseline="central"`;
-  for (const [name, x, y] of axisNames(area)) parts.push(`<text x="${x}" y="${y}" ${small}>${name}</text>`);
+  for (const [name, x, y] of axisNames(layout)) parts.push(`<text x="${x}" y="${y}" ${small}>${svgEscape(name)}</text>`);
   return parts;
 }

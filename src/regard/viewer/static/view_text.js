@@ -38,13 +38,13 @@ class TextView {
   listen() {
     const { blocks } = this;
     blocks.addEventListener("click", (event) => this.onWord(event, (side, index) => this.choose(side, index, event)));
-    blocks.addEventListener("pointerover", (event) => this.onWord(event, (side, index, word) => this.tell(side, index, word)));
-    blocks.addEventListener("pointerout", () => this.stopTelling());
+    blocks.addEventListener("pointerover", (event) => this.onWord(event, (side, index, word) => this.point(side, index, word)));
+    blocks.addEventListener("pointerout", () => this.leave());
     blocks.addEventListener("focusin", (event) => this.onWord(event, (side, index, word) => {
       this.setCurrent(side, index);
-      if (word.matches(":focus-visible")) this.tell(side, index, word);
+      if (word.matches(":focus-visible")) this.point(side, index, word);
     }));
-    blocks.addEventListener("focusout", () => this.stopTelling());
+    blocks.addEventListener("focusout", () => this.leave());
   }
 
   onWord(event, action) {
@@ -69,6 +69,28 @@ class TextView {
     if (hadFocus) this.focusCurrent();
     this.stopTelling();
     this.told = told && this.labelAt(told) === told.label ? told : null;
+  }
+
+  /** Between two texts, a word that is pointed at shows its weights as long as none is chosen. */
+  pointed() {
+    const isReady = this.told && this.canPoint() && this.state.selected.length === 0;
+    return isReady && this.labelAt(this.told) !== undefined ? this.told : null;
+  }
+
+  canPoint() {
+    return !this.frame.square && this.frame.whole !== null;
+  }
+
+  point(side, index, word) {
+    this.told = { side, index, label: this.axis(side).labels[index] };
+    if (this.pointed()) this.colour();
+    else this.tell(side, index, word);
+  }
+
+  leave() {
+    const wasPointed = this.pointed();
+    this.stopTelling();
+    if (wasPointed) this.colour();
   }
 
   stopTelling() {
@@ -100,14 +122,20 @@ class TextView {
     this.words.column = [];
     const made = frame.square
       ? [block("row", frame.rows, site.query_sequence, null)]
-      : [block("row", frame.rows, site.query_sequence, "Target (queries)"), block("column", frame.columns, site.key_sequence, "Source (keys)")];
+      : [block("row", frame.rows, site.query_sequence, frame.rows.name ?? "Target (queries)"), block("column", frame.columns, site.key_sequence, frame.columns.name ?? "Source (keys)")];
+    if (frame.columns.name) made.reverse(); // named texts stand in the order they are read in
     this.blocks.replaceChildren(...made);
     this.setCurrent(this.current.side, this.current.index);
   }
 
   /** Which side is chosen from: rows look, columns are looked at; one text is both. */
-  chosenSide(state = this.state) {
-    return this.frame.square || state.direction === "from" ? "row" : "column";
+  chosenSide() {
+    return this.pointed()?.side ?? (this.frame.square || this.state.direction === "from" ? "row" : "column");
+  }
+
+  /** Whether what is coloured is looked at by what is chosen. */
+  isFrom() {
+    return this.frame.square ? this.state.direction === "from" : this.chosenSide() === "row";
   }
 
   async colour() {
@@ -122,26 +150,30 @@ class TextView {
     this.tellAgain();
   }
 
-  /** {values, side, peak} of the words that are coloured, or null when none can be. */
+  /** {values, side, largest, peak} of the words that are coloured, or null when none can be. */
   async shownWeights() {
-    const { frame, state } = this;
+    const { frame } = this;
     const chosen = this.validSelection();
-    const isFrom = state.direction === "from";
+    const isFrom = this.isFrom();
     if (chosen.length === 0) return overallWeights(frame, isFrom);
     const parts = await Promise.all(chosen.map((index) => (isFrom ? frame.row(index) : frame.column(index))));
     const values = new Float32Array(parts[0].length);
     for (const part of parts) part.forEach((value, index) => { values[index] += value; });
-    return { values, peak: largestSize(values), side: frame.square || !isFrom ? "row" : "column", average: false };
+    const largest = largestSize(values);
+    const peak = this.canPoint() ? Math.max(largest, frame.peak) : largest; // so that words can be compared in passing
+    return { values, largest, peak, side: frame.square || !isFrom ? "row" : "column" };
   }
 
   validSelection() {
+    const pointed = this.pointed();
+    if (pointed) return [pointed.index];
     const count = this.chosenSide() === "row" ? this.frame.rows.labels.length : this.frame.columns.labels.length;
     return this.state.selected.filter((index) => index < count);
   }
 
   paint() {
     const colours = this.context.palette();
-    const chosen = new Set(this.validSelection());
+    const chosen = new Set(this.pointed() ? [] : this.validSelection());
     const side = this.chosenSide();
     for (const name of ["row", "column"]) {
       const values = this.shown?.side === name ? this.shown.values : null;
@@ -156,17 +188,17 @@ class TextView {
 
   hintText() {
     const chosen = this.validSelection();
-    const isFrom = this.state.direction === "from";
+    const isFrom = this.isFrom();
     if (chosen.length === 0 && !this.shown) return "Click a word to see what it attends to. Several words add up.";
     const overall = isFrom ? "what is attended to" : "what attends most";
-    if (chosen.length === 0) return `Mean over all words: ${overall}. Click a word to see its own; several add up.`;
+    if (chosen.length === 0) return `Mean over all words: ${overall}. ${this.canPoint() ? "Point at a word to see its own; chosen ones" : "Click a word to see its own; several"} add up.`;
     const { labels } = this.axis(this.chosenSide());
     const more = chosen.length > MOST_NAMED ? ` and ${chosen.length - MOST_NAMED} more` : "";
     const names = chosen.slice(0, MOST_NAMED).map((index) => `“${isolated(labels[index])}”`).join(", ") + more;
     const added = chosen.length > 1 ? ", added up" : "";
     const verb = chosen.length > 1 ? "attend to" : "attends to";
-    const isExact = this.isExact(this.shown.values.findIndex((value) => Math.abs(value) === this.shown.peak));
-    const largest = ` Largest: ${isExact ? "" : "≈ "}${readableWeight(this.shown.peak)}.`;
+    const isExact = this.isExact(this.shown.values.findIndex((value) => Math.abs(value) === this.shown.largest));
+    const largest = ` Largest: ${isExact ? "" : "≈ "}${readableWeight(this.shown.largest)}.`;
     return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest;
   }
 
@@ -201,7 +233,7 @@ class TextView {
   isExact(index) {
     const chosen = this.validSelection();
     if (this.frame.exact || chosen.length === 0) return this.frame.exact;
-    const isFrom = this.state.direction === "from";
+    const isFrom = this.isFrom();
     return chosen.every((one) => (isFrom ? this.frame.value(one, index) : this.frame.value(index, one)).exact);
   }
 
@@ -313,7 +345,8 @@ function overallWeights(frame, isFrom) {
   }
   const count = isFrom ? rows : columns;
   for (let index = 0; index < values.length; index += 1) values[index] /= count;
-  return { values, peak: largestSize(values), side: frame.square || !isFrom ? "row" : "column", average: true };
+  const largest = largestSize(values);
+  return { values, largest, peak: largest, side: frame.square || !isFrom ? "row" : "column" };
 }
 
 function largestSize(values) {

@@ -1,0 +1,78 @@
+"""A translation as it grows, as events: each draft whole but for the rows that are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from regard.viewer.pack import about, manifest_of
+from regard.viewer.scene import Scene
+from regard.viewer.server.generation import Rows, encoded
+from regard.viewer.server.served import Draft
+
+_NOTE = (
+    "While the model translates, weights are 16-bit numbers: within 0.05 % of the exact ones, or "
+    "0.00000003 where they are below 0.00006."
+)
+
+
+def draft_events(drafts: Iterable[Draft], keep: Callable[[Scene], str]) -> Iterator[bytes]:
+    """Lines of JSON: a `draft` for each one that brings something new, `done` at the end.
+
+    Args:
+        drafts: the last is the finished one.
+        keep: keeps the scene of the finished one, and returns the name it can be asked for by.
+    """
+    before: list[Rows] = []
+    said, number, last = None, 0, None
+    for last in drafts:
+        rows = [_rows(last.scene, place) for place in range(len(last.scene.sites))]
+        known = _known(before, rows)
+        if last.text == said and known == _count(before) == _count(rows):
+            continue
+        number += 1
+        yield line_of_event(
+            "draft",
+            step=number,
+            text=last.text,
+            scene=_manifest(last.scene),
+            known=known,
+            rows=[encoded(one[:, known:]) for one in rows],
+        )
+        before, said = rows, last.text
+    if last is not None:
+        yield line_of_event("done", id=keep(last.scene), text=last.text)
+
+
+def line_of_event(event: str, **fields: Any) -> bytes:
+    """An event as a line of JSON."""
+    return json.dumps({"event": event, **fields}, separators=(",", ":")).encode() + b"\n"
+
+
+def _rows(scene: Scene, place: int) -> Rows:
+    return scene.sites[place].record.weights()[scene.example].float()
+
+
+def _manifest(scene: Scene) -> dict[str, Any]:
+    """The scene without its weights."""
+    sites = [about(scene, place) for place in range(len(scene.sites))]
+    parts = [{"name": part.name, "label": part.label, "sites": part.sites} for part in scene.parts]
+    return manifest_of(scene, sites, parts, _NOTE)
+
+
+def _known(before: list[Rows], now: list[Rows]) -> int:
+    """How many of the first rows of every site are as they were."""
+    if [rows.shape[::2] for rows in before] != [rows.shape[::2] for rows in now]:
+        return 0
+    known = min(_count(before), min((rows.shape[1] for rows in now), default=0))
+    for old, new in zip(before, now):
+        alike = (old[:, :known] == new[:, :known]).all(0).all(-1)
+        known = int(torch.cumprod(alike.long(), 0).sum())
+    return known
+
+
+def _count(rows: list[Rows]) -> int:
+    return min((one.shape[1] for one in rows), default=0)

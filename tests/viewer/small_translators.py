@@ -1,0 +1,70 @@
+"""Translators that know a few sentences by heart, trained in a second or two."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+from regard.translate.checkpoint import Checkpoint, save_checkpoint
+from regard.translate.config import Config
+from regard.translate.data import padded
+from regard.translate.models.build import ModelConfig, build
+from regard.translate.tokens import BEGIN, END
+from regard.translate.translator import Translator
+from regard.translate.vocabulary import PieceVocabulary
+
+PAIRS = {
+    "I love you very much.": "Je t'aime énormément.",
+    "the little cat is sleeping": "le petit chat dort",
+    "we don't want to sleep tonight": "nous ne voulons pas dormir cette nuit",
+    "the unbelievable story": "l'incroyable histoire",
+    "I don't love the cat": "je n'aime pas le chat",
+}
+LOVE = "I love you very much."
+LONG = "we don't want to sleep tonight"
+
+
+@functools.cache
+def translator(name: str = "bahdanau") -> Translator:
+    """A model of this name that has learned `PAIRS`."""
+    return Translator(_checkpoint(name))
+
+
+def saved_translator(path: Path, name: str = "bahdanau") -> Path:
+    """Where a checkpoint of it was written."""
+    save_checkpoint(path, _checkpoint(name))
+    return path
+
+
+@functools.cache
+def _checkpoint(name: str) -> Checkpoint:
+    source = PieceVocabulary.train([*PAIRS] * 4, size=300)
+    target = PieceVocabulary.train([*PAIRS.values()] * 4, size=300)
+    config = Config(
+        model=ModelConfig(name=name, embedding=32, hidden=32, layers=2, heads=2, dropout=0.0)
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build(config.model, len(source), len(target))
+        _learn(
+            model,
+            [[*source.encode(text), END] for text in PAIRS],
+            [[*target.encode(text), END] for text in PAIRS.values()],
+        )
+    return Checkpoint(config, source, target, model.eval())
+
+
+def _learn(model, sources, targets, steps: int = 120) -> None:
+    source, mask = padded(sources)
+    said, chosen = padded(targets)
+    given = torch.cat([torch.full_like(said[:, :1], BEGIN), said[:, :-1]], 1)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    model.train()
+    for _ in range(steps):
+        loss = F.cross_entropy(model(source, mask, given, chosen), said[chosen])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
