@@ -1,6 +1,7 @@
 """Grafts among other things: fast paths, copies, threads, captures, modules that run twice."""
 
 import copy
+import importlib.util
 import inspect
 import pickle
 import threading
@@ -182,6 +183,11 @@ def test_capture_sees_the_new_attention_by_name():
     record = trace["regard_graft.output.attention"]
     assert record.weights().shape == (2, 1, 1, 5)
     assert record.weights()[1, 0, 0, 3:].eq(0).all()
+
+
+def test_no_module_has_the_name_of_the_function():
+    assert regard.reuse.graft is regard.graft is graft
+    assert importlib.util.find_spec("regard.reuse.graft") is None
 
 
 def test_the_signature_is_still_the_models():

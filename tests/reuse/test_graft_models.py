@@ -7,10 +7,11 @@ import pytest
 import torch
 import transformers
 
-from regard.errors import StateError, UnavailableError
+from regard.errors import RegardError, StateError, UnavailableError
 from regard.mechanisms import DotProduct, MultiHead
 from regard.reuse import (
     GatedFlow,
+    GraftWarning,
     Latents,
     OutputAttention,
     ReuseLayer,
@@ -253,3 +254,38 @@ def test_checkpointing_of_transformers():
     model.gradient_checkpointing_enable({"use_reentrant": True})
     with pytest.raises(UnavailableError, match="inside a reentrant checkpoint"):
         gradients()
+
+
+def test_a_misspelt_mask_of_bert_is_noticed():
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32,
+    )  # fmt: skip
+    model = transformers.BertModel(config).eval()
+    given = {
+        "input_ids": torch.randint(1, 50, (2, 7)),
+        "attention_mask": torch.tensor([[1] * 7, [1] * 4 + [0] * 3]),
+    }
+
+    def part(mask):
+        return OutputAttention(
+            DotProduct(), query=Latents(1, 16), reads="encoder.layer.1", into="pooler",
+            join=ZeroProjection(16, 16), mask=mask,
+        )  # fmt: skip
+
+    grafted = graft(model, part("attn_mask"))
+    with pytest.raises(
+        RegardError, match=r"mask='attn_mask': BertModel.*the nearest are 'attention_mask'"
+    ):
+        model(**given)
+    grafted.remove()
+    right = part("attention_mask")
+    grafted = graft(model, right)
+    woken(right)
+    before = model(**given).pooler_output
+    given["input_ids"][1, 4:] = 1
+    torch.testing.assert_close(model(**given).pooler_output, before)
+    grafted.remove()
+    graft(model, part("token_type_ids"))
+    with pytest.warns(GraftWarning, match="calls every position of an example padding"):
+        model(**given, token_type_ids=torch.zeros(2, 7, dtype=torch.long))

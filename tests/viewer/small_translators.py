@@ -1,4 +1,4 @@
-"""Translators that know a few sentences by heart, trained in a second or two."""
+"""Translators that know a few sentences more or less by heart, trained in a second or two."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ PAIRS = {
     "the unbelievable story": "l'incroyable histoire",
     "I don't love the cat": "je n'aime pas le chat",
 }
+LAYERS = {"bahdanau": 1, "transformer": 2, "none": 1}
 LOVE = "I love you very much."
 LONG = "we don't want to sleep tonight"
 
@@ -41,10 +42,10 @@ def saved_translator(path: Path, name: str = "bahdanau") -> Path:
 
 @functools.cache
 def _checkpoint(name: str) -> Checkpoint:
-    source = PieceVocabulary.train([*PAIRS] * 4, size=300)
-    target = PieceVocabulary.train([*PAIRS.values()] * 4, size=300)
+    source = PieceVocabulary.train([*PAIRS] * 4, size=340)
+    target = PieceVocabulary.train([*PAIRS.values()] * 4, size=340)
     config = Config(
-        model=ModelConfig(name=name, embedding=32, hidden=32, layers=2, heads=2, dropout=0.0)
+        model=ModelConfig(name=name, embedding=32, hidden=32, layers=LAYERS[name], heads=2, dropout=0.0)
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -57,11 +58,11 @@ def _checkpoint(name: str) -> Checkpoint:
     return Checkpoint(config, source, target, model.eval())
 
 
-def _learn(model, sources, targets, steps: int = 120) -> None:
+def _learn(model, sources, targets, steps: int = 60) -> None:
     source, mask = padded(sources)
     said, chosen = padded(targets)
     given = torch.cat([torch.full_like(said[:, :1], BEGIN), said[:, :-1]], 1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimiser = torch.optim.Adam(model.parameters(), lr=2e-2)
     model.train()
     for _ in range(steps):
         loss = F.cross_entropy(model(source, mask, given, chosen), said[chosen])

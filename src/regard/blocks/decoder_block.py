@@ -115,6 +115,7 @@ class DecoderBlock(AttentionBlock):
                 "to, or a state that holds it"
             )
         check_features(self, "context", context, None, x)
+        context = context.to(x.dtype)  # another one only under autocast
         shape = shape_of(attention, x, context.shape[1])
         whole = resolved(self, "context_mask", mask, shape)
         context = without_padding(context, whole, shape)

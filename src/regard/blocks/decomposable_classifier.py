@@ -104,4 +104,4 @@ def _two_layers(inputs: int, width: int, dropout: float) -> nn.Sequential:
 
 
 def _zeroed(features: Tensor, keep: Tensor | None) -> Tensor:
-    return features if keep is None else features.masked_fill(~keep[..., None], 0.0)
+    return features if keep is None else masks.clean(features, keep[:, None])

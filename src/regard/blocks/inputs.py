@@ -35,7 +35,7 @@ def check_features(
         )
     if not features.is_floating_point():
         raise DtypeError(f"{place} is {features.dtype}, expected floating point")
-    if features.dtype != x.dtype:
+    if features.dtype != x.dtype and not autocasting(features.device):
         raise DtypeError(f"{place} is {features.dtype}, expected {x.dtype} as x")
     if features.shape[0] != x.shape[0]:
         raise ShapeError(

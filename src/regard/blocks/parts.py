@@ -9,6 +9,7 @@ from torch import nn
 from regard.blocks.sublayers import Sublayer
 from regard.contract import Mechanism
 from regard.errors import RegardError, ShapeError
+from regard.mechanisms import Luong
 
 
 class NearIdentityWarning(UserWarning):
@@ -39,7 +40,8 @@ def check_sublayers(block: nn.Module, **sublayers: Sublayer) -> None:
 
 def warn_of_identity(block: nn.Module, attention: Mechanism) -> None:
     """Warn where queries and keys of a self-attention are the same features: nothing is learned."""
-    if next(attention.parameters(), None) is None:
+    scores = attention.score if isinstance(attention, Luong) else attention  # not its window
+    if next(scores.parameters(), None) is None:
         warnings.warn(
             f"{type(block).__name__}: self-attention without projections is nearly the identity: "
             "after scaling by the root of the width a position's score with itself is about "

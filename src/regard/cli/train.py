@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from regard.translate.config import Config
-from regard.translate.training import Now, Trained, Validated, Watcher
+from regard.translate.training import FinalScores, Now, Trained, Validated, Watcher
 from regard.translate.training import train as train_translator
 
 _SECONDS_BETWEEN_LINES = 20.0
@@ -130,16 +131,27 @@ def _show(trained: Trained, console: Console) -> None:
     minutes = _duration(trained.seconds)
     print(f"{_ENDINGS[trained.ending]}: {trained.step:,} steps in {minutes}")
     if trained.scores:
-        table = Table("translator", "pairs", "BLEU", "chrF")
-        for (name, part), scores in trained.scores.items():
-            table.add_row(name, part, f"{scores.bleu.value:.2f}", f"{scores.chrf.value:.2f}")
-        console.print(table)
-        print(next(iter(trained.scores.values())).bleu.signature)
-    for path in (folder.best, folder.average, folder.last, folder.log):
+        _show_scores(trained.scores, console)
+    for path in (folder.best, folder.average, folder.last, folder.log, folder.scores):
         if path.exists():
             print(path)
     if trained.ending in ("asked", "time"):
         print("go on with --resume")
+
+
+def _show_scores(scores: Mapping[tuple[str, str], FinalScores], console: Console) -> None:
+    """A table, and under it how each column was counted."""
+    table = Table("translator", "pairs")
+    for column in ("BLEU", "chrF", "BLEU of words"):
+        table.add_column(column, justify="right")
+    for (name, part), found in scores.items():
+        counted = (found.bleu, found.chrf, found.words_bleu)
+        table.add_row(name, part, *(f"{one.value:.2f}" for one in counted))
+    console.print(table)
+    first = next(iter(scores.values()))
+    print(f"BLEU: {first.bleu.signature}")
+    print(f"chrF: {first.chrf.signature}")
+    print(f"BLEU of words: {first.words_bleu.signature}, lower case, cut by regard's tokeniser")
 
 
 def _duration(seconds: float) -> str:

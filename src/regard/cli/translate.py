@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from regard.errors import RegardError
 from regard.plots import Heatmap
 from regard.plots.specs import checked_path
 from regard.translate.alignment import write_links, write_pharaoh
+from regard.translate.data.lines import lines
 from regard.translate.translator import Translation, Translator
 from regard.viewer.document import Page, checked_page_path, page
 
@@ -29,14 +31,24 @@ def translate(
         typer.Option(help="A checkpoint that `regard train` wrote; English to French if none."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Translate each line of this file; - is standard input.")
+        Path | None,
+        typer.Option(help="Translate each line of this file (.gz too); - is standard input."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where translations of lines go; else standard output.")
     ] = None,
-    beam: Annotated[int, typer.Option(help="Hypotheses kept while searching; 1 is greedy.")] = 5,
-    n_best: Annotated[int, typer.Option(help="How many translations of each text.")] = 1,
-    batch: Annotated[int, typer.Option(help="Lines that are translated at once.")] = 64,
+    beam: Annotated[
+        int, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.")
+    ] = 5,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="How many translations of each text, at most --beam; of lines, each then comes "
+            "as line number, score and translation, with tabs between.",
+        ),
+    ] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Lines that are translated at once.")] = 64,
     plot: Annotated[
         Path | None, typer.Option(help="Where a picture of the alignment goes (png, svg or pdf).")
     ] = None,
@@ -48,70 +60,110 @@ def translate(
         typer.Option(help="Where links go, a line a text, source-target; - is standard output."),
     ] = None,
 ) -> None:
-    """Translate a text and show which source word each word looked at; or translate many lines."""
-    if plot is not None:
-        checked_path(plot)
-    if html is not None:
-        checked_page_path(html)
-    if text is not None and file is not None:
-        raise RegardError(f"both a text and --file {file} were given; say one of them")
-    if n_best > 1 and pharaoh is not None:
-        raise RegardError(
-            "--pharaoh writes one line of links a text, so it does not go with --n-best"
-        )
-    many = text is None
-    if many and (plot is not None or html is not None):
-        raise RegardError("--plot and --html show one text; give it as an argument")
-    translator = Translator.load(model)
-    if pharaoh is not None and translator.head is None:
-        raise RegardError(f"--pharaoh: {_no_matrix(translator)}")
+    """Translate a text and show which source word each word looked at; or translate many lines.
+
+    A text is one sentence, and so is a line: that is what translators are trained on.
+    """
+    _check_options(text, file, out, n_best, plot, html, pharaoh)
+    translator = _load(model)
+    for option, path in (("--pharaoh", pharaoh), ("--plot", plot), ("--html", html)):
+        if path is not None and translator.head is None:
+            raise RegardError(f"{option}: {_no_matrix(translator)}")
     console = Console()
-    lines = _lines(file) if many else [text or ""]
+    texts = _lines(file) if text is None else [text]
     found = translator.translate(
-        lines, beam=beam, n_best=n_best, batch=batch, show=None if many else False
+        texts, beam=beam, n_best=n_best, batch=batch, show=None if text is None else False
     )
-    if many:
-        _write(found, out)
+    if text is None:
+        _write(found, out, numbered=n_best > 1)
     else:
         _show(console, translator, found[0])
     if pharaoh is not None:
         _write_links([translations[0] for translations in found], pharaoh)
     if plot is not None:
-        _picture(found[0][0], translator).save(plot)
+        _picture(found[0][0]).save(plot)
         console.print(Text.assemble("picture of the alignment: ", (str(plot), "bold")))
     if html is not None:
-        _page(found[0][0], translator).save(html)
+        _page(found[0][0]).save(html)
         console.print(Text.assemble("page of every head: ", (str(html), "bold")))
+
+
+def _check_options(
+    text: str | None,
+    file: Path | None,
+    out: Path | None,
+    n_best: int,
+    plot: Path | None,
+    html: Path | None,
+    pharaoh: Path | None,
+) -> None:
+    """Refuse what does not go together, and places that cannot be written, before any work."""
+    if plot is not None:
+        checked_path(plot)
+    if html is not None:
+        checked_page_path(html)
+    for path in (out, pharaoh):
+        if path is not None and str(path) != "-" and not path.parent.is_dir():
+            raise RegardError(f"{path}: there is no folder {path.parent}")
+    if text is not None and file is not None:
+        raise RegardError(f"both a text and --file {file} were given; say one of them")
+    if text is not None and out is not None:
+        raise RegardError(f"--out {out} is for lines of --file or standard input, but a text came")
+    if n_best > 1 and pharaoh is not None:
+        raise RegardError(
+            "--pharaoh writes one line of links a text, so it does not go with --n-best"
+        )
+    if text is None and (plot is not None or html is not None):
+        raise RegardError("--plot and --html show one text; give it as an argument")
+    if text is None and str(pharaoh) == "-" and str(out or "-") == "-":
+        raise RegardError(
+            "translations and --pharaoh - would both go to standard output; say --out too"
+        )
+
+
+def _load(model: Path | None) -> Translator:
+    try:
+        return Translator.load(model)
+    except RegardError as error:
+        if model is not None:
+            raise
+        raise RegardError(
+            f"the translator that ships with regard cannot be read: {error}; say another with "
+            "--model, such as `regard train` makes"
+        ) from error
 
 
 def _lines(file: Path | None) -> list[str]:
     """The lines of a file or of standard input, each with a text."""
-    name = "standard input" if file is None or str(file) == "-" else str(file)
-    try:
-        if name == "standard input":
-            if file is None and sys.stdin.isatty():
-                raise RegardError(
-                    "there is no text: give one, or --file, or lines on standard input"
-                )
-            data = sys.stdin.buffer.read()
-        else:
-            data = Path(name).read_bytes()
-        lines = data.decode("utf-8").splitlines()
-    except OSError as error:
-        raise RegardError(f"{name} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        number = data[: error.start].count(b"\n") + 1
-        raise RegardError(f"{name}:{number}: bytes that are not UTF-8") from error
-    for number, line in enumerate(lines, 1):
+    if file is None and sys.stdin.isatty():
+        raise RegardError("there is no text: give one, or --file, or lines on standard input")
+    piped = file is None or str(file) == "-"
+    name = "standard input" if piped else str(file)
+    found = []
+    for number, line in _piped() if piped else lines(Path(name)):
         if not line.strip():
             raise RegardError(f"{name}:{number}: the line is empty, expected a sentence")
-    return lines
+        found.append(line)
+    return found
 
 
-def _write(found: list[list[Translation]], out: Path | None) -> None:
-    """A line a translation; of several of one text, those of a text follow each other."""
-    text = "".join(f"{one.text}\n" for translations in found for one in translations)
-    if out is None:
+def _piped() -> Iterator[tuple[int, str]]:
+    """The lines of standard input with their numbers; they end at a line feed alone."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield number, line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise RegardError(f"standard input:{number}: bytes that are not UTF-8") from error
+
+
+def _write(found: list[list[Translation]], out: Path | None, *, numbered: bool) -> None:
+    """A line a translation, with the number of its line and its score where there are several."""
+    text = "".join(
+        f"{number}\t{one.score:.4f}\t{one.text}\n" if numbered else f"{one.text}\n"
+        for number, translations in enumerate(found, 1)
+        for one in translations
+    )
+    if out is None or str(out) == "-":
         sys.stdout.write(text)
         return
     half_done = out.with_name(out.name + ".part")
@@ -138,7 +190,7 @@ def _show(console: Console, translator: Translator, translations: list[Translati
     best = translations[0]
     for one in translations:
         score = f"   {one.score:.2f}" if len(translations) > 1 else ""
-        console.print(Text.assemble((label(one.text), "bold"), (score, "dim")))
+        console.print(Text.assemble((label(one.text), "bold"), (score, "dim")), soft_wrap=True)
     if best.matrix is None:
         console.print(Text(f"no alignment: {_no_matrix(translator)}", "italic"))
         return
@@ -156,16 +208,13 @@ def _no_matrix(translator: Translator) -> str:
     return f"the model ({name}) has no attention from target to source"
 
 
-def _picture(translation: Translation, translator: Translator) -> Heatmap:
-    if translation.matrix is None:
-        raise RegardError(f"--plot: {_no_matrix(translator)}")
+def _picture(translation: Translation) -> Heatmap:
     matrix = translation.matrix
+    assert matrix is not None  # a model without one was refused
     return Heatmap(matrix.weights, matrix.target, matrix.source, translation.text)
 
 
-def _page(translation: Translation, translator: Translator) -> Page:
-    if translation.matrix is None:
-        raise RegardError(f"--html: {_no_matrix(translator)}")
+def _page(translation: Translation) -> Page:
     return page(
         translation.trace,
         title=f"{translation.source} → {translation.text}",

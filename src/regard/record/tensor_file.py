@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ class TensorFile(NamedTuple):
     format: str
 
     def write(self, path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Write a file whole, or not at all."""
+        """Write a file whole, or not at all, also where the machine goes down."""
         store = library()
         owned = {
             name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()
@@ -31,7 +32,7 @@ class TensorFile(NamedTuple):
         metadata = {"format": self.format, self.kind: json.dumps(header)}
         try:
             store.torch.save_file(owned, str(half_done), metadata=metadata)
-            half_done.replace(path)
+            put_in_place(half_done, path)
         finally:
             half_done.unlink(missing_ok=True)
 
@@ -56,6 +57,23 @@ class TensorFile(NamedTuple):
         if not isinstance(header, dict):
             raise RegardError(wrong)
         return header, tensors
+
+
+def put_in_place(half_done: Path, path: Path) -> None:
+    """Give a written file its name, once its bytes are on the disk; then the name is too.
+
+    A rename alone may reach the disk before the bytes do, and a machine that goes down between the
+    two leaves a file of zeros where there was a good one.
+    """
+    with half_done.open("r+b") as file:
+        os.fsync(file.fileno())
+    half_done.replace(path)
+    if os.name != "nt":  # Windows has no folders that can be opened
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def library() -> Any:

@@ -20,7 +20,7 @@ _GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "tanh
 
 
 class GatedFlow(nn.Module):
-    """Y = X + a ∘ g ∘ X, g = gate(X Wₓ + S Wₛ + b), S the summaries of the weights.
+    """Y = X ∘ (1 + a ∘ g), g = gate(X Wₓ + S Wₛ + b), S the summaries of the weights.
 
     The gain `a`, one number a feature, starts at 0: at the start Y is X, bit for bit. (So the other
     parameters have no gradient in the very first step, as with every gate of this kind.)
@@ -100,9 +100,9 @@ class GatedFlow(nn.Module):
         check_dtype("GatedFlow", features, self.gain)
         features = source.clean(features, self.side)
         summaries = self.summarise(source).to(self.from_summaries.weight.dtype)
-        scores = self.from_features(features) + self.from_summaries(summaries)
-        gate = _GATES[self.gate](scores)
-        return torch.addcmul(features, (self.gain * gate).to(features.dtype), features)
+        finite = features.nan_to_num(0.0, 0.0, 0.0)  # so that a gain of 0 times the gate is 0
+        gate = _GATES[self.gate](self.from_features(finite) + self.from_summaries(summaries))
+        return features * torch.addcmul(gate.new_ones(()), self.gain, gate).to(features.dtype)
 
     def extra_repr(self) -> str:
         """What `print(module)` shows besides its parts."""

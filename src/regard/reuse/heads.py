@@ -140,7 +140,7 @@ class Join(nn.Module):
         if self.head is not None:
             self.head = one_head(self.head, n_heads)
         fixed = weighting(heads, n_heads, 0) if isinstance(heads, Tensor) else None
-        self.register_buffer("shares", fixed, persistent=False)
+        self.register_buffer("shares", fixed)
         known = self.word in _WORDS if self.word is not None else self.head is not None
         if not known and self.mix is None and fixed is None:
             raise RegardError(

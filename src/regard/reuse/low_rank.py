@@ -83,11 +83,13 @@ class LowRankCode(nn.Module):
         self.register_buffer("basis", torch.zeros(maps, cells, rank))
         self.register_buffer("explained", torch.zeros(maps, rank))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
+        self._ready = False  # `fitted`, in a form that a compiler sees
+        self.register_load_state_dict_post_hook(_after_loading)
         self._sums: _Sums | None = None
 
     def forward(self, source: Source) -> Tensor:
         """(batch, query, map · rank)."""
-        if not torch.compiler.is_compiling() and not bool(self.fitted):
+        if not self._ready:
             raise UnavailableError(
                 "LowRankCode: not fitted yet; call fit(weights), or observe(weights) for each "
                 "batch and then settle(), or load a state dict of one that was"
@@ -145,8 +147,8 @@ class LowRankCode(nn.Module):
         matrix = resampler(source, self.cells, self.resample, torch.float64)
         cells = weights @ matrix[:, None]  # (batch, map, query, cell)
         real = weights.detach().abs().sum((1, 3)) > 0  # (batch, query)
-        if self.side == "self" and source.alive is not None:
-            real = real & source.alive.any(1).to(real.device)
+        rows = source.real_rows(self.side)
+        real = real if rows is None else real & rows
         return cells.transpose(1, 2)[real].transpose(0, 1)
 
     def _enough(self, rows: int) -> None:
@@ -163,10 +165,15 @@ class LowRankCode(nn.Module):
         tiny = torch.finfo(total.dtype).tiny
         self.explained.copy_(variance / total.clamp_min(tiny)[:, None])
         self.fitted.fill_(True)
+        self._ready = True
 
     def extra_repr(self) -> str:
         """What `print(module)` shows."""
         return f"{self.cells} cells to {self.channels} channels, rank {self.rank}"
+
+
+def _after_loading(code: LowRankCode, keys: Any) -> None:
+    code._ready = bool(code.fitted)
 
 
 def _singular(rows: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -60,7 +60,7 @@ class OffsetBins(nn.Module):
         at_least_one("OffsetBins", n_heads=n_heads, channels=channels)
         self.n_heads, self.channels, self.side = n_heads, channels, row_side("OffsetBins", side)
         self.align = align
-        self.register_buffer("starts", torch.tensor(starts), persistent=False)
+        self.register_buffer("starts", torch.tensor(starts))
         self.join = Join("OffsetBins", heads, n_heads)
         self.bins = len(starts) + 1
         self.table = nn.Parameter(torch.empty(self.join.maps, self.bins, channels))

@@ -203,10 +203,14 @@ _FORWARD: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
 
 
 def _back(part: Tensor, gradient: Tensor, by: dict[str, Tensor], rows: Tensor | None) -> None:
-    """Write the gradient by some matrices: −(log A + 1) of the entropy, and what the others add."""
+    """Write the gradient by some matrices: −(log A + 1) of the entropy, and what the others add.
+
+    Below the least weight that counts, where the logarithm stands still, it is −log A.
+    """
     if "entropy" in by:
         torch.clamp_min(part, _LEAST, out=gradient)
-        gradient.log_().add_(1.0).mul_(by["entropy"].neg()[..., None])
+        counts = torch.ge(part, _LEAST, out=torch.empty_like(part))
+        gradient.log_().add_(counts).mul_(by["entropy"].neg()[..., None])
     else:
         gradient.zero_()
     if "received" in by:
@@ -231,7 +235,8 @@ def _back_plainly(
         part = torch.where(allowed != 0, weights, weights.new_zeros(()))
     gradient = torch.zeros_like(part)
     if "entropy" in by:
-        gradient = gradient - by["entropy"][..., None] * (part.clamp_min(_LEAST).log() + 1.0)
+        slope = part.clamp_min(_LEAST).log() + (part >= _LEAST)
+        gradient = gradient - by["entropy"][..., None] * slope
     if "received" in by:
         columns = by["received"][..., None, :]
         gradient = gradient + (columns if rows is None else rows[:, None, :, None] * columns)

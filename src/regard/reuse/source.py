@@ -27,7 +27,8 @@ from regard.types import Kind, Shape, Weights
 Side = Literal["query", "key", "self"]
 SIDES: tuple[Side, ...] = ("query", "key", "self")
 _OTHER_KINDS = "say what the rows are by a recipe, as regard.recipe.Given(weights, None, 'signed')"
-_LOOKED_AT = 64  # rows of the first matrix of a plain tensor that are checked to sum to 1 at most
+_LOOKED_AT = 256  # rows of a plain tensor that are checked to sum to 1 at most
+_MASKED = -1e3  # added to a score, this or less leaves no weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,7 @@ class Source:
     extra: Mask | None = None
     alive: Tensor | None = None  #: keys some query may see, (batch or 1, head or 1, key)
     crosses: bool = False  #: known to be cross-attention
+    same: bool = False  #: known to be self-attention
     cleaned: bool = False  #: rows of padding are known to be finite
     known: Mask | None = None
 
@@ -59,7 +61,7 @@ class Source:
     def weights(self, side: Side) -> Weights:
         """(batch, head, query, key), at least float32, 0 where a pair may not attend.
 
-        Where queries and keys are the same positions, rows of padding are 0 or finite too.
+        In self-attention rows of padding are 0 or finite too.
         """
         made, allowed = self.unmasked(), self.allowed(side)
         return made if allowed is None else torch.where(allowed, made, made.new_zeros(()))
@@ -77,20 +79,25 @@ class Source:
         pairs: Tensor | None = None
         if self.extra is not None:
             pairs = self.extra.dense(*self.shape[2:], self.device)
-        if side != "self" or self.cleaned or self.alive is None:
+        rows = None if self.cleaned else self.real_rows(side)
+        if rows is None:
             return pairs
-        rows = self.alive.any(1)[:, None, :, None].to(self.device)
+        rows = rows[:, None, :, None]
         return rows if pairs is None else rows & pairs
 
     def real_rows(self, side: Side) -> Tensor | None:
         """Queries that are no padding, (batch or 1, query), as far as is known; None for all."""
-        if side != "self" or self.alive is None:
+        if self.alive is None or not self._one_sequence(side):
             return None
         return self.alive.any(1).to(self.device)
 
+    def _one_sequence(self, side: Side) -> bool:
+        """Whether query i and key i are one position: somebody says so, or it is known."""
+        return side == "self" or (self.same and self.shape.queries == self.shape.keys)
+
     def clean(self, features: Tensor, side: Side) -> Tensor:
         """Features with NaN and inf zeroed where nobody looks, so that they reach no gradient."""
-        if side == "query" or self.alive is None:
+        if self.alive is None or (side == "query" and not self._one_sequence(side)):
             return features
         return finite(features, self.alive)
 
@@ -158,20 +165,22 @@ def source_of(
         _check_some_rows(source, axes)
         return source
     if isinstance(weights, Record):
-        recipe, crosses = weights.recipe, weights.attends == "cross"
-        own = _zeros_of(recipe) if "softmax" in weights.operator else None
-        return _of_recipe(weights.name, recipe, None, mask, causal, crosses=crosses, seen=own)
+        own = _zeros_of(weights.recipe) if "softmax" in weights.operator else None
+        source = _of_recipe(weights.name, weights.recipe, None, mask, causal, seen=own)
+        attends = weights.attends
+        return replace(source, crosses=attends == "cross", same=attends == "self")
     if isinstance(weights, Attended):
         if weights.recipe is None and weights.weights is None:
             raise UnavailableError(
                 "weights: this Attended holds neither weights nor a recipe; call the mechanism "
                 "with weights=True"
             )
-        if weights.recipe is not None:
-            made, recipe, crosses = weights.weights, weights.recipe, weights.crosses
-            return _of_recipe("weights", recipe, made, mask, causal, crosses=crosses, cleaned=True)
-        plain = source_of(weights.weights, mask=mask, causal=causal)
-        return replace(plain, crosses=weights.crosses)
+        if weights.recipe is None:
+            source = source_of(weights.weights, mask=mask, causal=causal)
+        else:
+            source = _of_recipe("weights", weights.recipe, weights.weights, mask, causal)
+            source = replace(source, cleaned=True)
+        return replace(source, crosses=weights.crosses, same=not weights.crosses)
     if isinstance(weights, Recipe):
         return _of_recipe("weights", weights, None, mask, causal)
     raise DtypeError(
@@ -187,8 +196,6 @@ def _of_recipe(
     mask: Mask | Tensor | None,
     causal: bool,
     *,
-    crosses: bool = False,
-    cleaned: bool = False,
     seen: Mask | None = None,
 ) -> Source:
     own = masks.both(_own(recipe), seen)
@@ -197,7 +204,7 @@ def _of_recipe(
     extra = masks.resolve(None if applied else _over_keys(mask, shape), causal, shape)
     known = masks.both(own, extra)
     alive = _alive(known, shape, recipe.device)
-    return Source(name, shape, recipe.kind, matrix, recipe, extra, alive, crosses, cleaned, known)
+    return Source(name, shape, recipe.kind, matrix, recipe, extra, alive, known=known)
 
 
 def _alive(mask: Mask | None, shape: Shape, device: torch.device) -> Tensor | None:
@@ -205,12 +212,15 @@ def _alive(mask: Mask | None, shape: Shape, device: torch.device) -> Tensor | No
 
 
 def _own(recipe: Recipe) -> Mask | None:
-    """The mask that weights were made with; models that are not ours add it to the scores."""
+    """The mask that weights were made with; models that are not ours add it to the scores.
+
+    They add the least number there is, −10,000, or anything that leaves no weight.
+    """
     mask, bias = getattr(recipe, "mask", None), getattr(recipe, "bias", None)
     own = mask if isinstance(mask, Mask) else None
     if not isinstance(bias, Tensor) or isinstance(recipe, Projected):  # there, of the projections
         return own
-    seen = bias.detach() > torch.finfo(bias.dtype).min / 2
+    seen = bias.detach() > _MASKED
     added = masks.pairs(seen.expand(-1, -1, -1, recipe.shape.keys))
     return masks.both(own, added)
 
@@ -254,25 +264,26 @@ def _names(names: Iterable[Any]) -> str:
 def _check_some_rows(source: Source, axes: str | None) -> None:
     """Refuse a tensor whose rows are no weights: it may be another order of axes.
 
-    The first rows of the first matrix and the last of all others, on a processor only: to look at
-    all, or at a device's, would cost more than it tells.
+    Some rows of every matrix, on a processor only: to look at all, or at a device's, would cost
+    more than it tells.
     """
     assert source.matrix is not None
     if torch.compiler.is_compiling() or source.matrix.device.type != "cpu":
         return
-    matrix, queries = source.matrix.detach(), source.shape.queries
-    allowed: Tensor | None = None
+    matrix, (batch, heads, queries, keys) = source.matrix.detach(), source.shape
+    count = min(queries, max(2, _LOOKED_AT // max(1, batch * heads)))
+    some = torch.linspace(0, max(0, queries - 1), count).long()
+    rows = matrix[:, :, some]
     if source.extra is not None:
-        allowed = source.extra.dense(*source.shape[2:], matrix.device)
-        if source.alive is not None and queries == source.shape.keys:
+        allowed = source.extra.dense(queries, keys, matrix.device)
+        if source.alive is not None and queries == keys:
             allowed = allowed & source.alive.any(1)[:, None, :, None]
-        allowed = allowed.expand(matrix.shape)
-    first, last = slice(0, min(_LOOKED_AT, queries)), slice(max(0, queries - 1), queries)
-    for where in ((slice(1), slice(1), first), (slice(None), slice(None), last)):
-        some = matrix[where]
-        if allowed is not None:
-            some = some.masked_fill(~allowed[where], 0.0)
-        check_rows(some, "partial", source.name, axes, _OTHER_KINDS)
+        rows = rows.masked_fill(~allowed.expand(-1, -1, queries, -1)[:, :, some], 0.0)
+    try:
+        check_rows(rows, "partial", source.name, axes, _OTHER_KINDS)
+    except ShapeError:
+        check_rows(matrix, "partial", source.name, axes, _OTHER_KINDS)  # which axis sums to 1?
+        raise
 
 
 def _article(name: str) -> str:

@@ -112,8 +112,9 @@ class PositionSummaries(nn.Module):
         if "self_weight" in self.summaries or not apart or 0 in source.shape or not source.streams:
             return None
         recipe: Any = source.recipe
-        if self.side == "self" and source.alive is not None:
-            rows = source.alive.any(1).expand(source.shape.batch, -1).long()
+        real = source.real_rows(self.side)
+        if real is not None:
+            rows = real.expand(source.shape.batch, -1).long()
             nobody = masks.segments(rows, torch.ones_like(rows))  # padding looks at nothing
             if not hasattr(recipe, "mask"):
                 return None

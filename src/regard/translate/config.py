@@ -94,6 +94,37 @@ class VocabularyConfig:
 
 
 @dataclass(frozen=True)
+class VectorsConfig:
+    """Word vectors that others trained, to begin with: files of GloVe or word2vec.
+
+    | field              | meaning                                                              |
+    |--------------------|----------------------------------------------------------------------|
+    | `source`, `target` | the file for the embedding of that side; none when empty             |
+    | `frozen`           | training does not change the embeddings that have a file             |
+
+    They are as wide as the embedding: `model.embedding`, a Transformer's `model.hidden`. Where
+    `model.tie` makes the output layer the target's embedding, the vectors are in both, and `frozen`
+    holds both. With `model.tie = "all"` there is one embedding for all: it gets the vectors of
+    `source`, then those of `target`, which stay where both files have a word. Paths are as in
+    `[data]`. A run that is resumed does not read them again.
+    """
+
+    source: str = ""
+    target: str = ""
+    frozen: bool = False
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files there are, by side."""
+        named = {"source": self.source, "target": self.target}
+        return {side: file for side, file in named.items() if file}
+
+    def __post_init__(self) -> None:
+        if self.frozen and not self.files:
+            raise RegardError("vectors.frozen wants vectors.source or vectors.target, found none")
+
+
+@dataclass(frozen=True)
 class OptimiserConfig:
     """How parameters move. `clip` is the longest gradient as a whole, 0 for any length."""
 
@@ -245,8 +276,17 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    vectors: VectorsConfig = field(default_factory=VectorsConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+
+    def __post_init__(self) -> None:
+        for side, file in self.vectors.files.items():
+            if self.vocabulary.kind != "words":
+                raise RegardError(
+                    f"vectors.{side} is {file}, but vocabulary.kind is {self.vocabulary.kind!r}: "
+                    "word vectors are for 'words'"
+                )
 
     @staticmethod
     def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Config:
@@ -272,7 +312,7 @@ class Config:
             raise RegardError(f"{path} is not TOML: {error}") from error
         try:
             config = Config.from_table(table, overrides)
-            return replace(config, data=_found(config.data, path.parent))
+            return _found(config, path.parent)
         except RegardError as error:
             raise RegardError(f"{path}: {error}") from error
 
@@ -296,7 +336,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def _found(data: DataConfig, folder: Path) -> DataConfig:
+def _found(config: Config, folder: Path) -> Config:
+    """With absolute paths."""
+
     def place(text: str) -> str:
         filled = os.path.expanduser(os.path.expandvars(text))
         missing = re.search(r"\$\{?(\w+)", filled)
@@ -307,8 +349,15 @@ def _found(data: DataConfig, folder: Path) -> DataConfig:
         start = Path() if text.startswith("$") else folder
         return str((start / filled).resolve())
 
-    files = {name: tuple(map(place, getattr(data, name))) for name in ("train", "valid", "test")}
-    return replace(data, **files)  # type: ignore[arg-type]
+    parts = {
+        name: tuple(map(place, getattr(config.data, name))) for name in ("train", "valid", "test")
+    }
+    vectors = {side: place(file) for side, file in config.vectors.files.items()}
+    return replace(
+        config,
+        data=replace(config.data, **parts),  # type: ignore[arg-type]
+        vectors=replace(config.vectors, **vectors),  # type: ignore[arg-type]
+    )
 
 
 def _check(

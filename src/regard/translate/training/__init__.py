@@ -1,5 +1,6 @@
 """Training: one loop for every model, that can be stopped anywhere and goes on exactly."""
 
+from regard.translate.training.final_scores import FinalScores
 from regard.translate.training.folder import RunFolder
 from regard.translate.training.logs import read_log
 from regard.translate.training.loss import cross_entropy
@@ -9,6 +10,7 @@ from regard.translate.training.validation import score_pairs, translate_texts
 from regard.translate.training.watch import Now, Validated, Watcher
 
 __all__ = [
+    "FinalScores",
     "Now",
     "RunFolder",
     "Trained",

@@ -119,10 +119,8 @@ def _columns(config: DataConfig) -> dict[str, Any]:
 
 
 def _train(config: VocabularyConfig, sentences: list[str], size: int) -> Vocabulary:
-    if config.kind == "pieces" and config.lower:
-        raise RegardError("vocabulary.lower is for words; pieces keep the case of the text")
     if config.kind == "pieces":
-        return PieceVocabulary.train(sentences, size=size, kind=config.pieces)
+        return PieceVocabulary.train(sentences, size=size, kind=config.pieces, lower=config.lower)
     cut: Literal["words", "spaces"] = "spaces" if config.tokenised else "words"
     return WordVocabulary.train(
         sentences, size=size, lower=config.lower, least=config.least, cut=cut

@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.record.tensor_file import put_in_place
 from regard.translate.checkpoint import FILE
 from regard.translate.config import Config
 from regard.translate.training.stopping import Best
@@ -27,6 +28,7 @@ class RunFolder:
     | `last.safetensors`    | everything that resuming needs                                   |
     | `kept/`               | the best few                                                     |
     | `log.csv`, `events/`  | what happened                                                    |
+    | `scores.json`         | BLEU and chrF of the translators, with signatures; at the end    |
     """
 
     path: Path
@@ -52,6 +54,10 @@ class RunFolder:
         return self.path / "log.csv"
 
     @property
+    def scores(self) -> Path:
+        return self.path / "scores.json"
+
+    @property
     def events(self) -> Path:
         return self.path / "events"
 
@@ -72,9 +78,7 @@ class RunFolder:
     def begin(self, config: Config) -> None:
         """Write down what is about to be done."""
         self.path.mkdir(parents=True, exist_ok=True)
-        half_done = self.config.with_name(self.config.name + ".part")
-        half_done.write_text(config.toml(), encoding="utf-8")
-        half_done.replace(self.config)
+        write_whole(self.config, config.toml())
 
     def prune(self, best: Best) -> None:
         """Take away what is no longer among the best, and what was half written."""
@@ -89,7 +93,17 @@ class RunFolder:
         """Make the parameters of a step the best ones."""
         half_done = self.best.with_name(self.best.name + ".part")
         shutil.copyfile(self.kept(step), half_done)
-        half_done.replace(self.best)
+        put_in_place(half_done, self.best)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text whole, or not at all."""
+    half_done = path.with_name(path.name + ".part")
+    try:
+        half_done.write_text(text, encoding="utf-8")
+        put_in_place(half_done, path)
+    finally:
+        half_done.unlink(missing_ok=True)
 
 
 def average_files(paths: Iterable[Path]) -> dict[str, Tensor]:

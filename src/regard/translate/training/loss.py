@@ -9,6 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+_PIECE = 1 << 18  # logits worked on at once, so that what is made of them stays in the cache
+
 
 def cross_entropy(
     logits: Float[Tensor, "place vocabulary"],
@@ -21,30 +23,60 @@ def cross_entropy(
     Equal to torch's `cross_entropy(…, label_smoothing=ε, reduction="sum")`. The gradient,
     softmax - q, is made in one pass, and in the place of the probabilities.
     """
-    loss: Tensor = _CrossEntropy.apply(logits, target, smoothing)  # type: ignore[no-untyped-call]
+    loss: Tensor = _CrossEntropy.apply(logits, target, smoothing, torch.empty_like)  # type: ignore[no-untyped-call]
     return loss
 
 
+def last_cross_entropy(
+    logits: Float[Tensor, "place vocabulary"],
+    target: Int[Tensor, " place"],
+    smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """`cross_entropy` of logits that nobody needs afterwards: their gradient takes their memory.
+
+    A second matrix of places × vocabulary would cost more time than what is written into it. A
+    second backward pass is refused by torch, as the logits have changed.
+    """
+    loss: Tensor = _CrossEntropy.apply(logits, target, smoothing, _itself)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def _itself(logits: Tensor) -> Tensor:
+    return logits
+
+
 class _CrossEntropy(torch.autograd.Function):
+    """`room` gives the tensor that the gradient is written to, from the logits."""
+
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        log_total = wide.logsumexp(-1)  # (place)
-        chosen = wide.gather(-1, target[:, None])[:, 0]
+    def forward(ctx: Any, logits: Tensor, target: Tensor, smoothing: float, room: Any) -> Tensor:
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        pieces = [piece.to(dtype) for piece in logits.split(_rows(logits))]
+        log_total = torch.cat([piece.logsumexp(-1) for piece in pieces])  # (place)
+        chosen = logits.gather(-1, target[:, None])[:, 0].to(dtype)
         loss = log_total - (1 - smoothing) * chosen
         if smoothing:
-            loss = loss - smoothing * wide.mean(-1)
+            loss = loss - smoothing * torch.cat([piece.mean(-1) for piece in pieces])
         ctx.save_for_backward(logits, target, log_total)
-        ctx.smoothing = smoothing
+        ctx.smoothing, ctx.room = smoothing, room
         return loss.sum()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         logits, target, log_total = ctx.saved_tensors
-        made = (logits - log_total[:, None]).exp_()  # the probabilities
-        if ctx.smoothing:
-            made -= ctx.smoothing / made.shape[-1]
-        places = torch.arange(len(target), device=target.device)
-        made[places, target] -= 1 - ctx.smoothing
-        return made.mul_(gradient).to(logits.dtype), None, None
+        made, rows = ctx.room(logits), _rows(logits)
+        for first in range(0, len(target), rows):
+            piece = slice(first, first + rows)
+            now = (logits[piece] - log_total[piece, None]).exp_()  # the probabilities
+            if ctx.smoothing:
+                now -= ctx.smoothing / now.shape[-1]
+            chosen = target[piece, None]
+            now.scatter_add_(1, chosen, now.new_full(chosen.shape, ctx.smoothing - 1))
+            torch.mul(now, gradient, out=now)
+            made[piece] = now
+        return made, None, None, None
+
+
+def _rows(logits: Tensor) -> int:
+    return max(1, _PIECE // max(1, logits.shape[-1]))

@@ -13,7 +13,6 @@ import torch
 from regard.errors import RegardError
 from regard.translate.checkpoint import FILE, load_checkpoint, load_weights
 from regard.translate.config import Config
-from regard.translate.evaluation import Scores
 from regard.translate.models.build import build
 from regard.translate.training.corpus import (
     Pairs,
@@ -22,7 +21,8 @@ from regard.translate.training.corpus import (
     train_vocabularies,
     within,
 )
-from regard.translate.training.folder import RunFolder, average_files
+from regard.translate.training.final_scores import FinalScores, as_json, final_scores
+from regard.translate.training.folder import RunFolder, average_files, write_whole
 from regard.translate.training.logs import CsvLog, EventLog, Log
 from regard.translate.training.loop import Ending, Loop, Setting
 from regard.translate.training.processes import new_fabric
@@ -34,8 +34,8 @@ from regard.translate.training.random_states import (
 from regard.translate.training.state import Position, State, load_state, restore_optimiser
 from regard.translate.training.stepper import Stepper, new_optimiser
 from regard.translate.training.stopping import Asked, Best, Clock, asked_by_signal
-from regard.translate.training.validation import score_pairs
 from regard.translate.training.watch import Watcher
+from regard.translate.training.word_vectors import freeze_vectors, put_vectors
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Trained:
     step: int
     seconds: float
     best: Best
-    scores: dict[tuple[str, str], Scores] = field(default_factory=dict)
+    scores: dict[tuple[str, str], FinalScores] = field(default_factory=dict)
 
 
 def train(
@@ -104,6 +104,10 @@ def _train(
 ) -> Trained:
     pairs = read_data(config.data)
     setting = _set_up(fabric, config, folder, state, pairs)
+    reports = []
+    if state is None:
+        reports = put_vectors(config.vectors, setting.vocabularies, setting.model)
+    freeze_vectors(config.vectors, setting.model)
     position = Position(ranks=fabric.world_size, data=setting.data)
     if state is not None:
         _check_surroundings(state.position, position)
@@ -118,7 +122,7 @@ def _train(
         restore_random_states(state.random[fabric.global_rank])
     if fabric.is_global_zero:
         folder.begin(config)
-        watcher.note(_summary(setting, pairs, position))
+        watcher.note("\n".join([_summary(setting, pairs, position), *map(str, reports)]))
     pending = torch.zeros(0, dtype=torch.float64) if state is None else state.pending
     with _opened_logs(setting, position.step) as logs:
         loop = Loop(
@@ -156,8 +160,13 @@ def _set_up(
 
 
 def _check_settings(before: Config, now: Config) -> None:
-    """Refuse to go on with another model or optimiser."""
+    """Refuse to go on with another model, optimiser or frozen part."""
     tables = before.table(), now.table()
+    held = [(config.vectors.frozen, *config.vectors.files) for config in (before, now)]
+    if held[0] != held[1]:
+        raise RegardError(
+            f"the run began with {before.vectors} and cannot be resumed with {now.vectors}"
+        )
     names = before.training.optimiser.name, now.training.optimiser.name
     if names[0] != names[1]:
         raise RegardError(
@@ -200,7 +209,7 @@ def _opened_logs(setting: Setting, after: int) -> Iterator[list[Log]]:
 
 def _finish(
     setting: Setting, pairs: Pairs, best: Best, watcher: Watcher
-) -> dict[tuple[str, str], Scores]:
+) -> dict[tuple[str, str], FinalScores]:
     """Average the best parameters, and score what there is."""
     folder = setting.folder
     folder.publish(best.kept[0].step)
@@ -208,14 +217,14 @@ def _finish(
     header, _ = FILE.read(kept[0])
     extra = {"steps": [one.step for one in best.kept]}
     FILE.write(folder.average, average_files(kept), {**header, "extra": extra})
-    scores = {}
+    scores, search = {}, setting.config.search
     for name, path in (("best", folder.best), ("average", folder.average)):
         checkpoint = load_checkpoint(path, setting.fabric.device)
         for part, found in (("valid", pairs.valid), ("test", pairs.test)):
             if found:
                 watcher.note(f"translating the {part} pairs with the {name} translator")
-                search = setting.config.search
-                scores[name, part] = score_pairs(checkpoint, found, search, setting.fabric.device)
+                scores[name, part] = final_scores(checkpoint, found, search, setting.fabric.device)
+    write_whole(folder.scores, as_json(scores, search))
     return scores
 
 

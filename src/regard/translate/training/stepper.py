@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from regard.translate.config import OptimiserConfig, TrainingConfig
 from regard.translate.data import Batch, Examples, collate
 from regard.translate.models.contract import TranslationModel
-from regard.translate.training.loss import cross_entropy
+from regard.translate.training.loss import last_cross_entropy
 from regard.translate.training.plan import Step
 
 
@@ -88,7 +88,7 @@ class Stepper:
             batch.source, batch.source_mask, batch.target_in, batch.target_mask, forcing
         )
         target = batch.target_out[batch.target_mask]
-        loss = cross_entropy(logits, target, self.config.label_smoothing)
+        loss = last_cross_entropy(logits, target, self.config.label_smoothing)
         # Gradients are averaged over processes, so each counts its own as often as there are.
         self.fabric.backward(loss * (self.fabric.world_size / tokens))
         return loss.detach()

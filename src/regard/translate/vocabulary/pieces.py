@@ -29,10 +29,12 @@ class PieceVocabulary(Vocabulary):
     Args:
         model: the bytes of a sentencepiece model whose first four pieces are padding, begin, end
             and unknown.
+        lower: texts are read in lower case.
     """
 
-    def __init__(self, model: bytes) -> None:
+    def __init__(self, model: bytes, *, lower: bool = False) -> None:
         self.model = model
+        self.lower = lower
         try:
             self._processor = _library().SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
@@ -52,6 +54,7 @@ class PieceVocabulary(Vocabulary):
         *,
         size: int,
         kind: Literal["unigram", "bpe"] = "unigram",
+        lower: bool = False,
     ) -> PieceVocabulary:
         """Pieces that suit some sentences; the same sentences give the same pieces.
 
@@ -59,13 +62,14 @@ class PieceVocabulary(Vocabulary):
             sentences: the texts; those of both languages for a joint vocabulary.
             size: at most so many pieces, 256 bytes and the first four included.
             kind: "unigram" (a model of pieces by likelihood) or "bpe" (frequent pairs, joined).
+            lower: read in lower case.
         """
         if kind not in ("unigram", "bpe"):
             raise RegardError(f"kind={kind!r}, expected 'unigram' or 'bpe'")
         written = io.BytesIO()
         try:
             _library().SentencePieceTrainer.train(
-                sentence_iterator=filter(None, map(_tidy, sentences)),
+                sentence_iterator=filter(None, (_read(text, lower) for text in sentences)),
                 model_writer=written,
                 vocab_size=size,
                 hard_vocab_limit=False,
@@ -81,13 +85,13 @@ class PieceVocabulary(Vocabulary):
             raise RegardError(
                 f"size={size}: sentencepiece cannot train on these sentences: {error}"
             ) from error
-        return cls(written.getvalue())
+        return cls(written.getvalue(), lower=lower)
 
     def __len__(self) -> int:
         return len(self._processor)
 
     def encode(self, text: str) -> list[int]:
-        return list(self._processor.encode(_tidy(text)))
+        return list(self._processor.encode(_read(text, self.lower)))
 
     def decode(self, numbers: Iterable[int]) -> str:
         said = spoken(numbers)
@@ -105,25 +109,26 @@ class PieceVocabulary(Vocabulary):
         return grouped(text, offsets, pieces, special)
 
     def header(self) -> dict[str, Any]:
-        return {"kind": "pieces"}
+        return {"kind": "pieces", "lower": self.lower}
 
     def tensors(self) -> dict[str, Tensor]:
         return {"model": torch.frombuffer(bytearray(self.model), dtype=torch.uint8)}
 
     @classmethod
     def restored(cls, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> PieceVocabulary:
-        return cls(bytes(tensors["model"].cpu().tolist()))
+        lower = header.get("lower", False)  # files of before there was a choice keep the case
+        return cls(bytes(tensors["model"].cpu().tolist()), lower=lower)
 
     def __repr__(self) -> str:
-        return f"PieceVocabulary({len(self)} pieces)"
+        return f"PieceVocabulary({len(self)} pieces, lower={self.lower})"
 
 
 _NUMBERS = {"pad": PAD, "bos": BEGIN, "eos": END, "unk": UNKNOWN}
 
 
-def _tidy(text: str) -> str:
+def _read(text: str, lower: bool) -> str:
     whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair has no bytes
-    return tidy(whole.replace(_SPACE, " "))
+    return tidy((whole.lower() if lower else whole).replace(_SPACE, " "))
 
 
 def _library() -> Any:

@@ -8,7 +8,7 @@ import { Drafts } from "./live_drafts.js";
 import { createLiveForm } from "./live_form.js";
 import { Growth } from "./live_growth.js";
 import { inputName, isAskedInput, isSameInput, pictureType } from "./live_input.js";
-import { inputOfFragment, patchOfFragment, readFragment } from "./state.js";
+import { initialState, inputOfFragment, patchOfFragment, readFragment } from "./state.js";
 
 const PAUSE = 250; // milliseconds between two pictures of a map that grows
 const WORD_PAUSE = 60; // between two drafts of a translation, so that each can be seen
@@ -204,7 +204,7 @@ class LiveColumn {
   openNew(scene) {
     this.hint.remove();
     const view = scene.image ? { view: "image" } : {};
-    const start = this.hasClosed ? patchOfFragment(scene.start) : {}; // not what the last scene had
+    const start = this.hasClosed ? unchosen(patchOfFragment(scene.start), this.state) : {};
     this.pane = this.openPane(this.host, scene, { ...this.peers.options(this), state: { ...this.state, ...start, ...view } });
     this.peers.opened();
   }
@@ -225,6 +225,12 @@ class LiveColumn {
     this.close();
     this.element.remove();
   }
+}
+
+/** What a scene starts with, where nobody has chosen otherwise in the one before. */
+function unchosen(start, state) {
+  const initial = initialState();
+  return Object.fromEntries(Object.entries(start).filter(([key]) => state[key] === undefined || state[key] === initial[key]));
 }
 
 function isAlike(before, after) {

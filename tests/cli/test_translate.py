@@ -1,0 +1,213 @@
+"""`regard translate`: one text or many lines, with pictures, pages and links; errors."""
+
+import gzip
+import io
+import sys
+
+import pytest
+import torch
+
+from regard.cli import main
+from regard.translate import translator as translator_module
+from regard.translate.alignment import read_links
+from regard.translate.checkpoint import Checkpoint, save_checkpoint
+from regard.translate.config import Config
+from regard.translate.models.build import ModelConfig, build
+from regard.translate.translator import Translator
+from regard.translate.vocabulary import WordVocabulary
+
+ENGLISH = ["I love you.", "the small cat sleeps", "we don't sleep", "you love cats"]
+FRENCH = ["Je t'aime.", "le petit chat dort", "nous ne dormons pas", "tu aimes les chats"]
+
+
+def checkpoint(name):
+    source, target = (WordVocabulary.train(texts, size=40) for texts in (ENGLISH, FRENCH))
+    config = Config(model=ModelConfig(name, embedding=12, hidden=12))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = build(config.model, len(source), len(target)).eval()
+    return Checkpoint(config, source, target, model)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("bahdanau", "none"):
+        save_checkpoint(folder / f"{name}.safetensors", checkpoint(name))
+    return folder
+
+
+@pytest.fixture
+def run(models, tmp_path, monkeypatch, capsys):
+    """Runs the command in an empty folder; gives its code, what it said, and what it complained."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments, given=None, model="bahdanau"):
+        command = ["regard", "translate", *map(str, arguments)]
+        if model:
+            command += ["--model", str(models / f"{model}.safetensors")]
+        monkeypatch.setattr(sys, "argv", command)
+        if given is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def translator(models):
+    return Translator.load(models / "bahdanau.safetensors")
+
+
+def texts_of(translator, lines):
+    return [found[0].text for found in translator.translate(lines)]
+
+
+def test_one_text_with_its_matrix(run, translator):
+    code, said, _ = run("I love you.")
+    found = translator("I love you.")
+    assert code == 0 and said.splitlines()[0].strip() == found.text
+    assert "each row: what its word looked at, in percent" in said and "cross" in said
+    for word in (*found.matrix.source, *found.matrix.target):
+        assert word in said
+
+
+def test_several_translations_of_one_text_have_scores(run, translator):
+    code, said, _ = run("we don't sleep", "--n-best", 3)
+    found = translator.translate(["we don't sleep"], n_best=3)[0]
+    assert code == 0 and len(found) == 3
+    for line, one in zip(said.splitlines(), found):
+        assert line.strip() == f"{one.text}   {one.score:.2f}"
+
+
+def test_lines_of_a_file_and_of_standard_input(run, tmp_path, translator):
+    expected = "".join(f"{text}\n" for text in texts_of(translator, ENGLISH))
+    data = "".join(f"{line}\n" for line in ENGLISH).encode()
+    (tmp_path / "in.txt").write_bytes(data)
+    (tmp_path / "in.gz").write_bytes(gzip.compress(data))
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n"))
+    for name in ("in.txt", "in.gz", "windows.txt"):
+        assert run("--file", name, "--batch", 3)[:2] == (0, expected)
+    assert run(given=data)[:2] == (0, expected)
+    assert run("--file", "-", given=data.rstrip(b"\n"))[:2] == (0, expected)
+    assert run(given=b"")[:2] == (0, "")
+
+
+def test_a_line_ends_at_a_line_feed_alone(run, translator):
+    line = "the small\u2028cat sleeps"
+    code, said, _ = run(given=f"{line}\nyou love cats\n".encode())
+    assert code == 0 and said.splitlines() == texts_of(translator, [line, "you love cats"])
+
+
+def test_out_has_the_lines_and_standard_output_nothing(run, tmp_path, translator):
+    code, said, _ = run("--out", "fr.txt", given="\n".join(ENGLISH).encode())
+    assert (code, said) == (0, "")
+    assert (tmp_path / "fr.txt").read_text().splitlines() == texts_of(translator, ENGLISH)
+    assert [path.name for path in tmp_path.iterdir()] == ["fr.txt"]
+
+
+def test_several_translations_of_lines_are_numbered(run, translator):
+    code, said, _ = run("--n-best", 2, "--beam", 4, given="\n".join(ENGLISH[:2]).encode())
+    found = translator.translate(ENGLISH[:2], n_best=2, beam=4)
+    expected = [
+        f"{number}\t{one.score:.4f}\t{one.text}"
+        for number, translations in enumerate(found, 1)
+        for one in translations
+    ]
+    assert code == 0 and said.splitlines() == expected
+
+
+def test_picture_and_page(run, tmp_path):
+    code, said, _ = run("I love you.", "--plot", "a.png", "--html", "a.html")
+    assert code == 0 and "picture of the alignment: a.png" in said
+    assert "page of every head: a.html" in said
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "a.html").read_text()
+    assert page.startswith("<!doctype html>") and "I love you. →" in page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.png"]
+
+
+def test_links_in_a_file_and_on_standard_output(run, tmp_path, translator):
+    expected = [found[0].links for found in translator.translate(ENGLISH)]
+    lines = "\n".join(ENGLISH).encode()
+    code, said, _ = run("--pharaoh", "links.txt", given=lines)
+    assert code == 0 and said.splitlines() == texts_of(translator, ENGLISH)
+    assert [gold.sure for gold in read_links(tmp_path / "links.txt")] == expected
+    code, said, _ = run("--pharaoh", "-", "--out", "fr.txt", given=lines)
+    assert code == 0 and said == (tmp_path / "links.txt").read_text()
+    code, said, _ = run(ENGLISH[0], "--pharaoh", "-")
+    assert (
+        code == 0 and said.splitlines()[-1] == (tmp_path / "links.txt").read_text().split("\n")[0]
+    )
+
+
+def test_a_model_without_attention_still_translates(run, models):
+    found = Translator.load(models / "none.safetensors")("I love you.")
+    code, said, _ = run("I love you.", model="none")
+    assert code == 0 and said.splitlines()[0].strip() == found.text
+    assert "no alignment: the model (none) has no attention from target to source" in said
+
+
+NO_ATTENTION = "the model (none) has no attention from target to source"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "wanted"),
+    [
+        (["--file", "in.txt"], {}, "in.txt:2: the line is empty, expected a sentence"),
+        ([], {"given": b"a\n \nb\n"}, "standard input:2: the line is empty, expected a sentence"),
+        (["--file", "bad.txt"], {}, "bad.txt:2: byte 3 of the line is 0xff, which is no UTF-8"),
+        ([], {"given": b"ok\nno\xff\n"}, "standard input:2: bytes that are not UTF-8"),
+        (["--file", "nowhere.txt"], {}, "there is no file nowhere.txt"),
+        (["hello", "--file", "in.txt"], {}, "both a text and --file in.txt were given"),
+        (["hello", "--out", "x"], {}, "--out x is for lines of --file or standard input"),
+        ([""], {}, "text 1 is empty, expected a sentence"),
+        (["a", "--n-best", "6"], {}, "n_best is 6, expected at most the beam, 5"),
+        (["a", "--n-best", "2", "--pharaoh", "x"], {}, "it does not go with --n-best"),
+        (["--pharaoh", "-"], {"given": b"a\n"}, "would both go to standard output; say --out too"),
+        (["--plot", "x.png"], {"given": b"a\n"}, "--plot and --html show one text"),
+        (["a", "--plot", "x.gif"], {}, "x.gif: ends in '.gif', expected .png"),
+        (["a", "--html", "no/x.html"], {}, "no/x.html: there is no folder no"),
+        (["a", "--pharaoh", "no/x"], {}, "no/x: there is no folder no"),
+        (["--out", "no/x"], {"given": b"a\n"}, "no/x: there is no folder no"),
+        (["a", "--plot", "x.png"], {"model": "none"}, f"--plot: {NO_ATTENTION}"),
+        (["a", "--html", "x.html"], {"model": "none"}, f"--html: {NO_ATTENTION}"),
+        (["a", "--pharaoh", "x"], {"model": "none"}, f"--pharaoh: {NO_ATTENTION}"),
+        (["a"], {"model": "nowhere"}, "nowhere.safetensors"),
+        (["a", "--beam", "0"], {}, "Invalid value for '--beam'"),
+    ],
+)  # fmt: skip
+def test_errors_are_plain_and_nothing_is_written(run, tmp_path, arguments, options, wanted):
+    (tmp_path / "in.txt").write_text("first\n\nthird\n")
+    (tmp_path / "bad.txt").write_bytes(b"ok\nno\xff\n")
+    code, said, told = run(*arguments, **options)
+    assert code != 0 and said == ""
+    assert wanted in told and "Traceback" not in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "in.txt"]
+
+
+def test_a_file_that_is_no_checkpoint(run, tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"nonsense")
+    code, _, told = run("a", "--model", "x.safetensors", model=None)
+    assert code == 1 and "x.safetensors is not a safetensors file" in told
+
+
+def test_the_shipped_model_may_be_missing(run, monkeypatch):
+    monkeypatch.setattr(translator_module, "_SHIPPED", "not-there.safetensors")
+    code, said, told = run("hello", model=None)
+    assert (code, said) == (1, "")
+    assert "the translator that ships with regard cannot be read: there is no file" in told
+    assert "not-there.safetensors; say another with --model" in told
+
+
+def test_a_terminal_without_a_text_is_told_what_to_do(run, monkeypatch):
+    class Terminal(io.TextIOWrapper):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO()))
+    code, _, told = run()
+    assert code == 1 and "there is no text: give one, or --file, or lines on standard" in told

@@ -1,0 +1,112 @@
+"""A translation as a page: what its manifest says, and which mistakes are named."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from small_translators import LOVE, saved_translator, translator
+
+from regard.aggregate import Words
+from regard.cli.packaged import Translating
+from regard.cli.packaged.translation import looked, run_name, start_of
+from regard.errors import RegardError
+from regard.translate.alignment import Head
+from regard.translate.translator import Translator
+from regard.viewer import page
+
+MODELS = ["bahdanau", "transformer"]
+SQUARE, CROSS = torch.eye(3).expand(1, 1, 3, 3), torch.rand(1, 2, 4, 3).softmax(-1)
+
+
+def manifest(made):
+    found = re.search(r'id="manifest">(.*?)</script>', made.html, re.DOTALL)
+    return json.loads(found[1])["scenes"][0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_both_texts_are_named_and_in_words(name):
+    model = translator(name)
+    found = model(LOVE)
+    scene = manifest(looked("a title", model, found).page())
+    target, source = scene["sequences"]
+    assert (target["name"], source["name"]) == ("Translation", "Source")
+    assert source["words"]["names"] == ["I", "love", "you", "very", "much", ".", "</s>"]
+    assert source["special"][-1] and not any(source["special"][:-1])
+    said = [n for n in target["words"]["names"] if n != "</s>"]
+    assert said == found.matrix.target
+    assert scene["title"] == "a title"
+    assert scene["steps"] == {"prompt": 0, "sequence": 0}, "all of it was written"
+    assert scene["sites"][0]["queries"] == len(target["tokens"])
+
+
+def test_the_head_that_aligns_is_shown_first():
+    assert start_of(translator("bahdanau")) == "view=lines&unit=words&layer=0&head=0"
+    assert start_of(translator("transformer")) == "view=lines&unit=words&layer=0&mode=mean"
+    checkpoint = translator("transformer").checkpoint
+    chosen = Translator(checkpoint, head=Head("1.cross", 1))
+    assert start_of(chosen) == "view=lines&unit=words&layer=1&head=1"
+    scene = manifest(looked("x", chosen, chosen(LOVE)).page())
+    assert scene["start"] == "view=lines&unit=words&layer=1&head=1"
+
+
+def test_steps_end_with_the_whole_translation():
+    loaded = Translating("x", translator())
+    *before, last = loaded.steps(LOVE, 200)
+    assert last.written == translator()(LOVE).text and len(before) > 3
+    assert loaded.look(LOVE).written == last.written
+    assert loaded.tokens(LOVE) == len(last.words[0].pieces) - 1
+    *_, cut = loaded.steps(LOVE, 3)
+    assert len(cut.words[1].pieces) == 3
+
+
+def test_a_model_without_such_attention_is_refused():
+    with pytest.raises(RegardError, match=r"none: the model \(none\) has no attention from target"):
+        Translating("none", translator("none"))
+
+
+def test_a_translation_of_no_word_is_refused():
+    """Its drafts may have said nothing so far; one that ends so has nothing to show."""
+    silent = SimpleNamespace(trace=[SimpleNamespace(shape=SimpleNamespace(queries=0))])
+    real = translator()
+
+    def spoken(*found):
+        steps = lambda text, longest: iter(found)
+        return SimpleNamespace(
+            head=real.head, model=real.model, checkpoint=real.checkpoint, steps=steps
+        )
+
+    with pytest.raises(RegardError, match="the translation of this text is empty"):
+        list(Translating("x", spoken(real(LOVE), silent)).steps(LOVE, 10))
+    assert len(list(Translating("x", spoken(silent, real(LOVE))).steps(LOVE, 10))) == 1
+
+
+def test_a_checkpoint_has_the_name_of_its_run(tmp_path):
+    assert run_name(Path("/runs/en-fr/best.safetensors")) == "en-fr"
+    assert run_name(Path("my-model.safetensors")) == "my-model"
+    path = saved_translator(tmp_path / "small.safetensors")
+    loaded = Translating.of_checkpoint(path)
+    assert loaded.title == "small" and loaded.look(LOVE).written == translator()(LOVE).text
+
+
+def test_wrong_names_and_starts_are_told():
+    with pytest.raises(RegardError, match=r"names=\('a',\), expected two"):
+        page(CROSS, names=("a",))
+    with pytest.raises(RegardError, match="but queries and keys are of one text"):
+        page(SQUARE, names=("a", "b"))
+    with pytest.raises(RegardError, match="there is no field 'veiw', expected view, part, layer"):
+        page(CROSS, start="unit=words&veiw=lines")
+
+
+def test_a_prompt_of_no_token_is_of_cross_attention_alone():
+    assert manifest(page(CROSS, prompt=0))["steps"]["prompt"] == 0
+    with pytest.raises(RegardError, match="prompt=0, expected a number of tokens from 1 to 3"):
+        page(SQUARE, prompt=0)
+
+
+def test_what_is_not_said_stays_as_it_was():
+    scene = manifest(page(CROSS, words=Words.each(["a", "b", "c", "d"])))
+    assert scene["start"] == "" and scene["steps"] is None
+    assert [line["name"] for line in scene["sequences"]] == [None, None]
