@@ -57,7 +57,11 @@ def test_one_command_trains_and_says_where_things_are(folder, monkeypatch, capsy
     assert "36 pairs to learn from, 2 to validate with, 2 to test with" in told
     assert "validation loss" in told
     assert "all steps are made" in said and "average" in said and "test" in said
-    for name in ("best.safetensors", "average.safetensors", "last.safetensors", "log.csv"):
+    assert "\nBLEU: nrefs:1|case:mixed|eff:no|tok:13a|" in said and "\nchrF: nrefs:1|" in said
+    assert "\nBLEU of words: nrefs:1|case:lc|eff:no|tok:none|" in said
+    for name in (
+        "best.safetensors", "average.safetensors", "last.safetensors", "log.csv", "scores.json"
+    ):  # fmt: skip
         assert str(out / name) in said.replace("\n", "") and (out / name).exists()
     assert load_checkpoint(out / "average.safetensors").config.model.name == "dot"
     assert 'name = "dot"' in (out / "config.toml").read_text()

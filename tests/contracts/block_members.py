@@ -68,6 +68,10 @@ MEMBERS = {
     "decoder_positions": (positions, {"context_width": 6}),
     "stack_shared": (lambda: Stack([encoder()], order=[0] * 2, norm=nn.LayerNorm(16)), {}),
     "stack_groups": (lambda: Stack([decoder(), decoder(PostNorm)], order=[0, 0, 1]), {}),
+    "stack_concatenated": (
+        lambda: Stack([additive(), additive()]),
+        {"context_width": 6},
+    ),
     "stack_mixed": (lambda: Stack([encoder(), additive()]), {"context_width": 6}),
 }
 

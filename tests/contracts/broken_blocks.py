@@ -14,6 +14,7 @@ from regard.blocks import (
     PreNorm,
     Residual,
 )
+from regard.errors import DtypeError
 from regard.mechanisms import MultiHead
 
 
@@ -170,6 +171,24 @@ class DrawsRandomNumbers(Encoder):
         return super().forward(*inputs, **options)
 
 
+class InsistsOnItsDtype(Encoder):
+    def forward(self, x, *inputs, **options):
+        dtype = self.feed_forward.part.widen.weight.dtype
+        if x.is_floating_point() and x.dtype != dtype:
+            raise DtypeError(f"x is {x.dtype}, expected {dtype}")
+        return super().forward(x, *inputs, **options)
+
+
+class ForgetsGradientsCompiled(Encoder):
+    """The same numbers in a graph, but the first attention learns nothing there."""
+
+    def forward(self, x, *inputs, **options):
+        blocked = super().forward(x, *inputs, **options)
+        if not torch.compiler.is_compiling():
+            return blocked
+        return changed(blocked, torch.Tensor.detach)
+
+
 class LooksAtNumbers(Encoder):
     """A branch on data cannot be compiled or exported."""
 
@@ -198,6 +217,7 @@ BROKEN = {
     "weights_of_the_output": WeightsOfAnotherMatrix,
     "weights_before_dropout": WeightsAfterDropout,
     "dtypes": AlwaysFloat32,
+    "autocast": InsistsOnItsDtype,
     "mask_is_applied": IgnoresMask,
     "context_mask_is_applied": IgnoresContextMask,
     "padding": CarriesPaddingOn,

@@ -2,7 +2,7 @@
 
 import pytest
 from block_members import decoder, encoder
-from broken_blocks import BROKEN, Encoder
+from broken_blocks import BROKEN, Encoder, ForgetsGradientsCompiled
 from torch import nn
 
 from regard import RegardError
@@ -17,6 +17,7 @@ SAYS = {
     "weights_of_the_output": "against those of self_attention",
     "weights_before_dropout": "weights of self in training",
     "dtypes": "bfloat16 in, torch.float32 out",
+    "autocast": "x is torch.bfloat16, expected torch.float32",
     "mask_is_applied": "a masked position was flipped, and others moved",
     "context_mask_is_applied": "masked place of the context flipped",
     "padding": "gradient of self_attention",
@@ -51,6 +52,14 @@ def test_a_broken_block_is_caught(name, without_shape_checks):
     with pytest.raises(ContractError, match=name) as caught:
         check()
     assert SAYS.get(name, "the error does not say") in str(caught.value)
+
+
+@pytest.mark.compiled
+def test_gradients_of_a_compiled_block_are_compared():
+    checks = block_checks(ForgetsGradientsCompiled)
+    (check,) = [check for check in checks if check.name == "compiles"]
+    with pytest.raises(ContractError, match="compiled, with masks: gradient of self_attention"):
+        check()
 
 
 def test_what_breaks_one_law_is_otherwise_sound():

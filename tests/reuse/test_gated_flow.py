@@ -24,6 +24,12 @@ def drawn(layer: nn.Module) -> nn.Module:
     return layer.double()
 
 
+def same_bits(found: torch.Tensor, truth: torch.Tensor) -> bool:
+    """Equal, −0.0 told from 0.0."""
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[truth.element_size()]
+    return torch.equal(found.detach().view(whole), truth.view(whole))
+
+
 @pytest.mark.parametrize("gate", ["sigmoid", "tanh"])
 @pytest.mark.parametrize("side", ["self", "query", "key"])
 def test_against_loops(side, gate):
@@ -54,11 +60,16 @@ def test_at_the_start_features_pass_bit_for_bit(gate, dtype):
         layer = GatedFlow(6, 3, side=side, gate=gate).to(dtype)
         x = torch.randn(2, 3 if side == "query" else 5, 6).to(dtype)
         weights = torch.randn(2, 3, queries, 5).softmax(-1).to(dtype)
+        x[0, 0] = torch.tensor([0.0, -0.0, 1e-40, -1e-40, 3e38, 1.0]).to(dtype)
         found = layer(x, weights)
         assert found.dtype == dtype
-        assert torch.equal(found, x)
-        found.square().sum().backward()
+        assert same_bits(found, x)
+        found.clamp(-9, 9).square().sum().backward()
         assert layer.gain.grad.abs().min() > 0  # and it can leave the start
+        x[1, 1, :3] = torch.tensor([torch.inf, -torch.inf, torch.inf])
+        assert same_bits(layer(x, weights), x)
+        x[1, 1, 0] = torch.nan
+        assert same_bits(layer(x, weights)[:1], x[:1])
 
 
 @pytest.mark.parametrize("heads", ["mean", "max", "min", 1, torch.tensor([0.2, 0.3, 0.5]), None])
@@ -73,9 +84,15 @@ def test_joined_heads(heads):
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 4), (3, 9, 200, 200), (40, 2, 30, 30)])
 def test_passes_are_the_plain_operations(shape):
-    """In one go over pieces, with a mask and rows that do not count, and the same way back."""
+    """In one go over pieces, with a mask and rows that do not count, and the same way back.
+
+    Some rows have ties for the largest weight, some weights that are 0 or next to it.
+    """
     weights = dense.normal(*shape).softmax(-1)
     batch, _, queries, keys = shape
+    weights[:, 0, 0] = torch.tensor([0.5, 0.5, *[0.0] * (keys - 2)])
+    weights[:, -1, 1] = 1 / keys
+    weights[0, :, 2, 1:3] = torch.tensor([0.0, 1e-40])
     allowed = torch.rand(batch, 1, queries, keys) > 0.3
     rows = torch.rand(batch, queries) > 0.2
     for mask, real in ((None, None), (allowed, rows), (allowed, None), (None, rows)):
@@ -132,33 +149,56 @@ def test_training_moves_what_is_attended_to():
 @pytest.mark.parametrize("side", ["self", "key"])
 @pytest.mark.parametrize("heads", ["concat", "mean"])
 def test_padding_changes_nothing(side, heads):
-    """The second example alone, without its padding, gives the same; NaN there reaches nothing."""
+    """The second example alone, without its padding, gives the same; NaN there reaches nothing.
+
+    A tensor does not know whether its queries are its keys: the side says so, or the mask names the
+    queries that are padding too.
+    """
     weights, x = dense.weights_of(), dense.normal(2, 5, 6)
-    mask, layer = dense.padded_mask(2, 5, 3), drawn(GatedFlow(6, 3, side=side, heads=heads))
+    keep = dense.padded_mask(2, 5, 3).keep
+    mask = masks.padding(keep) if side == "self" else keep[:, None, :, None] & keep[:, None, None]
+    layer = drawn(GatedFlow(6, 3, side=side, heads=heads))
     weights[1, :, :, 3:] = 0.0
     weights = weights / weights.sum(-1, keepdim=True)
-    short = weights[1:, :, : 3 if side == "self" else 5, :3]
-    truth = layer(x[1:, :3], short)
+    truth = layer(x[1:, :3], weights[1:, :, :3, :3])
     for rubbish in (1e4, torch.nan):
-        x[1, 3:], weights[1, :, :, 3:] = rubbish, rubbish
-        if side == "self":
-            weights[1, :, 3:] = rubbish
+        x[1, 3:], weights[1, :, :, 3:], weights[1, :, 3:] = rubbish, rubbish, rubbish
         given, features = weights.clone().requires_grad_(), x.clone().requires_grad_()
         layer.zero_grad()
         found = layer(features, given, mask=mask)
         torch.testing.assert_close(found[1:, :3], truth, atol=1e-10, rtol=0)
         assert found.isfinite().all()
-        found[mask.keep].square().sum().backward()
+        found[keep].square().sum().backward()
         for tensor in (given, features, *layer.parameters()):
             assert tensor.grad.isfinite().all()
 
 
-def test_padding_of_an_attention_is_known():
-    attn, layer, x = MultiHead(6, 3).double(), drawn(GatedFlow(6, 3)), dense.normal(2, 5, 6)
+@pytest.mark.parametrize("how", ["attended", "recipe alone", "record"])
+@pytest.mark.parametrize("side", ["self", "query", "key"])
+def test_padding_of_an_attention_is_known(side, how):
+    """No mask here: the attention has it, and knows that its queries are its keys."""
+    attn, layer, x = drawn(MultiHead(6, 3)), drawn(GatedFlow(6, 3, side=side)), dense.normal(2, 5, 6)
     mask = dense.padded_mask(2, 5, 3)
     truth = layer(x[1:, :3], attn(x[1:, :3], weights=True))
     x[1, 3:] = torch.nan
-    found = layer(x, attn(x, mask=mask, weights=True))  # no mask here: the attention has it
+    asked = {"attended": {"weights": True}, "recipe alone": {"reduce": [regard.Entropy()]}}
+    for training in (False, True):
+        with torch.set_grad_enabled(training):
+            with regard.capture(attn, attached=training) as trace:
+                given = attn(x, mask=mask, **asked.get(how, {}))
+            found = layer(x, trace[0] if how == "record" else given)
+        torch.testing.assert_close(found[1:, :3], truth, atol=1e-8, rtol=0)
+    found[mask.keep].square().sum().backward()
+    for parameter in (*layer.parameters(), *attn.parameters()):
+        assert parameter.grad is None or parameter.grad.isfinite().all()
+
+
+def test_padding_of_cross_attention_takes_no_queries():
+    """Equal lengths by chance: what query 3 gives counts, though key 3 is padding."""
+    attn, layer = drawn(MultiHead(6, 3)), drawn(GatedFlow(6, 3, side="key"))
+    query, key, mask = dense.normal(2, 5, 6), dense.normal(2, 5, 6), dense.padded_mask(2, 5, 3)
+    found = layer(key, attn(query, key, mask=mask, weights=True))
+    truth = layer(key[1:, :3], attn(query[1:], key[1:, :3], weights=True))
     torch.testing.assert_close(found[1:, :3], truth, atol=1e-8, rtol=0)
 
 

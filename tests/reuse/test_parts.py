@@ -60,6 +60,19 @@ def test_one_head_is_weighed_too():
     torch.testing.assert_close(part(source_of(weights)), truth, atol=1e-7, rtol=0)
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda how: PositionSummaries(3, heads=torch.tensor([0.5, 0.3, 0.2] if how else [0.1, 0.2, 0.7])),
+        lambda how: OffsetBins(3, 4, starts=[-1, 0] if how else [0, 1]),
+    ],
+)
+def test_what_a_code_is_made_of_is_saved_with_it(build):
+    first, second, source = build(True), build(False), source_of(dense.weights_of())
+    second.load_state_dict({name: value.clone() for name, value in first.state_dict().items()})
+    assert torch.equal(first(source), second(source))
+
+
 def test_one_head_of_a_learned_mix_has_a_gradient():
     layer = GatedFlow(6, 1, heads=LearnedHeadMix(1)).double()
     torch.nn.init.ones_(layer.gain)

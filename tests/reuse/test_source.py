@@ -11,7 +11,7 @@ from regard import masks
 from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PreNorm
 from regard.errors import DtypeError, RegardError, ShapeError, UnavailableError
 from regard.mechanisms import MultiHead
-from regard.recipe import Given
+from regard.recipe import Dot, Given
 from regard.reuse import (
     Concatenation,
     GatedFlow,
@@ -156,12 +156,27 @@ def test_weights_after_dropout_are_named():
         source_of(weights)
 
 
-@pytest.mark.parametrize("where", [(0, 1), (1, 0), (1, 2)])
+@pytest.mark.parametrize("where", [(0, 1), (1, 0), (1, 2), (1, 2, 3)])
 def test_every_matrix_is_looked_at(where):
     weights = dense.weights_of()
     weights[where] *= 1.5
     with pytest.raises(ShapeError, match="rows do not sum to at most 1"):
         source_of(weights)
+
+
+def test_columns_that_end_in_zeros_are_no_rows():
+    weights = torch.full((1, 2, 4, 4), 0.25)
+    weights[0, 1], weights[0, 1, 0] = 0.0, 1.0  # the last row alone is that of nothing to see
+    with pytest.raises(ShapeError, match=r"one sums to 4\)\. Axis 2 does: if the keys lie there"):
+        source_of(weights)
+
+
+def test_many_matrices_are_looked_at_here_and_there():
+    weights = dense.weights_of(8, 32, 40, 40)
+    weights[5, 7, 20:] += 0.1  # nonsense in half of one matrix of 256
+    with pytest.raises(ShapeError, match="rows do not sum to at most 1"):
+        source_of(weights)
+    assert source_of(weights[:5]).shape.heads == 32
 
 
 def test_features_of_another_dtype(without_shape_checks):
@@ -234,6 +249,26 @@ def test_a_bias_that_is_trained_forbids_as_well():
         attended = attn(x, bias=bias.clone().requires_grad_(trained), weights=True)
         for given in (attended, attended.recipe, attended.recipe.detach()):
             torch.testing.assert_close(layer(x, given)[1:, :3], truth, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("added", [-1e4, -65504.0, -1e9, torch.finfo(torch.float32).min, -torch.inf])
+def test_whatever_leaves_no_weight_is_a_mask(added):
+    """Models that are not ours add many a number; a row with nothing to see is uniform there."""
+    query, key = dense.normal(2, 3, 5, 4), dense.normal(2, 3, 5, 4)
+    keep = dense.padded_mask(2, 5, 3).keep
+    bias = torch.zeros(2, 1, 5, 5).double().masked_fill(~keep[:, None, None], added)
+    if added > -1e9:
+        bias[1, :, 3:] = added
+    layer, x = drawn(GatedFlow(6, 3)), dense.normal(2, 5, 6)
+    found = layer(x, Dot(query, key, bias=bias, scale=1.0))
+    truth = layer(x[1:, :3], Dot(query[1:, :, :3], key[1:, :, :3], scale=1.0))
+    torch.testing.assert_close(found[1:, :3], truth, atol=1e-10, rtol=0)
+
+
+def test_a_bias_by_distance_is_no_mask():
+    bias = -4.0 * (torch.arange(300)[:, None] - torch.arange(300)).abs().double()
+    recipe = Dot(dense.normal(1, 1, 300, 4), dense.normal(1, 1, 300, 4), bias=bias[None, None])
+    assert source_of(recipe).alive.all()
 
 
 def test_records_of_fast_paths_have_no_bias_of_scores():

@@ -1,14 +1,26 @@
 """The tasks of the study: their labels are what they say, and models have equal parameters."""
 
+import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "reuse"))
-models = pytest.importorskip("models")
-tasks = pytest.importorskip("tasks")
+STUDY = Path(__file__).parents[2] / "experiments" / "reuse"
+
+
+def read(name: str) -> ModuleType:
+    """A file of the study as a module, under a name that nobody else has."""
+    spec = importlib.util.spec_from_file_location(f"reuse_study_{name}", STUDY / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+models, tasks = read("models"), read("tasks")
 
 SOURCE = """
 class Box:

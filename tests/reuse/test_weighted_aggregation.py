@@ -14,13 +14,10 @@ from regard.reuse import LearnedHeadMix, OwnProjections, OwnSlices, WeightedAggr
 SHARE = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
 
 
-def joined(layer, weights):
-    """The one map that each way of joining makes, by `regard.fuse` where it knows the way."""
-    mix = layer.heads.mix
-    if mix is not None:
-        shares = (mix.scores - mix.scores.max()).exp()
-        return sum(s / shares.sum() * weights[:, h] for h, s in enumerate(shares.detach()))
-    return None
+def mixed_map(scores, weights):
+    """Σₕ softmax(scores)ₕ Aₕ, (batch, query, key)."""
+    shares = (scores - scores.max()).exp()
+    return sum(share / shares.sum() * weights[:, head] for head, share in enumerate(shares))
 
 
 @pytest.mark.parametrize("queries", [5, 2])
@@ -66,7 +63,8 @@ def test_concat_and_learned_mix():
     start = dense.mixed(weights.mean(1)[0], features[0]) @ layer.project.weight.T
     torch.testing.assert_close(layer(features, weights)[0], start, atol=1e-8, rtol=0)
     nn.init.normal_(layer.heads.mix.scores)
-    truth = dense.mixed(joined(layer, weights)[0], features[0]) @ layer.project.weight.T
+    one_map = mixed_map(layer.heads.mix.scores.detach(), weights)
+    truth = dense.mixed(one_map[0], features[0]) @ layer.project.weight.T
     torch.testing.assert_close(layer(features, weights)[0], truth, atol=1e-8, rtol=0)
     torch.testing.assert_close(layer.heads.mix.shares().sum(), torch.ones((), dtype=torch.float64))
     layer(features, weights).square().sum().backward()

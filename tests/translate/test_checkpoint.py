@@ -1,5 +1,9 @@
 """A translator as one file: everything comes back, shared tensors once, wrong files are named."""
 
+import errno
+import os
+import stat
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -120,3 +124,33 @@ def test_a_failed_writing_leaves_the_old_file(tmp_path):
         save_checkpoint(path, broken)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """The bytes first, then the name, then the folder that has it."""
+    path, seen = tmp_path / "a.safetensors", []
+    fsync = os.fsync
+
+    def noted(number):
+        what = "folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file"
+        seen.append((what, os.fstat(number).st_size > 100, path.exists()))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    FILE.write(path, {"a": torch.ones(100)}, {})
+    assert [(what, named) for what, _, named in seen] == [("file", False), ("folder", True)]
+    assert seen[0][1]  # the bytes are in it
+
+
+def test_a_disk_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "a.safetensors"
+    FILE.write(path, {"a": torch.ones(3)}, {"n": 1})
+
+    def full(number):
+        raise OSError(errno.EIO, "the disk does not answer")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="does not answer"):
+        FILE.write(path, {"a": torch.zeros(3)}, {"n": 2})
+    assert FILE.read(path)[0] == {"n": 1}
+    assert [one.name for one in tmp_path.iterdir()] == ["a.safetensors"]

@@ -45,7 +45,9 @@ def _checkpoint(name: str) -> Checkpoint:
     source = PieceVocabulary.train([*PAIRS] * 4, size=340)
     target = PieceVocabulary.train([*PAIRS.values()] * 4, size=340)
     config = Config(
-        model=ModelConfig(name=name, embedding=32, hidden=32, layers=LAYERS[name], heads=2, dropout=0.0)
+        model=ModelConfig(
+            name=name, embedding=32, hidden=32, layers=LAYERS[name], heads=2, dropout=0.0
+        )
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -9,13 +9,16 @@ import pytest
 import torch
 from small_translators import LOVE, saved_translator, translator
 
+import regard.viewer
 from regard.aggregate import Words
 from regard.cli.packaged import Translating
 from regard.cli.packaged.translation import looked, run_name, start_of
+from regard.cli.serve import _served
 from regard.errors import RegardError
 from regard.translate.alignment import Head
 from regard.translate.translator import Translator
 from regard.viewer import page
+from regard.viewer.scene import _FIELDS
 
 MODELS = ["bahdanau", "transformer"]
 SQUARE, CROSS = torch.eye(3).expand(1, 1, 3, 3), torch.rand(1, 2, 4, 3).softmax(-1)
@@ -67,7 +70,7 @@ def test_a_model_without_such_attention_is_refused():
         Translating("none", translator("none"))
 
 
-def test_a_translation_of_no_word_is_refused():
+def test_a_translation_of_no_word_is_refused(without_shape_checks):
     """Its drafts may have said nothing so far; one that ends so has nothing to show."""
     silent = SimpleNamespace(trace=[SimpleNamespace(shape=SimpleNamespace(queries=0))])
     real = translator()
@@ -85,19 +88,38 @@ def test_a_translation_of_no_word_is_refused():
 
 def test_a_checkpoint_has_the_name_of_its_run(tmp_path):
     assert run_name(Path("/runs/en-fr/best.safetensors")) == "en-fr"
+    assert run_name(Path("/runs/en-fr/average.safetensors")) == "en-fr"
     assert run_name(Path("my-model.safetensors")) == "my-model"
     path = saved_translator(tmp_path / "small.safetensors")
     loaded = Translating.of_checkpoint(path)
     assert loaded.title == "small" and loaded.look(LOVE).written == translator()(LOVE).text
 
 
-def test_wrong_names_and_starts_are_told():
+def test_a_server_names_what_it_cannot_load(tmp_path):
+    path = saved_translator(tmp_path / "small.safetensors")
+    with pytest.raises(RegardError, match=r"small.safetensors: two models are named 'small'"):
+        _served(path, {"small"})
+    with pytest.raises(RegardError, match=r"nothing.safetensors"):
+        _served(tmp_path / "nothing.safetensors", set())
+    silent = saved_translator(tmp_path / "silent.safetensors", "none")
+    with pytest.raises(RegardError, match=r"silent: the model \(none\) has no attention"):
+        _served(silent, set())
+    assert _served(path, set()).shown()["translates"]
+
+
+def test_wrong_names_and_starts_are_told(without_shape_checks):
     with pytest.raises(RegardError, match=r"names=\('a',\), expected two"):
         page(CROSS, names=("a",))
     with pytest.raises(RegardError, match="but queries and keys are of one text"):
         page(SQUARE, names=("a", "b"))
     with pytest.raises(RegardError, match="there is no field 'veiw', expected view, part, layer"):
         page(CROSS, start="unit=words&veiw=lines")
+
+
+def test_every_field_of_a_link_can_be_started_with():
+    state = (Path(regard.viewer.__file__).parent / "static/state.js").read_text()
+    start = re.search(r"return \{(.*?)\n  \};", state, re.DOTALL)[1]
+    assert set(re.findall(r"(\w+): ", re.sub(r"\{.*?\}", "0", start))) == set(_FIELDS)
 
 
 def test_a_prompt_of_no_token_is_of_cross_attention_alone():

@@ -102,7 +102,9 @@ class GatedFlow(nn.Module):
         summaries = self.summarise(source).to(self.from_summaries.weight.dtype)
         finite = features.nan_to_num(0.0, 0.0, 0.0)  # so that a gain of 0 times the gate is 0
         gate = _GATES[self.gate](self.from_features(finite) + self.from_summaries(summaries))
-        return features * torch.addcmul(gate.new_ones(()), self.gain, gate).to(features.dtype)
+        wide = torch.promote_types(features.dtype, torch.float32)
+        passes = torch.addcmul(gate.new_ones((), dtype=wide), self.gain.to(wide), gate.to(wide))
+        return (features * passes).to(features.dtype)
 
     def extra_repr(self) -> str:
         """What `print(module)` shows besides its parts."""

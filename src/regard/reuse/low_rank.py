@@ -173,7 +173,7 @@ class LowRankCode(nn.Module):
 
 
 def _after_loading(code: LowRankCode, keys: Any) -> None:
-    code._ready = bool(code.fitted)
+    code._ready = not code.fitted.is_meta and bool(code.fitted)
 
 
 def _singular(rows: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -271,18 +271,19 @@ def _check_some_rows(source: Source, axes: str | None) -> None:
     if torch.compiler.is_compiling() or source.matrix.device.type != "cpu":
         return
     matrix, (batch, heads, queries, keys) = source.matrix.detach(), source.shape
-    count = min(queries, max(2, _LOOKED_AT // max(1, batch * heads)))
-    some = torch.linspace(0, max(0, queries - 1), count).long()
-    rows = matrix[:, :, some]
+    allowed = matrix.new_ones(1, 1, 1, 1, dtype=torch.bool)
     if source.extra is not None:
         allowed = source.extra.dense(queries, keys, matrix.device)
         if source.alive is not None and queries == keys:
             allowed = allowed & source.alive.any(1)[:, None, :, None]
-        rows = rows.masked_fill(~allowed.expand(-1, -1, queries, -1)[:, :, some], 0.0)
+    allowed = allowed.expand(matrix.shape)
+    count = min(queries, max(2, _LOOKED_AT // max(1, batch * heads)))
+    some = torch.linspace(0, max(0, queries - 1), count).long()
     try:
+        rows = matrix[:, :, some].masked_fill(~allowed[:, :, some], 0.0)
         check_rows(rows, "partial", source.name, axes, _OTHER_KINDS)
-    except ShapeError:
-        check_rows(matrix, "partial", source.name, axes, _OTHER_KINDS)  # which axis sums to 1?
+    except ShapeError:  # which axis would sum to 1 is seen on all rows
+        check_rows(matrix.masked_fill(~allowed, 0.0), "partial", source.name, axes, _OTHER_KINDS)
         raise
 
 

@@ -39,8 +39,19 @@ def _same(got: Any, want: Any, what: str) -> None:
         close(weights, wanted[name], 1e-6, f"{what}: weights of {name}")
 
 
+def _gradients(module: nn.Module, blocked: Any) -> dict[str, Tensor]:
+    """By every parameter, of output and weights."""
+    module.zero_grad()
+    loss = blocked.output.sin().sum()
+    for weights in all_weights(blocked).values():
+        loss = loss + weights.sin().sum()
+    loss.backward()
+    found = module.named_parameters()
+    return {name: p.grad.clone() for name, p in found if p.grad is not None}
+
+
 @block_law(
-    "torch.compile takes it whole, without a graph break: plain, masked, at other lengths",
+    "torch.compile takes it whole, without a graph break: plain, masked, at other lengths, back",
     compiles=True,
 )
 def compiles(subject: Subject) -> None:
@@ -57,6 +68,9 @@ def compiles(subject: Subject) -> None:
         whole = torch.compile(masked, fullgraph=True, backend="aot_eager")
         given = (*inputs, *_keeps(inputs))
         _same(whole(*given), masked(*given), "compiled, with masks")
+    got, want = (_gradients(module, step(*given)) for step in (whole, masked))
+    for name, gradient in want.items():
+        close(got[name], gradient, 1e-6, f"compiled, with masks: gradient of {name}")
 
 
 @block_law("torch.export takes it with dynamic lengths and returns a Blocked", compiles=True)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
-from regard.testing.block_law import all_weights, block_law, run, sides, takes_context
+from regard.testing.block_law import (
+    all_weights,
+    block_law,
+    finite_gradients,
+    run,
+    sides,
+    takes_context,
+)
 from regard.testing.subject import Subject, Unchecked, close
 from regard.tracing import capture
 
@@ -86,3 +95,21 @@ def dtypes(subject: Subject) -> None:
         close(blocked.output, truth.output, tolerance, f"output in {dtype}")
         for name, weights in all_weights(blocked).items():
             close(weights, wanted[name], tolerance, f"weights of {name} in {dtype}")
+
+
+@block_law("autocast: x and context of either dtype, outputs and weights near those in full")
+def autocast(subject: Subject) -> None:
+    """Layers hand bfloat16 on, while the context and the first layer's x stay float32."""
+    truth = run(subject.module(), *sides(subject), weights=True)
+    wanted, inputs = all_weights(truth), sides(subject, torch.float32)
+    for low in itertools.product((False, True), repeat=len(inputs)):
+        module = subject.module(torch.float32)
+        given = [x.bfloat16() if half else x for half, x in zip(low, inputs)]
+        what = " and ".join(str(x.dtype) for x in given)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            blocked = run(module, *given, weights=True)
+            loss = blocked.output.square().sum()
+        close(blocked.output, truth.output, 8e-2, f"output of {what} under autocast")
+        for name, weights in all_weights(blocked).items():
+            close(weights, wanted[name], 8e-2, f"weights of {name} of {what} under autocast")
+        finite_gradients(module, loss, f"{what} under autocast")

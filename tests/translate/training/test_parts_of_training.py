@@ -1,6 +1,8 @@
 """The plan of an epoch, the best parameters, logs, averages, clocks and random states."""
 
+import json
 import random
+from dataclasses import asdict
 
 import numpy
 import pytest
@@ -8,16 +10,26 @@ import torch
 from toy_training import toy
 
 from regard.errors import RegardError
-from regard.translate.checkpoint import FILE, load_checkpoint
-from regard.translate.config import DataConfig, TrainingConfig, VocabularyConfig
+from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint
+from regard.translate.config import (
+    Config,
+    DataConfig,
+    SearchConfig,
+    TrainingConfig,
+    VocabularyConfig,
+)
 from regard.translate.data import Examples, Pair
-from regard.translate.training import RunFolder, Watcher, read_log, train
+from regard.translate.evaluation import score
+from regard.translate.models.build import ModelConfig, build
+from regard.translate.training import RunFolder, Watcher, read_log, train, translate_texts
 from regard.translate.training.corpus import fingerprint, read_data, train_vocabularies, within
+from regard.translate.training.final_scores import final_scores, lower_words
 from regard.translate.training.folder import average_files
 from regard.translate.training.logs import CsvLog
 from regard.translate.training.plan import plan_epoch
 from regard.translate.training.random_states import random_states, restore_random_states
 from regard.translate.training.stopping import Best, Clock, Kept
+from regard.translate.vocabulary import WordVocabulary
 
 
 def examples(count):
@@ -180,6 +192,44 @@ def test_vocabularies_are_joint_or_not():
     joint = train_vocabularies(VocabularyConfig(joint=True), pairs)
     assert apart.source is not apart.target and len(apart.source) == len(apart.target) == 6
     assert joint.source is joint.target and len(joint.source) == 8
+
+
+def test_pieces_may_be_in_lower_case():
+    pairs = [Pair("The Cat sleeps", "Le Chat dort", 1), Pair("The DOG", "Le CHIEN", 2)]
+    config = VocabularyConfig(kind="pieces", lower=True, joint=True, source_size=300)
+    both = train_vocabularies(config, pairs)
+    assert both.source.decode(both.source.encode("The DOG")) == "the dog"
+
+
+def test_final_scores_are_counted_in_two_ways(tmp_path):
+    config = toy(tmp_path / "data", "training.steps=1", "search.beam=1")
+    trained = train(config, tmp_path / "run")
+    checkpoint = load_checkpoint(trained.folder.best)
+    pairs = [Pair("A b c", "C'est l'Homme, n'est-ce pas?", 1), Pair("d e", "Oui.", 2)]
+    found = final_scores(checkpoint, pairs, config.search, torch.device("cpu"))
+    texts = translate_texts(checkpoint, ["A b c", "d e"], config.search, torch.device("cpu"))
+    natural = score(texts, [pair.target for pair in pairs])
+    assert (found.bleu, found.chrf, found.sentences) == (natural.bleu, natural.chrf, 2)
+    assert "case:lc" in found.words_bleu.signature and "tok:none" in found.words_bleu.signature
+    assert lower_words(pairs[0].target) == "c' est l' homme , n' est-ce pas ?"
+    written = json.loads(trained.folder.scores.read_text())
+    assert written["search"]["beam"] == 1
+    assert written["scores"]["best"]["valid"] == asdict(trained.scores["best", "valid"])
+
+
+def test_scores_of_words_are_blind_to_case_and_spacing():
+    """What an oracle says in another case and spacing is all right, word by word."""
+
+    class Oracle(WordVocabulary):
+        def decode(self, numbers):
+            return "JE t' aime  ."
+
+    words = Oracle(["x"])
+    config = Config(model=ModelConfig("none", embedding=4, hidden=4))
+    checkpoint = Checkpoint(config, words, words, build(config.model, 5, 5).eval())
+    pairs = [Pair("x", "Je t'aime.", 1)] * 2
+    found = final_scores(checkpoint, pairs, SearchConfig(beam=1, longest=3), torch.device("cpu"))
+    assert found.words_bleu.value == pytest.approx(100) and found.bleu.value < 50
 
 
 def test_data_that_is_missing_is_named(tmp_path):

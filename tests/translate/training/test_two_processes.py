@@ -35,8 +35,15 @@ def launch(folder):
         "--master-addr", "127.0.0.1", "--master-port", str(port), str(SCRIPT), str(folder),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as running:
+        try:
+            told = running.communicate(timeout=300)[1]
+        except subprocess.TimeoutExpired:
+            running.terminate()  # torchrun ends its processes then; killed, it leaves them behind
+            running.communicate(timeout=60)
+            raise
+    assert running.returncode == 0, told[-3000:]
 
 
 def ended(folder, name):

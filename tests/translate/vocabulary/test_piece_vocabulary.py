@@ -187,3 +187,19 @@ def test_both_kinds_give_the_same_words():
     whole = WordVocabulary.train(texts, size=340)
     for text in texts[:50]:
         assert pieces.words(text).names == whole.words(text).names
+
+
+def test_lower_case_is_read_kept_and_restored(vocabulary):
+    lower = PieceVocabulary.train(sentences(ENGLISH.upper()), size=340, lower=True)
+    assert lower.encode("WE Loved them.") == lower.encode("we loved them.")
+    assert lower.decode(lower.encode("WE Loved École.")) == "we loved école."
+    assert lower.words("It's WE").names == ["it", "'s", "we"]
+    assert len(lower.encode("loved")) < len(lower.encode("l o v e d"))  # learned in lower case
+    again = vocabulary_from(json.loads(json.dumps(lower.header())), lower.tensors())
+    assert again.lower and again.encode("WE Loved") == lower.encode("we loved")
+    assert not vocabulary.lower and vocabulary.decode(vocabulary.encode("WE")) == "WE"
+
+
+def test_a_header_without_case_keeps_the_case(vocabulary):
+    again = vocabulary_from({"kind": "pieces"}, vocabulary.tensors())
+    assert again.encode("WE Loved") == vocabulary.encode("WE Loved")

@@ -1,7 +1,8 @@
-"""Translations in a browser: a saved page of one, and `regard serve` with a translator behind it."""
+"""Translations in a browser: a saved page of one, and `regard serve` with a translator."""
 
 import re
 from html import unescape
+from itertools import pairwise
 from urllib.parse import quote
 
 import pytest
@@ -201,7 +202,7 @@ def test_it_grows_word_by_word_and_ends_exact(live, checkpoint):
     expect(looking.by("live-progress")).to_have_text(f"Translation: {found.text}")
     seen = looking.page.evaluate("window.seen")
     assert len(seen) >= 4, f"what was on screen on the way: {seen}"
-    assert any(not b.startswith(a) for a, b in zip(seen, seen[1:])), "words that were overtaken"
+    assert any(not b.startswith(a) for a, b in pairwise(seen)), "words that were overtaken"
     expect(looking.by("status")).to_contain_text("every weight is kept exactly")
     assert words(looking, TARGET)[: len(found.matrix.target)] == found.matrix.target
     looking.by("lines-row-1").hover()

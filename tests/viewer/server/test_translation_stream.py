@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+from itertools import pairwise
 
 import pytest
 import torch
@@ -74,9 +75,9 @@ def test_drafts_are_the_steps_of_the_search(here, name, text):
 
 def test_only_new_rows_are_sent(here):
     *drafts, _ = events(here, "bahdanau", LONG)
-    changed = [b for a, b in zip(drafts, drafts[1:]) if not b["text"].startswith(a["text"])]
+    changed = [b for a, b in pairwise(drafts) if not b["text"].startswith(a["text"])]
     assert changed, "this sentence overtakes itself"
-    for before, now in zip(drafts, drafts[1:]):
+    for before, now in pairwise(drafts):
         old, new = (one["scene"]["sequences"][0]["tokens"] for one in (before, now))
         common = next((i for i, (a, b) in enumerate(zip(old, new)) if a != b), len(old))
         assert now["known"] >= min(common, len(new)), "rows of words that stay are not sent again"

@@ -15,6 +15,7 @@ from regard.translate.translator import Translation, Translator
 LONGEST = 200  # tokens of a translation
 _ROOM = 10  # tokens beyond twice the source, as a search has them that is told no limit
 _NAMES = ("Translation", "Source")
+_OF_A_RUN = ("best", "average", "last")
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ def start_of(translator: Translator) -> str:
 
 
 def run_name(path: Path) -> str:
-    """What a checkpoint is called: its own name, or the folder's of a run's best and last."""
-    return path.resolve().parent.name if path.stem in ("best", "last") else path.stem
+    """What a checkpoint is called: its own name, or the folder's where a training gave it one."""
+    return path.resolve().parent.name if path.stem in _OF_A_RUN else path.stem
 
 
 @functools.cache

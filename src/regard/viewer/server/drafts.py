@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from regard.viewer.pack import about, manifest_of
 from regard.viewer.scene import Scene
 from regard.viewer.server.generation import Rows, encoded
 from regard.viewer.server.served import Draft
 
+AnyRows = Float[Tensor, "_ _ _"]  #: (head, query, key), of drafts and sites that differ
 _NOTE = (
     "While the model translates, weights are 16-bit numbers: within 0.05 % of the exact ones, or "
     "0.00000003 where they are below 0.00006."
@@ -26,7 +29,7 @@ def draft_events(drafts: Iterable[Draft], keep: Callable[[Scene], str]) -> Itera
         drafts: the last is the finished one.
         keep: keeps the scene of the finished one, and returns the name it can be asked for by.
     """
-    before: list[Rows] = []
+    before: list[AnyRows] = []
     said, number, last = None, 0, None
     for last in drafts:
         rows = [_rows(last.scene, place) for place in range(len(last.scene.sites))]
@@ -63,7 +66,7 @@ def _manifest(scene: Scene) -> dict[str, Any]:
     return manifest_of(scene, sites, parts, _NOTE)
 
 
-def _known(before: list[Rows], now: list[Rows]) -> int:
+def _known(before: list[AnyRows], now: list[AnyRows]) -> int:
     """How many of the first rows of every site are as they were."""
     if [rows.shape[::2] for rows in before] != [rows.shape[::2] for rows in now]:
         return 0
@@ -74,5 +77,5 @@ def _known(before: list[Rows], now: list[Rows]) -> int:
     return known
 
 
-def _count(rows: list[Rows]) -> int:
+def _count(rows: list[AnyRows]) -> int:
     return min((one.shape[1] for one in rows), default=0)
