@@ -6,8 +6,9 @@ answer.
 
 `names`: real text with labels read from its syntax, the functions of Python's standard library.
 Where a name is used, say what introduced it: a parameter, an assignment, a loop, or nothing in the
-function (`except … as` and imports inside it count as nothing). Names are drawn anew for each function, so that `self` says nothing. One look finds where
-the name stood first; a second one, what stands around it there.
+function (`except … as` and imports inside it count as nothing). Names are drawn anew for each
+function, so that `self` says nothing. One look finds where the name stood first; a second one, what
+stands around it there.
 """
 
 from __future__ import annotations

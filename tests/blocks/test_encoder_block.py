@@ -19,7 +19,14 @@ from regard.blocks import (
     Residual,
 )
 from regard.errors import ShapeError, StateError
-from regard.mechanisms import Additive, DotProduct, GeneralScore, Luong, MultiHead
+from regard.mechanisms import (
+    Additive,
+    DotProduct,
+    GeneralScore,
+    LocalPredictive,
+    Luong,
+    MultiHead,
+)
 
 BOTH = pytest.mark.parametrize("wrap", [PreNorm, PostNorm])
 
@@ -73,7 +80,11 @@ def test_an_attention_that_sees_nothing_leaves_the_stream():
     torch.testing.assert_close(blocked.output[:, :1], want)
 
 
-@pytest.mark.parametrize("attention", [DotProduct, Luong], ids=["dot_product", "luong_dot"])
+@pytest.mark.parametrize(
+    "attention",
+    [DotProduct, Luong, lambda: Luong(window=LocalPredictive(8))],
+    ids=["dot_product", "luong_dot", "luong_dot_with_a_learned_window"],
+)
 def test_unprojected_self_attention_is_warned_of(attention):
     with pytest.warns(NearIdentityWarning, match="nearly the identity") as caught:
         block_of(PreNorm, attention())

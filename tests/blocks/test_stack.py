@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from regard import RegardError
-from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PreNorm, Stack
-from regard.errors import StateError
+from regard.blocks import Concatenated, DecoderBlock, EncoderBlock, FeedForward, PreNorm, Stack
+from regard.errors import DtypeError, StateError
 from regard.mechanisms import MultiHead
 
 
@@ -153,3 +153,27 @@ def test_wrong_inputs_are_named():
         stack(x, state={})
     with pytest.raises(RegardError, match="DecoderBlock: context is missing"):
         Stack([decoder()])(x)
+
+
+@torch.no_grad()
+def test_autocast_at_once_and_step_by_step():
+    """A layer that concatenates hands bfloat16 on; the context stays float32."""
+
+    def block():
+        join = Concatenated(8)
+        return DecoderBlock(
+            PreNorm(8, MultiHead(8, 2)),
+            PreNorm(8, MultiHead(8, 2), join=join),
+            PreNorm(8, FeedForward(8)),
+        )
+
+    stack, x, context = Stack([block(), block()]).eval(), torch.randn(2, 5, 8), torch.randn(2, 7, 8)
+    truth = stack(x, context).output
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        whole = stack(x, context).output
+        first = stack(x[:, :2], context, state=True)
+        steps = torch.cat([first.output, stack(x[:, 2:], state=first.state).output], 1)
+    torch.testing.assert_close(whole.float(), truth, atol=0.1, rtol=0.1)
+    torch.testing.assert_close(steps.float(), whole.float(), atol=0.05, rtol=0.05)
+    with pytest.raises(DtypeError, match="context is torch.bfloat16, expected torch.float32 as x"):
+        stack(x, context.bfloat16())

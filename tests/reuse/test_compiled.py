@@ -5,6 +5,7 @@ import reuse_dense as dense
 import torch
 from torch import nn
 
+from regard.errors import UnavailableError
 from regard.mechanisms import MultiHead
 from regard.reuse import (
     Concatenation,
@@ -60,6 +61,18 @@ def test_one_graph(name):
         (wanted,) = torch.autograd.grad(truth.sin().sum(), weight)
         (got,) = torch.autograd.grad(found.sin().sum(), weight)
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.compiled
+def test_a_code_that_is_not_fitted_is_refused_in_a_graph():
+    layer, fitted = Concatenation(8, LowRankCode(2, 2, cells=4)), Concatenation(8, low_rank())
+    x, weights = torch.randn(2, 6, 8), torch.randn(2, 2, 6, 6).softmax(-1)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager")
+    with pytest.raises(UnavailableError, match="LowRankCode: not fitted yet"):
+        compiled(x, weights)
+    layer.load_state_dict(fitted.state_dict())
+    torch.testing.assert_close(compiled(x, weights), fitted(x, weights))
 
 
 @pytest.mark.compiled

@@ -124,5 +124,5 @@ def test_a_text_beyond_what_the_model_reads_is_refused():
     source = WordVocabulary.train(ENGLISH, size=40)
     target = WordVocabulary.train(FRENCH, size=40)
     model = build(config.model, len(source), len(target)).eval()
-    with pytest.raises(RegardError, match="text 1 has 5 tokens with its end, .* at most 4"):
+    with pytest.raises(RegardError, match=r"text 1 has 5 tokens with its end, .* at most 4"):
         Translator(Checkpoint(config, source, target, model))("the small cat sleeps")

@@ -351,7 +351,7 @@ class TestScene:
         dropped.drop()
         with pytest.raises(RegardError, match="dropped"):
             Scene.of(Trace([dropped]))
-        with pytest.raises(RegardError, match="prompt=0, expected a number of tokens up to 64"):
+        with pytest.raises(RegardError, match="prompt=0, expected a number of tokens from 1 to 64"):
             Scene.of(Trace([record(dot())]), prompt=0)
 
 

@@ -58,15 +58,16 @@ class AdditiveSteps(torch.autograd.Function):
         before, padding = first, somewhere & ~mask
         own = gates.new_empty(rows, state.shape[0])
         entry, tanhs = torch.empty_like(gates[0]), torch.empty_like(keys)
+        of_state, of_context = state.mT.contiguous(), mixed.mT.contiguous()  # faster for few rows
         with autocast(gates.device.type, enabled=False):
             for i, now in enumerate(gates.unbind()):
-                torch.addmm(bias, before, state.mT, out=own)
+                torch.addmm(bias, before, of_state, out=own)
                 queries[i] = own[:, wide:]
                 torch.add(keys, queries[i][:, None], out=tanhs).tanh_()
                 scores = (tanhs @ vector).masked_fill_(padding, -torch.inf)
                 torch.softmax(scores, -1, out=weights[i]).mul_(somewhere)
                 torch.bmm(weights[i][:, None], values, out=contexts[i][:, None])
-                torch.addmm(now, contexts[i], mixed.mT, out=entry)
+                torch.addmm(now, contexts[i], of_context, out=entry)
                 before = steps.forward(i, entry, own[:, :wide], before)
         ctx.save_for_backward(
             state, mixed, vector, keys, values, first, contexts, weights, queries, *steps

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.translate.models.dropout import dropped
 from regard.translate.models.gru_steps import GRUSteps
 
 #: What a cell carries from step to step, each (row, hidden); the first is what others see of it.
@@ -119,7 +119,7 @@ class Deep(nn.Module):
         return list(self.cells)  # type: ignore[arg-type]
 
     def _between(self, inputs: Tensor, layer: int) -> Tensor:
-        return F.dropout(inputs, self.dropout, self.training) if layer else inputs
+        return dropped(inputs, self.dropout, self.training) if layer else inputs
 
     def advance(
         self, inputs: Tensor, states: tuple[CellState, ...]

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.translate.models.attentions import Look
 from regard.translate.models.cells import CellState, Deep
+from regard.translate.models.dropout import dropped
 from regard.types import Kind
 
 SITE = "cross"  #: the name of the one attention from target to source
@@ -60,7 +60,7 @@ class Readout(nn.Module):
         self.width = width
 
     def forward(self, *parts: Tensor) -> Tensor:
-        return F.dropout(self.linear(torch.cat(parts, -1)).tanh(), self.dropout, self.training)
+        return dropped(self.linear(torch.cat(parts, -1)).tanh(), self.dropout, self.training)
 
 
 class Decoder(nn.Module, ABC):

@@ -21,6 +21,7 @@ from regard.contract import State
 from regard.errors import RegardError
 from regard.mechanisms import MultiHead
 from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.models.dropout import Dropout
 from regard.translate.models.embeddings import Embeddings, embeddings
 from regard.translate.models.transformer_positions import Positions
 from regard.translate.models.transformer_step import step_cross, step_self
@@ -197,7 +198,9 @@ def _sublayer(config: TransformerConfig, part: nn.Module) -> Sublayer:
     kinds: dict[str, type[Sublayer]] = {"pre": PreNorm, "post": PostNorm}
     if config.norm not in kinds:
         raise RegardError(f"model.norm is {config.norm!r}, expected 'pre' or 'post'")
-    return kinds[config.norm](config.hidden, part, join=Residual(config.dropout))
+    join = Residual()
+    join.dropout = Dropout(config.dropout)
+    return kinds[config.norm](config.hidden, part, join=join)
 
 
 def _last_norm(config: TransformerConfig) -> nn.Module | None:

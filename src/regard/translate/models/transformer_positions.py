@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.translate.models.dropout import Dropout
 from regard.types import Features
 
 
@@ -37,7 +38,7 @@ class Positions(nn.Module):
     def __init__(self, width: int, *, dropout: float = 0.0, ready: int = 128) -> None:
         super().__init__()
         self.width = width
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         table = sinusoids(0, ready, width).to(torch.get_default_dtype())
         self.register_buffer("table", table, persistent=False)
 
