@@ -1,8 +1,8 @@
 """What reuse layers cost: forward and backward, over those of an attention layer as wide.
 
 One thread, 512 tokens, heads of width 64 and of 32, interleaved in one process. The weights are
-there, with a gradient wanted by them and by the features; the attention layer is `MultiHead` without
-weights.
+there, with a gradient wanted by them and by the features; the attention layer is `MultiHead`
+without weights.
 Below the line: what it costs to have the weights made, which is the attention's business.
 
     python benchmarks/reuse.py [--quick]

@@ -6,7 +6,8 @@ of 64 sentences, Adam, gradients clipped, the same dropout. Every system keeps t
 loop it comes with; each run is a process of its own, and the systems take turns.
 
 - recurrent: a bidirectional GRU of 500, additive attention, embeddings of 300. Regard and JoeyNMT
-  have 500 features a direction; Eole divides its 500 by two directions, and allows nothing else.
+  have 500 features a direction; Eole divides its 500 by two directions, and allows nothing else. A
+  second row of regard has 250 a direction too.
 - Transformer: 4 layers of width 256, 4 heads, feed-forward parts of 1024.
 
     benchmarks/translate_rivals/setup.sh      # once: environments for the two
@@ -24,7 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,31 @@ SHAPES = {
     "recurrent": {"embedding": 300, "encoder": 500, "hidden": 500},
     "transformer": {"layers": 4, "heads": 4, "hidden": 256, "feed_forward": 1024},
 }
+EOLE = "Eole 0.6.4"
+NARROW = "regard with 250 a direction"  # as wide as Eole's encoder
 
 
 @dataclass(frozen=True)
 class System:
-    """Who trains: `bars` says how many times as fast regard must be, by model."""
+    """Who trains: `bars` says how many times as fast regard must be, by model, and `shapes` what is
+    unlike the common shape."""
 
     name: str
     python: Path
     worker: str
     bars: dict[str, float]
+    shapes: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 SYSTEMS = [
     System("regard", Path(sys.executable), "regard_worker.py", {}),
+    System(
+        NARROW,
+        Path(sys.executable),
+        "regard_worker.py",
+        {},
+        {"recurrent": {"encoder": 250}},
+    ),
     System(
         "JoeyNMT 2.3.0",
         ROOT / ".venv-joeynmt/bin/python",
@@ -63,7 +75,7 @@ SYSTEMS = [
         {"recurrent": 2.0},
     ),
     System(
-        "Eole 0.6.4",
+        EOLE,
         ROOT / ".venv-eole/bin/python",
         "eole_worker.py",
         {"recurrent": 1.4, "transformer": 1.3},
@@ -129,7 +141,8 @@ def compare(systems: list[System], task: dict[str, Any], rounds: int) -> None:
     runs: dict[str, list[Found]] = {system.name: [] for system in systems}
     for number in range(rounds):
         for system in systems:
-            found = run(system, Task(**task, seed=number))
+            shape = {**task["shape"], **system.shapes.get(model, {})}
+            found = run(system, replace(Task(**task, seed=number), shape=shape))
             runs[system.name].append(found)
             print(f"{model}, round {number + 1}: {system.name} {found.rate:.0f}", file=sys.stderr)
     table(
@@ -137,6 +150,10 @@ def compare(systems: list[System], task: dict[str, Any], rounds: int) -> None:
         ["", "parameters", "median", "all", "padding", "memory", "regard is", "bar"],
         [row(system, runs[system.name], runs["regard"], model) for system in systems],
     )
+    if NARROW in runs and EOLE in runs:
+        pairs = zip(runs[NARROW], runs[EOLE])
+        ratio = statistics.median(own.rate / other.rate for own, other in pairs)
+        print(f"{NARROW}, is {ratio:.2f} × {EOLE}, whose encoder is as wide")
 
 
 def arguments() -> argparse.Namespace:
@@ -177,7 +194,8 @@ def main() -> None:
             taking_part = [
                 system
                 for system in systems
-                if not told.quick or system.name == "regard" or model in system.bars
+                if (system.name == "regard" or model in system.bars or not told.quick)
+                and (system.name != NARROW or model in system.shapes)
             ]
             compare(taking_part, task, told.rounds or (1 if told.quick else 3))
 

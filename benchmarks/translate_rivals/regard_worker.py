@@ -6,14 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from meter import Meter, Task
 
+from regard.mechanisms import Additive
 from regard.translate.config import OptimiserConfig, TrainingConfig
 from regard.translate.data import Examples, read_pairs
+from regard.translate.models.additive_steps import AdditiveGRU
+from regard.translate.models.attentions import Look
 from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.contract import TranslationModel
+from regard.translate.models.parts import read_by
+from regard.translate.models.previous_state import Wiring
 from regard.translate.training.plan import Step, plan_epoch
 from regard.translate.training.processes import new_fabric
 from regard.translate.training.stepper import Stepper, new_optimiser
@@ -42,6 +49,20 @@ def model_config(task: Task) -> ModelConfig:
     )
 
 
+def new_model(task: Task, source_size: int, target_size: int) -> TranslationModel:
+    """The model that training would build; by hand where its encoder is narrower than its decoder,
+    which the configuration cannot say."""
+    config, narrow = model_config(task), task.shape.get("encoder", task.shape["hidden"])
+    if narrow == config.hidden:
+        return build(config, source_size, target_size)
+    read = read_by(replace(config, hidden=narrow), source_size, target_size)
+    parts, context = replace(read, config=config), read.encoder.width
+    look = Look(Additive(config.hidden, context, width=config.hidden), context)
+    cells = parts.cells(config.embedding + context)
+    readout = parts.readout(config.hidden + config.embedding + context)
+    return parts.translator(AdditiveGRU(cells, parts.bridge(cells), look, readout, Wiring()))
+
+
 def vocabulary(task: Task, language: str) -> WordVocabulary:
     words = (Path(task.data) / f"words.{language}").read_text(encoding="utf-8").splitlines()
     return WordVocabulary(words, cut="spaces")
@@ -59,7 +80,7 @@ def main() -> None:
     source, target = vocabulary(task, "en"), vocabulary(task, "fr")
     data = Path(task.data)
     examples = Examples.of(read_pairs(data / "train.en", data / "train.fr"), source, target)
-    model = build(model_config(task), len(source), len(target))
+    model = new_model(task, len(source), len(target))
     config = TrainingConfig(
         batch_sentences=task.sentences,
         label_smoothing=0.0,

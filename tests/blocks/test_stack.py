@@ -175,5 +175,7 @@ def test_autocast_at_once_and_step_by_step():
         steps = torch.cat([first.output, stack(x[:, 2:], state=first.state).output], 1)
     torch.testing.assert_close(whole.float(), truth, atol=0.1, rtol=0.1)
     torch.testing.assert_close(steps.float(), whole.float(), atol=0.05, rtol=0.05)
-    with pytest.raises(DtypeError, match="context is torch.bfloat16, expected torch.float32 as x"):
+    with pytest.raises(
+        DtypeError, match=r"context is torch\.bfloat16, expected torch\.float32 as x"
+    ):
         stack(x, context.bfloat16())

@@ -177,7 +177,11 @@ def test_padding_changes_nothing(side, heads):
 @pytest.mark.parametrize("side", ["self", "query", "key"])
 def test_padding_of_an_attention_is_known(side, how):
     """No mask here: the attention has it, and knows that its queries are its keys."""
-    attn, layer, x = drawn(MultiHead(6, 3)), drawn(GatedFlow(6, 3, side=side)), dense.normal(2, 5, 6)
+    attn, layer, x = (
+        drawn(MultiHead(6, 3)),
+        drawn(GatedFlow(6, 3, side=side)),
+        dense.normal(2, 5, 6),
+    )
     mask = dense.padded_mask(2, 5, 3)
     truth = layer(x[1:, :3], attn(x[1:, :3], weights=True))
     x[1, 3:] = torch.nan

@@ -63,7 +63,9 @@ def test_one_head_is_weighed_too():
 @pytest.mark.parametrize(
     "build",
     [
-        lambda how: PositionSummaries(3, heads=torch.tensor([0.5, 0.3, 0.2] if how else [0.1, 0.2, 0.7])),
+        lambda how: PositionSummaries(
+            3, heads=torch.tensor([0.5, 0.3, 0.2] if how else [0.1, 0.2, 0.7])
+        ),
         lambda how: OffsetBins(3, 4, starts=[-1, 0] if how else [0, 1]),
     ],
 )

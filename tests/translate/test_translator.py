@@ -31,7 +31,7 @@ def translator(request):
 
 
 def test_words_stand_on_both_sides_of_the_matrix(translator):
-    found = translator("I love you.", longest=6)
+    found = translator("I love you.", shortest=3, longest=6)
     assert found.source == "I love you." and found.text
     assert found.matrix.source == ["I", "love", "you", "."]
     assert len(found.matrix.target) == found.matrix.weights.shape[0]
@@ -39,7 +39,7 @@ def test_words_stand_on_both_sides_of_the_matrix(translator):
 
 
 def test_rows_are_those_of_the_head_without_the_end_of_the_source(translator):
-    found = translator("I love you.", longest=6)
+    found = translator("I love you.", shortest=3, longest=6)
     head = translator.head.of(found.hypothesis.weights)
     said = [token for token in found.hypothesis.tokens if token != END]
     shifted = int(translator.reading == "input")
@@ -49,7 +49,7 @@ def test_rows_are_those_of_the_head_without_the_end_of_the_source(translator):
 
 
 def test_the_trace_has_every_head_and_the_tokens_of_both_sides(translator):
-    found = translator("I love you.", longest=6)
+    found = translator("I love you.", shortest=3, longest=6)
     assert list(found.trace.keys()) == list(translator.model.sites)
     record = found.trace[0]
     assert record.attends == "cross"
@@ -87,7 +87,7 @@ def test_steps_end_with_the_translation(translator):
 
 
 def test_links_name_the_strongest_source_word_of_each_target_word(translator):
-    found = translator("I love you.", longest=6)
+    found = translator("I love you.", shortest=3, longest=6)
     strongest = found.matrix.weights.argmax(-1).tolist()
     assert found.links == {(source, target) for target, source in enumerate(strongest)}
 

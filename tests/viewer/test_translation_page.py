@@ -107,6 +107,14 @@ def test_a_server_names_what_it_cannot_load(tmp_path):
     assert _served(path, set()).shown()["translates"]
 
 
+def test_the_translator_that_ships_is_served_by_name():
+    served = _served("english-french", set())
+    assert served.title == "English to French"
+    *_, last = served.translate(served.example, 200)
+    assert "chat" in last.text
+    assert [line.name for line in last.scene.lines] == ["Translation", "Source"]
+
+
 def test_wrong_names_and_starts_are_told(without_shape_checks):
     with pytest.raises(RegardError, match=r"names=\('a',\), expected two"):
         page(CROSS, names=("a",))

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli.packaged.translation import looked
 from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.plots import Heatmap
@@ -18,7 +19,7 @@ from regard.plots.specs import checked_path
 from regard.translate.alignment import write_links, write_pharaoh
 from regard.translate.data.lines import lines
 from regard.translate.translator import Translation, Translator
-from regard.viewer.document import Page, checked_page_path, page
+from regard.viewer.document import Page, checked_page_path
 
 
 def translate(
@@ -38,8 +39,11 @@ def translate(
         Path | None, typer.Option(help="Where translations of lines go; else standard output.")
     ] = None,
     beam: Annotated[
-        int, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.")
-    ] = 5,
+        int | None,
+        typer.Option(
+            min=1, help="Hypotheses kept while searching; 1 is greedy; else as in training (5)."
+        ),
+    ] = None,
     n_best: Annotated[
         int,
         typer.Option(
@@ -84,7 +88,7 @@ def translate(
         _picture(found[0][0]).save(plot)
         console.print(Text.assemble("picture of the alignment: ", (str(plot), "bold")))
     if html is not None:
-        _page(found[0][0]).save(html)
+        _page(found[0][0], translator).save(html)
         console.print(Text.assemble("page of every head: ", (str(html), "bold")))
 
 
@@ -214,9 +218,6 @@ def _picture(translation: Translation) -> Heatmap:
     return Heatmap(matrix.weights, matrix.target, matrix.source, translation.text)
 
 
-def _page(translation: Translation) -> Page:
-    return page(
-        translation.trace,
-        title=f"{translation.source} → {translation.text}",
-        words=translation.words,
-    )
+def _page(translation: Translation, translator: Translator) -> Page:
+    title = f"{translation.source} → {translation.text}"
+    return looked(title, translator, translation).page()

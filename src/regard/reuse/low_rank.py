@@ -84,7 +84,7 @@ class LowRankCode(nn.Module):
         self.register_buffer("explained", torch.zeros(maps, rank))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
         self._ready = False  # `fitted`, in a form that a compiler sees
-        self.register_load_state_dict_post_hook(_after_loading)
+        self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
         self._sums: _Sums | None = None
 
     def forward(self, source: Source) -> Tensor:

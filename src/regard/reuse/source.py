@@ -277,7 +277,7 @@ def _check_some_rows(source: Source, axes: str | None) -> None:
         if source.alive is not None and queries == keys:
             allowed = allowed & source.alive.any(1)[:, None, :, None]
     allowed = allowed.expand(matrix.shape)
-    count = min(queries, max(2, _LOOKED_AT // max(1, batch * heads)))
+    count = min(queries, max(4, _LOOKED_AT // max(1, batch * heads)))
     some = torch.linspace(0, max(0, queries - 1), count).long()
     try:
         rows = matrix[:, :, some].masked_fill(~allowed[:, :, some], 0.0)

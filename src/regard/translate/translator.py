@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from regard.record import Record, Trace
 from regard.record.held import Ready
 from regard.record.site import Site
 from regard.translate.alignment import End, Head, Links, Matrix, Reading, read_rows, word_matrix
-from regard.translate.alignment.matrix import with_end
+from regard.translate.alignment.matrix import with_end, without_end
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.data import padded
 from regard.translate.search import Hypothesis, search, search_steps
@@ -109,7 +109,7 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        beam: int = 5,
+        beam: int | None = None,
         n_best: int = 1,
         batch: int = 64,
         prefix: Sequence[str] | None = None,
@@ -120,12 +120,13 @@ class Translator:
 
         Args:
             texts: one sentence each.
-            beam: hypotheses kept while searching; 1 is greedy.
+            beam: hypotheses kept while searching; 1 is greedy; as the checkpoint says when None.
             n_best: how many translations of each text.
             batch: how many texts go through the model at once; those of like length go together.
             prefix: for each text, what its translation must begin with.
             show: whether to draw a progress bar; when None, on a terminal.
-            options: of `search`: length_penalty, coverage_penalty, shortest, longest, unknown.
+            options: of `search`: length_penalty, coverage_penalty, shortest, longest, unknown; what
+                is not said is as the checkpoint says.
         """
         if isinstance(texts, str):
             raise RegardError("texts is one text, expected a list of them; call the translator")
@@ -133,6 +134,7 @@ class Translator:
         starts = [self.checkpoint.target.encode(start) for start in prefix or [""] * len(texts)]
         if len(starts) != len(texts):
             raise RegardError(f"there are {len(texts)} texts, but {len(starts)} prefixes")
+        options = self._search(beam, options)
         order = sorted(range(len(texts)), key=lambda place: len(sources[place]))
         found: list[list[Translation]] = [[] for _ in texts]
         with progress("translating", len(texts), show) as advance:
@@ -144,7 +146,6 @@ class Translator:
                     self.model,
                     source,
                     mask,
-                    beam=beam,
                     n_best=n_best,
                     prefix=forced,
                     **options,
@@ -155,11 +156,18 @@ class Translator:
                 advance(len(places))
         return found
 
-    def steps(self, text: str, *, beam: int = 5, **options: Any) -> Iterator[Translation]:
+    def steps(self, text: str, *, beam: int | None = None, **options: Any) -> Iterator[Translation]:
         """The translation of one text as it grows, word by word; the last is the finished one."""
         source, mask = self._tensors([self._encoded(text, 1)])
-        for hypothesis in search_steps(self.model, source, mask, beam=beam, **options):
+        options = self._search(beam, options)
+        for hypothesis in search_steps(self.model, source, mask, **options):
             yield self._read(text, hypothesis, source.shape[1])
+
+    def _search(self, beam: int | None, said: dict[str, Any]) -> dict[str, Any]:
+        """How to search: what was said, over what the checkpoint says."""
+        settings = asdict(self.checkpoint.config.search)
+        settings["longest"] = settings["longest"] or None
+        return settings | said | ({} if beam is None else {"beam": beam})
 
     def _encoded(self, text: str, number: int) -> list[int]:
         if not text.strip():
@@ -190,6 +198,8 @@ class Translator:
             rows = self.head.of(seen)
             matrix = word_matrix(rows, source, target, reading=self.reading, end=self.end)
         said = self.checkpoint.target.decode(hypothesis.tokens)
+        if self.reading == "input":  # which has no row for the end
+            target = without_end(target)
         words = (with_end(source, size, "source"), target)
         trace = self._trace(seen, words)
         return Translation(text, said, hypothesis.score, hypothesis, words, matrix, trace)

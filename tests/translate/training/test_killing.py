@@ -30,7 +30,7 @@ def check(folder, seed, deaths):
     (folder / "config.toml").write_text(write_toml(table))
     command = [sys.executable, str(SCRIPT), str(folder), str(seed), str(deaths)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout) >= deaths / 2
 

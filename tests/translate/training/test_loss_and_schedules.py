@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from regard.translate.config import ForcingConfig, ScheduleConfig
 from regard.translate.training import cross_entropy, forcing_at, rate_factor
+from regard.translate.training.loss import last_cross_entropy
 
 
 def plain(logits, target, smoothing):
@@ -45,6 +46,23 @@ def test_cross_entropy_passes_gradcheck_and_agrees_with_torch():
     assert torch.autograd.gradcheck(lambda x: cross_entropy(x, target, 0.2), (logits,))
     wanted = F.cross_entropy(logits, target, label_smoothing=0.2, reduction="sum")
     torch.testing.assert_close(cross_entropy(logits, target, 0.2), wanted)
+
+
+@pytest.mark.parametrize("size", [6, 300_000])  # many rows at once, and a row at a time
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_last_cross_entropy_is_cross_entropy_in_the_memory_of_the_logits(size, dtype):
+    torch.manual_seed(2)
+    inputs = torch.randn(3, size).to(dtype).requires_grad_()
+    target = torch.tensor([0, 5, 2])
+    wanted = cross_entropy(inputs, target, 0.2)
+    (expected,) = torch.autograd.grad(3 * wanted, inputs)
+    logits = inputs * 1
+    loss = last_cross_entropy(logits, target, 0.2)
+    torch.testing.assert_close(loss, wanted, rtol=0, atol=0)
+    (given,) = torch.autograd.grad(3 * loss, inputs, retain_graph=True)
+    torch.testing.assert_close(given, expected, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(loss, inputs)
 
 
 def test_cross_entropy_survives_large_logits_and_no_places():

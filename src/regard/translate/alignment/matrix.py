@@ -85,7 +85,7 @@ def word_matrix(
     """
     if end not in ("left out", "renormalised", "kept"):
         raise RegardError(f"end={end!r}, expected 'left out', 'renormalised' or 'kept'")
-    source, target = _without_end(source), _without_end(target)
+    source, target = without_end(source), without_end(target)
     weights = read_rows(weights, len(target.pieces), reading)
     target = with_end(target, weights.shape[-2], "target")
     source = with_end(source, weights.shape[-1], "source")
@@ -117,7 +117,7 @@ def read_rows(
     return weights[..., 1:, :]
 
 
-def _without_end(words: Words) -> Words:
+def without_end(words: Words) -> Words:
     """The words without a special one at their end."""
     if not words.pieces or words.pieces[-1] not in words.special:
         return words
