@@ -54,7 +54,7 @@ def test_a_run_in_parts_is_the_unbroken_run(tmp_path, settings):
     whole = train(config, tmp_path / "whole")
     ends = []
     while not ends or ends[-1].ending == "asked":
-        ends.append(train(config, tmp_path / "parts", resume=True, watcher=Interrupting(7)))
+        ends.append(train(config, tmp_path / "parts", resume=True, watcher=Interrupting(5)))
 
     assert len(ends) >= 3 and whole.ending == ends[-1].ending == "finished"
     for kind in ("train", "valid"):
