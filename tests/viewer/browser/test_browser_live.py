@@ -90,22 +90,26 @@ def test_two_models_and_two_texts_side_by_side(live):
     expect(looking.by("matrix-canvas")).to_have_count(1)
 
 
+#: The page notes by itself how many rows there are whenever something is drawn.
+_COUNT_ROWS = """() => {
+  window.rowsSeen = [];
+  const count = () =>
+    window.rowsSeen.push(document.querySelectorAll("[data-testid^=lines-row-]").length);
+  new MutationObserver(count).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
 def test_a_generation_grows_word_by_word(live):
     looking = live("view=lines")
     looking.by("live-model").select_option(label="SmolLM2")
     looking.by("live-text").fill("Once upon a time there was a little")
     looking.by("live-tokens").fill("10")
+    looking.page.evaluate(_COUNT_ROWS)
     looking.by("live-generate").click()
-    seen = set()
-    rows = looking.page.locator("[data-testid^=lines-row-]")
-    for _ in range(2000):
-        if not looking.by("live-cancel").is_visible():
-            break
-        seen.add(rows.count())
-        looking.page.wait_for_timeout(10)
+    expect(looking.by("live-progress")).to_contain_text("girl", timeout=60_000)
     expect(looking.by("live-cancel")).to_be_hidden(timeout=60_000)
-    assert len({count for count in seen if count > 8}) >= 2, f"rows on the way: {seen}"
-    expect(looking.by("live-progress")).to_contain_text("girl")
+    seen = set(looking.page.evaluate("window.rowsSeen"))
+    assert len({count for count in seen if count > 8}) >= 3, f"rows on the way: {seen}"
     expect(looking.by("step-slider")).to_be_visible()
     expect(looking.by("step-slider")).to_have_attribute("max", "9")
 
