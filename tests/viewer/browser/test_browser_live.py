@@ -90,12 +90,12 @@ def test_two_models_and_two_texts_side_by_side(live):
     expect(looking.by("matrix-canvas")).to_have_count(1)
 
 
-#: The page notes by itself how many rows there are whenever something is drawn.
-_COUNT_ROWS = """() => {
-  window.rowsSeen = [];
-  const count = () =>
-    window.rowsSeen.push(document.querySelectorAll("[data-testid^=lines-row-]").length);
-  new MutationObserver(count).observe(document.body, { childList: true, subtree: true });
+#: The page notes by itself what it tells of its progress whenever something is drawn.
+_WATCH_PROGRESS = """() => {
+  window.told = [];
+  const progress = document.querySelector("[data-testid=live-progress]");
+  const note = () => window.told.push(progress.textContent);
+  new MutationObserver(note).observe(document.body, { childList: true, subtree: true });
 }"""
 
 
@@ -103,15 +103,16 @@ def test_a_generation_grows_word_by_word(live):
     looking = live("view=lines")
     looking.by("live-model").select_option(label="SmolLM2")
     looking.by("live-text").fill("Once upon a time there was a little")
-    looking.by("live-tokens").fill("10")
-    looking.page.evaluate(_COUNT_ROWS)
+    looking.by("live-tokens").fill("40")
+    looking.page.evaluate(_WATCH_PROGRESS)
     looking.by("live-generate").click()
     expect(looking.by("live-progress")).to_contain_text("girl", timeout=60_000)
     expect(looking.by("live-cancel")).to_be_hidden(timeout=60_000)
-    seen = set(looking.page.evaluate("window.rowsSeen"))
-    assert len({count for count in seen if count > 8}) >= 3, f"rows on the way: {seen}"
+    told = {text for text in looking.page.evaluate("window.told") if " of 40" in text}
+    assert len(told) >= 3, f"told on the way: {told}"
+    assert looking.page.locator("[data-testid^=lines-row-]").count() > 8
     expect(looking.by("step-slider")).to_be_visible()
-    expect(looking.by("step-slider")).to_have_attribute("max", "9")
+    expect(looking.by("step-slider")).to_have_attribute("max", "39")
 
 
 def test_a_generation_is_cancelled(live):
