@@ -44,7 +44,9 @@ def address(browser, checkpoint):
 
 
 def words(looking, selector):
-    return looking.page.locator(f"{selector} .lines-name").all_inner_texts()
+    names = looking.page.locator(f"{selector} .lines-name")
+    names.first.wait_for()  # drawn a frame after the click
+    return names.all_inner_texts()
 
 
 # -- a saved page
