@@ -288,7 +288,8 @@ def test_a_slow_tokenizer_without_marks():
 
 def test_a_model_of_sentencepiece_itself():
     """The library that the marks come from, with a model trained here."""
-    sentencepiece = pytest.importorskip("sentencepiece")
+    import sentencepiece
+
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS),

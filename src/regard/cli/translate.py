@@ -20,6 +20,7 @@ from regard.translate.alignment import write_links, write_pharaoh
 from regard.translate.data.lines import lines
 from regard.translate.translator import Translation, Translator
 from regard.viewer.document import Page, checked_page_path
+from regard.whole_files import write_text
 
 
 def translate(
@@ -170,14 +171,7 @@ def _write(found: list[list[Translation]], out: Path | None, *, numbered: bool) 
     if out is None or str(out) == "-":
         sys.stdout.write(text)
         return
-    half_done = out.with_name(out.name + ".part")
-    try:
-        half_done.write_text(text, encoding="utf-8")
-        half_done.replace(out)
-    except OSError as error:
-        raise RegardError(f"{out} cannot be written: {error.strerror}") from error
-    finally:
-        half_done.unlink(missing_ok=True)
+    write_text(out, text)
 
 
 def _write_links(translations: list[Translation], path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from regard.errors import MissingExtraError, RegardError
+from regard.whole_files import written_whole
 
 
 class TensorFile(NamedTuple):
@@ -24,17 +24,13 @@ class TensorFile(NamedTuple):
         owned = {
             name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()
         }
-        half_done = path.with_name(path.name + ".part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RegardError(f"{path.parent} cannot be made a folder: {error}") from error
         metadata = {"format": self.format, self.kind: json.dumps(header)}
-        try:
+        with written_whole(path) as half_done:
             store.torch.save_file(owned, str(half_done), metadata=metadata)
-            put_in_place(half_done, path)
-        finally:
-            half_done.unlink(missing_ok=True)
 
     def read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The header and the tensors."""
@@ -57,23 +53,6 @@ class TensorFile(NamedTuple):
         if not isinstance(header, dict):
             raise RegardError(wrong)
         return header, tensors
-
-
-def put_in_place(half_done: Path, path: Path) -> None:
-    """Give a written file its name, once its bytes are on the disk; then the name is too.
-
-    A rename alone may reach the disk before the bytes do, and a machine that goes down between the
-    two leaves a file of zeros where there was a good one.
-    """
-    with half_done.open("r+b") as file:
-        os.fsync(file.fileno())
-    half_done.replace(path)
-    if os.name != "nt":  # Windows has no folders that can be opened
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def library() -> Any:

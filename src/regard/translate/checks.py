@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.explain.running import evaluating
 from regard.translate.models.contract import Decoded, TranslationModel
+from regard.translate.models.modes import evaluating
 from regard.translate.tokens import BEGIN, END, NAMES, PAD
 
 _SAME = 1e-4  # how far rounding may move logits, as a share of the largest

@@ -1,8 +1,6 @@
 """Links as text and back, and their error rate by counting."""
 
-import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -100,12 +98,3 @@ def test_the_ends_of_the_error_rate():
     assert error_rate([], []).error == 0
     with pytest.raises(RegardError, match="1 sentences have links, but 2 have gold links"):
         error_rate([frozenset()], gold * 2)
-
-
-@pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="REGARD_DATA names no data folder")
-def test_the_published_error_rate_of_a_strong_aligner():
-    """The 447 Hansards sentences; the aligner's authors report 4.1 %."""
-    folder = Path(os.environ["REGARD_DATA"]) / "hansards"
-    links = [one.sure for one in read_links(folder / "enfr.awesome-align.out")]
-    made = error_rate(links, read_links(folder / "enfr.gold", first=1))
-    assert made.sentences == 447 and f"{100 * made.error:.2f}" == "4.07"

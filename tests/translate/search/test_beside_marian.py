@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers")
-
 PATH = Path(__file__).parents[3] / "benchmarks" / "translate_speed.py"
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from regard.aggregate import Words
 from regard.errors import RegardError, UnavailableError
-from regard.explain.running import evaluating
 from regard.progress import progress
 from regard.translate.alignment.heads import AllHeads, Head, heads_of
 from regard.translate.alignment.matrix import End, Matrix, Reading, word_matrix
 from regard.translate.models.contract import TranslationModel
+from regard.translate.models.modes import evaluating
 from regard.translate.tokens import BEGIN, END, PAD
 from regard.translate.vocabulary import Vocabulary
 

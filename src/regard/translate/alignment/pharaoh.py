@@ -11,6 +11,7 @@ from pathlib import Path
 from regard.errors import RegardError
 from regard.translate.alignment.links import Links
 from regard.translate.data.lines import lines
+from regard.whole_files import write_text
 
 _LINK = re.compile(r"(\d+)([-p])(\d+)", re.ASCII)
 
@@ -77,14 +78,7 @@ def write_links(
 ) -> None:
     """Write a file of links, a line a sentence, whole or not at all."""
     text = "".join(write_pharaoh(links, first=first) + "\n" for links in sentences)
-    half_done = Path(f"{path}.partial")
-    try:
-        half_done.write_text(text, encoding="utf-8")
-        half_done.replace(path)
-    except OSError as error:
-        raise RegardError(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        half_done.unlink(missing_ok=True)
+    write_text(Path(path), text)
 
 
 def _check_first(first: int) -> None:

@@ -7,39 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.translate.models.attentions import Look
-from regard.translate.models.cells import Deep
 from regard.translate.models.decoders import (
     Advanced,
-    Bridge,
-    Decoder,
+    Attending,
     Mask,
-    Readout,
     by_rows,
-    no_steps,
     stepwise,
 )
 
 
-class CurrentState(Decoder):
+class CurrentState(Attending):
     """Luong et al. 2015: the state hₜ looks, and h̃ₜ = tanh(W_c [cₜ; hₜ]) are the features.
 
     Nothing of the attention goes back into the recurrence, so whole targets go through the cells at
     once, and then through the attention at once.
     """
-
-    look: Look
-
-    def __init__(self, cells: Deep, bridge: Bridge, look: Look, readout: Readout) -> None:
-        super().__init__()
-        self.cells = cells
-        self.bridge = bridge
-        self.look = look
-        self.readout = readout
-
-    def start(self, memory: dict[str, Any], mask: Mask, beams: int) -> dict[str, Any]:
-        state = super().start(memory, mask, beams)
-        return {**state, "steps": no_steps(mask, beams)}
 
     def step(
         self,

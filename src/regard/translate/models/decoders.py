@@ -144,6 +144,31 @@ class Unattended(Decoder):
         return Advanced(self.readout(self.cells.over(embedded, memory["start"])), None, None)
 
 
+class Attending(Decoder):
+    """A decoder that looks at the source at every step, and counts its steps.
+
+    Args:
+        cells: the recurrence.
+        bridge: from the encoder's last states to the first ones here.
+        look: the attention.
+        readout: from what a step has to its features.
+    """
+
+    look: Look
+
+    def __init__(self, cells: Deep, bridge: Bridge, look: Look, readout: Readout) -> None:
+        super().__init__()
+        self.cells = cells
+        self.bridge = bridge
+        self.look = look
+        self.readout = readout
+
+    def start(self, memory: dict[str, Any], mask: Mask, beams: int) -> dict[str, Any]:
+        state = super().start(memory, mask, beams)
+        steps = torch.zeros(mask.shape[0] * beams, dtype=torch.long, device=mask.device)
+        return {**state, "steps": steps}
+
+
 def by_rows(
     look: Look,
     query: Float[Tensor, "row width"],
@@ -177,8 +202,3 @@ def stepwise(
         made.append(advanced.weights)
     stacked = torch.stack(made, 2) if weights and made[0] is not None else None  # type: ignore[arg-type]
     return Advanced(torch.stack(features, 1), state, stacked)
-
-
-def no_steps(mask: Mask, beams: int) -> Int[Tensor, " row"]:
-    """The step number of every row before the first step."""
-    return torch.zeros(mask.shape[0] * beams, dtype=torch.long, device=mask.device)

@@ -11,12 +11,11 @@ from regard.translate.models.attentions import Look
 from regard.translate.models.cells import Deep
 from regard.translate.models.decoders import (
     Advanced,
+    Attending,
     Bridge,
-    Decoder,
     Mask,
     Readout,
     by_rows,
-    no_steps,
     stepwise,
 )
 
@@ -56,7 +55,7 @@ class TutorialWiring(Wiring):
         return (output,)
 
 
-class PreviousState(Decoder):
+class PreviousState(Attending):
     """Bahdanau et al. 2015: the *previous* state sᵢ₋₁ looks, and the context goes into the cell.
 
     αᵢ from sᵢ₋₁, cᵢ; sᵢ = cell([yᵢ₋₁; cᵢ], sᵢ₋₁); features tanh(W [sᵢ; yᵢ₋₁; cᵢ]). With more than
@@ -66,21 +65,11 @@ class PreviousState(Decoder):
     state comes from the last states of both directions, not of the backward one alone.
     """
 
-    look: Look
-
     def __init__(
         self, cells: Deep, bridge: Bridge, look: Look, readout: Readout, wiring: Wiring
     ) -> None:
-        super().__init__()
-        self.cells = cells
-        self.bridge = bridge
-        self.look = look
-        self.readout = readout
+        super().__init__(cells, bridge, look, readout)
         self.wiring = wiring
-
-    def start(self, memory: dict[str, Any], mask: Mask, beams: int) -> dict[str, Any]:
-        state = super().start(memory, mask, beams)
-        return {**state, "steps": no_steps(mask, beams)}
 
     def step(
         self,

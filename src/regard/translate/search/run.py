@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import RegardError
 from regard.translate.models.contract import TranslationModel
+from regard.translate.models.modes import evaluating
 from regard.translate.search.beams import Beams, Found
 from regard.translate.search.hypothesis import Hypothesis
 from regard.translate.search.rules import Rules, check_source, prefix_table
@@ -56,7 +56,7 @@ def search(
         beam, n_best, length_penalty, coverage_penalty, shortest, longest, unknown, weights
     )
     beams = _begin(model, source, mask, rules, prefix)
-    with _evaluating(model):
+    with evaluating(model):
         while not beams.over:
             beams.advance()
     return _collect(beams, len(source))
@@ -85,7 +85,7 @@ def search_steps(
         raise RegardError(f"search_steps: source has {len(source)} sentences, expected 1")
     beams = _begin(model, source, mask, rules, prefix)
     while not beams.over:
-        with _evaluating(model):
+        with evaluating(model):
             beams.advance()
         if not beams.over:
             yield _best_so_far(beams)
@@ -102,7 +102,7 @@ def _begin(
 ) -> Beams:
     check_source(model, source, mask, rules)
     forced = prefix_table(prefix, len(source), source.device)
-    with _evaluating(model):
+    with evaluating(model):
         return Beams(model, model.encode(source, mask), rules, forced)
 
 
@@ -167,16 +167,3 @@ def _nothing(sentence: int) -> RegardError:
         f"search: sentence {sentence} has no hypothesis; the model's logits are NaN or -inf for "
         "every token that may be said"
     )
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode; afterwards every module is in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

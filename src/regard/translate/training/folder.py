@@ -10,10 +10,10 @@ from pathlib import Path
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.record.tensor_file import put_in_place
 from regard.translate.checkpoint import FILE
 from regard.translate.config import Config
 from regard.translate.training.stopping import Best
+from regard.whole_files import write_text, written_whole
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RunFolder:
     def begin(self, config: Config) -> None:
         """Write down what is about to be done."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.config, config.toml())
+        write_text(self.config, config.toml())
 
     def prune(self, best: Best) -> None:
         """Take away what is no longer among the best, and what was half written."""
@@ -91,19 +91,8 @@ class RunFolder:
 
     def publish(self, step: int) -> None:
         """Make the parameters of a step the best ones."""
-        half_done = self.best.with_name(self.best.name + ".part")
-        shutil.copyfile(self.kept(step), half_done)
-        put_in_place(half_done, self.best)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text whole, or not at all."""
-    half_done = path.with_name(path.name + ".part")
-    try:
-        half_done.write_text(text, encoding="utf-8")
-        put_in_place(half_done, path)
-    finally:
-        half_done.unlink(missing_ok=True)
+        with written_whole(self.best) as half_done:
+            shutil.copyfile(self.kept(step), half_done)
 
 
 def average_files(paths: Iterable[Path]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import MissingExtraError
+from regard.whole_files import write_text
 
 COLUMNS = (
     "step", "epoch", "kind", "loss", "accuracy", "bleu", "chrf",
@@ -24,9 +25,7 @@ class CsvLog:
 
     def __init__(self, path: Path, after: int) -> None:
         kept = [row for row in _rows(path) if int(row[0]) <= after]
-        half_done = path.with_name(path.name + ".part")
-        half_done.write_text("".join(map(_line, [list(COLUMNS), *kept])), encoding="utf-8")
-        half_done.replace(path)
+        write_text(path, "".join(map(_line, [list(COLUMNS), *kept])))
         self.file = path.open("a", encoding="utf-8", newline="")
 
     def write(self, row: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from regard.translate.training.corpus import (
     within,
 )
 from regard.translate.training.final_scores import FinalScores, as_json, final_scores
-from regard.translate.training.folder import RunFolder, average_files, write_whole
+from regard.translate.training.folder import RunFolder, average_files
 from regard.translate.training.logs import CsvLog, EventLog, Log
 from regard.translate.training.loop import Ending, Loop, Setting
 from regard.translate.training.processes import new_fabric
@@ -36,6 +36,7 @@ from regard.translate.training.stepper import Stepper, new_optimiser
 from regard.translate.training.stopping import Asked, Best, Clock, asked_by_signal
 from regard.translate.training.watch import Watcher
 from regard.translate.training.word_vectors import freeze_vectors, put_vectors
+from regard.whole_files import write_text
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def _finish(
             if found:
                 watcher.note(f"translating the {part} pairs with the {name} translator")
                 scores[name, part] = final_scores(checkpoint, found, search, setting.fabric.device)
-    write_whole(folder.scores, as_json(scores, search))
+    write_text(folder.scores, as_json(scores, search))
     return scores
 
 
