@@ -22,6 +22,7 @@ from regard.translate.alignment import End, Head, Links, Matrix, Reading, read_r
 from regard.translate.alignment.matrix import with_end, without_end
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.data import padded
+from regard.translate.models.layout import turn_weights
 from regard.translate.search import Hypothesis, search, search_steps
 from regard.translate.tokens import END
 
@@ -96,10 +97,12 @@ class Translator:
         cls, path: str | Path | None = None, *, device: torch.device | str = "cpu", **options: Any
     ) -> Translator:
         """The translator of a checkpoint; without a path the one that ships, English to French."""
-        if path is not None:
-            return cls(load_checkpoint(path, device), **options)
-        with as_file(files("regard.translate") / "shipped" / _SHIPPED) as shipped:
-            return cls(load_checkpoint(shipped, device), **options)
+        if path is None:
+            with as_file(files("regard.translate") / "shipped" / _SHIPPED) as shipped:
+                return cls.load(shipped, device=device, **options)
+        checkpoint = load_checkpoint(path, device)
+        turn_weights(checkpoint.model)
+        return cls(checkpoint, **options)
 
     def __call__(self, text: str, **options: Any) -> Translation:
         """The best translation of one text; options as for `translate`."""
