@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from tatoeba import DATA
 
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.evaluation import score
@@ -24,7 +25,6 @@ ATTRIBUTION = (
     "Trained on sentences of Tatoeba (tatoeba.org) in the pairs of manythings.org/anki, 2019, "
     "CC BY 2.0 FR: https://creativecommons.org/licenses/by/2.0/fr/"
 )
-DATA = "$REGARD_DATA/tatoeba/eng-fra.tsv.gz"
 LARGEST = 8_000_000
 
 
@@ -43,8 +43,7 @@ def main() -> None:
     chosen = found[max(found)]
     extra = {"languages": ["English", "French"], "attribution": ATTRIBUTION}
     SHIPPED.parent.mkdir(exist_ok=True)
-    data = replace(chosen.config.data, train=(DATA,))  # no path of the machine it was trained on
-    config = replace(chosen.config, data=data)
+    config = replace(chosen.config, data=DATA)  # no path of the machine it was trained on
     save_checkpoint(SHIPPED, replace(chosen, config=config, extra=extra), dtype=torch.float16)
     size = SHIPPED.stat().st_size
     if size > LARGEST:
