@@ -6,7 +6,7 @@ BIN := .venv/bin
 export NO_MKDOCS_2_WARNING := 1
 READY := .venv/.ready
 
-.PHONY: setup browser look test test-all lint types layers unit compiled docs bench clean
+.PHONY: setup browser look test test-all lint types layers unit compiled docs bench bench-translate clean
 
 setup: $(READY) browser
 
@@ -56,7 +56,8 @@ docs: setup
 # The peers have requirements of their own, and so an environment of their own.
 PEERS := .venv-peers
 
-RIVALS := benchmarks/peers/requirements.txt benchmarks/capture_rivals/requirements.txt
+RIVALS := benchmarks/peers/requirements.txt benchmarks/capture_rivals/requirements.txt \
+	benchmarks/translate_rivals/requirements-align.txt
 
 $(PEERS)/.ready: $(RIVALS) constraints.txt pyproject.toml
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
@@ -78,6 +79,15 @@ bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/serve_load.py --quick
 	$(BIN)/python benchmarks/reuse.py --quick
 	$(BIN)/python benchmarks/graft.py --quick
+	$(BIN)/python benchmarks/translate_speed.py --quick
+	$(if $(REGARD_DATA),$(MAKE) bench-translate,@echo "REGARD_DATA names no data: no figures of training, alignment, BLEU")
+
+# What needs parallel text: a folder with multi30k, tatoeba and hansards, which REGARD_DATA names.
+bench-translate: setup $(PEERS)/.ready
+	benchmarks/translate_rivals/setup.sh
+	$(BIN)/python benchmarks/translate_training.py --quick
+	$(BIN)/python benchmarks/translate_shipped.py --quick
+	$(BIN)/python benchmarks/translate_align.py --quick
 
 clean:
-	rm -rf .venv $(PEERS) .site build dist
+	rm -rf .venv $(PEERS) .venv-joeynmt .venv-eole .site build dist

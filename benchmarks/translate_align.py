@@ -1,12 +1,12 @@
 """Alignment error on the 447 Hansards sentences: eflomal, and models of ours, on the same pairs.
 
-    REGARD_DATA=... python benchmarks/translate_align.py [--pairs 50000] [--models FORWARD BACKWARD]
-        [--peers .venv-peers/bin/python]
+    REGARD_DATA=... python benchmarks/translate_align.py [--quick] [--pairs 50000]
+        [--models FORWARD BACKWARD] [--peers .venv-peers/bin/python]
 
 First the published links of a strong aligner (Dou & Neubig, 2021) are scored: 4.07 %.
 eflomal (Östling & Tiedemann, 2016) is a Bayesian aligner without a network; it learns from the
 pairs and the gold sentences together, never from gold links. It needs an environment of its own
-(`pip install eflomal==2.0.0`), whose Python `--peers` names. The text is that of
+(`make bench` makes it), whose Python `--peers` names. The text is that of
 `experiments/translate/hansards.py`, which also writes what models are trained on; `--models` are
 their checkpoints, English to French and French to English.
 """
@@ -69,15 +69,17 @@ def eflomal(python: Path, pairs: list[tuple[str, str]], gold: list[Gold]) -> Non
 def main() -> None:
     """Print the figures of eflomal, then those of the models."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=50_000, help="of the training text")
+    parser.add_argument("--quick", action="store_true", help="2000 pairs: is all there?")
+    parser.add_argument("--pairs", type=int, help="of the training text; 50,000 unless told")
     parser.add_argument("--models", type=Path, nargs=2, help="checkpoints: en to fr, fr to en")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers/bin/python"))
     options = parser.parse_args()
+    pairs = options.pairs or (2000 if options.quick else 50_000)
     folder = data_folder()
     text, gold = gold_text(folder), read_links(folder / "enfr.gold", first=1)
     strong = [one.sure for one in read_links(folder / "enfr.awesome-align.out")]
     print(f"awesome-align, its links as published\n  {error_rate(strong, gold)}")
-    kept = [pair for pair in training(folder, options.pairs) if all(pair)]
+    kept = [pair for pair in training(folder, pairs) if all(pair)]
     eflomal(options.peers, kept + text, gold)
     if options.models:
         forward, backward = options.models
