@@ -126,3 +126,14 @@ def test_a_text_beyond_what_the_model_reads_is_refused():
     model = build(config.model, len(source), len(target)).eval()
     with pytest.raises(RegardError, match=r"text 1 has 5 tokens with its end, .* at most 4"):
         Translator(Checkpoint(config, source, target, model))("the small cat sleeps")
+
+
+def test_what_is_shown(translator):
+    found = translator("I love you.", shortest=3, longest=6)
+    assert repr(found) == f"Translation('I love you.' → {found.text!r}, score {found.score:.2f})"
+    assert "<html" in found._repr_html_() or "<iframe" in found._repr_html_()
+    name = translator.checkpoint.config.model.name
+    assert repr(translator) == f"Translator({name}, reads {translator.head})"
+    silent = Translator(checkpoint("none"))
+    assert repr(silent) == "Translator(none, no attention to the source)"
+    assert silent("I love you.", longest=4)._repr_html_() is None

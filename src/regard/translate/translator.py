@@ -29,7 +29,7 @@ from regard.translate.tokens import END
 _SHIPPED = "english-french.safetensors"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Translation:
     """One translation of one text.
 
@@ -63,6 +63,13 @@ class Translation:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"Translation({self.source!r} → {self.text!r}, score {self.score:.2f})"
+
+    def _repr_html_(self) -> str | None:
+        """The page of the alignment in a notebook; what has no alignment is shown as text."""
+        return self.trace._repr_html_() if len(self.trace) else None
 
 
 class Translator:
@@ -103,6 +110,10 @@ class Translator:
         checkpoint = load_checkpoint(path, device)
         turn_weights(checkpoint.model)
         return cls(checkpoint, **options)
+
+    def __repr__(self) -> str:
+        looks = "no attention to the source" if self.head is None else f"reads {self.head}"
+        return f"Translator({self.checkpoint.config.model.name}, {looks})"
 
     def __call__(self, text: str, **options: Any) -> Translation:
         """The best translation of one text; options as for `translate`."""
