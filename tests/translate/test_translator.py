@@ -137,3 +137,13 @@ def test_what_is_shown(translator):
     silent = Translator(checkpoint("none"))
     assert repr(silent) == "Translator(none, no attention to the source)"
     assert silent("I love you.", longest=4)._repr_html_() is None
+
+
+def test_a_page_of_a_translation(translator, tmp_path):
+    found = translator("I love you.", shortest=3, longest=6)
+    assert found.head == translator.head
+    path = found.save(tmp_path / "love.html", title="Love")
+    assert "<title>Love" in path.read_text()
+    with pytest.raises(UnavailableError, match="no attention from target to source"):
+        Translator(checkpoint("none"))("I love you.", longest=4).save(tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.packaged.translation import looked
 from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.plots import Heatmap
@@ -19,7 +18,7 @@ from regard.plots.specs import checked_path
 from regard.translate.alignment import write_links, write_pharaoh
 from regard.translate.data.lines import lines
 from regard.translate.translator import Translation, Translator
-from regard.viewer.document import Page, checked_page_path
+from regard.viewer.document import checked_page_path
 from regard.whole_files import write_text
 
 
@@ -89,7 +88,7 @@ def translate(
         _picture(found[0][0]).save(plot)
         console.print(Text.assemble("picture of the alignment: ", (str(plot), "bold")))
     if html is not None:
-        _page(found[0][0], translator).save(html)
+        found[0][0].save(html)
         console.print(Text.assemble("page of every head: ", (str(html), "bold")))
 
 
@@ -210,8 +209,3 @@ def _picture(translation: Translation) -> Heatmap:
     matrix = translation.matrix
     assert matrix is not None  # a model without one was refused
     return Heatmap(matrix.weights, matrix.target, matrix.source, translation.text)
-
-
-def _page(translation: Translation, translator: Translator) -> Page:
-    title = f"{translation.source} → {translation.text}"
-    return looked(title, translator, translation).page()

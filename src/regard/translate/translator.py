@@ -27,6 +27,7 @@ from regard.translate.search import Hypothesis, search, search_steps
 from regard.translate.tokens import END
 
 _SHIPPED = "english-french.safetensors"
+_NO_ALIGNMENT = "this model has no attention from target to source, so there is no alignment"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,7 +42,8 @@ class Translation:
     | `hypothesis` | its tokens, log-probability, and the attention of every head               |
     | `words`      | the words of the source and of the translation, over their tokens          |
     | `matrix`     | attention between words, of one head; None where the model has none        |
-    | `trace`      | attention between tokens, of every head: to plot, reduce, save as a page   |
+    | `trace`      | attention between tokens, of every head: to plot, reduce, save             |
+    | `head`       | the head that `matrix` shows; None where there is none                     |
     """
 
     source: str
@@ -51,15 +53,41 @@ class Translation:
     words: tuple[Words, Words]
     matrix: Matrix | None
     trace: Trace
+    head: Head | None = None
 
     @property
     def links(self) -> Links:
         """The source word that each target word looked at most, as (source, target) pairs."""
         if self.matrix is None:
-            raise UnavailableError(
-                "this model has no attention from target to source, so there is no alignment"
-            )
+            raise UnavailableError(_NO_ALIGNMENT)
         return self.matrix.links()
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the page of both texts and their alignment (html).
+
+        Args:
+            path: the file.
+            options: of `regard.viewer.page`, instead of those that suit a translation.
+        """
+        if not len(self.trace):
+            raise UnavailableError(_NO_ALIGNMENT)
+        return self.trace.save(path, **(self.page_options | options))
+
+    @property
+    def page_options(self) -> dict[str, Any]:
+        """What `regard.viewer.page` is told of a translation, besides its trace."""
+        start = "view=lines&unit=words"
+        if self.head is not None:
+            layer = list(self.trace.keys()).index(self.head.site)
+            shown = "mode=mean" if self.head.index is None else f"head={self.head.index}"
+            start = f"{start}&layer={layer}&{shown}"
+        return {
+            "title": f"{self.source} → {self.text}",
+            "words": list(self.words),
+            "names": ("Translation", "Source"),
+            "prompt": 0,  # all that looks was written by the model
+            "start": start,
+        }
 
     def __str__(self) -> str:
         return self.text
@@ -216,7 +244,8 @@ class Translator:
             target = without_end(target)
         words = (with_end(source, size, "source"), target)
         trace = self._trace(seen, words)
-        return Translation(text, said, hypothesis.score, hypothesis, words, matrix, trace)
+        score = hypothesis.score
+        return Translation(text, said, score, hypothesis, words, matrix, trace, self.head)
 
     def _rows(self, weights: Tensor, hypothesis: Hypothesis) -> Tensor:
         """The rows on the processor, and one more where the last word was no input yet."""

@@ -14,7 +14,6 @@ from regard.translate.translator import Translation, Translator
 
 LONGEST = 200  # tokens of a translation
 _ROOM = 10  # tokens beyond twice the source, as a search has them that is told no limit
-_NAMES = ("Translation", "Source")
 _OF_A_RUN = ("best", "average", "last")
 
 
@@ -59,32 +58,15 @@ class Translating:
         found = None
         for found in self.translator.steps(text, longest=longest):
             if found.trace[0].shape.queries:
-                yield looked(self.title, self.translator, found)
+                yield looked(self.title, found)
         if found is None or not found.trace[0].shape.queries:
             raise RegardError("the translation of this text is empty")
 
 
-def looked(title: str, translator: Translator, translation: Translation) -> Looked:
+def looked(title: str, translation: Translation) -> Looked:
     """A translation as a page shows it: both texts in words, the lines of the head that aligns."""
-    return Looked(
-        translation.trace,
-        title,
-        list(translation.words),
-        prompt=0,
-        names=_NAMES,
-        start=start_of(translator),
-        written=translation.text,
-    )
-
-
-def start_of(translator: Translator) -> str:
-    """What a page shows first: words, lines, and the head whose matrix a translation has."""
-    head = translator.head
-    if head is None:
-        return ""
-    layer = list(translator.model.sites).index(head.site)
-    shown = "mode=mean" if head.index is None else f"head={head.index}"
-    return f"view=lines&unit=words&layer={layer}&{shown}"
+    options = translation.page_options | {"title": title}
+    return Looked(translation.trace, **options, written=translation.text)
 
 
 def run_name(path: Path) -> str:
