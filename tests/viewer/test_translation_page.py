@@ -12,7 +12,7 @@ from small_translators import LOVE, saved_translator, translator
 import regard.viewer
 from regard.aggregate import Words
 from regard.cli.packaged import Translating
-from regard.cli.packaged.translation import looked, run_name, start_of
+from regard.cli.packaged.translation import looked, run_name
 from regard.cli.serve import _served
 from regard.errors import RegardError
 from regard.translate.alignment import Head
@@ -33,7 +33,7 @@ def manifest(made):
 def test_both_texts_are_named_and_in_words(name):
     model = translator(name)
     found = model(LOVE)
-    scene = manifest(looked("a title", model, found).page())
+    scene = manifest(looked("a title", found).page())
     target, source = scene["sequences"]
     assert (target["name"], source["name"]) == ("Translation", "Source")
     assert source["words"]["names"] == ["I", "love", "you", "very", "much", ".", "</s>"]
@@ -46,13 +46,14 @@ def test_both_texts_are_named_and_in_words(name):
 
 
 def test_the_head_that_aligns_is_shown_first():
-    assert start_of(translator("bahdanau")) == "view=lines&unit=words&layer=0&head=0"
-    assert start_of(translator("transformer")) == "view=lines&unit=words&layer=0&mode=mean"
     checkpoint = translator("transformer").checkpoint
     chosen = Translator(checkpoint, head=Head("1.cross", 1))
-    assert start_of(chosen) == "view=lines&unit=words&layer=1&head=1"
-    scene = manifest(looked("x", chosen, chosen(LOVE)).page())
-    assert scene["start"] == "view=lines&unit=words&layer=1&head=1"
+    for model, start in (
+        (translator("bahdanau"), "view=lines&unit=words&layer=0&head=0"),
+        (translator("transformer"), "view=lines&unit=words&layer=0&mode=mean"),
+        (chosen, "view=lines&unit=words&layer=1&head=1"),
+    ):
+        assert manifest(looked("x", model(LOVE)).page())["start"] == start
 
 
 def test_steps_end_with_the_whole_translation():

@@ -13,7 +13,6 @@ from serving_live import look, served
 from small_translators import LONG, LOVE, saved_translator, translator
 from test_browser_access import faults
 
-from regard.cli.packaged.translation import looked
 from regard.translate.translator import Translator
 
 MODELS = ["bahdanau", "transformer"]
@@ -27,8 +26,7 @@ def pages(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("translations"), {}
     for name in MODELS:
         found = translator(name)(LOVE)
-        page = looked(f"{LOVE} → {found.text}", translator(name), found).page()
-        made[name] = found, page.save(folder / f"{name}.html")
+        made[name] = found, found.save(folder / f"{name}.html")
     return made
 
 
