@@ -19,7 +19,10 @@ def written_whole(path: Path) -> Iterator[Path]:
     """
     half_done = path.with_name(path.name + ".part")
     try:
+        half_done.touch()
+        rights = half_done.stat().st_mode  # what new files have here; some writers narrow it
         yield half_done
+        half_done.chmod(rights)
         with half_done.open("r+b") as file:
             os.fsync(file.fileno())
         half_done.replace(path)
