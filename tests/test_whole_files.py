@@ -1,13 +1,16 @@
 """Files that are written whole: the old one stays until the new one is complete."""
 
 import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from regard.errors import RegardError
 from regard.record.tensor_file import TensorFile
-from regard.whole_files import write_text, written_whole
+from regard.whole_files import make_folder, write_text, written_whole
 
 
 def test_the_new_file_takes_the_old_ones_place(tmp_path):
@@ -46,3 +49,58 @@ def test_others_may_read_what_they_may_read_elsewhere(tmp_path):
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(RegardError, match=r"no/a.txt cannot be written: No such file or directory"):
         write_text(tmp_path / "no" / "a.txt", "text")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RegardError, match=r"file/a.txt cannot be written: Not a directory$"):
+        write_text(tmp_path / "file" / "a.txt", "text")
+    with pytest.raises(RegardError, match=r"file/x cannot be made a folder: Not a directory$"):
+        make_folder(tmp_path / "file" / "x")
+
+
+def test_the_file_that_is_wrong_is_named_where_it_is_another(tmp_path):
+    with (
+        pytest.raises(RegardError, match=r"a.txt cannot be written: No such file .*: .*missing"),
+        written_whole(tmp_path / "a.txt") as half_done,
+    ):
+        shutil.copyfile(tmp_path / "missing", half_done)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_was_left_behind_gives_no_rights(tmp_path):
+    """A process that is killed while it writes leaves a file that others may not read."""
+    before = os.umask(0o022)
+    try:
+        left = tmp_path / "a.txt.part"
+        left.write_text("half")
+        left.chmod(0o600)
+        write_text(tmp_path / "a.txt", "whole")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path):
+    """Files of at most a few bytes, in a process of its own, stand for a disk that is full."""
+    script = (
+        "import resource, sys, torch; from pathlib import Path\n"
+        "from regard.errors import RegardError\n"
+        "from regard.record.tensor_file import TensorFile\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try: TensorFile('thing', 'test').write(Path(sys.argv[1]), {'a': torch.ones(9999)}, {})\n"
+        "except RegardError as error: print(error)"
+    )
+    path = tmp_path / "a.safetensors"
+    command = [sys.executable, "-c", script, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith(f"{path} cannot be written: ") and "File too large" in done.stdout
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    file = TensorFile("thing", "test-thing")
+    with pytest.raises(RegardError, match=r"is a folder, expected the file of a thing$"):
+        file.read(tmp_path)
+    (tmp_path / "a").write_text("")
+    with pytest.raises(RegardError, match=r"there is no file .*a/b"):
+        file.read(tmp_path / "a" / "b")
+    with pytest.raises(RegardError, match=r"xxx cannot be read: File name too long$"):
+        file.read(tmp_path / ("x" * 999))

@@ -24,8 +24,8 @@ from regard.whole_files import write_text
 #: What is split, and how; the translator that ships remembers it, so that it can be tested.
 DATA = DataConfig(
     train=("$REGARD_DATA/tatoeba/eng-fra.tsv.gz",),
-    source="1",
-    target="2",
+    source=1,
+    target=2,
     valid_pairs=1000,
     test_pairs=2000,
     longest=40,

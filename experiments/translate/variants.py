@@ -4,6 +4,7 @@
 
 Each training has one process and one thread; `--workers` of them run at once. Resumable: what is
 finished is not trained again, what was cut off (by --minutes, Ctrl-C or a loss of power) goes on.
+A model with two names is trained once, under the first of the registry, and has a row for each.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import torch
 
 from regard.translate.checkpoint import load_checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import names
+from regard.translate.models.build import BUILDERS, names
 from regard.translate.training import Validated, Watcher, train
 
 HERE = Path(__file__).parent
 #: What a model needs besides its name: a Transformer of about the others' size and speed.
 SETTINGS = {
     "transformer": [
+        "model.embedding=256",
         "model.feed_forward=512",
         "model.layers=2",
         "model.tie=target",
@@ -80,9 +82,14 @@ def train_one(name: str, runs: Path, minutes: float) -> None:
     (runs / name / "result.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
+def trained_as(name: str) -> str:
+    """The first name of the same model: the one that is trained."""
+    return next(other for other in names() if BUILDERS[other] is BUILDERS[name])
+
+
 def result_of(name: str, runs: Path) -> Result | None:
     """What came of a training; None where there is nothing yet."""
-    path = runs / name / "result.json"
+    path = runs / trained_as(name) / "result.json"
     found: Result | None = json.loads(path.read_text()) if path.exists() else None
     return found
 
@@ -133,7 +140,11 @@ def main() -> None:
         train_one(options.train, options.runs, options.minutes)
         return
     chosen = options.only.split(",")
-    waiting = [name for name in chosen if not finished(name, options.runs)]
+    unknown = ", ".join(name for name in chosen if name not in BUILDERS)
+    if unknown:
+        parser.error(f"--only has {unknown}, expected some of {', '.join(names())}")
+    once = dict.fromkeys(trained_as(name) for name in chosen)
+    waiting = [name for name in once if not finished(name, options.runs)]
     shared = ["--runs", str(options.runs), "--minutes", str(options.minutes)]
     train_all(waiting, options.workers, shared)
     found = {name: result_of(name, options.runs) for name in chosen}

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regard.errors import RegardError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A disk that is full, or a place that cannot be written, is an error that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise RegardError(f"{path} cannot be written: {_reason(error, path)}") from error
 
 
 @contextmanager
@@ -18,28 +27,44 @@ def written_whole(path: Path) -> Iterator[Path]:
     two leaves a file of zeros where there was a good one. So bytes go first, then the name.
     """
     half_done = path.with_name(path.name + ".part")
-    try:
-        half_done.touch()
-        rights = half_done.stat().st_mode  # what new files have here; some writers narrow it
-        yield half_done
-        half_done.chmod(rights)
-        with half_done.open("r+b") as file:
-            os.fsync(file.fileno())
-        half_done.replace(path)
-    finally:
-        half_done.unlink(missing_ok=True)
-    if os.name != "nt":  # Windows has no folders that can be opened
-        folder = os.open(path.parent, os.O_RDONLY)
+    with writing(path):
         try:
-            os.fsync(folder)
+            half_done.unlink(missing_ok=True)  # one that was left behind has rights of its own
+            half_done.touch()
+            rights = half_done.stat().st_mode  # what new files have here; some writers narrow it
+            yield half_done
+            half_done.chmod(rights)
+            with half_done.open("r+b") as file:
+                os.fsync(file.fileno())
+            half_done.replace(path)
         finally:
-            os.close(folder)
+            with suppress(OSError):  # the error before this one is the one to tell
+                half_done.unlink(missing_ok=True)
+        if os.name != "nt":  # Windows has no folders that can be opened
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text; a place that cannot be written is named."""
+    with written_whole(path) as half_done:
+        half_done.write_text(text, encoding="utf-8")
+
+
+def make_folder(path: Path) -> None:
+    """A folder with those above it; one that cannot be made is named."""
     try:
-        with written_whole(path) as half_done:
-            half_done.write_text(text, encoding="utf-8")
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RegardError(f"{path} cannot be written: {error.strerror}") from error
+        raise RegardError(f"{path} cannot be made a folder: {_reason(error, path)}") from error
+
+
+def _reason(error: OSError, path: Path) -> str:
+    """What the machine says, with the file where that is another one."""
+    reason = error.strerror or str(error)
+    own = {str(path), str(path) + ".part"}
+    other = error.filename is not None and str(error.filename) not in own
+    return f"{reason}: {error.filename}" if other else reason

@@ -1,5 +1,7 @@
 """`regard align` on small files, and on checkpoints that were not trained."""
 
+import shutil
+
 import pytest
 import torch
 import typer
@@ -7,10 +9,11 @@ from typer.testing import CliRunner
 
 from regard.cli.align import align
 from regard.errors import RegardError
-from regard.translate.alignment import Sentence, force, read_links
+from regard.translate.alignment import Head, Sentence, force, read_links
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build
+from regard.translate.translator import Translator
 from regard.translate.vocabulary import WordVocabulary
 
 PAIRS = [("the cat sleeps", "le chat dort"), ("a dog", "un chien"), ("yes sir", "oui monsieur !")]
@@ -25,7 +28,8 @@ def folder(tmp_path_factory):
         (place / name).write_text("\n".join(side) + "\n", encoding="utf-8")
     (place / "gold").write_text("1-1 2-2 3-3\n1-1 2-2\n1-1 2p2\n")
     english, french = (WordVocabulary.train(side, size=20) for side in sides)
-    sizes = {"embedding": 8, "hidden": 8, "heads": 2, "feed_forward": 8, "layers": 2}
+    sizes = {"embedding": 8, "hidden": 8, "layers": 2}
+    inner = {"heads": 2, "feed_forward": 8}
     for name, seed, kind, source, target in (
         ("there", 0, "transformer", english, french),
         ("back", 1, "transformer", french, english),
@@ -33,7 +37,7 @@ def folder(tmp_path_factory):
         ("none", 3, "none", english, french),
     ):
         torch.manual_seed(seed)
-        config = ModelConfig(kind, **sizes)
+        config = ModelConfig(kind, **sizes, **(inner if kind == "transformer" else {}))
         model = build(config, len(source), len(target))
         saved = Checkpoint(Config(model=config), source, target, model)
         save_checkpoint(place / f"{name}.safetensors", saved)
@@ -111,6 +115,76 @@ def test_two_directions_agree_or_are_named(folder):
     assert half.startswith("reading 1.cross, head 1 (input), and") and "most agreement" in half
 
 
+def test_heads_that_were_chosen_are_remembered(folder, tmp_path):
+    for name in ("there", "back"):
+        shutil.copy(folder / f"{name}.safetensors", tmp_path)
+    there, back = tmp_path / "there.safetensors", tmp_path / "back.safetensors"
+    before = there.read_bytes()
+    run(there, *texts(folder), "--head", "1.cross:1")
+    assert there.read_bytes() == before, "only when asked"
+    run(there, *texts(folder), "--head", "1.cross:1", "--remember")
+    found = Translator.load(there)
+    assert (found.head, found.reading) == (Head("1.cross", 1), "input")
+    both = [there, *texts(folder), "--backward", back, "--backward-head", "0.cross:0"]
+    run(*both, "--head", "0.cross", "--reading", "output", "--remember")
+    assert Translator.load(there).head == Head("0.cross", None)
+    found = Translator.load(back)
+    assert (found.head, found.reading) == (Head("0.cross", 0), "output")
+    gold = ["--gold", folder / "gold", "--gold-first", 1, "--remember"]
+    told = run(there, *texts(folder), *gold).stderr
+    assert f"reading {Translator.load(there).head} (input): least" in told
+
+
+def test_the_only_head_of_a_site_goes_by_its_name(folder):
+    one = [folder / "recurrent.safetensors", *texts(folder), "--head"]
+    assert run(*one, "cross").stdout == run(*one, "cross:0").stdout
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("1-1 2-4", "wrong:3: the link 2-4 has a word 4, but .*fr:3 has 3 words, 1 to 3"),
+        ("3p3 1-1", "wrong:3: the link 3-3 has a word 3, but .*en:3 has 2 words, 1 to 2"),
+    ],
+)
+def test_gold_links_outside_the_sentences_are_refused(folder, tmp_path, written, wanted):
+    options = [folder / "there.safetensors", *texts(folder), "--gold-first", 1, "--gold"]
+    (tmp_path / "right").write_text("1-1 2-2 3-3\n1-1\n1-1 2p3\n")
+    assert run(*options, tmp_path / "right").stdout
+    (tmp_path / "wrong").write_text(f"1-1\n1-1 2-2\n{written}\n")
+    with pytest.raises(RegardError, match=wanted):
+        run(*options, tmp_path / "wrong")
+
+
+def test_files_without_sentences_or_links_are_refused(folder, tmp_path):
+    empty, blank, gold = (tmp_path / name for name in ("empty", "blank", "gold"))
+    empty.write_text("")
+    blank.write_text("\n\n")
+    gold.write_text("0-0\n0-0\n")
+    for options, message in (
+        ([folder / "there.safetensors", "--source", empty, "--target", empty],
+         r"empty and .*empty have no lines, expected sentences to align"),
+        (["--links", empty, "--gold", gold], r"empty has no lines, expected links, a line a"),
+        (["--links", empty, "--gold", empty], r"empty has no lines, expected links"),
+        (["--links", gold, "--gold", empty], r"empty has 0 lines and no link, expected gold"),
+        (["--links", gold, "--gold", blank], r"blank has 2 lines and no link, expected gold"),
+    ):  # fmt: skip
+        with pytest.raises(RegardError, match=message):
+            run(*options)
+    assert "recall 0.00 %" in run("--links", blank, "--gold", gold).stdout
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--source en", "--target fr", "--backward b", "--head 3", "--backward-head 3",
+     "--reading input", "--rule mutual", "--symmetrise union", "--remember", "--out links"],
+)  # fmt: skip
+def test_what_links_that_are_there_do_not_need_is_refused(folder, option):
+    scored = ["--links", folder / "gold", "--gold", folder / "gold", "--gold-first", 1]
+    with pytest.raises(RegardError, match=f"it does not go with {option}"):
+        run(*scored, *option.split())
+
+
 def test_rules(folder):
     one = [folder / "recurrent.safetensors", *texts(folder)]
     assert all(run(*one, "--rule", "0.01").stdout.splitlines())
@@ -127,6 +201,10 @@ def test_rules(folder):
         (["there", "texts", "--rule", "best"], "--rule best, expected strongest, mutual or a"),
         (["there", "texts", "--symmetrise", "all"], "--symmetrise all, expected one of intersect"),
         (["there", "texts", "--backward-head", "0.cross"], "--backward-head 0.cross: there is no"),
+        (
+            ["there", "texts", "--backward", "there", "--backward-head", "foo"],
+            "--backward-head foo, expected one of 0.cross:0",
+        ),
         (["none", "texts"], "has no attention from target to source, so nothing to align by"),
         (["there", "texts", "--gold", "short"], "short has 1 lines, but .*en has 3"),
     ],

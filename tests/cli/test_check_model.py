@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from regard.cli.check_model import check_model_command
 from regard.errors import RegardError
+from regard.record.tensor_file import TensorFile
 from regard.translate.checkpoint import Checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build
@@ -29,10 +30,12 @@ def run(*arguments):
 
 @pytest.fixture
 def saved(tmp_path):
-    def save(name):
+    def save(name, change=lambda model: None, **settings):
         torch.manual_seed(0)
-        config = ModelConfig(name, embedding=8, hidden=8, heads=2, feed_forward=8)
+        own = {"heads": 2, "feed_forward": 8} if name == "transformer" else {}
+        config = ModelConfig(name, embedding=8, hidden=8, **own, **settings)
         model = build(config, len(VOCABULARY), len(VOCABULARY))
+        change(model)
         path = tmp_path / f"{name}.safetensors"
         save_checkpoint(path, Checkpoint(Config(model=config), VOCABULARY, VOCABULARY, model))
         return path
@@ -60,6 +63,27 @@ def test_without_attention_the_last_does_not_apply(saved):
     assert result.exit_code == 0
     assert [one["passed"] for one in found] == [True, True, None]
     assert [one["name"] for one in found] == ["causal", "padding", "uses the encoder"]
+
+
+def test_a_model_that_trained_to_nan_fails(saved):
+    result = run(saved("bahdanau", lambda model: model.embeddings.bias.data.fill_(torch.nan)))
+    said = " ".join(result.stdout.split())
+    assert result.exit_code == 1 and said.count("failed: ") == 3
+    assert "values of the parameter embeddings.bias are NaN or infinite" in said
+
+
+def test_a_model_for_short_sentences_is_checked(saved):
+    result = run(saved("tutorial", longest=5))
+    assert result.exit_code == 1 and result.stdout.count("passed: ") == 2
+
+
+def test_the_state_of_a_training_is_told_from_its_translator(saved, tmp_path):
+    saved("none").rename(tmp_path / "best.safetensors")
+    state = TensorFile("training", "regard-training")
+    state.write(tmp_path / "last.safetensors", {"pending": torch.zeros(1)}, {})
+    expected = r"last.safetensors is the saved state of a training.*best.safetensors"
+    with pytest.raises(RegardError, match=expected):
+        run(tmp_path / "last.safetensors")
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):

@@ -44,9 +44,25 @@ def test_scores_have_their_signatures(files):
 
 def test_two_systems_side_by_side(files):
     result = run(files / "bad", files / "right", "--other", files / "good", "--resamples", 50)
-    assert "two systems, with 95 % intervals" in result.stdout
+    assert "two systems, with 95 % intervals" in result.stdout and "two-sided p" in result.stdout
     assert "line 2: chrF" in result.stdout and "The dog saw birds ." in result.stdout
     assert "line 3" not in result.stdout  # both say the same there
+
+
+def test_lengths_at_which_bleu_counts_nothing_have_a_dash(files):
+    result = run(files / "right", files / "right", "--edges", "3,5")
+    rows = {line.split("|")[1].strip(): line for line in result.stdout.splitlines() if "|" in line}
+    assert [cell.strip() for cell in rows["0 to 2"].split("|")[2:5]] == ["1", "-", "100.00"]
+    assert [cell.strip() for cell in rows["3 to 4"].split("|")[2:5]] == ["0", "", ""]
+    assert [cell.strip() for cell in rows["5 and more"].split("|")[2:5]] == [
+        "2",
+        "100.00",
+        "100.00",
+    ]
+    assert "- no reference there has the four words that BLEU counts" in result.stdout
+    assert "four words" not in run(files / "right", files / "right").stdout
+    found = json.loads(run(files / "right", files / "right", "--edges", "3", "--json").stdout)
+    assert found["buckets"][0]["bleu"] is None and found["buckets"][0]["chrf"]["value"] == 100
 
 
 def test_json_is_all_of_it(files):
@@ -55,7 +71,7 @@ def test_json_is_all_of_it(files):
     assert found["scores"]["bleu"]["value"] == evaluation.score(BAD, RIGHT).bleu.value
     assert [bucket["sentences"] for bucket in found["buckets"]] == [3, 0]
     assert [one["name"] for one in found["comparison"]] == ["BLEU", "chrF2"]
-    assert found["comparison"][0]["second"]["p_value"] <= 1
+    assert 0 < found["comparison"][0]["two_sided_p"] <= 1
     assert {one["number"] for one in found["differing"]} == {0, 1}
 
 

@@ -1,5 +1,6 @@
 """`regard train`: one command from a file to scores; errors in one line; signals and resuming."""
 
+import errno
 import io
 import os
 import signal
@@ -88,6 +89,7 @@ def test_the_folder_is_kept_unless_resumed(folder, monkeypatch, capsys):
         (("config.toml", "--set", "model.hiden=3"), "no setting model.hiden; did you mean"),
         (("config.toml", "--set", "model.name=dto"), "'dto', expected one of none, "),
         (("config.toml", "--set", "data.train=nothing.tsv"), "nothing.tsv"),
+        (("config.toml", "--minutes", "-1"), "minutes must be at least 0, found -1.0"),
     ],
 )
 def test_errors_are_one_line(folder, monkeypatch, capsys, arguments, wanted):
@@ -95,6 +97,43 @@ def test_errors_are_one_line(folder, monkeypatch, capsys, arguments, wanted):
     code, _, told = run(monkeypatch, capsys, *arguments, "--out", folder / "run")
     assert code == 1 and wanted in told and "Traceback" not in told
     assert not (folder / "run").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_line(folder, monkeypatch, capsys):
+    out = folder / "train.tsv" / "run"
+    code, _, told = run(monkeypatch, capsys, folder / "config.toml", "--out", out)
+    assert code == 1 and told == f"regard: {out} cannot be made a folder: Not a directory\n"
+
+
+def test_a_disk_that_fails_anywhere_is_one_line(folder, monkeypatch, capsys):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    monkeypatch.setattr("regard.cli.train.train_translator", full)
+    code, _, told = run(monkeypatch, capsys, folder / "config.toml")
+    assert code == 1 and told == "regard: [Errno 28] No space left on device: 'somewhere'\n"
+
+
+def test_my_own_files_are_not_overwritten_by_resuming(folder, monkeypatch, capsys):
+    (folder / "log.csv").write_text("mine")
+    code, _, told = run(monkeypatch, capsys, folder / "config.toml", "--out", folder, "--resume")
+    assert (
+        code == 1 and "has no run to resume: there is no last.safetensors, but config.toml" in told
+    )
+    assert (folder / "config.toml").read_text() == CONFIG
+    assert (folder / "log.csv").read_text() == "mine"
+
+
+def test_a_folder_of_a_run_is_told_from_its_translator(folder, monkeypatch, capsys):
+    out = folder / "run"
+    assert run(monkeypatch, capsys, folder / "config.toml", "--out", out)[0] == 0
+    for path, what in ((out, "a folder"), (out / "last.safetensors", "the saved state")):
+        monkeypatch.setattr(sys, "argv", ["regard", "serve", "--translator", str(path)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr().err.replace("\n", "")
+        assert ended.value.code == 1 and f"{path} is {what}" in told
+        assert told.endswith(f"there is one in {out / 'best.safetensors'}")
 
 
 def test_sigterm_saves_and_ends_cleanly(folder):

@@ -3,6 +3,7 @@
 import gzip
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,14 +15,17 @@ from regard.translate.checkpoint import Checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build
 from regard.translate.translator import Translator
-from regard.translate.vocabulary import WordVocabulary
+from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
 
 ENGLISH = ["I love you.", "the small cat sleeps", "we don't sleep", "you love cats"]
 FRENCH = ["Je t'aime.", "le petit chat dort", "nous ne dormons pas", "tu aimes les chats"]
 
 
-def checkpoint(name):
-    source, target = (WordVocabulary.train(texts, size=40) for texts in (ENGLISH, FRENCH))
+SIZE = 320  # of pieces there are 256 bytes
+
+
+def checkpoint(name, vocabulary=WordVocabulary):
+    source, target = (vocabulary.train(texts * 4, size=SIZE) for texts in (ENGLISH, FRENCH))
     config = Config(model=ModelConfig(name, embedding=12, hidden=12))
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -32,8 +36,9 @@ def checkpoint(name):
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    for name in ("bahdanau", "none"):
+    for name in ("bahdanau", "none", "encoder-qkv", "transformer"):
         save_checkpoint(folder / f"{name}.safetensors", checkpoint(name))
+    save_checkpoint(folder / "pieces.safetensors", checkpoint("bahdanau", PieceVocabulary))
     return folder
 
 
@@ -92,6 +97,7 @@ def test_lines_of_a_file_and_of_standard_input(run, tmp_path, translator):
     for name in ("in.txt", "in.gz", "windows.txt"):
         assert run("--file", name, "--batch", 3)[:2] == (0, expected)
     assert run(given=data)[:2] == (0, expected)
+    assert run(given=b"\xef\xbb\xbf" + data)[:2] == (0, expected)
     assert run("--file", "-", given=data.rstrip(b"\n"))[:2] == (0, expected)
     assert run(given=b"")[:2] == (0, "")
 
@@ -122,7 +128,7 @@ def test_several_translations_of_lines_are_numbered(run, translator):
 
 def test_picture_and_page(run, tmp_path):
     code, said, _ = run("I love you.", "--plot", "a.png", "--html", "a.html")
-    assert code == 0 and "picture of the alignment: a.png" in said
+    assert code == 0 and "picture of the attention: a.png" in said
     assert "page of every head: a.html" in said
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "a.html").read_text()
@@ -131,7 +137,8 @@ def test_picture_and_page(run, tmp_path):
 
 
 def test_links_in_a_file_and_on_standard_output(run, tmp_path, translator):
-    expected = [found[0].links for found in translator.translate(ENGLISH)]
+    found = [one[0] for one in translator.translate(ENGLISH)]
+    expected = [translator.between_spaces(one).links() for one in found]
     lines = "\n".join(ENGLISH).encode()
     code, said, _ = run("--pharaoh", "links.txt", given=lines)
     assert code == 0 and said.splitlines() == texts_of(translator, ENGLISH)
@@ -144,11 +151,78 @@ def test_links_in_a_file_and_on_standard_output(run, tmp_path, translator):
     )
 
 
+@pytest.mark.parametrize("model", ["bahdanau", "pieces", "transformer"])
+def test_links_fit_the_texts_between_their_spaces(run, tmp_path, model):
+    sources = ["I don't love you, cats.", "we sleep (we love cats)."]
+    data = "\n".join(sources).encode()
+    options = ["--pharaoh", "links.txt", "--out", "fr.txt", "--prefix", "Je t'aime."]
+    code, _, told = run(*options, given=data, model=model)
+    assert (code, told) == (0, "")
+    targets = (tmp_path / "fr.txt").read_text().splitlines()
+    links = [gold.sure for gold in read_links(tmp_path / "links.txt")]
+    assert len(targets) == len(links) == 2
+    for source, target, found in zip(sources, targets, links):
+        assert "".join(target.split()).startswith("Jet'aime.")
+        assert {word for _, word in found} == set(range(len(target.split())))
+        assert {word for word, _ in found} <= set(range(len(source.split())))
+
+
+def test_the_help_says_what_is_counted(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    _, said, _ = run("--help", model=None)
+    assert "What stands between spaces is counted, from 0" in " ".join(said.split())
+
+
+def test_attention_inside_the_encoder_is_shown_instead(run, models, tmp_path):
+    options = ["--plot", "a.png", "--html", "a.html"]
+    code, said, _ = run("I love you.", *options, model="encoder-qkv")
+    assert code == 0
+    assert "no alignment: the model (encoder-qkv) has no attention from target to source\n" in said
+    assert "what a source word looked at in the encoder, in percent - encoder" in said
+    rows = [line for line in said.splitlines() if line.endswith("|") and line.count("|") == 2]
+    assert [row.split("|")[0].strip() for row in rows] == ["I", "love", "you", "."]
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "I love you. →" in (tmp_path / "a.html").read_text()
+
+
+def test_how_to_search_and_what_to_show(run, models):
+    loaded = Translator.load(models / "transformer.safetensors", reading="output", end="kept")
+    search = {"beam": 3, "shortest": 4, "longest": 6, "length_penalty": 2.0}
+    search |= {"coverage_penalty": 0.5}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in search.items()]
+    options += ["--prefix", "le petit", "--reading", "output", "--end", "kept"]
+    found = loaded("I love you.", prefix="le petit", **search)
+    code, said, _ = run("I love you.", *options, "--head", "0.cross:1", model="transformer")
+    assert code == 0 and said.splitlines()[0].strip() == found.text
+    assert found.text.startswith("le petit") and "0.cross, head 1" in said and "</s>" in said
+    code, said, _ = run("I love you.", *options[:1], model="transformer")
+    assert code == 0 and "0.cross, mean of heads" in said and "</s>" not in said
+
+
+def test_an_empty_translation_is_told_and_not_drawn(run, tmp_path, monkeypatch):
+    real = Translator.translate
+
+    def silent(self, texts, **options):
+        found = real(self, texts, **options)[0][0]
+        rows = found.matrix.weights[:0]
+        matrix = replace(found.matrix, weights=rows, target=[])
+        return [[replace(found, text="", matrix=matrix)]]
+
+    monkeypatch.setattr(Translator, "translate", silent)
+    for option in ("--plot=a.png", "--html=a.html"):
+        code, said, told = run("I love you.", option)
+        assert (code, said) == (1, "") and not list(tmp_path.iterdir())
+        assert "--plot and --html: the translation is empty, so there is nothing to show" in told
+    code, said, told = run("I love you.")
+    assert (code, said.strip(), told) == (0, "''", "")
+
+
 def test_a_model_without_attention_still_translates(run, models):
     found = Translator.load(models / "none.safetensors")("I love you.")
     code, said, _ = run("I love you.", model="none")
     assert code == 0 and said.splitlines()[0].strip() == found.text
     assert "no alignment: the model (none) has no attention from target to source" in said
+    assert "nor any inside its encoder" in " ".join(said.split())
 
 
 NO_ATTENTION = "the model (none) has no attention from target to source"
@@ -160,7 +234,7 @@ NO_ATTENTION = "the model (none) has no attention from target to source"
         (["--file", "in.txt"], {}, "in.txt:2: the line is empty, expected a sentence"),
         ([], {"given": b"a\n \nb\n"}, "standard input:2: the line is empty, expected a sentence"),
         (["--file", "bad.txt"], {}, "bad.txt:2: byte 3 of the line is 0xff, which is no UTF-8"),
-        ([], {"given": b"ok\nno\xff\n"}, "standard input:2: bytes that are not UTF-8"),
+        ([], {"given": b"ok\nno\xff\n"}, "standard input:2: byte 3 of the line is 0xff, which"),
         (["--file", "nowhere.txt"], {}, "there is no file nowhere.txt"),
         (["hello", "--file", "in.txt"], {}, "both a text and --file in.txt were given"),
         (["hello", "--out", "x"], {}, "--out x is for lines of --file or standard input"),
@@ -176,6 +250,16 @@ NO_ATTENTION = "the model (none) has no attention from target to source"
         (["a", "--plot", "x.png"], {"model": "none"}, f"--plot: {NO_ATTENTION}"),
         (["a", "--html", "x.html"], {"model": "none"}, f"--html: {NO_ATTENTION}"),
         (["a", "--pharaoh", "x"], {"model": "none"}, f"--pharaoh: {NO_ATTENTION}"),
+        (["a", "--pharaoh", "x"], {"model": "encoder-qkv"},
+         "--pharaoh: the model (encoder-qkv) has no attention from target to source"),
+        (["a", "--head", "cross"], {"model": "none"}, f"--head cross: {NO_ATTENTION}"),
+        (["a", "--head", "9.cross"], {}, "--head 9.cross, expected one of cross:0"),
+        (["a", "--end", "foo"], {}, "--end foo, expected one of left-out, renormalised, kept"),
+        (["a", "--longest", "0"], {}, "longest is 0, expected at least 1"),
+        (["--out", "x", "--pharaoh", "./x"], {"given": b"a\n"},
+         "--out and --pharaoh are both x; say two files"),
+        (["--file", "in.txt", "--out", "in.txt"], {}, "--file and --out are both in.txt"),
+        (["a", "--plot", "x.png", "--pharaoh", "x.png"], {}, "--pharaoh and --plot are both x.png"),
         (["a"], {"model": "nowhere"}, "nowhere.safetensors"),
         (["a", "--beam", "0"], {}, "Invalid value for '--beam'"),
     ],
@@ -187,6 +271,13 @@ def test_errors_are_plain_and_nothing_is_written(run, tmp_path, arguments, optio
     assert code != 0 and said == ""
     assert wanted in told and "Traceback" not in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "in.txt"]
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_an_unknown_reading_is_refused(run):
+    code, said, told = run("a", "--reading", "shifted")
+    assert (code, said) == (1, "")
+    assert "reading='shifted', expected 'output' or 'input'" in told
 
 
 def test_a_file_that_is_no_checkpoint(run, tmp_path):

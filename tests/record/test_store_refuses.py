@@ -38,7 +38,7 @@ def test_a_crash_leaves_nothing_half_written(stage, there, tmp_path, monkeypatch
         monkeypatch.setattr("safetensors.torch.save_file", writes_half)
     else:
         monkeypatch.setattr("pathlib.Path.replace", refuses)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(RegardError, match=r"a\.safetensors cannot be written: disk full"):
         three_layers_twice().save(file)
     monkeypatch.undo()
     assert os.listdir(tmp_path) == (["a.safetensors"] if there else [])

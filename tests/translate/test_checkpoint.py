@@ -9,13 +9,19 @@ import torch
 from safetensors.torch import save_file
 
 from regard.errors import RegardError
-from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint, save_checkpoint
+from regard.translate.checkpoint import (
+    FILE,
+    STATE_FILE,
+    Checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from regard.translate.config import Config
 from regard.translate.models.build import build, names
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
 
 TEXTS = ["the cat sat on the mat", "a dog ran over the hill", "cats and dogs sat"]
-SMALL = {"embedding": 8, "hidden": 8, "feed_forward": 16, "heads": 2, "longest": 12}
+SMALL = {"embedding": 8, "hidden": 8}
 
 
 def made(name="bahdanau", joint=False, **settings):
@@ -95,6 +101,18 @@ def test_files_that_are_no_translator_are_named(tmp_path):
         load_checkpoint(path)
 
 
+def test_a_folder_and_a_saved_training_are_told_from_a_translator(tmp_path):
+    with pytest.raises(RegardError, match=r"is a folder, expected the file of a translator$"):
+        load_checkpoint(tmp_path)
+    STATE_FILE.write(tmp_path / "last.safetensors", {}, {})
+    with pytest.raises(RegardError, match=r"last\.safetensors is the saved state of a training, "):
+        load_checkpoint(tmp_path / "last.safetensors")
+    save_checkpoint(tmp_path / "best.safetensors", made())
+    for path in (tmp_path, tmp_path / "last.safetensors"):
+        with pytest.raises(RegardError, match=r"translator; there is one in .*best\.safetensors"):
+            load_checkpoint(path)
+
+
 def test_weights_that_do_not_fit_are_named(tmp_path):
     path = tmp_path / "a.safetensors"
     save_checkpoint(path, made())
@@ -150,7 +168,7 @@ def test_a_disk_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch)
         raise OSError(errno.EIO, "the disk does not answer")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="does not answer"):
+    with pytest.raises(RegardError, match=r"a\.safetensors cannot be written: the disk does not"):
         FILE.write(path, {"a": torch.zeros(3)}, {"n": 2})
     assert FILE.read(path)[0] == {"n": 1}
     assert [one.name for one in tmp_path.iterdir()] == ["a.safetensors"]

@@ -1,5 +1,7 @@
 """Each check passes on sound models, and fails on one that is broken in just that way."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,15 +9,17 @@ from regard.errors import RegardError
 from regard.translate.checks import check_model
 from regard.translate.models.build import ModelConfig, build, names
 from regard.translate.models.contract import Decoded, TranslationModel
+from regard.translate.tokens import BEGIN
 
-SIZES = {"embedding": 12, "hidden": 16, "heads": 2, "feed_forward": 24, "layers": 2}
+SIZES = {"embedding": 16, "hidden": 16, "layers": 2}
+OWN = {"transformer": {"heads": 2, "feed_forward": 24}}
 NO_ATTENTION = ("none", "encoder-dot", "encoder-qkv")
 
 
-def made(name):
+def made(name, **settings):
     """A model with all parameters stirred: some attentions begin with weights that are constant."""
     torch.manual_seed(0)
-    model = build(ModelConfig(name, **SIZES), 30, 40)
+    model = build(ModelConfig(name, **SIZES, **OWN.get(name, {}), **settings), 30, 40)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -152,6 +156,86 @@ def test_constant_weights_prove_nothing():
     model = build(ModelConfig("bahdanau", **SIZES), 30, 40)
     found = verdicts(model)["uses the encoder"]
     assert found.passed is None and "nothing has been learned there yet" in found.why
+    assert "what is looked at moves the logits" in found.why
+
+
+class EndFirst(Wrapped):
+    """Its first state looks at the end of any source, all later ones as they please."""
+
+    def step(self, encoded, state, tokens, *, weights=False):
+        right = super().step(encoded, state, tokens, weights=weights)
+        first = (tokens == BEGIN)[:, None, None]
+        end = torch.zeros(encoded.mask.shape[1])
+        end[-1] = 1
+        sites = {site: torch.where(first, end, made) for site, made in right.weights.items()}
+        return replace(right, weights=sites)
+
+
+def test_one_state_that_looks_at_the_end_of_any_source_is_no_proof():
+    """What a trained model does often: the verdict has to wait for other words."""
+    found = verdicts(EndFirst(made("luong-general")))["uses the encoder"]
+    assert found.passed and "in 64 states, the weights moved" in found.why
+    found = verdicts(EndFirst(made("tutorial")))["uses the encoder"]
+    assert found.passed is False and "never see the source words" in found.why
+
+
+def test_a_decoder_that_throws_away_what_it_looks_at_is_found():
+    model = made("luong-general")
+    with torch.no_grad():
+        model.decoder.readout.linear.weight[:, : model.decoder.look.width] = 0
+    found = verdicts(model)["uses the encoder"]
+    assert found.passed is False and "in 64 states, no logit moved" in found.why
+    assert "the decoder does not use what it looks at" in found.why
+    assert "the translation depends on the source" in found.why  # by the first state
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["bahdanau", "transformer", "none"])
+def test_parameters_that_are_not_finite_fail_everything(name, value):
+    model = made(name)
+    with torch.no_grad():
+        model.embeddings.bias[3:5] = value
+    found = check_model(model, 30)
+    assert [verdict.passed for verdict in found] == [False] * 3
+    for verdict in found:
+        assert "2 of 40 values of the parameter embeddings.bias are NaN or inf" in verdict.why
+
+
+class Overflowing(Wrapped):
+    """Finite parameters, and logits that are not."""
+
+    def logits(self, features):
+        return super().logits(features) / 0
+
+
+class OverflowingSteps(Wrapped):
+    """Sound, but for the weights of single steps."""
+
+    def step(self, encoded, state, tokens, *, weights=False):
+        right = super().step(encoded, state, tokens, weights=weights)
+        broken = {site: made / 0 for site, made in right.weights.items()}
+        return replace(right, weights=broken)
+
+
+class BreakingAtPadding(Wrapped):
+    """Sound on sentences alone; a batch with padding is answered with NaN."""
+
+    def decode(self, encoded, target, *, weights=False, forcing=1.0):
+        right = super().decode(encoded, target, weights=weights)
+        broken = torch.where(encoded.mask.all(1)[:, None, None], right.features, torch.nan)
+        return Decoded(broken, right.weights)
+
+
+def test_answers_that_are_not_finite_fail():
+    found = check_model(Overflowing(made("dot")), 30)
+    assert [verdict.passed for verdict in found] == [False] * 3
+    assert all("values of the model's logits are NaN or infinite" in one.why for one in found)
+    found = check_model(OverflowingSteps(made("dot")), 30)
+    assert [verdict.passed for verdict in found] == [True, True, False]
+    assert "values of the attention weights of cross are NaN or infinite" in found[2].why
+    found = check_model(BreakingAtPadding(made("dot")), 30)
+    assert [verdict.passed for verdict in found] == [True, False, True]
+    assert "values of the model's logits beside padding are NaN or infinite" in found[1].why
 
 
 def test_nothing_is_left_behind():
@@ -175,8 +259,22 @@ def test_other_precisions(dtype):
 def test_models_that_are_too_small_are_refused():
     with pytest.raises(RegardError, match="the source vocabulary has 5 tokens, expected at least"):
         check_model(made("dot"), 5)
-    with pytest.raises(RegardError, match="reads at most 6 tokens, but the checks need 11"):
-        check_model(build(ModelConfig("tutorial", embedding=4, hidden=4, longest=5), 30, 40), 30)
+    model = made("dot")
+    model.longest_source = 1
+    with pytest.raises(RegardError, match="reads at most 1 tokens, expected at least 2: a word"):
+        check_model(model, 30)
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3, 5, 9])
+def test_models_for_short_sources_are_tried_with_short_ones(longest):
+    model = made("tutorial", longest=longest)
+    assert words(model) == ["passed", "passed", "failed"]
+    broken = ReadingPadding(model)
+    broken.longest_source = model.longest_source
+    assert verdicts(broken)["padding"].passed is False
+    model = made("bahdanau")
+    model.longest_source = longest + 1
+    assert words(model) == ["passed"] * 3
 
 
 def test_the_model_under_test_is_what_was_wrapped():

@@ -1,5 +1,7 @@
 """The translator: text in, text and its alignment out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,9 +10,9 @@ from regard.translate.alignment import Head
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build
-from regard.translate.tokens import END
+from regard.translate.tokens import BEGIN, END
 from regard.translate.translator import Translator
-from regard.translate.vocabulary import WordVocabulary
+from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
 
 ENGLISH = ["I love you.", "the small cat sleeps", "we don't sleep", "you love cats"]
 FRENCH = ["Je t'aime.", "le petit chat dort", "nous ne dormons pas", "tu aimes les chats"]
@@ -20,7 +22,8 @@ def checkpoint(name="bahdanau", **extra):
     source = WordVocabulary.train(ENGLISH, size=40)
     target = WordVocabulary.train(FRENCH, size=40)
     torch.manual_seed(0)
-    config = Config(model=ModelConfig(name=name, embedding=16, hidden=16, layers=1, heads=2))
+    heads = {"heads": 2} if name == "transformer" else {}
+    config = Config(model=ModelConfig(name=name, embedding=16, hidden=16, layers=1, **heads))
     model = build(config.model, len(source), len(target)).eval()
     return Checkpoint(config, source, target, model, extra)
 
@@ -77,6 +80,21 @@ def test_a_prefix_is_said_first(translator):
     assert found.text.startswith("le petit")
 
 
+def test_a_prefix_is_a_text_wherever_there_is_one_text(translator):
+    assert translator("I love you.", prefix="le petit").text.startswith("le petit")
+    *_, last = translator.steps("I love you.", prefix="le petit")
+    assert last.text == translator("I love you.", prefix="le petit").text
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_prefix_of_the_wrong_kind_is_named(translator):
+    with pytest.raises(RegardError, match=r"prefix is one text, 'V', expected a list: one a text"):
+        translator.translate(["I love you."], prefix="V")
+    for call in (translator, lambda *a, **o: list(translator.steps(*a, **o))):
+        with pytest.raises(RegardError, match=r"prefix is \['le'\], expected a text"):
+            call("I love you.", prefix=["le"])
+
+
 def test_steps_end_with_the_translation(translator):
     *before, last = list(translator.steps("the small cat sleeps", beam=3, longest=7))
     whole = translator("the small cat sleeps", beam=3, longest=7)
@@ -84,6 +102,37 @@ def test_steps_end_with_the_translation(translator):
     torch.testing.assert_close(last.matrix.weights, whole.matrix.weights)
     for one in before:
         assert one.matrix.weights.shape == (len(one.matrix.target), 4)
+
+
+def test_rows_sum_to_one_also_where_the_last_word_was_no_input_yet(translator):
+    """Of a translation that is cut, or still growing, one more step is made for its last word."""
+    chosen = Translator(translator.checkpoint, reading="input", end="kept")
+    text = "the small cat sleeps"
+    cut = chosen.translate([text, "I love you."], beam=3, n_best=2, shortest=2, longest=3)
+    growing = list(chosen.steps(text, beam=3, shortest=5, longest=7))
+    seen = 0
+    for found in (*cut[0], *cut[1], *growing):
+        said = [token for token in found.hypothesis.tokens if token != END]
+        seen += len(said) == len(found.hypothesis.tokens)
+        for record in found.trace:
+            weights = record.weights()[0]
+            assert weights.shape[1] == len(said) and record.kind == "distribution"
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+        torch.testing.assert_close(found.matrix.weights.sum(-1), torch.ones(len(said)))
+    assert seen > 4
+
+
+def test_the_row_of_a_last_word_is_that_of_a_teacher_forced_pass(translator):
+    chosen = Translator(translator.checkpoint, reading="input")
+    found = chosen("the small cat sleeps", shortest=2, longest=3)
+    source = torch.tensor([[*chosen.checkpoint.source.encode(found.source), END]])
+    encoded = chosen.model.encode(source, torch.ones_like(source, dtype=torch.bool))
+    given = torch.tensor([[BEGIN, *found.hypothesis.tokens]])
+    forced = chosen.model.decode(encoded, given, weights=True).weights
+    for record in found.trace:
+        expected = forced[record.name][0, :, 1:]
+        assert expected.shape[1] == 3
+        torch.testing.assert_close(record.weights()[0], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_links_name_the_strongest_source_word_of_each_target_word(translator):
@@ -99,6 +148,62 @@ def test_a_model_without_attention_says_so():
         _ = found.links
 
 
+@pytest.mark.parametrize("name", ["encoder-dot", "encoder-qkv"])
+def test_a_model_with_attention_inside_its_encoder_shows_that(name, tmp_path):
+    translator = Translator(checkpoint(name))
+    assert translator.head is None and translator.inside == ["encoder"]
+    texts = ["I love you.", "we sleep"]
+    for found in (*(one[0] for one in translator.translate(texts)), *translator.steps(texts[0])):
+        assert found.matrix is None
+        words = translator.checkpoint.source.words(found.source).names
+        assert found.inside.source == found.inside.target == words
+        (record,) = found.trace
+        assert (record.name, record.attends) == ("encoder", "self")
+        assert record.query_tokens == record.key_tokens == [*words, "</s>"]
+        source = torch.tensor([[*translator.checkpoint.source.encode(found.source), END]])
+        mask = torch.ones_like(source, dtype=torch.bool)
+        expected = translator.model.encode(source, mask, weights=True).weights["encoder"]
+        torch.testing.assert_close(record.weights(), expected)
+        torch.testing.assert_close(record.weights().sum(-1), torch.ones(1, 1, len(words) + 1))
+        torch.testing.assert_close(found.inside.weights, expected[0, 0, :-1, :-1])
+        with pytest.raises(UnavailableError, match="no attention from target to source"):
+            _ = found.links
+    page = found.save(tmp_path / "inside.html").read_text()
+    assert "I love you. →" in page and "<iframe" in found._repr_html_()
+
+
+def test_without_weights_there_is_text_alone(translator):
+    found = translator("I love you.", weights=False)
+    assert found.text == translator("I love you.").text
+    assert found.matrix is None and not len(found.trace)
+    with pytest.raises(UnavailableError, match="made with weights=False, so there is no align"):
+        _ = found.links
+    *_, last = translator.steps("I love you.", weights=False)
+    assert last.text == found.text and last.matrix is None
+    inner = Translator(checkpoint("encoder-dot"))("I love you.", weights=False)
+    assert inner.inside is None and not len(inner.trace)
+
+
+def test_words_between_spaces(translator):
+    found = translator("we don't sleep.", prefix="Je t'aime.", longest=7)
+    matrix = translator.between_spaces(found)
+    assert matrix.source == ["we", "don't", "sleep."]
+    assert matrix.target == found.text.split() and matrix.target[:2] == ["Je", "t'aime."]
+    words = found.matrix  # we, do, n't, sleep, . and Je, t', aime, .
+    assert words.source == ["we", "do", "n't", "sleep", "."]
+    assert words.target[:4] == ["Je", "t'", "aime", "."]
+    pooled = words.weights[1:4].mean(0)
+    expected = torch.stack([pooled[0], pooled[1:3].sum(), pooled[3:].sum()])
+    torch.testing.assert_close(matrix.weights[1], expected)
+    for end in ("kept", "renormalised"):
+        same = Translator(translator.checkpoint, end=end)
+        again = same.between_spaces(same("we don't sleep.", prefix="Je t'aime.", longest=7))
+        assert again.source == matrix.source and again.links() == matrix.links()
+    for lacking in (translator("we", weights=False), Translator(checkpoint("none"))("we")):
+        with pytest.raises(UnavailableError, match="so there is no alignment"):
+            translator.between_spaces(lacking)
+
+
 def test_the_head_is_the_checkpoints_or_the_callers():
     named = checkpoint("transformer", head={"site": "0.cross", "index": 1})
     assert Translator(named).head == Head("0.cross", 1)
@@ -109,7 +214,50 @@ def test_the_head_is_the_checkpoints_or_the_callers():
         Translator(named, head=Head("0.cross", 9))
 
 
+def test_a_remembered_head_brings_its_reading():
+    named = checkpoint("transformer", head={"site": "0.cross", "index": 1, "reading": "output"})
+    assert Translator(named).reading == "output"
+    assert Translator(named, reading="input").reading == "input"
+    assert Translator(named, head=Head("0.cross", 0)).reading == "input"
+    with pytest.raises(RegardError, match=r"names the head 'first', expected its site and index"):
+        Translator(checkpoint("transformer", head="first"))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_an_unknown_reading_or_end_is_refused_at_once():
+    with pytest.raises(RegardError, match="reading='foo', expected 'output' or 'input'"):
+        Translator(checkpoint(), reading="foo")
+    with pytest.raises(RegardError, match="end='foo', expected 'left out', 'renormalised' or"):
+        Translator(checkpoint(), end="foo")
+
+
+def test_a_text_that_becomes_no_token_is_empty(translator):
+    pieces = PieceVocabulary.train(ENGLISH * 4, size=300)
+    model = build(translator.checkpoint.config.model, len(pieces), 40).eval()
+    source = replace(translator.checkpoint, source=pieces, model=model)
+    with pytest.raises(RegardError, match="text 1 is empty, expected a sentence: '▁'"):
+        Translator(source)("▁")
+
+
+def test_an_empty_translation_has_no_page(translator, tmp_path):
+    chosen = Translator(translator.checkpoint, reading="input")
+    real = chosen("I love you.", longest=2)
+    ended = replace(
+        real.hypothesis,
+        tokens=[END],
+        weights={site: one[:, :1] for site, one in real.hypothesis.weights.items()},
+    )
+    seen = chosen._seen([chosen._encoded("I love you.", 1)])
+    found = chosen._reader.read(["I love you."], [[ended]], seen, True)[0][0]
+    assert found.text == "" and found.matrix.target == [] and found.links == frozenset()
+    with pytest.raises(UnavailableError, match="the translation is empty, so no word of it"):
+        found.save(tmp_path / "empty.html")
+
+
 def test_wrong_input_is_named(translator):
+    for batch in (0, -1):
+        with pytest.raises(RegardError, match=f"batch is {batch}, expected at least 1"):
+            translator.translate(["I love you."], batch=batch)
     with pytest.raises(RegardError, match="text 2 is empty"):
         translator.translate(["I love you.", " "])
     with pytest.raises(RegardError, match="1 texts, but 2 prefixes"):

@@ -85,6 +85,15 @@ def test_binary_is_not_taken_for_text(tmp_path, seed):
     assert torch.equal(matrix, torch.tensor([rows[word] for word in words]))
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path, form):
+    expected = numbers_of(["the", "a"], 3)
+    (tmp_path / "v").write_bytes(b"\xef\xbb\xbf" + FORMS[form](expected))
+    words, matrix = read_vectors(tmp_path / "v")
+    assert list(words) == ["the", "a"]
+    assert torch.equal(matrix, torch.tensor(list(expected.values())))
+
+
 def test_of_two_vectors_the_first(tmp_path):
     (tmp_path / "v").write_text("a 1 2\nb 3 4\na 5 6\n")
     words, matrix = read_vectors(tmp_path / "v")
@@ -138,6 +147,8 @@ BROKEN = [
     (b"the 1 2 3\n1 2 3\n", ":2: '1 2 3' has 2 numbers, expected a word and 3"),
     (b"the 1 2 3\n\n", ":2: '' has 0 numbers, expected a word and 3"),
     (b"the 1 2 3\na 1 x 3\n", ":2: 'x' is no number"),
+    (b"the 1 2 3\na 1 1_0 3\n", ":2: '1_0' is no number"),
+    ("the 1 2 3\na 1 ٣ 3\n".encode(), ":2: '٣' is no number"),
     (b"the 1 2 3\na 1 nan 3\n", ":2: numbers that are not finite"),
     (
         b"the 1 2 3\na\xff 1 2 3\n",

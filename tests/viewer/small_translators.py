@@ -23,7 +23,7 @@ PAIRS = {
     "the unbelievable story": "l'incroyable histoire",
     "I don't love the cat": "je n'aime pas le chat",
 }
-LAYERS = {"bahdanau": 1, "transformer": 2, "none": 1}
+LAYERS = {"bahdanau": 1, "transformer": 2, "none": 1, "encoder-dot": 1}
 LOVE = "I love you very much."
 LONG = "we don't want to sleep tonight"
 
@@ -44,11 +44,9 @@ def saved_translator(path: Path, name: str = "bahdanau") -> Path:
 def _checkpoint(name: str) -> Checkpoint:
     source = PieceVocabulary.train([*PAIRS] * 4, size=340)
     target = PieceVocabulary.train([*PAIRS.values()] * 4, size=340)
-    config = Config(
-        model=ModelConfig(
-            name=name, embedding=32, hidden=32, layers=LAYERS[name], heads=2, dropout=0.0
-        )
-    )
+    heads = {"heads": 2} if name == "transformer" else {}
+    sizes = {"embedding": 32, "hidden": 32, "layers": LAYERS[name], **heads}
+    config = Config(model=ModelConfig(name=name, dropout=0.0, **sizes))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build(config.model, len(source), len(target))

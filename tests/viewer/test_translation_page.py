@@ -67,8 +67,21 @@ def test_steps_end_with_the_whole_translation():
 
 
 def test_a_model_without_such_attention_is_refused():
-    with pytest.raises(RegardError, match=r"none: the model \(none\) has no attention from target"):
+    wanted = r"none: the model \(none\) has no attention from target to source, nor any inside its"
+    with pytest.raises(RegardError, match=wanted):
         Translating("none", translator("none"))
+
+
+def test_attention_inside_the_encoder_alone_is_shown():
+    model = translator("encoder-dot")
+    *before, last = Translating("x", model).steps(LOVE, 200)
+    assert last.written == model(LOVE).text and len(before) > 1
+    scene = manifest(last.page())
+    (text,) = scene["sequences"]
+    assert text["words"]["names"] == ["I", "love", "you", "very", "much", ".", "</s>"]
+    assert scene["start"] == "view=lines&unit=words" and scene["steps"] is None
+    (site,) = scene["sites"]
+    assert site["queries"] == site["keys"] == len(text["tokens"])
 
 
 def test_a_translation_of_no_word_is_refused(without_shape_checks):
@@ -112,7 +125,7 @@ def test_the_translator_that_ships_is_served_by_name():
     served = _served("english-french", set())
     assert served.title == "English to French"
     *_, last = served.translate(served.example, 200)
-    assert "chat" in last.text
+    assert last.text == Translator.load()(served.example).text
     assert [line.name for line in last.scene.lines] == ["Translation", "Source"]
 
 

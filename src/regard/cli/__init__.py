@@ -9,7 +9,7 @@ from regard.errors import MissingExtraError, RegardError
 
 
 def main() -> None:
-    """Run the command line; errors of regard are shown in one line."""
+    """Run the command line; errors of regard, and of files, are shown in one line."""
     try:
         import typer
     except ImportError as error:
@@ -42,6 +42,6 @@ def main() -> None:
     app.command("check-model")(check_model_command)
     try:
         app()
-    except (RegardError, PermissionError) as error:
+    except (RegardError, OSError) as error:  # a disk that is full, a file nobody may read
         print(f"regard: {error}", file=sys.stderr)
         raise SystemExit(1) from error

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.cli.align_gold import check_gold, made_links, read_gold, sentence_pairs
 from regard.errors import RegardError
 from regard.translate.alignment import (
     SYMMETRISERS,
     AllHeads,
     Choice,
     Gold,
-    Head,
     Links,
     Reading,
     Sentence,
@@ -24,15 +24,14 @@ from regard.translate.alignment import (
     error_rate,
     flipped,
     force,
+    head_named,
     mutual,
-    read_links,
     strongest,
     symmetrise,
     write_links,
     write_pharaoh,
 )
 from regard.translate.alignment.links import Rule
-from regard.translate.data.pairs import Pair, ParallelFiles
 
 _RULES = {"strongest": strongest, "mutual": mutual}
 
@@ -79,6 +78,14 @@ def align(
     first: Annotated[int, typer.Option(help="The number of a first word in links: 0 or 1.")] = 0,
     gold_first: Annotated[int, typer.Option(help="The same in the file of gold links.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where links go; else they are printed.")] = None,
+    remember: Annotated[
+        bool,
+        typer.Option(
+            "--remember",
+            help="Write the head that is read into the checkpoint (of both directions, into "
+            "both), so that `regard translate` shows it.",
+        ),
+    ] = False,
 ) -> None:
     """Link the words of sentences with those of their translations, by a translator's attention.
 
@@ -87,19 +94,30 @@ def align(
 
     `regard align --links FILE --gold FILE` scores links that are there already.
     """
-    drawn = None if gold is None else _gold(gold, gold_first)
     if links is not None:
-        if drawn is None or checkpoint is not None:
-            raise RegardError("--links scores a file of links: say --gold, and no checkpoint")
-        print(error_rate([one.possible for one in read_links(links, first=first)], drawn))
+        of_a_model: dict[str, Any] = {
+            "--source": source,
+            "--target": target,
+            "--backward": backward,
+            "--head": head,
+            "--backward-head": backward_head,
+            "--reading": reading,
+            "--rule": None if rule == "strongest" else rule,
+            "--symmetrise": None if how == "grow-diag" else how,
+            "--remember": remember or None,
+            "--out": out,
+        }
+        _score(links, gold, checkpoint, (first, gold_first), of_a_model)
         return
     if checkpoint is None or source is None or target is None:
         raise RegardError("align needs a checkpoint, --source and --target (or --links and --gold)")
     if how not in SYMMETRISERS:
         raise RegardError(f"--symmetrise {how}, expected one of {', '.join(SYMMETRISERS)}")
-    pairs = list(ParallelFiles(source, target))
-    if drawn is not None and len(drawn) != len(pairs):
-        raise RegardError(f"{gold} has {len(drawn)} lines, but {source} has {len(pairs)}")
+    pairs = sentence_pairs(source, target)
+    drawn = None
+    if gold is not None:
+        drawn = read_gold(gold, gold_first)
+        check_gold(drawn, pairs, (gold, source, target), gold_first)
     chosen_rule = _rule(rule)
     there = _Direction.of(checkpoint, [(one.source, one.target) for one in pairs], reading)
     back = None
@@ -108,9 +126,27 @@ def align(
     choice = _choice(there, back, drawn, chosen_rule, head, backward_head)
     _tell(there, back, choice)
     made = _links(there, back, choice, chosen_rule, how)
-    _put(made, pairs, out, first)
+    _put(made, out, first)
+    if remember:
+        _remember(checkpoint, backward, there, back, choice)
     if drawn is not None:
         print(error_rate(made, drawn), file=sys.stderr if out is None else sys.stdout)
+
+
+def _score(
+    links: Path,
+    gold: Path | None,
+    checkpoint: Path | None,
+    firsts: tuple[int, int],
+    of_a_model: dict[str, Any],
+) -> None:
+    """Print the error rate of links that are there."""
+    if gold is None or checkpoint is not None:
+        raise RegardError("--links scores a file of links: say --gold, and no checkpoint")
+    said = [f"{option} {value}" for option, value in of_a_model.items() if value is not None]
+    if said:
+        raise RegardError(f"--links scores a file of links, so it does not go with {said[0]}")
+    print(error_rate(made_links(links, firsts[0]), read_gold(gold, firsts[1])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +178,10 @@ def _choice(
     """The heads that were named, and for those that were not the best ones."""
     if backward_head is not None and back is None:
         raise RegardError(f"--backward-head {backward_head}: there is no --backward")
-    named = None if head is None else _head(head, there.seen.heads)
-    other = None if backward_head is None or back is None else _head(backward_head, back.seen.heads)
+    named = None if head is None else head_named(head, there.seen.heads, "--head")
+    other = None
+    if backward_head is not None and back is not None:
+        other = head_named(backward_head, back.seen.heads, "--backward-head")
     if named is not None and (back is None or other is not None):
         return Choice(named, other, "as was asked")
     ahead = there.seen if named is None else there.seen.only(named)
@@ -153,17 +191,6 @@ def _choice(
     return choose(ahead, behind, gold, rule)
 
 
-def _head(text: str, heads: list[Head]) -> Head:
-    known = {_spelt(head): head for head in heads}
-    if text not in known:
-        raise RegardError(f"--head {text}, expected one of {', '.join(known)}")
-    return known[text]
-
-
-def _spelt(head: Head) -> str:
-    return head.site if head.index is None else f"{head.site}:{head.index}"
-
-
 def _rule(text: str) -> Rule:
     if text in _RULES:
         return _RULES[text]
@@ -171,15 +198,6 @@ def _rule(text: str) -> Rule:
         return above(float(text))
     except ValueError as error:
         raise RegardError(f"--rule {text}, expected strongest, mutual or a number") from error
-
-
-def _gold(path: Path, first: int) -> list[Gold]:
-    found = read_links(path, first=first)
-    words = {word for one in found for link in one.possible for word in link}
-    if first == 0 and words and 0 not in words:
-        note = f"no link of {path} has a word 0: if it counts from 1, say --gold-first 1"
-        print(f"regard: {note}", file=sys.stderr)
-    return found
 
 
 def _links(
@@ -200,7 +218,22 @@ def _tell(there: _Direction, back: _Direction | None, choice: Choice) -> None:
     print(f"{said}: {choice.why}", file=sys.stderr)
 
 
-def _put(made: list[Links], pairs: list[Pair], out: Path | None, first: int) -> None:
+def _remember(
+    checkpoint: Path,
+    backward: Path | None,
+    there: _Direction,
+    back: _Direction | None,
+    choice: Choice,
+) -> None:
+    """Write the heads that were read into their checkpoints."""
+    from regard.translate.remembered import remember
+
+    remember(checkpoint, choice.forward, there.reading)
+    if backward is not None and back is not None and choice.backward is not None:
+        remember(backward, choice.backward, back.reading)
+
+
+def _put(made: list[Links], out: Path | None, first: int) -> None:
     if out is not None:
         write_links(out, made, first=first)
         return

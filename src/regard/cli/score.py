@@ -20,6 +20,8 @@ from regard.translate import evaluation
 from regard.translate.data.lines import lines
 from regard.translate.evaluation import TOKENIZERS, Bucket, Comparison, Differing, Scores
 
+_NO_BLEU = "no reference there has the four words that BLEU counts: a perfect translation has 0 too"
+
 
 def score(
     hypotheses: Annotated[Path, typer.Argument(help="Translations, a line a sentence.")],
@@ -46,7 +48,8 @@ def score(
 ) -> None:
     """BLEU and chrF with their signatures, by length; with --other also significance.
 
-    Files may be gzip. The scores are sacrebleu's, the comparison its paired bootstrap.
+    Files may be gzip. The scores are sacrebleu's. Two systems are compared by a paired bootstrap;
+    its p is two-sided.
     """
     files = {"hypotheses": hypotheses, "references": references, "other": other, "source": source}
     texts = _read({name: path for name, path in files.items() if path is not None})
@@ -131,6 +134,8 @@ def _show(console: Console, report: _Report, texts: dict[str, list[str]]) -> Non
     if report.buckets:
         measured = "source" if "source" in texts else "reference"
         console.print(_by_length(console, report.buckets, measured))
+        if any(bucket.sentences and bucket.bleu is None for bucket in report.buckets):
+            console.print(Text(f"- {_NO_BLEU}", "dim"), soft_wrap=True)
     if report.comparison:
         console.print(_side_by_side(console, report.comparison))
         for measure in report.comparison:
@@ -149,15 +154,15 @@ def _by_length(console: Console, buckets: list[Bucket], measured: str) -> Table:
     for name in ("words", "sentences", "BLEU", "chrF"):
         table.add_column(name, justify="right")
     for bucket in buckets:
-        found = bucket.scores
-        values = [f"{one.value:.2f}" for one in (found.bleu, found.chrf)] if found else ["", ""]
+        missing = "-" if bucket.sentences else ""
+        values = [f"{one.value:.2f}" if one else missing for one in (bucket.bleu, bucket.chrf)]
         table.add_row(bucket.name, str(bucket.sentences), *values)
     return table
 
 
 def _side_by_side(console: Console, measures: list[Comparison]) -> Table:
     table = _table(console, "two systems, with 95 % intervals")
-    for name in ("", "first", "other", "difference", "p"):
+    for name in ("", "first", "other", "difference", "two-sided p"):
         table.add_column(name, justify="right")
     plus_minus = "+-" if ink_of(console) == "ascii" else "±"
     for measure in measures:
@@ -165,7 +170,7 @@ def _side_by_side(console: Console, measures: list[Comparison]) -> Table:
             f"{one.value:.2f} ({one.mean:.2f} {plus_minus} {one.interval:.2f})"
             for one in (measure.first, measure.second)
         ]
-        chance = f"{measure.second.p_value:.3f}"
+        chance = f"{measure.two_sided_p:.3f}"
         table.add_row(measure.name, *systems, f"{measure.difference:+.2f}", chance)
     return table
 

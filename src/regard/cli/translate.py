@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.terminal import heatmap, ink_of, label
+from regard.cli.translated import check_words, no_matrix, picture, show, write, write_alignments
 from regard.errors import RegardError
-from regard.plots import Heatmap
 from regard.plots.specs import checked_path
-from regard.translate.alignment import write_links, write_pharaoh
+from regard.translate.alignment import head_named, heads_of
 from regard.translate.data.lines import lines
-from regard.translate.translator import Translation, Translator
+from regard.translate.translator import Translator
 from regard.viewer.document import checked_page_path
-from regard.whole_files import write_text
+
+_SEARCH, _ATTENTION, _FILES = "How it searches", "What is shown of attention", "Lines and files"
+_ENDS = {"left-out": "left out", "renormalised": "renormalised", "kept": "kept"}
 
 
 def translate(
@@ -31,17 +31,47 @@ def translate(
         Path | None,
         typer.Option(help="A checkpoint that `regard train` wrote; English to French if none."),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where a picture of the alignment goes (png, svg or pdf); of a model that has "
+            "attention inside its encoder alone, of that."
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Where a page of every head's attention goes (html).")
+    ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(help="Translate each line of this file (.gz too); - is standard input."),
+        typer.Option(
+            help="Translate each line of this file (.gz too); - is standard input.",
+            rich_help_panel=_FILES,
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where translations of lines go; else standard output.")
+        Path | None,
+        typer.Option(
+            help="Where translations of lines go; else standard output.", rich_help_panel=_FILES
+        ),
     ] = None,
+    pharaoh: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where links go, a line a text, source-target; - is standard output. What stands "
+            "between spaces is counted, from 0, in the text and in its translation, as `regard "
+            "align` does.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Lines translated at once.", rich_help_panel=_FILES)
+    ] = 64,
     beam: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Hypotheses kept while searching; 1 is greedy; else as in training (5)."
+            min=1,
+            help="Hypotheses kept while searching; 1 is greedy; else as in training (5).",
+            rich_help_panel=_SEARCH,
         ),
     ] = None,
     n_best: Annotated[
@@ -50,43 +80,89 @@ def translate(
             min=1,
             help="How many translations of each text, at most --beam; of lines, each then comes "
             "as line number, score and translation, with tabs between.",
+            rich_help_panel=_SEARCH,
         ),
     ] = 1,
-    batch: Annotated[int, typer.Option(min=1, help="Lines that are translated at once.")] = 64,
-    plot: Annotated[
-        Path | None, typer.Option(help="Where a picture of the alignment goes (png, svg or pdf).")
+    prefix: Annotated[
+        str | None,
+        typer.Option(help="What a translation must begin with.", rich_help_panel=_SEARCH),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Where a page of every head's attention goes (html).")
+    shortest: Annotated[
+        int | None,
+        typer.Option(help="The least tokens of a translation.", rich_help_panel=_SEARCH),
     ] = None,
-    pharaoh: Annotated[
-        Path | None,
-        typer.Option(help="Where links go, a line a text, source-target; - is standard output."),
+    longest: Annotated[
+        int | None,
+        typer.Option(
+            help="The most, its end among them; else as in training.", rich_help_panel=_SEARCH
+        ),
     ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(help="More favours long translations.", rich_help_panel=_SEARCH),
+    ] = None,
+    coverage_penalty: Annotated[
+        float | None,
+        typer.Option(
+            help="More favours translations that looked at all of the source.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help="Show this head, such as 3.cross:5, or 3.cross for the mean of all; else the one "
+            "that `regard align --remember` chose, or what is usual.",
+            rich_help_panel=_ATTENTION,
+        ),
+    ] = None,
+    reading: Annotated[
+        str | None,
+        typer.Option(
+            help="Which step is a word's: output (it says it) or input (it is given it); else as "
+            "suits the model.",
+            rich_help_panel=_ATTENTION,
+        ),
+    ] = None,
+    end: Annotated[
+        str,
+        typer.Option(
+            help=f"Attention to the end of the source: {', '.join(_ENDS)}.",
+            rich_help_panel=_ATTENTION,
+        ),
+    ] = "left-out",
 ) -> None:
     """Translate a text and show which source word each word looked at; or translate many lines.
 
     A text is one sentence, and so is a line: that is what translators are trained on.
     """
     _check_options(text, file, out, n_best, plot, html, pharaoh)
-    translator = _load(model)
-    for option, path in (("--pharaoh", pharaoh), ("--plot", plot), ("--html", html)):
-        if path is not None and translator.head is None:
-            raise RegardError(f"{option}: {_no_matrix(translator)}")
+    translator = _load(model, head, reading, end)
+    _check_attention(translator, plot, html, pharaoh)
     console = Console()
     texts = _lines(file) if text is None else [text]
-    found = translator.translate(
-        texts, beam=beam, n_best=n_best, batch=batch, show=None if text is None else False
-    )
+    search: dict[str, Any] = {
+        "beam": beam,
+        "prefix": None if prefix is None else [prefix] * len(texts),
+        "shortest": shortest,
+        "longest": longest,
+        "length_penalty": length_penalty,
+        "coverage_penalty": coverage_penalty,
+    }
+    said = {name: value for name, value in search.items() if value is not None}
+    bar = None if text is None else False
+    found = translator.translate(texts, n_best=n_best, batch=batch, show=bar, **said)
+    if plot is not None or html is not None:
+        check_words(found[0][0])
     if text is None:
-        _write(found, out, numbered=n_best > 1)
+        write(found, out, numbered=n_best > 1)
     else:
-        _show(console, translator, found[0])
+        show(console, translator, found[0])
     if pharaoh is not None:
-        _write_links([translations[0] for translations in found], pharaoh)
+        write_alignments(translator, [translations[0] for translations in found], pharaoh)
     if plot is not None:
-        _picture(found[0][0]).save(plot)
-        console.print(Text.assemble("picture of the alignment: ", (str(plot), "bold")))
+        picture(found[0][0]).save(plot)
+        console.print(Text.assemble("picture of the attention: ", (str(plot), "bold")))
     if html is not None:
         found[0][0].save(html)
         console.print(Text.assemble("page of every head: ", (str(html), "bold")))
@@ -123,11 +199,28 @@ def _check_options(
         raise RegardError(
             "translations and --pharaoh - would both go to standard output; say --out too"
         )
+    _check_apart({"--file": file, "--out": out, "--pharaoh": pharaoh, "--plot": plot})
 
 
-def _load(model: Path | None) -> Translator:
+def _check_apart(files: dict[str, Path | None]) -> None:
+    """Refuse one file for two things."""
+    taken: dict[Path, str] = {}
+    for option, path in files.items():
+        if path is None or str(path) == "-":
+            continue
+        if path.resolve() in taken:
+            raise RegardError(
+                f"{taken[path.resolve()]} and {option} are both {path}; say two files"
+            )
+        taken[path.resolve()] = option
+
+
+def _load(model: Path | None, head: str | None, reading: Any, end: str) -> Translator:
+    """The translator, its attention read as was asked."""
+    if end not in _ENDS:
+        raise RegardError(f"--end {end}, expected one of {', '.join(_ENDS)}")
     try:
-        return Translator.load(model)
+        found = Translator.load(model)
     except RegardError as error:
         if model is not None:
             raise
@@ -135,6 +228,25 @@ def _load(model: Path | None) -> Translator:
             f"the translator that ships with regard cannot be read: {error}; say another with "
             "--model, such as `regard train` makes"
         ) from error
+    if head is not None and found.head is None:
+        raise RegardError(f"--head {head}: {no_matrix(found)}")
+    options: dict[str, Any] = {"reading": reading, "end": _ENDS[end]}
+    if head is not None:
+        options["head"] = head_named(head, heads_of(found.model.sites), "--head")
+    return Translator(found.checkpoint, **options)
+
+
+def _check_attention(
+    translator: Translator, plot: Path | None, html: Path | None, pharaoh: Path | None
+) -> None:
+    """Refuse to show what the model has not."""
+    if translator.head is not None:
+        return
+    if pharaoh is not None:
+        raise RegardError(f"--pharaoh: {no_matrix(translator)}")
+    for option, path in (("--plot", plot), ("--html", html)):
+        if path is not None and not translator.inside:
+            raise RegardError(f"{option}: {no_matrix(translator)}, nor any inside its encoder")
 
 
 def _lines(file: Path | None) -> list[str]:
@@ -144,68 +256,8 @@ def _lines(file: Path | None) -> list[str]:
     piped = file is None or str(file) == "-"
     name = "standard input" if piped else str(file)
     found = []
-    for number, line in _piped() if piped else lines(Path(name)):
+    for number, line in lines(sys.stdin.buffer if piped else Path(name), name):
         if not line.strip():
             raise RegardError(f"{name}:{number}: the line is empty, expected a sentence")
         found.append(line)
     return found
-
-
-def _piped() -> Iterator[tuple[int, str]]:
-    """The lines of standard input with their numbers; they end at a line feed alone."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield number, line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise RegardError(f"standard input:{number}: bytes that are not UTF-8") from error
-
-
-def _write(found: list[list[Translation]], out: Path | None, *, numbered: bool) -> None:
-    """A line a translation, with the number of its line and its score where there are several."""
-    text = "".join(
-        f"{number}\t{one.score:.4f}\t{one.text}\n" if numbered else f"{one.text}\n"
-        for number, translations in enumerate(found, 1)
-        for one in translations
-    )
-    if out is None or str(out) == "-":
-        sys.stdout.write(text)
-        return
-    write_text(out, text)
-
-
-def _write_links(translations: list[Translation], path: Path) -> None:
-    links = [one.links for one in translations]
-    if str(path) != "-":
-        write_links(path, links)
-        return
-    for one in links:
-        print(write_pharaoh(one))
-
-
-def _show(console: Console, translator: Translator, translations: list[Translation]) -> None:
-    """The translations, and the matrix of the best one."""
-    best = translations[0]
-    for one in translations:
-        score = f"   {one.score:.2f}" if len(translations) > 1 else ""
-        console.print(Text.assemble((label(one.text), "bold"), (score, "dim")), soft_wrap=True)
-    if best.matrix is None:
-        console.print(Text(f"no alignment: {_no_matrix(translator)}", "italic"))
-        return
-    ink = ink_of(console)
-    dash = "-" if ink == "ascii" else "–"
-    console.print(Text(f"\neach row: what its word looked at, in percent {dash} {translator.head}"))
-    matrix = best.matrix
-    console.print(
-        heatmap(matrix.weights, matrix.target, matrix.source, width=console.width, ink=ink)
-    )
-
-
-def _no_matrix(translator: Translator) -> str:
-    name = translator.checkpoint.config.model.name
-    return f"the model ({name}) has no attention from target to source"
-
-
-def _picture(translation: Translation) -> Heatmap:
-    matrix = translation.matrix
-    assert matrix is not None  # a model without one was refused
-    return Heatmap(matrix.weights, matrix.target, matrix.source, translation.text)

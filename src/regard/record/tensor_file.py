@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from regard.errors import MissingExtraError, RegardError
-from regard.whole_files import written_whole
+from regard.whole_files import make_folder, written_whole
+
+
+class OtherFormatError(RegardError):
+    """A safetensors file of another kind; `format` is what its header names, if anything."""
+
+    def __init__(self, text: str, format: str | None) -> None:
+        super().__init__(text)
+        self.format = format
 
 
 class TensorFile(NamedTuple):
@@ -24,27 +33,34 @@ class TensorFile(NamedTuple):
         owned = {
             name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()
         }
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RegardError(f"{path.parent} cannot be made a folder: {error}") from error
+        make_folder(path.parent)
         metadata = {"format": self.format, self.kind: json.dumps(header)}
-        with written_whole(path) as half_done:
-            store.torch.save_file(owned, str(half_done), metadata=metadata)
+        try:
+            with written_whole(path) as half_done:
+                store.torch.save_file(owned, str(half_done), metadata=metadata)
+        except store.SafetensorError as error:  # a full disk, among others
+            raise RegardError(f"{path} cannot be written: {error}") from error
 
     def read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The header and the tensors."""
         store = library()
-        if not path.exists():
-            raise RegardError(f"there is no file {path}")
         try:
+            if not path.exists():
+                raise RegardError(f"there is no file {path}")
+            if path.is_dir():
+                raise RegardError(f"{path} is a folder, expected the file of a {self.kind}")
             with store.safe_open(str(path), framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except store.SafetensorError as error:
             raise RegardError(f"{path} is not a safetensors file: {error}") from error
+        except OSError as error:
+            raise RegardError(f"{path} cannot be read: {error.strerror or error}") from error
         if metadata.get("format") != self.format:
-            raise RegardError(f"{path} is a safetensors file, but not a {self.kind} of regard")
+            raise OtherFormatError(
+                f"{path} is a safetensors file, but not a {self.kind} of regard",
+                metadata.get("format"),
+            )
         wrong = f"{path}: its header is not that of a {self.kind}"
         try:
             header = json.loads(metadata[self.kind])
@@ -53,6 +69,15 @@ class TensorFile(NamedTuple):
         if not isinstance(header, dict):
             raise RegardError(wrong)
         return header, tensors
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by what follows."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def library() -> Any:

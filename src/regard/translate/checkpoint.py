@@ -5,6 +5,7 @@ Loading one runs no code.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +15,14 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.record.tensor_file import TensorFile
+from regard.record.tensor_file import OtherFormatError, TensorFile, under
 from regard.translate.config import Config
 from regard.translate.models.build import build
 from regard.translate.models.contract import TranslationModel
 from regard.translate.vocabulary import Vocabulary, vocabulary_from
 
 FILE = TensorFile("translator", "regard-translator")
+STATE_FILE = TensorFile("training", "regard-training")  #: what a training saves to be resumed
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
     Weights that were stored in half precision come back as float32.
     """
     path = Path(path)
-    header, tensors = FILE.read(path)
+    header, tensors = _read(path)
     config, source, target, weights = unpacked(path, header, tensors)
     model = build(config.model, len(source), len(target))
     load_weights(path, model, weights)
@@ -94,11 +96,11 @@ def unpacked(
     """What `packed` was given; the weights as float32 where they were stored smaller."""
     try:
         config = Config.from_table(header["config"])
-        source = vocabulary_from(header["source"], _under("source.", tensors))
+        source = vocabulary_from(header["source"], under("source.", tensors))
         target = source
         if header["target"] is not None:
-            target = vocabulary_from(header["target"], _under("target.", tensors))
-        weights = {name: _widened(value) for name, value in _under("model.", tensors).items()}
+            target = vocabulary_from(header["target"], under("target.", tensors))
+        weights = {name: _widened(value) for name, value in under("model.", tensors).items()}
         weights |= {alias: weights[name] for alias, name in header["shared"].items()}
     except (KeyError, TypeError, AttributeError, RegardError) as error:
         raise RegardError(f"{path}: its header is not that of a translator: {error}") from error
@@ -111,6 +113,25 @@ def load_weights(path: Path, model: TranslationModel, weights: Mapping[str, Tens
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise RegardError(f"{path}: its weights do not fit its configuration: {error}") from error
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors; the folder of a run, or its saved state, is told from its translator."""
+    if os.path.isdir(path):  # False, and not an error, where nobody may look
+        raise RegardError(f"{path} is a folder, expected the file of a translator{_best_in(path)}")
+    try:
+        return FILE.read(path)
+    except OtherFormatError as error:
+        if error.format != STATE_FILE.format:
+            raise
+        raise RegardError(
+            f"{path} is the saved state of a training, not a translator{_best_in(path.parent)}"
+        ) from error
+
+
+def _best_in(folder: Path) -> str:
+    best = folder / "best.safetensors"
+    return f"; there is one in {best}" if best.exists() else ""
 
 
 def _without_aliases(
@@ -128,14 +149,6 @@ def _without_aliases(
             first[place] = name
             stored[name] = tensor
     return stored, shared
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
 
 
 def _is_weight(name: str, tensor: Tensor) -> bool:

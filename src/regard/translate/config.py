@@ -6,20 +6,41 @@ type, is an error that names the nearest thing that does.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from regard.errors import RegardError
-from regard.translate.models.build import ModelConfig
-from regard.translate.settings import merged, override, read_table, write_toml
+from regard.translate.models.config import ModelConfig
+from regard.translate.settings import check_numbers, merged, override, read_table, write_toml
+from regard.translate.training_settings import (
+    ForcingConfig,
+    Metric,
+    OptimiserConfig,
+    ScheduleConfig,
+    TrainingConfig,
+    ValidationConfig,
+)
 
-Metric = Literal["loss", "bleu", "chrf"]
+__all__ = [
+    "PRESETS",
+    "Config",
+    "DataConfig",
+    "ForcingConfig",
+    "Metric",
+    "ModelConfig",
+    "OptimiserConfig",
+    "ScheduleConfig",
+    "SearchConfig",
+    "TrainingConfig",
+    "ValidationConfig",
+    "VectorsConfig",
+    "VocabularyConfig",
+]
 
 
 @dataclass(frozen=True)
@@ -30,10 +51,13 @@ class DataConfig:
     |-----------------------------|-------------------------------------------------------------|
     | `train`, `valid`, `test`    | two parallel files, or one of pairs (TSV, JSONL); `.gz` too |
     | `source`, `target`          | columns of such a file: numbers from 1, or names            |
-    | `valid_pairs`, `test_pairs` | so many are split off `train` where there is no such file   |
-    | `split_seed`                | which: a split by distinct source sentence                  |
+    | `valid_pairs`, `test_pairs` | so many distinct sources, each with all its pairs, are      |
+    |                             | split off `train` where there is no such file               |
+    | `split_seed`                | which; another number gives another split                   |
     | `first`                     | read so many pairs of `train` at most; 0 for all            |
-    | `longest`, `ratio`          | a pair with more words, or sides so unequal, is left out    |
+    | `longest`                   | a pair with more words on a side is left out                |
+    | `ratio`                     | as is one whose longer side has more than so many times the |
+    |                             | words of the other, one added to both; 0 for any            |
     | `repeated`                  | keep pairs that are there twice                             |
 
     Paths are relative to the file of the configuration; a path that begins with an
@@ -43,8 +67,8 @@ class DataConfig:
     train: tuple[str, ...] = ()
     valid: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
-    source: str = ""
-    target: str = ""
+    source: int | str = ""
+    target: int | str = ""
     valid_pairs: int = 0
     test_pairs: int = 0
     split_seed: int = 0
@@ -61,8 +85,16 @@ class DataConfig:
                     f"data.{name} must be one file of pairs or two parallel files, "
                     f"found {len(files)}: {', '.join(files)}"
                 )
-        _check("data", self, at_least_0=("valid_pairs", "test_pairs", "first", "ratio"))
-        _check("data", self, above_0=("longest",))
+        for name in ("source", "target"):
+            column = getattr(self, name)
+            if isinstance(column, int) and column < 1:
+                raise RegardError(
+                    f"data.{name} must be a column from 1, or its name; found {column}"
+                )
+        check_numbers("data", self, at_least_0=("valid_pairs", "test_pairs", "first"))
+        check_numbers("data", self, above_0=("longest",))
+        if self.ratio != 0 and not self.ratio >= 1:
+            raise RegardError(f"data.ratio must be 0 or at least 1, found {self.ratio}")
 
 
 @dataclass(frozen=True)
@@ -90,7 +122,7 @@ class VocabularyConfig:
     least: int = 1
 
     def __post_init__(self) -> None:
-        _check("vocabulary", self, above_0=("source_size", "target_size", "least"))
+        check_numbers("vocabulary", self, above_0=("source_size", "target_size", "least"))
 
 
 @dataclass(frozen=True)
@@ -125,132 +157,17 @@ class VectorsConfig:
 
 
 @dataclass(frozen=True)
-class OptimiserConfig:
-    """How parameters move. `clip` is the longest gradient as a whole, 0 for any length."""
-
-    SHORT: ClassVar[str] = "name"
-    name: Literal["adam", "adamw", "sgd"] = "adam"
-    rate: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.98
-    epsilon: float = 1e-9
-    weight_decay: float = 0.0
-    clip: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check("training.optimiser", self, above_0=("rate", "epsilon"))
-        _check("training.optimiser", self, shares=("beta1", "beta2"))
-        _check("training.optimiser", self, at_least_0=("weight_decay", "clip"))
-
-
-@dataclass(frozen=True)
-class ScheduleConfig:
-    """How the learning rate goes: `warmup` steps up to it, then as `name` says.
-
-    `floor` is the share of the rate that `linear` and `cosine` end with, at the last step of the
-    training; `halving` keeps the rate for `halve_after` epochs and then halves it every
-    `halve_every` (Luong et al., 2015, section 4.1: 5 and 1).
-    """
-
-    SHORT: ClassVar[str] = "name"
-    name: Literal["constant", "inverse-square-root", "linear", "cosine", "halving"] = "constant"
-    warmup: int = 0
-    floor: float = 0.0
-    halve_after: float = 5.0
-    halve_every: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check("training.schedule", self, at_least_0=("warmup", "halve_after"))
-        _check("training.schedule", self, shares=("floor",), above_0=("halve_every",))
-
-
-@dataclass(frozen=True)
-class ForcingConfig:
-    """The probability that the decoder is given the true last token (Bengio et al., 2015).
-
-    It begins with `start` and has gone to `end` after `steps` steps; `training.forcing = 0.5` is
-    the constant probability 0.5.
-    """
-
-    SHORT: ClassVar[str] = "start"
-    name: Literal["constant", "linear", "exponential", "inverse-sigmoid"] = "constant"
-    start: float = 1.0
-    end: float = 0.0
-    steps: int = 10_000
-
-    def __post_init__(self) -> None:
-        _check("training.forcing", self, shares=("start", "end"), above_0=("steps",))
-
-
-@dataclass(frozen=True)
-class ValidationConfig:
-    """When to look at the validation pairs, and what follows.
-
-    | field       | meaning                                                                     |
-    |-------------|-----------------------------------------------------------------------------|
-    | `every`     | steps between two looks; 0 for the end of each epoch                        |
-    | `metric`    | what is best: the least loss, or the most BLEU or chrF by greedy search     |
-    | `patience`  | stop after so many looks without a better one; 0 for never                  |
-    | `average`   | how many of the best parameters are averaged at the end                     |
-    | `sentences` | most sentences that are translated for a look; 0 for all                    |
-    """
-
-    every: int = 0
-    metric: Metric = "loss"
-    patience: int = 0
-    average: int = 5
-    sentences: int = 0
-
-    def __post_init__(self) -> None:
-        _check("training.validation", self, at_least_0=("every", "patience", "sentences"))
-        _check("training.validation", self, above_0=("average",))
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How long, in which batches, how.
-
-    | field              | meaning                                                              |
-    |--------------------|----------------------------------------------------------------------|
-    | `epochs`, `steps`  | the end: whichever comes first; `steps` 0 for no limit               |
-    | `batch_tokens`     | tokens of a batch, padding included, on each process                 |
-    | `batch_sentences`  | sentences of a batch instead, when not 0                             |
-    | `accumulate`       | batches whose gradients make one step                                |
-    | `label_smoothing`  | the share of the target that is spread evenly over the vocabulary    |
-    | `precision`        | float32, bfloat16 autocast or float64                                |
-    | `log_every`        | steps between two lines of the log                                   |
-    | `save_every`       | steps between two savings of everything that resuming needs          |
-    | `tensorboard`      | also write events for TensorBoard                                    |
-    """
-
-    epochs: int = 20
-    steps: int = 0
-    batch_tokens: int = 4096
-    batch_sentences: int = 0
-    accumulate: int = 1
-    label_smoothing: float = 0.1
-    precision: Literal["32", "bf16", "64"] = "32"
-    seed: int = 0
-    log_every: int = 50
-    save_every: int = 500
-    tensorboard: bool = False
-    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    forcing: ForcingConfig = field(default_factory=ForcingConfig)
-    validation: ValidationConfig = field(default_factory=ValidationConfig)
-
-    def __post_init__(self) -> None:
-        positive = ("epochs", "batch_tokens", "accumulate", "log_every", "save_every")
-        _check("training", self, above_0=positive, shares=("label_smoothing",))
-        _check("training", self, at_least_0=("steps", "batch_sentences", "seed"))
-
-
-@dataclass(frozen=True)
 class SearchConfig:
     """How the finished model is asked for translations, unless the command says otherwise.
 
-    `longest` is the most tokens of a translation; 0 for twice its source and ten more. `unknown`
-    allows the token for unknown words.
+    | field              | meaning                                                              |
+    |--------------------|----------------------------------------------------------------------|
+    | `beam`             | hypotheses that are kept; 1 for greedy search                        |
+    | `length_penalty`   | α of Wu et al. (2016, equation 14): more favours long translations,  |
+    |                    | 0 compares the probabilities as they are                             |
+    | `coverage_penalty` | β of it: more punishes source tokens that got little attention       |
+    | `longest`          | most tokens of a translation; 0 for twice its source and ten more    |
+    | `unknown`          | allow the token for unknown words                                    |
     """
 
     beam: int = 5
@@ -260,7 +177,7 @@ class SearchConfig:
     unknown: bool = True
 
     def __post_init__(self) -> None:
-        _check("search", self, above_0=("beam",), at_least_0=("coverage_penalty", "longest"))
+        check_numbers("search", self, above_0=("beam",), at_least_0=("coverage_penalty", "longest"))
 
 
 @dataclass(frozen=True)
@@ -270,6 +187,16 @@ class Config:
     >>> config = Config.from_table({"model": {"name": "bahdanau"}}, ["model.hidden=256"])
     >>> config.model.hidden, config.training.epochs
     (256, 20)
+
+    | field        | meaning                                                                    |
+    |--------------|----------------------------------------------------------------------------|
+    | `preset`     | settings by name, below those of the file: one of `PRESETS`, or none       |
+    | `data`       | where the pairs are, and which of them count: `DataConfig`                 |
+    | `vocabulary` | what sentences are cut into: `VocabularyConfig`                            |
+    | `model`      | which model, and its sizes: `ModelConfig`                                  |
+    | `vectors`    | word vectors to begin with: `VectorsConfig`                                |
+    | `training`   | how long, in which batches, how: `TrainingConfig`                          |
+    | `search`     | how the finished model is asked for translations: `SearchConfig`           |
     """
 
     preset: str = ""
@@ -296,7 +223,7 @@ class Config:
         for setting in overrides:
             said = override(Config, said, setting)
         name = said.get("preset", "")
-        if name and name not in PRESETS:
+        if name != "" and (not isinstance(name, str) or name not in PRESETS):
             raise RegardError(f"preset must be one of {', '.join(PRESETS)}; found {name!r}")
         return read_table(Config, merged(PRESETS.get(name, {}), said))
 
@@ -305,10 +232,10 @@ class Config:
         """From a TOML file; its paths are made absolute."""
         path = Path(path)
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise RegardError(f"{path} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise RegardError(f"{path} is not TOML: {error}") from error
         try:
             config = Config.from_table(table, overrides)
@@ -358,24 +285,3 @@ def _found(config: Config, folder: Path) -> Config:
         data=replace(config.data, **parts),  # type: ignore[arg-type]
         vectors=replace(config.vectors, **vectors),  # type: ignore[arg-type]
     )
-
-
-def _check(
-    place: str,
-    config: Any,
-    *,
-    above_0: tuple[str, ...] = (),
-    at_least_0: tuple[str, ...] = (),
-    shares: tuple[str, ...] = (),
-) -> None:
-    """Refuse numbers out of range, by the name they have in the file."""
-    ranges: list[tuple[tuple[str, ...], str, float, float]] = [
-        (at_least_0, "at least 0", 0, math.inf),
-        (above_0, "above 0", math.nextafter(0, 1), math.inf),
-        (shares, "from 0 to 1", 0, 1),
-    ]
-    for names, wanted, least, most in ranges:
-        for name in names:
-            value = getattr(config, name)
-            if not least <= value <= most:
-                raise RegardError(f"{place}.{name} must be {wanted}, found {value}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import tomllib
 import types
 import typing
@@ -61,7 +62,7 @@ def override(kind: type, table: Table, setting: str) -> Table:
         )
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()
     return _placed(kind, table, parts, value, "")
 
@@ -99,6 +100,31 @@ def write_toml(table: Mapping[str, Any], place: str = "") -> str:
     return "".join(plain + tables)
 
 
+def check_numbers(
+    place: str,
+    config: Any,
+    *,
+    above_0: tuple[str, ...] = (),
+    at_least_0: tuple[str, ...] = (),
+    shares: tuple[str, ...] = (),
+    below_1: tuple[str, ...] = (),
+    seeds: tuple[str, ...] = (),
+) -> None:
+    """Refuse numbers out of range, by the name they have in the file."""
+    ranges: list[tuple[tuple[str, ...], str, float, float]] = [
+        (at_least_0, "at least 0", 0, math.inf),
+        (above_0, "above 0", math.nextafter(0, 1), math.inf),
+        (shares, "from 0 to 1", 0, 1),
+        (below_1, "from 0 to below 1", 0, math.nextafter(1, 0)),
+        (seeds, "from 0 to below 2 to the power of 63", 0, (1 << 63) - 1),
+    ]
+    for names, wanted, least, most in ranges:
+        for name in names:
+            value = getattr(config, name)
+            if not least <= value <= most:
+                raise RegardError(f"{place}.{name} must be {wanted}, found {value}")
+
+
 def _placed(kind: Any, table: Table, parts: list[str], value: Any, place: str) -> Table:
     key, *rest = parts
     known = _kinds(kind)
@@ -132,8 +158,7 @@ def _fit(kind: Any, value: Any, name: str) -> Any:
         return read_table(typing.cast(type, kind), _as_table(kind, value, name), name)
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
-        kind = next(part for part in typing.get_args(kind) if part is not type(None))
-        return None if value is None else _fit(kind, value, name)
+        return _one_of(typing.get_args(kind), value, name)
     if origin is Literal:
         return _choice(typing.get_args(kind), value, name)
     if origin is tuple:
@@ -151,8 +176,9 @@ def _as_table(kind: Any, value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _choice(choices: tuple[Any, ...], value: Any, name: str) -> Any:
-    if value in choices:
-        return value
+    said = str(value) if type(value) is int else value  # precision = 32 is the text "32"
+    if said in choices:
+        return said
     near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise RegardError(
@@ -165,13 +191,23 @@ def _several(kind: Any, value: Any, name: str) -> tuple[Any, ...]:
     return tuple(_fit(kind, entry, name) for entry in entries)
 
 
+def _one_of(kinds: tuple[type, ...], value: Any, name: str) -> Any:
+    """The value of a field that may hold one of several types."""
+    if type(value) not in kinds:
+        words = " or ".join(_WORDS[kind] for kind in kinds)
+        raise RegardError(f"{name} must be {words}, found {_shown(value)}")
+    return _single(type(value), value, name)
+
+
 def _single(kind: Any, value: Any, name: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+    if kind is float and type(value) is int:
+        value = float(value) if abs(value) < 1 << 1023 else math.inf
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise RegardError(f"{name} must be {_WORDS[kind]}, found {_shown(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise RegardError(f"{name} must be finite, found {value}")
+    if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+        raise RegardError(f"{name} must be a text that UTF-8 can hold, found {value!r}")
     return value
 
 
@@ -185,7 +221,8 @@ def _shown(value: Any) -> str:
 def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_literal, value))}]"
-    return json.dumps(value).replace("\x7f", "\\u007f")
+    # JSON's escapes are TOML's too, but for those of characters beyond U+FFFF.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _name(place: str, key: str) -> str:

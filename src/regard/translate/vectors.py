@@ -132,6 +132,7 @@ class _Form:
 def _form(path: Path) -> _Form:
     with opened(path) as file:
         first, next_bytes = file.readline(_LONGEST_LINE), file.read(_SAMPLE)
+    first = first.removeprefix(codecs.BOM_UTF8)  # as `lines` does
     header = _HEADER.fullmatch(first)
     if header is None:
         width = len(first.rstrip().split(b" ")) - 1
@@ -221,8 +222,9 @@ def _finite(place: str, row: Tensor) -> Tensor:
 
 
 def _is_number(text: str) -> bool:
+    """Whether C would read a number here: Python also takes 1_0 and the digits of other scripts."""
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return text.isascii() and "_" not in text

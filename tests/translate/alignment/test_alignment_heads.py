@@ -14,7 +14,9 @@ from regard.translate.alignment import (
     choose,
     error_rate,
     flipped,
+    head_named,
     heads_of,
+    usual_head,
 )
 
 SITES = {"0.cross": 3, "1.cross": 2}
@@ -92,3 +94,24 @@ def test_what_is_not_there_is_refused():
         FORWARD.links(Head("2.cross", 0))
     with pytest.raises(RegardError, match="forward has 3 sentences, backward 0"):
         by_agreement(FORWARD, AllHeads([], []))
+
+
+def test_nothing_to_choose_from_is_said():
+    none = AllHeads([], [])
+    with pytest.raises(RegardError, match="there are no sentences, so there is no head to choose"):
+        choose(none)
+    with pytest.raises(RegardError, match="there are no sentences, so there is no head to choose"):
+        choose(none, none, [])
+    with pytest.raises(RegardError, match="usual_head: there are no heads"):
+        usual_head([])
+
+
+def test_heads_by_name():
+    heads = heads_of({"0.cross": 2, "1.cross": 1})
+    assert [head.name for head in heads] == ["0.cross:0", "0.cross:1", "0.cross", "1.cross:0"]
+    for head in heads:
+        assert head_named(head.name, heads) == head
+    assert head_named("1.cross", heads) == Head("1.cross", 0), "it has no other"
+    wanted = "--backward-head 2.cross, expected one of 0.cross:0, 0.cross:1, 0.cross, 1.cross:0"
+    with pytest.raises(RegardError, match=wanted):
+        head_named("2.cross", heads, "--backward-head")

@@ -1,12 +1,11 @@
 """A model made to say a translation: its weights against one sentence, one step at a time."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from regard.errors import RegardError, UnavailableError
 from regard.translate.alignment import Head, Sentence, force
+from regard.translate.models.config import ModelConfig
 from regard.translate.models.transformer import build_transformer
 from regard.translate.tokens import BEGIN, END
 from regard.translate.vocabulary import WordVocabulary
@@ -21,8 +20,8 @@ def vocabularies():
 
 @pytest.fixture(scope="module")
 def model(vocabularies):
-    sizes = {"hidden": 16, "layers": 2, "heads": 2, "feed_forward": 32, "longest": 32}
-    config = SimpleNamespace(**sizes, dropout=0.3, tie="none", norm="pre")
+    sizes = {"hidden": 16, "layers": 2, "heads": 2, "feed_forward": 32}
+    config = ModelConfig("transformer", **sizes, dropout=0.3)
     torch.manual_seed(0)
     return build_transformer(config, *map(len, vocabularies)).double()
 

@@ -103,7 +103,10 @@ def test_files_of_different_lengths(tmp_path, lines, longer, line):
 def test_empty_lines(tmp_path):
     a = write(tmp_path / "a", "one\ntwo\nthree\n")
     b = write(tmp_path / "b", "un\n \t\ntrois\n")
-    advice = "; to leave such pairs out and count them, read with empty=True and clean"
+    advice = (
+        "; take the pair out of the data (of two files, this line of both), or in Python read with "
+        "empty=True and clean"
+    )
     refused(f"{b}:2: the target is empty{advice}", a, b)
     refused(f"{b}:2: the source is empty{advice}", b, a)
     assert clean(read_pairs(a, b, empty=True)).report.dropped["empty"] == 1
@@ -126,6 +129,13 @@ def test_unknown_columns(tmp_path):
         target="de",
     )
     refused(
+        f"{path}:1: there is no column '1'; the columns are 'en', 'fr', 'fr'; by its number a "
+        "column is said as 1, without quotation marks",
+        path,
+        source="1",
+        target="2",
+    )
+    refused(
         f"{path}:1: there is more than one column 'fr'; the columns are 'en', 'fr', 'fr'",
         path,
         source="en",
@@ -145,7 +155,26 @@ def test_unknown_columns(tmp_path):
 
 def test_rows_that_are_too_short(tmp_path):
     path = write(tmp_path / "a.tsv", "Go\tVa\nHi\n")
-    refused(f"{path}:2: 1 columns, expected at least 2", path)
+    refused(f"{path}:2: 1 column, but line 1 has 2{INSTEAD}", path)
+
+
+INSTEAD = "; give all rows as many, and write a space where a tab is inside a sentence"
+
+
+@pytest.mark.parametrize("options", [{}, {"source": "I go.", "target": "Je vais."}])
+def test_a_tab_inside_a_sentence_makes_no_other_pair(tmp_path, options):
+    path = write(tmp_path / "a.tsv", "\n" * (not options) + "I go.\tJe vais.\nHe\tgoes.\tIl va.\n")
+    first = 1 if options else 2
+    refused(
+        f"{path}:{first + 1}: 3 columns, but line {first} has 2{INSTEAD}",
+        TableFile(path, **options),
+        empty=True,
+    )
+
+
+def test_columns_that_may_be_empty(tmp_path):
+    path = write(tmp_path / "a.tsv", "Go\tVa\t7\nHi\tSalut\t\n")
+    assert read_pairs(path) == [Pair("Go", "Va", 1), Pair("Hi", "Salut", 2)]
 
 
 def test_an_empty_table_has_no_names(tmp_path):
@@ -163,11 +192,21 @@ def test_an_empty_table_has_no_names(tmp_path):
         ('["a"]', "1: [\"a\"], expected an object with key 'source'"),
         ('{"source": "a", "fr": "b"}', "1: there is no key 'target'; the keys are 'source', 'fr'"),
         ('{"source": 3, "target": "b"}', "1: 'source' is 3, expected a text"),
+        ("[" * 100_000, "1: JSON that is nested too deeply"),
     ],
 )
 def test_broken_json(tmp_path, text, message):
     path = write(tmp_path / "a.jsonl", text + "\n")
     refused(f"{path}:{message}", path)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_the_keys_of_json_are_texts(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"1": "a", "2": "b"}')
+    message = "but JSON lines have keys and no columns by number; a key is a text, such as"
+    refused(f'{path}: source is 1, {message} "1"', path, source=1, target="2")
+    refused(f'{path}: target is 2, {message} "2"', path, source="1", target=2)
+    assert read_pairs(path, source="1", target="2") == [Pair("a", "b", 1)]
 
 
 def test_files_that_cannot_be_read(tmp_path):

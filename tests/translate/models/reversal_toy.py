@@ -34,7 +34,8 @@ def trained(
     """A model with GRUs of 48 after so many steps of 64 sequences."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    settings = {"embedding": 32, "hidden": 48, "dropout": 0.0, "longest": 10, **sizes}
+    slots = {"longest": 10} if name == "tutorial" else {}
+    settings = {"embedding": 32, "hidden": 48, "dropout": 0.0, **slots, **sizes}
     model = build(ModelConfig(name, **settings), SIZE, SIZE)  # type: ignore[arg-type]
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(steps):

@@ -13,7 +13,7 @@ from regard.translate.models.build import ModelConfig, build
 from regard.translate.models.cells import GRU, LSTM, Cell
 from regard.translate.models.encoders import Both
 
-SIZES = {"embedding": 6, "hidden": 8, "dropout": 0.0, "longest": 15}
+SIZES = {"embedding": 6, "hidden": 8, "dropout": 0.0}
 
 
 def shaken(module: nn.Module) -> nn.Module:
@@ -136,7 +136,7 @@ def test_luong_general_is_its_equations(feeding):
 
 def test_tutorial_never_sees_the_keys():
     """Its weights are softmax(W [embedded; state]) over the true length, whatever stands there."""
-    model = model_of(lambda: build(ModelConfig("tutorial", **SIZES), SOURCE, TARGET))
+    model = model_of(lambda: build(ModelConfig("tutorial", longest=15, **SIZES), SOURCE, TARGET))
     source, mask = sentences()
     encoded = model.encode(source, mask)
     state, tokens = model.start(encoded), targets()[:, 0]

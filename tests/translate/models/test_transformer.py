@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from regard.errors import RegardError
 from regard.translate.models.build import ModelConfig, build
@@ -142,7 +143,43 @@ def test_positions_beyond_the_table():
     features = torch.randn(2, 5, 6)
     expected = features * 6**0.5 + sinusoids(2, 5, 6).float()
     assert torch.allclose(positions(features, start=2), expected, atol=1e-6)
-    assert "table" not in positions.state_dict()
+    assert list(positions.state_dict()) == []
+
+
+@pytest.mark.parametrize("first", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("start", [0, 3, 9])  # within the table, across its end, beyond
+def test_positions_are_rounded_once(first, start):
+    positions = Positions(6, ready=5).to(first)
+    features = torch.zeros(1, 4, 6)
+    for dtype in (first, torch.float64, torch.float32, torch.float64):
+        found = positions.to(dtype)(features.to(dtype), start=start)
+        assert torch.equal(found[0], sinusoids(start, 4, 6).to(dtype))
+
+
+def test_in_double_precision_a_long_target_is_its_steps_and_long_padding_nothing():
+    model = transformer(torch.float64)
+    source, mask = sentences()
+    target = torch.randint(3, 13, (2, 131))  # more than the positions at hand
+    with torch.no_grad():
+        encoded = model.encode(source, mask)
+        whole = model.logits(model.decode(encoded, target).features)
+        state = model.start(encoded)
+        for place in range(131):
+            stepped = model.step(encoded, state, target[:, place])
+            state = stepped.state
+            assert torch.allclose(stepped.logits, whole[:, place], rtol=0, atol=1e-12)
+        longer = model.encode(F.pad(source, (0, 130)), F.pad(mask, (0, 130)))
+        again = model.logits(model.decode(longer, target).features)
+    assert torch.allclose(again, whole, rtol=0, atol=1e-12)
+
+
+def test_positions_made_while_nothing_is_learned_serve_learning_too():
+    model = transformer().double()
+    source, mask = sentences()
+    with torch.inference_mode():
+        model.encode(source, mask)
+    model(source, mask, source, mask).sum().backward()
+    assert model.embeddings.target.weight.grad.isfinite().all()
 
 
 def test_no_sentences():

@@ -7,12 +7,16 @@ from translator_laws import LAWS, SOURCE, TARGET
 
 from regard.translate.models.build import ModelConfig, build, names
 
-SIZES = {"embedding": 6, "hidden": 8, "heads": 2, "feed_forward": 10, "longest": 15}
+SIZES = {"embedding": 6, "hidden": 8}
+OWN = {
+    "transformer": {"embedding": 8, "heads": 2, "feed_forward": 10},
+    "tutorial": {"longest": 15},
+}
 #: Other shapes of some models: each at least once with each cell, layer, direction and feeding.
 SHAPES = {
     "bahdanau deep lstm": ModelConfig("bahdanau", layers=2, cell="lstm", **SIZES),  # type: ignore[arg-type]
     "bahdanau deep": ModelConfig("bahdanau", layers=2, **SIZES),  # type: ignore[arg-type]
-    "tutorial lstm": ModelConfig("tutorial", cell="lstm", **SIZES),  # type: ignore[arg-type]
+    "tutorial lstm": ModelConfig("tutorial", cell="lstm", longest=15, **SIZES),  # type: ignore[arg-type]
     "none onward": ModelConfig("none", bidirectional=False, **SIZES),  # type: ignore[arg-type]
     "dot reversed": ModelConfig(
         "dot",
@@ -25,7 +29,8 @@ SHAPES = {
     "local-p deep lstm": ModelConfig("local-p", layers=2, cell="lstm", **SIZES),  # type: ignore[arg-type]
     "qkv lstm fed": ModelConfig("qkv", cell="lstm", input_feeding=True, **SIZES),  # type: ignore[arg-type]
 }
-CONFIGS = {**{name: ModelConfig(name, **SIZES) for name in names()}, **SHAPES}  # type: ignore[arg-type]
+PLAIN = {name: ModelConfig(name, **{**SIZES, **OWN.get(name, {})}) for name in names()}  # type: ignore[arg-type]
+CONFIGS = {**PLAIN, **SHAPES}
 
 
 @pytest.mark.parametrize("check", LAWS.values(), ids=LAWS)

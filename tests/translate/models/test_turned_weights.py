@@ -17,7 +17,7 @@ TARGET = torch.tensor([[1, 5, 6], [1, 7, 2]])
 
 
 def made(name: str, **more: object) -> Checkpoint:
-    sizes = {"embedding": 16, "hidden": 16, "feed_forward": 32, "heads": 2, "longest": 12}
+    sizes = {"embedding": 16, "hidden": 16}
     config = Config.from_table({"model": {"name": name, **sizes, **more}})
     torch.manual_seed(0)
     return Checkpoint(config, WORDS, WORDS, build(config.model, len(WORDS), len(WORDS)).eval())

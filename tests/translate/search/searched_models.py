@@ -15,13 +15,14 @@ from regard.translate.tokens import BEGIN, END
 
 NAMES = names()
 SIZE = 12
+OWN = {"transformer": {"heads": 2, "feed_forward": 16}, "tutorial": {"longest": 9}}
 
 
 def tiny(name: str, *, size: int = SIZE, seed: int = 0, **options: Any) -> TranslationModel:
     """A small model with weights large enough that hypotheses differ."""
     torch.manual_seed(seed)
-    sizes = {"embedding": 8, "hidden": 8, "heads": 2, "feed_forward": 16, "layers": 2, "longest": 9}
-    model = build(ModelConfig(name, **{**sizes, **options}), SIZE, size).eval()
+    sizes = {"embedding": 8, "hidden": 8, "layers": 2, **OWN.get(name, {}), **options}
+    model = build(ModelConfig(name, **sizes), SIZE, size).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:

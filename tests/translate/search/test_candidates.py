@@ -35,8 +35,11 @@ def test_largest_with_infinities():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_log_sum_exp(dtype):
     logits = torch.randn(7, 50_000).to(dtype)
-    expected = logits.double().logsumexp(1)
-    assert torch.allclose(log_sum_exp(logits).double(), expected, atol=1e-5)
+    logits[1] += 500  # beyond what exp can say in float32
+    logits[2] -= 500
+    expected = logits.double().logsumexp(1, keepdim=True)
+    found = log_sum_exp(logits, logits.amax(1, keepdim=True))
+    assert torch.allclose(found.double(), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("forbidden", [(), (2,), (2, 3)])
@@ -60,6 +63,14 @@ def test_candidates_are_the_best_of_all_pairs(forbidden):
             assert float(found.score[sentence, place]) == pytest.approx(score)
             assert int(found.row[sentence, place]) == row
             assert int(found.token[sentence, place]) == token
+
+
+def test_what_is_never_said_counts_all_the_same():
+    logits = torch.randn(2, 900)
+    logits[:, 1] = 300.0
+    found = best_candidates(logits, torch.zeros(2, 1), 1)
+    expected = logits.double().log_softmax(1)[:, 2:].amax(1, keepdim=True)
+    assert torch.allclose(found.score.double(), expected, atol=1e-4)
 
 
 def test_a_forced_token_is_the_only_candidate():

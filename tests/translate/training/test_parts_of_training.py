@@ -16,16 +16,16 @@ from regard.translate.config import (
     DataConfig,
     SearchConfig,
     TrainingConfig,
+    ValidationConfig,
     VocabularyConfig,
 )
 from regard.translate.data import Examples, Pair
 from regard.translate.evaluation import score
 from regard.translate.models.build import ModelConfig, build
-from regard.translate.training import RunFolder, Watcher, read_log, train, translate_texts
+from regard.translate.training import Watcher, read_log, train, translate_texts
 from regard.translate.training.corpus import fingerprint, read_data, train_vocabularies, within
 from regard.translate.training.final_scores import final_scores, lower_words
 from regard.translate.training.folder import average_files
-from regard.translate.training.logs import CsvLog
 from regard.translate.training.plan import plan_epoch
 from regard.translate.training.random_states import random_states, restore_random_states
 from regard.translate.training.stopping import Best, Clock, Kept
@@ -60,7 +60,9 @@ def test_the_best_are_kept_in_order():
         best = best.look(step, value)
     assert best.kept == (Kept(2, 3.0), Kept(4, 3.0)) and best.since == 3
     assert best.holds(4) and not best.holds(1)
-    assert Best("bleu", 2).with_table(best.table()) == best
+    assert Best.of(ValidationConfig(metric="bleu", average=2), best.table()) == best
+    fewer = Best.of(ValidationConfig(metric="bleu", average=1), best.table())
+    assert fewer == Best("bleu", 1, (Kept(2, 3.0),), since=3)
 
 
 def test_the_least_loss_is_best():
@@ -77,23 +79,6 @@ def test_random_states_come_back():
     found = random.gauss(0, 1), numpy.random.standard_normal(), torch.rand(2).tolist()
     assert found == expected
     restore_random_states(before)
-
-
-def test_a_log_that_goes_on_has_no_row_twice_and_none_cut_off(tmp_path):
-    path = tmp_path / "log.csv"
-    log = CsvLog(path, after=0)
-    for step in (1, 2, 3):
-        log.write({"step": step, "kind": "train", "loss": 0.1 + step})
-    log.close()
-    with path.open("a") as file:
-        file.write("12,0,tra")
-    log = CsvLog(path, after=2)
-    log.write({"step": 3, "kind": "train", "loss": 7.0})
-    log.close()
-    assert [(row["step"], row["loss"]) for row in read_log(path)] == [
-        ("1", "1.1"), ("2", "2.1"), ("3", "7.0")
-    ]  # fmt: skip
-    assert len(path.read_text().splitlines()) == 4
 
 
 def test_the_average_is_the_mean(tmp_path):
@@ -157,6 +142,57 @@ def test_a_loss_that_is_not_finite_is_an_error_and_the_last_state_stays(tmp_path
     assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
 
 
+def test_a_validation_that_is_not_finite_is_never_the_best(tmp_path):
+    config = toy(tmp_path / "data", "training.optimiser=sgd", "training.steps=3")
+    train(config, tmp_path / "run")
+    before = (tmp_path / "run" / "best.safetensors").read_bytes()
+    wild = toy(
+        tmp_path / "data", "training.optimiser=sgd", "training.optimiser.rate=3e38",
+        "training.optimiser.clip=0.0", "training.log_every=100", "training.validation.every=1",
+    )  # fmt: skip
+    with pytest.raises(RegardError, match="the validation loss is not finite any more at step 4"):
+        train(wild, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "best.safetensors").read_bytes() == before
+
+
+class Notes(Watcher):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_pairs_without_a_place_are_counted(tmp_path):
+    settings = ("model.name=tutorial", "model.longest=5", "training.steps=1")
+    config, notes = toy(tmp_path / "data", *settings), Notes()
+    train(config, tmp_path / "run", watcher=notes)
+    long = [
+        sum(len(pair.source.split()) > 5 for pair in part)
+        for part in (read_data(config.data).train, read_data(config.data).valid)
+    ]
+    assert min(long) > 0
+    lines = notes.notes[0].splitlines()
+    assert (
+        f"longer than model.longest (5), left out: {long[0]} training pairs, {long[1]} validation "
+        "pairs"
+    ) in lines
+    assert any(
+        line.startswith(f"{200 - long[0]} pairs to learn from, {40 - long[1]} to validate with")
+        for line in lines
+    )
+
+
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_a_part_without_a_pair_that_fits_is_refused(tmp_path, part):
+    config = toy(tmp_path / "data", "model.name=tutorial", "model.longest=6")
+    (tmp_path / "data" / f"{part}.tsv").write_text("a b c d e f g\ta b\n" * 3)
+    wanted = f"there are no {part} pairs left: the sources of all 3 are longer than model.longest"
+    with pytest.raises(RegardError, match=wanted):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_a_watcher_is_told(tmp_path):
     class Noting(Watcher):
         def __init__(self):
@@ -184,6 +220,9 @@ def test_a_clock_counts_earlier_parts_but_not_for_its_limit():
     clock = Clock(minutes=1.0, earlier=500.0)
     assert not clock.over and clock.total >= 500
     assert Clock(minutes=0.0).over and not Clock(minutes=None).over
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(RegardError, match=f"minutes must be at least 0, found {wrong}"):
+            Clock(wrong)
 
 
 def test_vocabularies_are_joint_or_not():
@@ -247,10 +286,12 @@ def test_data_that_is_missing_is_named(tmp_path):
 def test_data_is_split_cleaned_and_limited(tmp_path):
     (tmp_path / "a.tsv").write_text("".join(f"x\ts {n}\tt {n}\n" for n in range(100)) + "x\ts\t\n")
     file = (str(tmp_path / "a.tsv"),)
-    found = read_data(DataConfig(train=file, source="2", target="3", valid_pairs=10, test_pairs=20))
+    found = read_data(DataConfig(train=file, source=2, target=3, valid_pairs=10, test_pairs=20))
     assert (len(found.train), len(found.valid), len(found.test)) == (70, 10, 20)
     assert found.report.dropped["empty"] == 1
-    found = read_data(DataConfig(train=file, source="2", target="3", valid_pairs=10, first=50))
+    with pytest.raises(RegardError, match=r"data.valid_pairs is 9000 and data.test_pairs 0: valid"):
+        read_data(DataConfig(train=file, source=2, target=3, valid_pairs=9000))
+    found = read_data(DataConfig(train=file, source=2, target=3, valid_pairs=10, first=50))
     assert len(found.train) == 40
 
 
@@ -259,10 +300,3 @@ def test_sources_without_a_place_are_left_out():
     assert all(len(source) <= 4 for source in within(data, 4).source)
     assert within(data, None) is data
     assert fingerprint(data) != fingerprint(within(data, 4))
-
-
-def test_the_folder_says_what_lies_in_it(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RegardError, match="file is a file, expected a folder or nothing"):
-        RunFolder(tmp_path / "file").check(resume=True)
-    RunFolder(tmp_path / "nothing").check(resume=False)

@@ -9,7 +9,7 @@ import torch
 from toy_training import toy
 
 from regard.errors import RegardError
-from regard.translate.checkpoint import FILE
+from regard.translate.checkpoint import FILE, STATE_FILE, load_checkpoint
 from regard.translate.training import Watcher, read_log, train
 from regard.translate.training.state import load_state
 
@@ -46,8 +46,9 @@ class Interrupting(Watcher):
         ("model.name=transformer", "model.hidden=16", "model.feed_forward=32", "model.tie=all",
          "vocabulary.joint=true", "training.precision=bf16"),
         ("training.optimiser=sgd", "training.schedule=cosine", "training.validation.every=5"),
+        ('training.precision="64"',),
     ],
-    ids=["adam", "accumulated-and-unforced", "transformer-bfloat16", "sgd"],
+    ids=["adam", "accumulated-and-unforced", "transformer-bfloat16", "sgd", "float64"],
 )  # fmt: skip
 def test_a_run_in_parts_is_the_unbroken_run(tmp_path, settings):
     config = toy(tmp_path / "data", *settings)
@@ -103,6 +104,18 @@ def test_training_leaves_no_trace_in_random_numbers_and_signals(tmp_path):
             "training.optimiser.name is 'sgd', but the run began with 'adam'",
         ),
         ("data.first=100", "the training pairs are not those that the run began with"),
+        ("training.seed=5", "training.seed is 5, but the run began with 0"),
+        ("training.batch_tokens=90", "training.batch_tokens is 90, but the run began with 200"),
+        ("training.batch_sentences=9", "training.batch_sentences is 9, but the run began with 0"),
+        ("training.accumulate=2", "training.accumulate is 2, but the run began with 1"),
+        (
+            "training.validation.metric=bleu",
+            "training.validation.metric is 'bleu', but the run began with 'loss'",
+        ),
+        (
+            "training.validation.sentences=9",
+            "training.validation.sentences is 9, but the run began with 0",
+        ),
     ],
 )
 def test_another_training_is_not_resumed(tmp_path, setting, wanted):
@@ -113,12 +126,48 @@ def test_another_training_is_not_resumed(tmp_path, setting, wanted):
     assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
 
 
-def test_a_folder_with_something_in_it_is_refused_and_kept(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notes.txt").write_text("mine")
-    with pytest.raises(RegardError, match=r"run is not empty: continue its run with --resume"):
-        train(toy(tmp_path / "data"), tmp_path / "run")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]
+def test_other_validation_pairs_are_refused(tmp_path):
+    config = toy(tmp_path / "data", "training.steps=1")
+    train(config, tmp_path / "run")
+    with (tmp_path / "data" / "valid.tsv").open("a") as file:
+        file.write("a b\tb a\n")
+    with pytest.raises(RegardError, match="the validation pairs are not those that the run began"):
+        train(config, tmp_path / "run", resume=True)
+
+
+def test_a_state_without_a_note_of_its_validation_pairs_is_resumed(tmp_path):
+    """As it was saved before they were noted."""
+    train(toy(tmp_path / "data", "training.steps=1"), tmp_path / "run")
+    last = tmp_path / "run" / "last.safetensors"
+    header, tensors = STATE_FILE.read(last)
+    del header["position"]["valid"]
+    STATE_FILE.write(last, tensors, header)
+    assert (
+        train(toy(tmp_path / "data", "training.steps=2"), tmp_path / "run", resume=True).step == 2
+    )
+    assert load_state(last).position.valid is not None
+
+
+@pytest.mark.parametrize("setting", ["training.steps=3", "training.epochs=1"])
+def test_an_earlier_end_is_an_end_with_a_look(tmp_path, setting):
+    """Resumed behind its end, before any look at the validation pairs: the best is chosen now."""
+    seldom = "training.validation.every=1000"
+    longer = toy(tmp_path / "data", seldom, "training.batch_tokens=300")
+    begun = train(longer, tmp_path / "run", watcher=Interrupting(8))
+    assert begun.ending == "asked" and not begun.best.kept
+    shorter = toy(tmp_path / "data", seldom, "training.batch_tokens=300", setting)
+    ended = train(shorter, tmp_path / "run", resume=True)
+    assert ended.ending == "finished" and [one.step for one in ended.best.kept] == [begun.step]
+    assert ended.folder.best.exists() and ("average", "valid") in ended.scores
+
+
+def test_fewer_to_average_are_the_best_of_them(tmp_path):
+    three = toy(tmp_path / "data", "training.validation.average=3", "training.epochs=3")
+    kept = train(three, tmp_path / "run").best.kept
+    one = toy(tmp_path / "data", "training.validation.average=1", "training.epochs=3")
+    again = train(one, tmp_path / "run", resume=True)
+    assert len(kept) == 3 and again.best.kept == kept[:1]
+    assert load_checkpoint(again.folder.average).extra["steps"] == [kept[0].step]
 
 
 def test_more_epochs_continue_a_finished_run(tmp_path):

@@ -20,6 +20,7 @@ texts = st.text() | st.text(alphabet="abLlntsqujAI' ’\"-.,:!?()«»123é\u0301
         ("I don't; I can't, it's John's.", "I do n't ; I ca n't , it 's John 's ."),
         ("We'll, you're, I'd, I've, I'M", "We 'll , you 're , I 'd , I 've , I 'M"),
         ("five o'clock", "five o'clock"),
+        ("rock'n't a-n't", "rock ' n't a - n't"),
         ("the dogs' house", "the dogs ' house"),
         ("3.50 or 1,000 at 10:30.", "3.50 or 1,000 at 10:30 ."),
         ("well-known -- (yes)...", "well-known -- ( yes ) ..."),
@@ -56,6 +57,8 @@ def test_tokens_lie_where_they_are_said_to(text):
 @example("p . m .")
 @example("1 , 000")
 @example("do n't n ' t")
+@example("d'n'tl'N'T d' @")
+@example("12:30'n't $ a-n’t (")
 def test_text_of_tokens_has_these_tokens_again(text):
     tokens = tokenise(text)
     assert tokenise(detokenise(tokens)) == tokens

@@ -97,6 +97,17 @@ def test_the_whole_is_exact_and_in_words(here, name):
         torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
 
 
+def test_attention_inside_the_encoder_stays_while_the_text_grows():
+    name = "encoder-dot"
+    with running([_of_translator(name, Translating(name, translator(name)))]) as there:
+        first, *drafts, done = events(there, name, LOVE)
+        scene = there.client.get(f"/api/traces/{done['id']}").json()
+    size = len(first["scene"]["sequences"][0]["tokens"])
+    assert first["known"] == 0 and {draft["known"] for draft in drafts} == {size}
+    assert done["text"] == translator(name)(LOVE).text == drafts[-1]["text"] != first["text"]
+    assert len(scene["sequences"]) == 1 and scene["steps"] is None
+
+
 def test_a_whole_translation_can_be_asked_for_at_once(here):
     scene = here.look("bahdanau", LOVE).json()
     assert scene["sequences"][1]["words"]["names"][:3] == ["I", "love", "you"]

@@ -19,18 +19,21 @@ _OF_A_RUN = ("best", "average", "last")
 
 @dataclass(frozen=True)
 class Translating:
-    """A model that writes a text again in another language."""
+    """A model that writes a text again in another language.
+
+    One whose only attention is inside its encoder shows that, the same at every step.
+    """
 
     kind: ClassVar[str] = "text"
     title: str
     translator: Translator
 
     def __post_init__(self) -> None:
-        if self.translator.head is None:
+        if self.translator.head is None and not self.translator.inside:
             name = self.translator.checkpoint.config.model.name
             raise RegardError(
-                f"{self.title}: the model ({name}) has no attention from target to source, so "
-                "there is nothing to look at"
+                f"{self.title}: the model ({name}) has no attention from target to source, nor any "
+                "inside its encoder, so there is nothing to look at"
             )
 
     @classmethod

@@ -10,6 +10,7 @@ from regard.translate.alignment.heads import (
     Head,
     by_agreement,
     by_error,
+    head_named,
     heads_of,
 )
 from regard.translate.alignment.links import Links, above, flipped, links_of, mutual, strongest
@@ -21,6 +22,7 @@ from regard.translate.alignment.pharaoh import (
     write_links,
     write_pharaoh,
 )
+from regard.translate.alignment.spaces import spaced_words, spaced_words_of
 from regard.translate.alignment.symmetrise import (
     SYMMETRISERS,
     grow_diag,
@@ -56,6 +58,7 @@ __all__ = [
     "grow_diag",
     "grow_diag_final",
     "grow_diag_final_and",
+    "head_named",
     "heads_of",
     "intersection",
     "links_of",
@@ -63,6 +66,8 @@ __all__ = [
     "parse_links",
     "read_links",
     "read_rows",
+    "spaced_words",
+    "spaced_words_of",
     "strongest",
     "symmetrise",
     "union",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from regard.errors import RegardError
 from regard.translate.alignment.heads import AllHeads, Head, by_agreement, by_error
 from regard.translate.alignment.links import Rule, flipped, strongest
 from regard.translate.alignment.pharaoh import Gold
@@ -32,6 +33,9 @@ def choose(
         gold: the links that people drew, if there are some.
         rule: how weights become links.
     """
+    for seen in (forward, backward):
+        if seen is not None and not seen.heads:
+            raise RegardError("choose: there are no sentences, so there is no head to choose")
     if gold is not None:
         there = by_error(forward, gold, rule)[0].head
         if backward is None:
@@ -54,6 +58,8 @@ def usual_head(heads: Sequence[Head]) -> Head:
     >>> print(usual_head([Head("0.cross", 0), Head("1.cross", 0), Head("2.cross", 0)]))
     1.cross, head 0
     """
+    if not heads:
+        raise RegardError("usual_head: there are no heads, expected at least one")
     sites = list(dict.fromkeys(head.site for head in heads))
     site = sites[-2] if len(sites) > 1 else sites[-1]
     return [head for head in heads if head.site == site][-1]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from regard.aggregate import Words
@@ -14,9 +13,10 @@ from regard.errors import RegardError, UnavailableError
 from regard.progress import progress
 from regard.translate.alignment.heads import AllHeads, Head, heads_of
 from regard.translate.alignment.matrix import End, Matrix, Reading, word_matrix
+from regard.translate.data import padded
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.modes import evaluating
-from regard.translate.tokens import BEGIN, END, PAD
+from regard.translate.tokens import BEGIN, END
 from regard.translate.vocabulary import Vocabulary
 
 
@@ -102,20 +102,15 @@ def _seen(
 ) -> list[dict[str, Tensor]]:
     """One batch's weights, each sentence cut to its own lengths."""
     device = next(model.parameters()).device
-    source = _padded([[*one.numbers, END] for one in sources]).to(device)
-    given = _padded([[BEGIN, *one.numbers] for one in targets]).to(device)
-    encoded = model.encode(source, source != PAD)
-    weights = model.decode(encoded, given, weights=True).weights
+    source, mask = padded([[*one.numbers, END] for one in sources])
+    given, _ = padded([[BEGIN, *one.numbers] for one in targets])
+    encoded = model.encode(source.to(device), mask.to(device))
+    weights = model.decode(encoded, given.to(device), weights=True).weights
     cuts = [(_size(target), _size(source)) for source, target in zip(sources, targets)]
     return [
         {site: one[i, :, :rows, :columns].float().cpu() for site, one in weights.items()}
         for i, (rows, columns) in enumerate(cuts)
     ]
-
-
-def _padded(rows: list[list[int]]) -> Int[Tensor, "sentence place"]:
-    longest = max(map(len, rows))
-    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
 
 
 def _size(sentence: Sentence) -> int:

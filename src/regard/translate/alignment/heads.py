@@ -32,6 +32,11 @@ class Head:
     def __str__(self) -> str:
         return f"{self.site}, " + ("mean of heads" if self.index is None else f"head {self.index}")
 
+    @property
+    def name(self) -> str:
+        """The head as commands have it: `3.cross:5`, or `3.cross` for the mean of all."""
+        return self.site if self.index is None else f"{self.site}:{self.index}"
+
     def of(
         self, weights: Mapping[str, Float[Tensor, "_ target source"]]
     ) -> Float[Tensor, "target source"]:
@@ -57,6 +62,22 @@ def heads_of(sites: Mapping[str, int]) -> list[Head]:
         found += [Head(site, index) for index in range(count)]
         found += [Head(site, None)] if count > 1 else []
     return found
+
+
+def head_named(text: str, heads: Sequence[Head], option: str = "head") -> Head:
+    """The head of this name, such as `3.cross:5`; the only head of a site by the site's too.
+
+    Args:
+        text: the name.
+        heads: those of a model, as `heads_of` gives them.
+        option: what is wrong if there is none, for the error.
+    """
+    known = {head.name: head for head in heads}
+    if text not in known and f"{text}:0" in known and f"{text}:1" not in known:
+        return known[f"{text}:0"]
+    if text not in known:
+        raise RegardError(f"{option} {text}, expected one of {', '.join(known)}")
+    return known[text]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ there are two ways to read them:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from jaxtyping import Float
 from torch import Tensor
@@ -83,8 +83,7 @@ def word_matrix(
             "kept": it is the last word of both sides (of the source alone in the "input" reading,
             which has no row for it).
     """
-    if end not in ("left out", "renormalised", "kept"):
-        raise RegardError(f"end={end!r}, expected 'left out', 'renormalised' or 'kept'")
+    check_end(end)
     source, target = without_end(source), without_end(target)
     weights = read_rows(weights, len(target.pieces), reading)
     target = with_end(target, weights.shape[-2], "target")
@@ -105,16 +104,27 @@ def read_rows(
         pieces: how many pieces the target has, the end not counted.
         reading: which row is a piece's.
     """
+    check_reading(reading)
     if reading == "output":
         return weights
-    if reading != "input":
-        raise RegardError(f"reading={reading!r}, expected 'output' or 'input'")
     if weights.shape[-2] != pieces + 1:
         raise ShapeError(
             f"reading='input': weights have {weights.shape[-2]} rows, expected {pieces + 1}: one "
             "for each of the target's pieces and one for the end of the sentence"
         )
     return weights[..., 1:, :]
+
+
+def check_reading(reading: str) -> None:
+    """Refuse what is no reading."""
+    if reading not in get_args(Reading):
+        raise RegardError(f"reading={reading!r}, expected 'output' or 'input'")
+
+
+def check_end(end: str) -> None:
+    """Refuse what cannot become of the end."""
+    if end not in get_args(End):
+        raise RegardError(f"end={end!r}, expected 'left out', 'renormalised' or 'kept'")
 
 
 def without_end(words: Words) -> Words:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
@@ -15,24 +15,36 @@ _GZIP = b"\x1f\x8b"
 _MARK = b"\xef\xbb\xbf"  # a byte-order mark, which some editors write first
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
+def lines(file: Path | Iterable[bytes], name: str | None = None) -> Iterator[tuple[int, str]]:
     """Each line of a UTF-8 file with its number from 1, without its line end.
 
     A line ends at a line feed alone: the other characters that Python takes for line ends occur
-    inside sentences. Whether a file is gzip is told by its first bytes.
+    inside sentences. A byte-order mark is no part of the first.
+
+    Args:
+        file: where the file is, which may be gzip, as its first bytes say; or an open stream of
+            bytes, such as standard input, which is left open.
+        name: what it is called in errors; its path when None.
     """
-    with opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            if number == 1:
-                line = line.removeprefix(_MARK)
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise RegardError(
-                    f"{path}:{number}: byte {error.start + 1} of the line is "
-                    f"0x{line[error.start]:02x}, which is no UTF-8 ({error.reason})"
-                ) from error
-            yield number, text.removesuffix("\n").removesuffix("\r")
+    if not isinstance(file, Path):
+        yield from _decoded(file, name)
+        return
+    with opened(file) as found:
+        yield from _decoded(found, str(file) if name is None else name)
+
+
+def _decoded(found: Iterable[bytes], name: str | None) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(found, start=1):
+        if number == 1:
+            line = line.removeprefix(_MARK)
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise RegardError(
+                f"{name}:{number}: byte {error.start + 1} of the line is "
+                f"0x{line[error.start]:02x}, which is no UTF-8 ({error.reason})"
+            ) from error
+        yield number, text.removesuffix("\n").removesuffix("\r")
 
 
 @contextmanager

@@ -58,6 +58,9 @@ class ParallelFiles:
 class TableFile:
     """A file of columns with a tab between them (TSV); quotation marks mean nothing.
 
+    Every row has as many columns as the first: one with more has a tab inside a sentence, and which
+    of its tabs that is nobody can tell.
+
     Args:
         path: the file.
         source: the column of the sentences: a number from 1, or a name in the first line.
@@ -78,18 +81,21 @@ class TableFile:
         if named and not header:
             raise RegardError(f"{path}: columns {chosen} have names, but header=False")
         places: list[int] = []
+        first = width = 0  # the number of the first row, and its columns
         for line, text in lines(path):
             cells = text.split("\t")
             if not places and (header or text.strip()):
                 places = [_place(path, line, cells, column, header) for column in chosen]
+                first, width = line, len(cells)
                 if header:
                     continue
             if not text.strip():
                 yield Pair("", "", line)
                 continue
-            if len(cells) <= max(places):
+            if len(cells) != width:
                 raise RegardError(
-                    f"{path}:{line}: {len(cells)} columns, expected at least {max(places) + 1}"
+                    f"{path}:{line}: {_columns(cells)}, but line {first} has {width}; give all "
+                    "rows as many, and write a space where a tab is inside a sentence"
                 )
             yield Pair(cells[places[0]], cells[places[1]], line)
         if header and not places:
@@ -110,6 +116,15 @@ class JsonLinesFile:
     source: str = "source"
     target: str = "target"
 
+    def __post_init__(self) -> None:
+        for side in ("source", "target"):
+            key = getattr(self, side)
+            if not isinstance(key, str):
+                raise RegardError(
+                    f"{self.path}: {side} is {key!r}, but JSON lines have keys and no columns by "
+                    f'number; a key is a text, such as "{key}"'
+                )
+
     def __iter__(self) -> Iterator[Pair]:
         path = Path(self.path)
         for line, text in lines(path):
@@ -120,6 +135,8 @@ class JsonLinesFile:
                 found = json.loads(text)
             except ValueError as error:
                 raise RegardError(f"{path}:{line}: not JSON: {error}") from error
+            except RecursionError as error:
+                raise RegardError(f"{path}:{line}: JSON that is nested too deeply") from error
             place = f"{path}:{line}"
             yield Pair(_value(place, found, self.source), _value(place, found, self.target), line)
 
@@ -193,8 +210,8 @@ def not_empty(files: PairFile) -> Iterator[Pair]:
             if not text.strip():
                 of = getattr(files, "path", None) or getattr(files, side)
                 raise RegardError(
-                    f"{of}:{pair.line}: the {side} is empty; "
-                    "to leave such pairs out and count them, read with empty=True and clean"
+                    f"{of}:{pair.line}: the {side} is empty; take the pair out of the data (of two "
+                    "files, this line of both), or in Python read with empty=True and clean"
                 )
         yield pair
 
@@ -205,9 +222,11 @@ def _place(path: Path, line: int, cells: list[str], column: int | str, header: b
         names = [cell.strip() for cell in cells]
         if names.count(column) != 1:
             how = "no" if column not in names else "more than one"
+            number = f"; by its number a column is said as {column}, without quotation marks"
             raise RegardError(
                 f"{path}:{line}: there is {how} column {column!r}; the columns are "
                 + ", ".join(map(repr, names))
+                + number * column.isdecimal()
             )
         return names.index(column)
     if not 1 <= column <= len(cells):
@@ -216,6 +235,10 @@ def _place(path: Path, line: int, cells: list[str], column: int | str, header: b
             + (f" ({', '.join(map(repr, cells))})" if header else "")
         )
     return column - 1
+
+
+def _columns(cells: list[str]) -> str:
+    return "1 column" if len(cells) == 1 else f"{len(cells)} columns"
 
 
 def _value(place: str, found: Any, key: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from regard.errors import RegardError
-from regard.translate.evaluation.scores import Scores, Tokenizer, check_parallel, score
+from regard.translate.evaluation.scores import Score, Tokenizer, check_parallel, has_bleu, score
 
 EDGES = (10, 20, 30, 40, 50)
 
@@ -16,17 +16,20 @@ EDGES = (10, 20, 30, 40, 50)
 class Bucket:
     """The sentences of some lengths, and what their translations score.
 
-    | field    | meaning                                                        |
-    |----------|----------------------------------------------------------------|
-    | `low`    | words of the shortest sentences that belong here               |
-    | `high`   | one more than those of the longest; None where there is no end |
-    | `scores` | None where no sentence has such a length                       |
+    | field  | meaning                                                                        |
+    |--------|--------------------------------------------------------------------------------|
+    | `low`  | words of the shortest sentences that belong here                               |
+    | `high` | one more than those of the longest; None where there is no end                 |
+    | `bleu` | None where no reference has the four words that BLEU counts: even a perfect    |
+    |        | translation would have 0 there; None also where there is no sentence           |
+    | `chrf` | None where no sentence has such a length                                       |
     """
 
     low: int
     high: int | None
     sentences: int
-    scores: Scores | None
+    bleu: Score | None
+    chrf: Score | None
 
     @property
     def name(self) -> str:
@@ -70,6 +73,7 @@ def buckets(
     for low, high in zip(bounds, [*edges, None]):
         chosen = [i for i, n in enumerate(lengths) if n >= low and (high is None or n < high)]
         said, right = ([texts[i] for i in chosen] for texts in (hypotheses, references))
-        scored = score(said, right, lower=lower, tokenizer=tokenizer) if chosen else None
-        made.append(Bucket(low, high, len(chosen), scored))
+        found = score(said, right, lower=lower, tokenizer=tokenizer) if chosen else None
+        bleu = found.bleu if found and has_bleu(right, tokenizer) else None
+        made.append(Bucket(low, high, len(chosen), bleu, found.chrf if found else None))
     return made

@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from regard.errors import RegardError
 from regard.translate.evaluation.scores import Tokenizer, check_parallel, metrics
 
 RESAMPLES = 1000
+SEED = 12345  # sacrebleu's own, so that its intervals are these
 
 
 @dataclass(frozen=True)
 class Compared:
     """One system under one measure.
 
-    | field      | meaning                                                                    |
-    |------------|----------------------------------------------------------------------------|
-    | `value`    | its score on all sentences                                                 |
-    | `mean`     | the mean over resampled sets of sentences                                  |
-    | `interval` | half the width of the 95 % interval around that mean                       |
-    | `p_value`  | how probable so large a difference from the first system is by chance;     |
-    |            | None for the first itself                                                  |
+    | field      | meaning                                              |
+    |------------|------------------------------------------------------|
+    | `value`    | its score on all sentences                           |
+    | `mean`     | the mean over resampled sets of sentences            |
+    | `interval` | half the width of the 95 % interval around that mean |
     """
 
     value: float
     mean: float
     interval: float
-    p_value: float | None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two systems under one measure, with its signature (seed and resamples are in it)."""
+    """Two systems under one measure, with its signature (seed and resamples are in it).
+
+    `two_sided_p` says how probable a difference of this size, to either side, would be by the
+    choice of sentences alone, were the systems equally good.
+    """
 
     name: str
     first: Compared
     second: Compared
+    two_sided_p: float
     signature: str
 
     @property
@@ -55,12 +62,16 @@ def compare(
     tokenizer: Tokenizer = "13a",
     resamples: int = RESAMPLES,
 ) -> list[Comparison]:
-    """BLEU and chrF of two systems, with paired bootstrap resampling (Koehn, 2004), by sacrebleu.
+    """BLEU and chrF of two systems, with paired bootstrap resampling (Koehn, 2004).
 
-    The same sentences are drawn for both systems, with replacement. `p_value` is sacrebleu's: how
-    often the size of a drawn difference lies above the mean of those by more than the difference on
-    all sentences. It looks at one side, so a two-sided test says about twice as much. Two systems
-    with equal scores have p = 1 (sacrebleu says 1 / (resamples + 1) there).
+    The same sentences are drawn for both systems, with replacement, B times. With d the difference
+    on all sentences, d_b that on draw b and d̄ the mean of those,
+
+        p = (1 + #{b : |d_b - d̄| ≥ |d|}) / (B + 1),
+
+    which is two-sided. The draws, means and intervals are those of sacrebleu's paired bootstrap.
+    Its p is another: it takes |d_b| before the mean, and counts only those above it, so that
+    equally good systems are told apart too often.
 
     Args:
         first: translations of the first system, the one that the other is held against.
@@ -74,29 +85,63 @@ def compare(
     if resamples < 1:
         raise RegardError(f"resamples={resamples}, expected 1 or more")
     counters = metrics(lower, tokenizer)
-    from sacrebleu.significance import PairedTest
-
-    test = PairedTest(
-        [("first", list(first)), ("second", list(second))],
-        counters,
-        [list(references)],
-        test_type="bs",
-        n_samples=resamples,
-    )
-    signatures, results = test()
+    times = _times_drawn(len(references), resamples)
     made = []
-    for name, signature in signatures.items():
-        one, other = (_compared(found) for found in results[name])
-        if one.value == other.value:
-            other = replace(other, p_value=1.0)
-        made.append(Comparison(name, one, other, str(signature)))
+    for metric in counters.values():
+        one, other = (_Resampled.of(metric, texts, references, times) for texts in (first, second))
+        signature = metric.get_signature()
+        signature.update("seed", str(SEED))
+        signature.update("bs", resamples)
+        chance = _two_sided(other.drawn - one.drawn, other.value - one.value)
+        compared = one.compared(), other.compared()
+        made.append(Comparison(one.name, *compared, chance, str(signature)))
     return made
 
 
-def _compared(found: Any) -> Compared:
-    """One of sacrebleu's results."""
-    chance = None if found.p_value is None else float(found.p_value)
-    return Compared(float(found.score), float(found.mean), float(found.ci), chance)
+def _times_drawn(sentences: int, resamples: int) -> Float[Tensor, "draw sentence"]:
+    """How often each sentence is in each draw."""
+    from numpy.random import default_rng  # sacrebleu draws with it, and brings it
+
+    draws = torch.from_numpy(default_rng(SEED).choice(sentences, size=(resamples, sentences)))
+    times = torch.zeros(resamples, sentences, dtype=torch.float64)
+    return times.scatter_add_(1, draws, torch.ones_like(times))
+
+
+def _two_sided(drawn: Float[Tensor, " draw"], difference: float) -> float:
+    """The share of drawn differences as far from their mean as the difference is from 0."""
+    as_far = (drawn - drawn.mean()).abs() >= abs(difference)
+    return (int(as_far.sum()) + 1) / (len(drawn) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Resampled:
+    """A system under one measure: its score on all sentences, and on each draw of them."""
+
+    name: str
+    value: float
+    drawn: Float[Tensor, " draw"]
+
+    @classmethod
+    def of(
+        cls,
+        metric: Any,
+        said: Sequence[str],
+        references: Sequence[str],
+        times: Float[Tensor, "draw sentence"],
+    ) -> _Resampled:
+        """Count once a sentence; the counts of a draw are their sum."""
+        found = metric._extract_corpus_statistics(list(said), [list(references)])
+        counts = torch.tensor(found, dtype=torch.float64)  # (sentence, count)
+        whole = metric._compute_score_from_stats(counts.sum(0).tolist())
+        drawn = [metric._compute_score_from_stats(draw).score for draw in (times @ counts).tolist()]
+        return cls(whole.name, float(whole.score), torch.tensor(drawn, dtype=torch.float64))
+
+    def compared(self) -> Compared:
+        """With the interval as sacrebleu takes it: a fortieth of the draws left out at each end."""
+        ordered = self.drawn.sort().values
+        left_out = len(ordered) // 40
+        width = ordered[len(ordered) - left_out - 1] - ordered[left_out]
+        return Compared(self.value, float(ordered.mean()), float(width) / 2)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,13 @@ def metrics(lower: bool, tokenizer: Tokenizer) -> dict[str, Any]:
     return {"BLEU": bleu, "chrF": CHRF(lowercase=lower)}
 
 
+def has_bleu(references: Sequence[str], tokenizer: Tokenizer) -> bool:
+    """Whether any of these is long enough, as BLEU cuts it, to have a group of four words."""
+    bleu = metrics(False, tokenizer)["BLEU"]
+    cut = (bleu.tokenizer(text.rstrip()).split() for text in references)
+    return any(len(words) >= bleu.max_ngram_order for words in cut)
+
+
 def check_parallel(**texts: Sequence[str]) -> None:
     """Refuse texts that have no sentences, or not as many as each other."""
     sizes = {name: len(sentences) for name, sentences in texts.items()}

@@ -6,18 +6,19 @@ from collections.abc import Callable
 
 from regard.errors import RegardError
 from regard.translate.models import variants
-from regard.translate.models.config import PRESETS, ModelConfig
+from regard.translate.models.config import ModelConfig
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.transformer import build_transformer
 
-__all__ = ["BUILDERS", "PRESETS", "ModelConfig", "build", "names"]
+__all__ = ["BUILDERS", "ModelConfig", "build", "names"]
 
-#: A builder takes the sizes of the source's and the target's vocabulary.
+#: A builder takes the sizes of the source's and the target's vocabulary. The dot product of the
+#: well-known figure is Luong's: one model, under both names.
 BUILDERS: dict[str, Callable[[ModelConfig, int, int], TranslationModel]] = {
     "none": variants.none,
     "encoder-dot": variants.encoder_dot,
     "encoder-qkv": variants.encoder_qkv,
-    "dot": variants.dot,
+    "dot": variants.luong_dot,
     "qkv": variants.qkv,
     "luong-dot": variants.luong_dot,
     "luong-general": variants.luong_general,
@@ -27,6 +28,23 @@ BUILDERS: dict[str, Callable[[ModelConfig, int, int], TranslationModel]] = {
     "bahdanau": variants.bahdanau,
     "tutorial": variants.tutorial,
     "transformer": build_transformer,
+}
+
+_CURRENT = {"dot", "qkv", "luong-dot", "luong-general", "luong-concat", "local-m", "local-p"}
+_RECURRENT = set(BUILDERS) - {"transformer"}
+#: Settings that not every model has: who has them, and what the others have not.
+_ONLY = {
+    "cell": (_RECURRENT, "only recurrent models have cells"),
+    "bidirectional": (_RECURRENT, "only recurrent models read in a direction"),
+    "reverse_source": (_RECURRENT, "only recurrent models read in a direction"),
+    "input_feeding": (
+        _CURRENT,
+        "only the models whose current state looks have an attentional state to feed",
+    ),
+    "heads": ({"transformer"}, "only the Transformer has a number of heads"),
+    "feed_forward": ({"transformer"}, "only the Transformer has feed-forward parts"),
+    "norm": ({"transformer"}, "only the Transformer has norms"),
+    "longest": ({"tutorial"}, "only the tutorial's attention has so many places and no more"),
 }
 
 
@@ -45,4 +63,20 @@ def build(config: ModelConfig, source_size: int, target_size: int) -> Translatio
     """
     if config.name not in BUILDERS:
         raise RegardError(f"model.name is {config.name!r}, expected one of {', '.join(names())}")
+    _refuse_what_it_has_not(config)
     return BUILDERS[config.name](config, source_size, target_size)
+
+
+def _refuse_what_it_has_not(config: ModelConfig) -> None:
+    """Nothing that was asked for is passed over in silence."""
+    for setting, (models, why) in _ONLY.items():
+        found, expected = getattr(config, setting), getattr(ModelConfig, setting)
+        if found != expected and config.name not in models:
+            raise RegardError(
+                f"model.{setting} is {_written(found)} with model.name {config.name!r}, expected "
+                f"{_written(expected)}, the default: {why}"
+            )
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -10,7 +10,7 @@ from regard.errors import RegardError
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model, and its sizes.
+    """Which model, and its sizes. A model refuses what it has not: heads, if it is recurrent.
 
     | field            | meaning                                                                   |
     |------------------|---------------------------------------------------------------------------|
@@ -59,7 +59,3 @@ class ModelConfig:
             if getattr(self, name) not in known:
                 found, expected = getattr(self, name), " or ".join(map(repr, known))
                 raise RegardError(f"model.{name} is {found!r}, expected {expected}")
-
-
-#: Configurations with a name: `reference` is the shape of the well-known figure of attention.
-PRESETS = {"reference": ModelConfig(embedding=300, hidden=500, longest=100)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from regard.blocks import (
 from regard.contract import State
 from regard.errors import RegardError
 from regard.mechanisms import MultiHead
+from regard.translate.models.config import ModelConfig
 from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
 from regard.translate.models.dropout import Dropout
 from regard.translate.models.embeddings import Embeddings, embeddings
@@ -141,35 +142,18 @@ def _hidden(mask: Tensor, features: Tensor) -> Tensor:
     return torch.where(seen, features.new_zeros(()), -torch.inf)[:, None, None]
 
 
-@runtime_checkable
-class TransformerConfig(Protocol):
-    """What `build_transformer` reads of a model's configuration."""
-
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def feed_forward(self) -> int: ...
-    @property
-    def dropout(self) -> float: ...
-    @property
-    def tie(self) -> str: ...
-    @property
-    def norm(self) -> str: ...
-
-
-def build_transformer(
-    config: TransformerConfig, source_size: int, target_size: int
-) -> TranslationModel:
+def build_transformer(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
     """A new Transformer for two vocabularies of these sizes.
 
     `hidden` is the width of everything, the embeddings too. Dropout acts on the embeddings and on
     the answer of every part (Vaswani et al. 2017, section 5.4), not on the weights.
     """
     width, layers = config.hidden, range(config.layers)
+    if config.embedding not in (width, ModelConfig.embedding):
+        raise RegardError(
+            f"model.embedding is {config.embedding} with model.name {config.name!r}, expected "
+            f"{width}, as model.hidden: a Transformer is as wide everywhere"
+        )
     encoder = [EncoderBlock(_attention(config), _feed_forward(config)) for _ in layers]
     decoder = [
         DecoderBlock(_attention(config), _attention(config), _feed_forward(config)) for _ in layers
@@ -182,11 +166,11 @@ def build_transformer(
     )
 
 
-def _attention(config: TransformerConfig) -> Sublayer:
+def _attention(config: ModelConfig) -> Sublayer:
     return _sublayer(config, MultiHead(config.hidden, config.heads))
 
 
-def _feed_forward(config: TransformerConfig) -> Sublayer:
+def _feed_forward(config: ModelConfig) -> Sublayer:
     part = FeedForward(config.hidden, config.feed_forward)
     for linear in (part.widen, part.narrow):
         nn.init.xavier_uniform_(linear.weight)
@@ -194,15 +178,13 @@ def _feed_forward(config: TransformerConfig) -> Sublayer:
     return _sublayer(config, part)
 
 
-def _sublayer(config: TransformerConfig, part: nn.Module) -> Sublayer:
+def _sublayer(config: ModelConfig, part: nn.Module) -> Sublayer:
     kinds: dict[str, type[Sublayer]] = {"pre": PreNorm, "post": PostNorm}
-    if config.norm not in kinds:
-        raise RegardError(f"model.norm is {config.norm!r}, expected 'pre' or 'post'")
     join = Residual()
     join.dropout = Dropout(config.dropout)
     return kinds[config.norm](config.hidden, part, join=join)
 
 
-def _last_norm(config: TransformerConfig) -> nn.Module | None:
+def _last_norm(config: ModelConfig) -> nn.Module | None:
     """Pre-norm leaves the stream as it is, so it is normed once at the end."""
     return nn.LayerNorm(config.hidden) if config.norm == "pre" else None

@@ -33,21 +33,24 @@ class Positions(nn.Module):
         ready: positions computed once; later ones are computed when they come.
     """
 
-    table: Tensor
-
     def __init__(self, width: int, *, dropout: float = 0.0, ready: int = 128) -> None:
         super().__init__()
         self.width = width
         self.dropout = Dropout(dropout)
-        table = sinusoids(0, ready, width).to(torch.get_default_dtype())
-        self.register_buffer("table", table, persistent=False)
+        # No buffer: `module.double()` would keep what float32 had rounded.
+        self._table = sinusoids(0, ready, width).to(torch.get_default_dtype())
 
     def forward(self, features: Features, start: int = 0) -> Features:
         """(row, position, width) in and out; the first position is `start`."""
-        end = start + features.shape[1]
-        if end <= len(self.table):
-            places = self.table[start:end]
-        else:
-            places = sinusoids(start, features.shape[1], self.width).to(self.table)
+        places = self._places(start, features)
         placed: Tensor = self.dropout(torch.add(places, features, alpha=self.width**0.5))
         return placed
+
+    def _places(self, start: int, features: Features) -> Float[Tensor, "position width"]:
+        """The sinusoids of these positions, rounded once to the features' precision."""
+        table, end = self._table, start + features.shape[1]
+        if end > len(table):
+            return sinusoids(start, features.shape[1], self.width).to(features)
+        if table.dtype != features.dtype or table.device != features.device:
+            self._table = table = sinusoids(0, len(table), self.width).to(features)
+        return table[start:end]

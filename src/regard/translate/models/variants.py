@@ -1,14 +1,14 @@
 """The recurrent models, one short function each: sizes to a model.
 
-dot, qkv, encoder-dot, encoder-qkv and tutorial are the five variants of a well-known figure of
-sequence-to-sequence attention; the others are Bahdanau's (2015) and Luong's (2015).
+luong-dot (there named dot), qkv, encoder-dot, encoder-qkv and tutorial are the five variants of a
+well-known figure of sequence-to-sequence attention; the others are Bahdanau's (2015) and Luong's
+(2015).
 """
 
 from __future__ import annotations
 
 import torch
 
-from regard.errors import RegardError
 from regard.mechanisms import (
     Additive,
     ConcatScore,
@@ -32,16 +32,7 @@ from regard.translate.models.previous_state import PreviousState, TutorialWiring
 from regard.translate.models.recurrent import RecurrentTranslator
 
 
-def _unfed(config: ModelConfig) -> None:
-    if config.input_feeding:
-        raise RegardError(
-            f"model.input_feeding is true with model.name {config.name!r}, expected false: only "
-            "the models whose current state looks have an attentional state to feed"
-        )
-
-
 def _unattended(parts: Parts) -> RecurrentTranslator:
-    _unfed(parts.config)
     cells = parts.cells(parts.config.embedding)
     readout = parts.readout(parts.config.hidden)
     return parts.translator(Unattended(cells, parts.bridge(cells), readout))
@@ -74,12 +65,6 @@ def _current(parts: Parts, look: Look) -> RecurrentTranslator:
     return parts.translator(kind(cells, parts.bridge(cells), look, readout))
 
 
-def dot(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
-    """h_i · s_j: the encoder's two directions are added, so that both sides are as wide."""
-    parts = read_by(config, source_size, target_size, join=torch.add)
-    return _current(parts, Look(DotProduct(scale=1.0), parts.encoder.width))
-
-
 def qkv(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
     """(W_K h_i) · (W_Q s_j) / √d, with values W_V h and one more projection behind them."""
     parts = read_by(config, source_size, target_size)
@@ -89,7 +74,10 @@ def qkv(config: ModelConfig, source_size: int, target_size: int) -> TranslationM
 
 
 def luong_dot(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
-    """Luong's dot score; the encoder's two directions are added."""
+    """Luong's dot score, h_t · h_s, which is also the figure's h_i · s_j.
+
+    The encoder's two directions are added, so that both sides are as wide.
+    """
     parts = read_by(config, source_size, target_size, join=torch.add)
     return _current(parts, Look(Luong(DotScore()), parts.encoder.width))
 
@@ -126,7 +114,6 @@ def local_p(config: ModelConfig, source_size: int, target_size: int) -> Translat
 
 def _previous(parts: Parts, look: Look, wiring: Wiring, widths: tuple[int, int]) -> Decoder:
     """A decoder whose previous state looks; `widths` of the cell's and the readout's inputs."""
-    _unfed(parts.config)
     cells = parts.cells(widths[0])
     fast = isinstance(look.mechanism, Additive) and isinstance(cells.layers[0], GRU)
     kind = AdditiveGRU if fast else PreviousState

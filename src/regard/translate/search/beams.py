@@ -12,7 +12,7 @@ from regard.translate.models.contract import Encoded, Stepped, TranslationModel,
 from regard.translate.search.candidates import Candidates, best_candidates
 from regard.translate.search.history import Ends, History
 from regard.translate.search.penalties import coverage_term, per_length
-from regard.translate.search.rules import Rules
+from regard.translate.search.rules import Rules, check_vocabulary
 from regard.translate.tokens import BEGIN, END
 
 
@@ -69,6 +69,8 @@ class Beams:
         rules, step = self.rules, len(self.history)
         asked = bool(self.model.sites) and (rules.weights or rules.coverage_penalty > 0)
         stepped = self.model.step(self.encoded, self.state, self.tokens, weights=asked)
+        if step == 0:
+            check_vocabulary(self.prefix, stepped.logits.shape[1])
         self.history.saw(stepped.weights if rules.weights else {})
         self._look(stepped)
         candidates = best_candidates(
@@ -102,31 +104,26 @@ class Beams:
         """Keep the candidates that end: of the first `beam`, and at the limit all of those."""
         first = Candidates(*(part[:, : self.rules.beam] for part in candidates))
         ends = ((first.token == END) | last[:, None]) & (first.score > -torch.inf)
+        where = ends.nonzero(as_tuple=True)
+        if len(where[0]) == 0:
+            return
         score = self.worth(first.score, first.row, step + 1)
         self._finished = self._finished + ends.sum(1)
         both = torch.cat([self._best.to(score), score.where(ends, -torch.inf)], dim=1)
         self._best = both.topk(self.rules.n_best, dim=1).values
-        where = ends.nonzero(as_tuple=True)
-        if len(where[0]):
-            row, token = first.row[where], first.token[where]
-            at = Ends(torch.full_like(row, step), row, token)
-            sentence = self.sentences[where[0]]
-            self.found.append(Found(sentence, at, first.score[where], score[where]))
+        row, token = first.row[where], first.token[where]
+        at = Ends(torch.full_like(row, step), row, token)
+        sentence = self.sentences[where[0]]
+        self.found.append(Found(sentence, at, first.score[where], score[where]))
 
     def _go_on(self, candidates: Candidates, last: Tensor, state: object, step: int) -> None:
         """The best candidates that do not end are the next hypotheses of those not yet done."""
-        open_score = candidates.score.masked_fill(candidates.token == END, -torch.inf)
-        score, order = open_score.sort(dim=1, descending=True, stable=True)
-        score, order = score[:, : self.rules.beam], order[:, : self.rules.beam]
+        score, row, token = self._open(candidates)
         best = score[:, 0]
-        alpha = self.rules.length_penalty
-        reach = torch.maximum(
-            per_length(best, step + 2, alpha), per_length(best, self.limits, alpha)
-        )
         done = last | (self._finished >= self.rules.beam) | (best == -torch.inf)
-        done = done | (self._best[:, -1] >= reach)
+        if self.rules.beam > 1:  # else a sentence with anything finished is done
+            done = done | (self._best[:, -1] >= self._reach(best, step))
         stay = (~done).nonzero()[:, 0]
-        row, token = candidates.row.gather(1, order), candidates.token.gather(1, order)
         if len(stay) < len(done):
             self._leave(stay)
             score, row, token = score[stay], row[stay], token[stay]
@@ -139,6 +136,21 @@ class Beams:
         self.state = select(state, rows)
         self.seen = None if self.seen is None else self.seen[rows]
         self.history.went_on(rows, self.tokens)
+
+    def _open(self, candidates: Candidates) -> Candidates:
+        """The first `beam` of those that do not end."""
+        if self.rules.beam == 1:  # if the only one ends, its sentence is done
+            return candidates
+        score = candidates.score.masked_fill(candidates.token == END, -torch.inf)
+        score, order = score.sort(dim=1, descending=True, stable=True)
+        score, order = score[:, : self.rules.beam], order[:, : self.rules.beam]
+        return Candidates(score, candidates.row.gather(1, order), candidates.token.gather(1, order))
+
+    def _reach(self, best: Tensor, step: int) -> Tensor:
+        """The most that the best open hypothesis of each sentence can come to be worth."""
+        alpha = self.rules.length_penalty
+        soon, late = per_length(best, step + 2, alpha), per_length(best, self.limits, alpha)
+        return torch.maximum(soon, late)
 
     def _leave(self, stay: Tensor) -> None:
         """Only these sentences remain."""

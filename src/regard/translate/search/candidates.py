@@ -13,7 +13,7 @@ from regard.translate.tokens import END
 
 _FIRST = END  # PAD and BEGIN stand before it and are never said
 _GROUP = 64  # tokens whose largest logit is found first
-_PIECE = 1 << 18  # logits worked on at once, so that what is made of them stays in the cache
+_PIECE = 1 << 17  # logits worked on at once, so that what is made of them stays in the cache
 
 
 class Candidates(NamedTuple):
@@ -25,10 +25,6 @@ class Candidates(NamedTuple):
     score: Float[Tensor, "sentence candidate"]
     row: Int[Tensor, "sentence candidate"]
     token: Int[Tensor, "sentence candidate"]
-
-    def take(self, places: Int[Tensor, "sentence chosen"]) -> Candidates:
-        """Some of each sentence's, in this order."""
-        return Candidates(*(part.gather(1, places) for part in self))
 
 
 def best_candidates(
@@ -52,14 +48,15 @@ def best_candidates(
         forced: the one token each sentence must say; -1 where it is free.
     """
     sentences, beams = scores.shape
-    least = log_sum_exp(logits)
     values, tokens = largest(logits[:, _FIRST:], count + len(forbidden))
+    most = torch.maximum(values[:, :1], logits[:, :_FIRST].amax(1, keepdim=True))
+    whole = log_sum_exp(logits, most)
     tokens = tokens + _FIRST
     for token in forbidden:
         values = values.masked_fill(tokens == token, -torch.inf)
     if forced is not None:
         values, tokens = _forced(logits, values, tokens, forced.repeat_interleave(beams))
-    totals = (values.to(scores.dtype) - least[:, None]).view(sentences, beams, -1)
+    totals = (values.to(scores.dtype) - whole).view(sentences, beams, -1)
     totals = (totals + scores[..., None]).flatten(1)  # (sentence, beam · candidate)
     score, place = totals.sort(dim=1, descending=True, stable=True)
     score, place = score[:, :count], place[:, :count]
@@ -79,11 +76,18 @@ def _forced(
     return only.where(bound, values), token.where(bound & first, tokens)
 
 
-def log_sum_exp(logits: Float[Tensor, "row vocabulary"]) -> Float[Tensor, " row"]:
-    """log Σ exp(logits), in float32 or finer: what turns a logit into a log-probability."""
-    dtype = torch.promote_types(logits.dtype, torch.float32)
+def log_sum_exp(
+    logits: Float[Tensor, "row vocabulary"], most: Float[Tensor, "row 1"]
+) -> Float[Tensor, "row 1"]:
+    """log Σ exp(logits), in float32 or finer: what turns a logit into a log-probability.
+
+    `most` is the largest of each row, which the caller has looked for anyway.
+    """
+    most = most.to(torch.promote_types(logits.dtype, torch.float32))
     rows = max(1, _PIECE // max(1, logits.shape[1]))
-    return torch.cat([piece.to(dtype).logsumexp(1) for piece in logits.split(rows)])
+    pieces = zip(logits.split(rows), most.split(rows))
+    sums = [(piece - top).exp_().sum(1, keepdim=True) for piece, top in pieces]
+    return torch.cat(sums).log_().add_(most)
 
 
 def largest(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,9 +44,14 @@ class Rules:
                     f"search: shortest is {self.shortest}, expected less than longest, "
                     f"{self.longest}, so that END may still be said"
                 )
-        if self.coverage_penalty < 0:
+        if not math.isfinite(self.length_penalty):
             raise RegardError(
-                f"search: coverage_penalty is {self.coverage_penalty}, expected 0 or more"
+                f"search: length_penalty is {self.length_penalty}, expected a finite number"
+            )
+        if not 0 <= self.coverage_penalty < math.inf:
+            raise RegardError(
+                f"search: coverage_penalty is {self.coverage_penalty}, expected 0 or more, and "
+                "finite"
             )
 
     @property
@@ -76,10 +83,10 @@ class Rules:
 
 def check_source(model: TranslationModel, source: Tensor, mask: Tensor, rules: Rules) -> None:
     """Refuse what is no batch of sentences, or a penalty that the model cannot serve."""
-    if source.dim() != 2 or source.is_floating_point():
+    if source.dim() != 2 or source.dtype not in (torch.int64, torch.int32):
         raise ShapeError(
             f"search: source has shape {tuple(source.shape)} and dtype {source.dtype}, expected "
-            "whole numbers (sentence, source)"
+            "(sentence, source) of torch.int64 or torch.int32"
         )
     if mask.shape != source.shape:
         raise ShapeError(
@@ -92,6 +99,7 @@ def check_source(model: TranslationModel, source: Tensor, mask: Tensor, rules: R
         raise RegardError(
             f"search: sentence {int(without[0])} has no tokens, expected at least its end"
         )
+    _check_padding(mask)
     if rules.coverage_penalty and not model.sites:
         raise RegardError(
             f"search: coverage_penalty is {rules.coverage_penalty}, but {type(model).__name__} has "
@@ -99,28 +107,64 @@ def check_source(model: TranslationModel, source: Tensor, mask: Tensor, rules: R
         )
 
 
+def _check_padding(mask: Bool[Tensor, "sentence source"]) -> None:
+    """Refuse padding before a token: models count places from the left."""
+    tokens = mask.sum(1)
+    places = torch.arange(mask.shape[1], device=mask.device)
+    wrong = (mask != (places < tokens[:, None])).nonzero()
+    if len(wrong):
+        sentence, place = wrong[0].tolist()
+        raise RegardError(
+            f"search: mask[{sentence}] is False at place {place}, before the last of its "
+            f"{int(tokens[sentence])} tokens, expected padding on the right alone"
+        )
+
+
 def prefix_table(
     prefix: Sequence[Sequence[int]] | None, sentences: int, device: torch.device
 ) -> Int[Tensor, "sentence forced"]:
-    """The tokens each sentence must begin with, then -1."""
+    """The tokens each sentence must begin with, then -1; `check_vocabulary` knows the largest."""
     if prefix is None:
         return torch.full((sentences, 0), -1, device=device)
     if len(prefix) != sentences:
         raise RegardError(
             f"search: prefix has {len(prefix)} entries, expected one a sentence, {sentences}"
         )
-    for place, tokens in enumerate(prefix):
-        for token in tokens:
-            if token < 0 or token in (PAD, BEGIN, END):
-                raise RegardError(
-                    f"search: prefix[{place}] holds {token}, expected tokens that can be said "
-                    f"before the end (not {PAD}, {BEGIN} or {END})"
-                )
     longest = max(map(len, prefix), default=0)
-    rows = [[*tokens, *[-1] * (longest - len(tokens))] for tokens in prefix]
+    rows = [
+        [_sayable(token, place) for token in tokens] + [-1] * (longest - len(tokens))
+        for place, tokens in enumerate(prefix)
+    ]
     return torch.tensor(rows, dtype=torch.long, device=device).view(sentences, longest)
 
 
+def _sayable(token: int, place: int) -> int:
+    """A token of a prefix, as a whole number above those that are never said before the end."""
+    try:
+        number = operator.index(token)
+    except TypeError:
+        number = -1
+    if number < 0 or number in (PAD, BEGIN, END):
+        raise RegardError(
+            f"search: prefix[{place}] holds {token}, expected tokens that can be said "
+            f"before the end (not {PAD}, {BEGIN} or {END})"
+        )
+    return number
+
+
+def check_vocabulary(prefix: Int[Tensor, "sentence forced"], size: int) -> None:
+    """Refuse a prefix that the model has no word for: it has tokens below `size`."""
+    beyond = (prefix >= size).nonzero()
+    if len(beyond):
+        place = int(beyond[0, 0])
+        raise RegardError(
+            f"search: prefix[{place}] holds {int(prefix[tuple(beyond[0])])}, expected tokens below "
+            f"{size}, the size of the model's vocabulary"
+        )
+
+
 def _at_least(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int):
+        raise RegardError(f"search: {name} is {value}, expected a whole number")
     if value < least:
         raise RegardError(f"search: {name} is {value}, expected at least {least}")

@@ -16,6 +16,7 @@ from regard.translate.data import (
     CleaningReport,
     Examples,
     Pair,
+    Split,
     clean,
     pair_file,
     read_pairs,
@@ -58,12 +59,7 @@ def read_data(config: DataConfig) -> Pairs:
     )
     whole = pair_file(*config.train, **_columns(config))
     cleaned = clean(islice(whole, config.first or None), cleaning)
-    parts = split(
-        cleaned.pairs,
-        valid=0 if config.valid else config.valid_pairs,
-        test=0 if config.test else config.test_pairs,
-        seed=config.split_seed,
-    )
+    parts = _split(config, cleaned.pairs)
     valid = _whole(config, config.valid) if config.valid else parts.valid
     test = _whole(config, config.test) if config.test else parts.test
     for name, pairs in (("train", parts.train), ("valid", valid)):
@@ -106,6 +102,19 @@ def fingerprint(examples: Examples) -> int:
     return found
 
 
+def _split(config: DataConfig, pairs: list[Pair]) -> Split:
+    """The parts that no file holds, split off; the settings are named where they do not fit."""
+    valid = 0 if config.valid else config.valid_pairs
+    test = 0 if config.test else config.test_pairs
+    try:
+        return split(pairs, valid=valid, test=test, seed=config.split_seed)
+    except RegardError as error:
+        raise RegardError(
+            f"data.valid_pairs is {config.valid_pairs} and data.test_pairs {config.test_pairs}: "
+            f"{error}"
+        ) from error
+
+
 def _whole(config: DataConfig, files: tuple[str, ...]) -> list[Pair]:
     return read_pairs(*files, **_columns(config) if len(files) == 1 else {})
 
@@ -113,9 +122,7 @@ def _whole(config: DataConfig, files: tuple[str, ...]) -> list[Pair]:
 def _columns(config: DataConfig) -> dict[str, Any]:
     """The columns by number or by name, where any are said."""
     said = {"source": config.source, "target": config.target}
-    return {
-        side: int(column) if column.isdigit() else column for side, column in said.items() if column
-    }
+    return {side: column for side, column in said.items() if column != ""}
 
 
 def _train(config: VocabularyConfig, sentences: list[str], size: int) -> Vocabulary:

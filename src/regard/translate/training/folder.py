@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from torch import Tensor
 
 from regard.errors import RegardError
 from regard.translate.checkpoint import FILE
 from regard.translate.config import Config
+from regard.translate.training.logs import is_log
 from regard.translate.training.stopping import Best
-from regard.whole_files import write_text, written_whole
+from regard.whole_files import make_folder, write_text, writing, written_whole
 
 
 @dataclass(frozen=True)
@@ -66,33 +70,93 @@ class RunFolder:
         return self.path / "kept" / f"step-{step:08}.safetensors"
 
     def check(self, resume: bool) -> None:
-        """Refuse to begin where something lies already."""
-        if self.path.exists() and not self.path.is_dir():
+        """Refuse to begin where something lies already that is no run."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
             raise RegardError(f"{self.path} is a file, expected a folder or nothing")
-        if not resume and self.path.exists() and any(self.path.iterdir()):
-            raise RegardError(
-                f"{self.path} is not empty: continue its run with --resume, or choose another "
-                "folder with --out"
-            )
+        with _reading(self.path):
+            if not resume and any(self.path.iterdir()):
+                raise RegardError(
+                    f"{self.path} is not empty: continue its run with --resume, or choose another "
+                    "folder with --out"
+                )
+            if resume and not self.last.exists():
+                self._check_begun()
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """The folder is there, and can be written; after an error it goes if it is new and empty.
+
+        So a place that cannot be written is known before the work, and a wrong setting that is
+        found later leaves nothing behind.
+        """
+        new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        make_folder(self.path)
+        try:
+            with writing(self.path), TemporaryFile(dir=self.path):
+                pass
+            yield
+        finally:
+            with suppress(OSError):  # one that is not empty stays
+                for folder in new:
+                    folder.rmdir()
 
     def begin(self, config: Config) -> None:
         """Write down what is about to be done."""
-        self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.config, config.toml())
+
+    def _check_begun(self) -> None:
+        """Without a saved state, refuse all but what a run leaves that was killed before it saved.
+
+        Nothing of somebody else's may be overwritten: neither files with other names, nor a
+        configuration or a log that no run wrote.
+        """
+        own = (self.config, self.log, self.best, self.events, self.path / "kept")
+        known = {path.name for path in own} | {f"{path.name}.part" for path in own}
+        strange = {path.name for path in self.path.iterdir()} - known
+        if self.config.exists() and not _is_of_a_run(self.config):
+            strange.add(self.config.name)
+        if self.log.exists() and not is_log(self.log):
+            strange.add(self.log.name)
+        if strange:
+            raise RegardError(
+                f"{self.path} has no run to resume: there is no {self.last.name}, but "
+                f"{', '.join(sorted(strange))}; choose an empty folder, or a new one, with --out"
+            )
 
     def prune(self, best: Best) -> None:
         """Take away what is no longer among the best, and what was half written."""
         wanted = {self.kept(one.step) for one in best.kept}
-        for path in self.path.glob("kept/*"):
-            if path not in wanted:
+        with writing(self.path):
+            for path in self.path.glob("kept/*"):
+                if path not in wanted:
+                    path.unlink(missing_ok=True)
+            for path in self.path.glob("*.part"):
                 path.unlink(missing_ok=True)
-        for path in self.path.glob("*.part"):
-            path.unlink(missing_ok=True)
 
     def publish(self, step: int) -> None:
         """Make the parameters of a step the best ones."""
         with written_whole(self.best) as half_done:
             shutil.copyfile(self.kept(step), half_done)
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether a file is a configuration as `RunFolder.begin` writes it: every default written out,
+    and nothing else."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        return Config.from_table(tomllib.loads(text)).toml() == text
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RegardError):
+        return False
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RegardError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def average_files(paths: Iterable[Path]) -> dict[str, Tensor]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from regard.errors import MissingExtraError
-from regard.whole_files import write_text
+from regard.whole_files import write_text, writing
 
 COLUMNS = (
     "step", "epoch", "kind", "loss", "accuracy", "bleu", "chrf",
@@ -26,27 +27,28 @@ class CsvLog:
     def __init__(self, path: Path, after: int) -> None:
         kept = [row for row in _rows(path) if int(row[0]) <= after]
         write_text(path, "".join(map(_line, [list(COLUMNS), *kept])))
-        self.file = path.open("a", encoding="utf-8", newline="")
+        self.path = path
+        with writing(path):
+            self.file = path.open("a", encoding="utf-8", newline="")
 
     def write(self, row: dict[str, Any]) -> None:
         """One row; it is in the file when this returns."""
         values = [row.get(column) for column in COLUMNS]
-        self.file.write(_line(["" if value is None else value for value in values]))
-        self.file.flush()
+        with writing(self.path):
+            self.file.write(_line(["" if value is None else value for value in values]))
+            self.file.flush()
 
     def close(self) -> None:
-        self.file.close()
+        with suppress(OSError):  # of a row that could not be written, which was told then
+            self.file.close()
 
 
 class EventLog:
     """The same numbers as events for TensorBoard."""
 
     def __init__(self, folder: Path, after: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError("tensorboard", "dev") from error
-        self.writer = SummaryWriter(str(folder), purge_step=after + 1)
+        with writing(folder):
+            self.writer = event_writer()(str(folder), purge_step=after + 1)
 
     def write(self, row: dict[str, Any]) -> None:
         """One point for each number."""
@@ -60,6 +62,24 @@ class EventLog:
 
 
 Log = CsvLog | EventLog
+
+
+def event_writer() -> Any:
+    """What writes events, or an error that says how to install it."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError("tensorboard", "tensorboard") from error
+    return SummaryWriter
+
+
+def is_log(path: Path) -> bool:
+    """Whether a file begins as a log does."""
+    if not path.is_file():
+        return False
+    first = _line(list(COLUMNS)).encode()
+    with path.open("rb") as file:
+        return file.read(len(first)) == first
 
 
 def read_log(path: Path) -> list[dict[str, str]]:

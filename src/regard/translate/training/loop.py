@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -42,7 +41,6 @@ class Setting:
     train: Examples
     valid: Examples
     valid_pairs: list[Pair]
-    data: int  #: the fingerprint of the training examples
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -82,10 +80,7 @@ class Loop:
         self.stepper = stepper
         self.position = position
         self.begun = position
-        validation = self.training.validation
-        self.best = Best(validation.metric, validation.average)
-        if position.best:
-            self.best = self.best.with_table(position.best)
+        self.best = Best.of(self.training.validation, position.best)
         first = setting.fabric.global_rank == 0  # the sums of all processes are in it
         self.pending = list((pending if first else torch.zeros_like(pending)).unbind())
         self.clock = clock
@@ -94,7 +89,8 @@ class Loop:
         self.watcher = watcher
         self.loss: float | None = None
         self.pending_tokens = position.pending_tokens
-        self.logged = (time.monotonic(), position.tokens)
+        self.looked = 0.0  # seconds spent with the validation pairs
+        self.logged = (clock.here, position.tokens)
         self.set_up = clock.here
         self.per_epoch = len(self._plan(0))
         ends = [self.per_epoch * self.training.epochs, self.training.steps]
@@ -119,14 +115,16 @@ class Loop:
 
     def look(self) -> Validated:
         """Look at the validation pairs; keep the parameters if they are among the best."""
-        fabric, step = self.setting.fabric, self.position.step
+        fabric, step, begun = self.setting.fabric, self.position.step, self.clock.here
         found: Validated = fabric.broadcast(self._validated() if fabric.is_global_zero else None)
+        self._check_finite("validation loss", [torch.tensor(found.loss)])
         self.stepper.wrapped.train()
         self.best = self.best.look(step, getattr(found, self.best.metric))
         if fabric.is_global_zero:
             if self.best.holds(step):
                 self._keep(found)
             self.watcher.validated(step, found, self.best.kept[0].step == step)
+        self.looked += self.clock.here - begun
         return found
 
     def _make(self, step: Step, in_epoch: int) -> None:
@@ -217,7 +215,7 @@ class Loop:
     def _log_losses(self) -> None:
         losses = self._pending_losses()
         self.loss = losses.sum().item() / max(self.pending_tokens, 1)
-        now = time.monotonic()
+        now = self.clock.here - self.looked
         speed = (self.position.tokens - self.logged[1]) / max(now - self.logged[0], 1e-9)
         self._log({"kind": "train", "loss": self.loss, "tokens_per_second": speed})
         self.pending, self.pending_tokens = [], 0
@@ -285,7 +283,8 @@ class Loop:
             steps=self.total,
             epoch=self.position.epoch,
             loss=self.loss,
-            tokens_per_second=(self.position.tokens - self.begun.tokens) / max(here, 1e-9),
+            tokens_per_second=(self.position.tokens - self.begun.tokens)
+            / max(here - self.looked, 1e-9),
             seconds_left=left,
         )
 

@@ -11,16 +11,24 @@ from torch import Tensor
 from regard.errors import MissingExtraError
 from regard.translate.training.random_states import random_states
 
-_PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
+_PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
 def new_fabric(precision: Literal["32", "bf16", "64"]) -> Any:
     """A Fabric for this process: one of several under torchrun, alone otherwise."""
     try:
         from lightning_fabric import Fabric
+        from lightning_fabric.plugins.precision.double import DoublePrecision
         from lightning_fabric.strategies.ddp import DDPStrategy
     except ImportError as error:
         raise MissingExtraError("lightning-fabric", "translate") from error
+
+    class Double(DoublePrecision):
+        """Loss and gradient are float64 too: lightning's own turns the logits into float32."""
+
+        def convert_output(self, data: Any) -> Any:
+            return data
+
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     fabric = Fabric(
@@ -28,7 +36,8 @@ def new_fabric(precision: Literal["32", "bf16", "64"]) -> Any:
         devices=local,
         num_nodes=max(ranks // local, 1),
         strategy=DDPStrategy(gradient_as_bucket_view=True) if ranks > 1 else "auto",
-        precision=_PRECISIONS[precision],
+        precision=_PRECISIONS.get(precision),
+        plugins=[Double()] if precision == "64" else None,
     )
     fabric.launch()
     return fabric

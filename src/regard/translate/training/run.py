@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.errors import RegardError
-from regard.translate.checkpoint import FILE, load_checkpoint, load_weights
 from regard.translate.config import Config
-from regard.translate.models.build import build
-from regard.translate.training.corpus import (
-    Pairs,
-    fingerprint,
-    read_data,
-    train_vocabularies,
-    within,
-)
-from regard.translate.training.final_scores import FinalScores, as_json, final_scores
-from regard.translate.training.folder import RunFolder, average_files
-from regard.translate.training.logs import CsvLog, EventLog, Log
+from regard.translate.training.corpus import fingerprint, read_data
+from regard.translate.training.final_scores import FinalScores
+from regard.translate.training.finishing import finish
+from regard.translate.training.folder import RunFolder
+from regard.translate.training.logs import CsvLog, EventLog, Log, event_writer
 from regard.translate.training.loop import Ending, Loop, Setting
 from regard.translate.training.processes import new_fabric
 from regard.translate.training.random_states import (
@@ -31,12 +23,13 @@ from regard.translate.training.random_states import (
     restore_random_states,
     seed_all,
 )
+from regard.translate.training.resuming import check_settings, check_surroundings
+from regard.translate.training.setting_up import check_forcing, set_up, summary
 from regard.translate.training.state import Position, State, load_state, restore_optimiser
 from regard.translate.training.stepper import Stepper, new_optimiser
 from regard.translate.training.stopping import Asked, Best, Clock, asked_by_signal
 from regard.translate.training.watch import Watcher
 from regard.translate.training.word_vectors import freeze_vectors, put_vectors
-from regard.whole_files import write_text
 
 
 @dataclass(frozen=True)
@@ -71,12 +64,13 @@ def train(
 ) -> Trained:
     """Train a translator, as the configuration says, into a folder.
 
-    SIGTERM and SIGINT let it finish its step, save and return. Under torchrun every process calls
-    this; the first one writes.
+    SIGTERM and SIGINT let it finish its step, save and return; before the first step and in the
+    scoring at the end it returns after the part it is at, with nothing to save. A second one
+    interrupts. Under torchrun every process calls this; the first one writes.
 
     Args:
         config: data, vocabularies, model, training, search.
-        out: the folder; it must be empty or not there, unless `resume`.
+        out: the folder; it must be empty or not there, unless `resume` finds a run in it.
         resume: go on where the run in the folder was left, exactly; begin where there is none.
         minutes: end after so much time, counted from now.
         watcher: who is told what happens.
@@ -88,10 +82,23 @@ def train(
     with random_states_kept(), asked_by_signal() as asked:
         state = load_state(folder.last) if resume and folder.last.exists() else None
         if state is not None:
-            _check_settings(state.config, config)
+            check_settings(state.config, config)
+            clock.earlier = state.position.seconds
+        if config.training.tensorboard:
+            event_writer()
         fabric = new_fabric(config.training.precision)
         told = watcher if fabric.is_global_zero else Watcher()
-        return _train(fabric, config, folder, state, clock, asked, told)
+        with folder.made() if fabric.is_global_zero else nullcontext():
+            try:
+                return _train(fabric, config, folder, state, clock, asked, told)
+            except _AskedBeforeSteps:
+                position = Position() if state is None else state.position
+                best = Best.of(config.training.validation, position.best)
+                return Trained(folder, "asked", position.step, clock.total, best)
+
+
+class _AskedBeforeSteps(Exception):
+    """Somebody asked to end before this part of the run made a step: there is nothing to save."""
 
 
 def _train(
@@ -104,16 +111,19 @@ def _train(
     watcher: Watcher,
 ) -> Trained:
     pairs = read_data(config.data)
-    setting = _set_up(fabric, config, folder, state, pairs)
+    _go_on_unless(asked, fabric)
+    setting = set_up(fabric, config, folder, state, pairs)
+    check_forcing(setting)
     reports = []
     if state is None:
         reports = put_vectors(config.vectors, setting.vocabularies, setting.model)
     freeze_vectors(config.vectors, setting.model)
-    position = Position(ranks=fabric.world_size, data=setting.data)
+    position = Position(
+        ranks=fabric.world_size, data=fingerprint(setting.train), valid=fingerprint(setting.valid)
+    )
     if state is not None:
-        _check_surroundings(state.position, position)
-        position = state.position
-        clock.earlier = position.seconds
+        check_surroundings(state.position, position)
+        position = replace(state.position, valid=position.valid)
     optimiser = new_optimiser(config.training.optimiser, setting.model)
     stepper = Stepper(fabric, setting.model, optimiser, setting.train, config.training)
     if state is None:
@@ -121,9 +131,10 @@ def _train(
     else:
         restore_optimiser(optimiser, state.optimiser)
         restore_random_states(state.random[fabric.global_rank])
+    _go_on_unless(asked, fabric)
     if fabric.is_global_zero:
         folder.begin(config)
-        watcher.note("\n".join([_summary(setting, pairs, position), *map(str, reports)]))
+        watcher.note("\n".join([summary(setting, pairs, position), *map(str, reports)]))
     pending = torch.zeros(0, dtype=torch.float64) if state is None else state.pending
     with _opened_logs(setting, position.step) as logs:
         loop = Loop(
@@ -131,66 +142,29 @@ def _train(
             clock=clock, asked=asked, logs=logs, watcher=watcher,
         )  # fmt: skip
         ending = loop.run()
-        if ending == "time" and not loop.best.holds(loop.position.step):
+        if _wants_a_look(loop, ending):
             loop.look()
     watcher.done()
-    scores = {}
+    scores: dict[tuple[str, str], FinalScores] | None = {}
     if fabric.is_global_zero and ending != "asked":
-        scores = _finish(setting, pairs, loop.best, watcher)
+        scores = finish(setting, pairs, loop.best, asked, watcher)
+    ending = fabric.broadcast("asked" if scores is None else ending)
     fabric.barrier()
-    return Trained(folder, ending, loop.position.step, clock.total, loop.best, scores)
+    return Trained(folder, ending, loop.position.step, clock.total, loop.best, scores or {})
 
 
-def _set_up(
-    fabric: Any, config: Config, folder: RunFolder, state: State | None, pairs: Pairs
-) -> Setting:
-    """Vocabularies, examples and the model; from the state where there is one."""
-    if state is not None:
-        vocabularies = state.vocabularies
-    else:
-        vocabularies = train_vocabularies(config.vocabulary, pairs.train)
-    seed_all(config.training.seed)
-    model = build(config.model, len(vocabularies.source), len(vocabularies.target))
-    if state is not None:
-        load_weights(folder.last, model, state.weights)
-    train = within(vocabularies.examples(pairs.train), model.longest_source)
-    valid = within(vocabularies.examples(pairs.valid), model.longest_source)
-    return Setting(
-        fabric, config, folder, vocabularies, model, train, valid, pairs.valid, fingerprint(train)
-    )
+def _go_on_unless(asked: Asked, fabric: Any) -> None:
+    """Between two parts of the work before the first step; the first process decides for all."""
+    if fabric.broadcast(bool(asked)):
+        raise _AskedBeforeSteps
 
 
-def _check_settings(before: Config, now: Config) -> None:
-    """Refuse to go on with another model, optimiser or frozen part."""
-    tables = before.table(), now.table()
-    held = [(config.vectors.frozen, *config.vectors.files) for config in (before, now)]
-    if held[0] != held[1]:
-        raise RegardError(
-            f"the run began with {before.vectors} and cannot be resumed with {now.vectors}"
-        )
-    names = before.training.optimiser.name, now.training.optimiser.name
-    if names[0] != names[1]:
-        raise RegardError(
-            f"training.optimiser.name is {names[1]!r}, but the run began with {names[0]!r}: it "
-            "cannot be resumed with another one"
-        )
-    for part in ("vocabulary", "model"):
-        for key, value in tables[0][part].items():
-            if tables[1][part][key] != value:
-                raise RegardError(
-                    f"{part}.{key} is {tables[1][part][key]!r}, but the run began with {value!r}: "
-                    "it cannot be resumed with another one"
-                )
-
-
-def _check_surroundings(before: Position, now: Position) -> None:
-    """Refuse to go on with other data or other processes."""
-    if now.ranks != before.ranks:
-        raise RegardError(
-            f"the run began with {before.ranks} processes and cannot be resumed with {now.ranks}"
-        )
-    if now.data != before.data:
-        raise RegardError("the training pairs are not those that the run began with")
+def _wants_a_look(loop: Loop, ending: Ending) -> bool:
+    """Whether the best cannot be chosen yet: none was looked at, or not the last before time was
+    over."""
+    if ending == "asked":
+        return False
+    return not loop.best.kept or (ending == "time" and not loop.best.holds(loop.position.step))
 
 
 @contextmanager
@@ -206,38 +180,3 @@ def _opened_logs(setting: Setting, after: int) -> Iterator[list[Log]]:
     finally:
         for log in logs:
             log.close()
-
-
-def _finish(
-    setting: Setting, pairs: Pairs, best: Best, watcher: Watcher
-) -> dict[tuple[str, str], FinalScores]:
-    """Average the best parameters, and score what there is."""
-    folder = setting.folder
-    folder.publish(best.kept[0].step)
-    kept = [folder.kept(one.step) for one in best.kept]
-    header, _ = FILE.read(kept[0])
-    extra = {"steps": [one.step for one in best.kept]}
-    FILE.write(folder.average, average_files(kept), {**header, "extra": extra})
-    scores, search = {}, setting.config.search
-    for name, path in (("best", folder.best), ("average", folder.average)):
-        checkpoint = load_checkpoint(path, setting.fabric.device)
-        for part, found in (("valid", pairs.valid), ("test", pairs.test)):
-            if found:
-                watcher.note(f"translating the {part} pairs with the {name} translator")
-                scores[name, part] = final_scores(checkpoint, found, search, setting.fabric.device)
-    write_text(folder.scores, as_json(scores, search))
-    return scores
-
-
-def _summary(setting: Setting, pairs: Pairs, position: Position) -> str:
-    parameters = sum(one.numel() for one in setting.model.parameters())
-    both = setting.vocabularies
-    begin = f"from step {position.step}" if position.step else "from the beginning"
-    return (
-        f"{pairs.report}\n"
-        f"{len(setting.train):,} pairs to learn from, {len(pairs.valid):,} to validate with, "
-        f"{len(pairs.test):,} to test with\n"
-        f"{len(both.source):,} and {len(both.target):,} entries in the vocabularies\n"
-        f"{setting.config.model.name} with {parameters:,} parameters, trained {begin} on "
-        f"{setting.fabric.world_size} × {setting.fabric.device}"
-    )

@@ -12,12 +12,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from regard.errors import RegardError
-from regard.record.tensor_file import TensorFile
-from regard.translate.checkpoint import packed, unpacked
+from regard.record.tensor_file import under
+from regard.translate.checkpoint import STATE_FILE, packed, unpacked
 from regard.translate.config import Config
 from regard.translate.training.corpus import Vocabularies
-
-FILE = TensorFile("training", "regard-training")
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,7 @@ class Position:
     | `best`     | what `Best.table` gave                                                     |
     | `ranks`    | processes that train together                                              |
     | `data`     | the fingerprint of the training examples                                   |
+    | `valid`    | that of the validation examples; None in runs that did not note it         |
     | `pending_tokens` | target tokens of the steps that no line of the log has told yet      |
     """
 
@@ -45,6 +44,7 @@ class Position:
     best: dict[str, Any] = field(default_factory=dict)
     ranks: int = 1
     data: int = 0
+    valid: int | None = None
     pending_tokens: int = 0
 
 
@@ -70,20 +70,20 @@ def save_state(path: Path, state: State) -> None:
     for rank, generators in enumerate(state.random):
         tensors |= {f"random.{rank}.{name}": tensor for name, tensor in generators.items()}
     tensors["pending"] = state.pending
-    FILE.write(path, tensors, {**header, "position": vars(state.position)})
+    STATE_FILE.write(path, tensors, {**header, "position": vars(state.position)})
 
 
 def load_state(path: Path) -> State:
     """Read a state."""
-    header, tensors = FILE.read(path)
+    header, tensors = STATE_FILE.read(path)
     config, source, target, weights = unpacked(path, header, tensors)
     try:
         position = Position(**header["position"])
-        random = [_under(f"random.{rank}.", tensors) for rank in range(position.ranks)]
+        random = [under(f"random.{rank}.", tensors) for rank in range(position.ranks)]
         pending = tensors["pending"]
     except (KeyError, TypeError) as error:
         raise RegardError(f"{path}: its header is not that of a training: {error}") from error
-    optimiser = _under("optimiser.", tensors)
+    optimiser = under("optimiser.", tensors)
     vocabularies = Vocabularies(source, target)
     return State(position, config, vocabularies, weights, optimiser, random, pending)
 
@@ -106,11 +106,3 @@ def restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> No
         number, key = name.split(".", 1)
         state.setdefault(int(number), {})[key] = tensor
     optimiser.load_state_dict(optimiser.state_dict() | {"state": state})
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }

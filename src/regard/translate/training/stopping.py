@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from regard.translate.config import Metric
+from regard.errors import RegardError
+from regard.translate.config import Metric, ValidationConfig
+
+_SAME = 1.0  # seconds within which several signals are one
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,13 @@ class Best:
     kept: tuple[Kept, ...] = ()
     since: int = 0
 
+    @staticmethod
+    def of(config: ValidationConfig, table: dict[str, Any]) -> Best:
+        """As a configuration wants it, with what `table` gave; no more of it than that."""
+        kept = tuple(Kept(step, value) for step, value in table.get("kept", []))
+        size = config.average
+        return Best(config.metric, size, kept[:size], table.get("since", 0))
+
     def look(self, step: int, value: float) -> Best:
         """After one more look; of equal values the earlier is better."""
         sign = 1 if self.metric == "loss" else -1
@@ -53,16 +63,13 @@ class Best:
         """As JSON holds it."""
         return {"kept": [[one.step, one.value] for one in self.kept], "since": self.since}
 
-    def with_table(self, table: dict[str, Any]) -> Best:
-        """The same metric and size, with what `table` gave."""
-        kept = tuple(Kept(step, value) for step, value in table["kept"])
-        return Best(self.metric, self.size, kept, table["since"])
-
 
 class Clock:
     """How long it took; earlier parts of a resumed run count for `total`, not for the limit."""
 
     def __init__(self, minutes: float | None, earlier: float = 0.0) -> None:
+        if minutes is not None and not minutes >= 0:
+            raise RegardError(f"minutes must be at least 0, found {minutes}")
         self.limit = None if minutes is None else minutes * 60
         self.earlier = earlier
         self.start = time.monotonic()
@@ -84,27 +91,33 @@ class Clock:
 
 
 class Asked:
-    """Whether somebody has asked to end."""
+    """Whether somebody has asked to end, and when (`time.monotonic`)."""
 
     def __init__(self) -> None:
-        self.signal: int | None = None
+        self.since: float | None = None
 
     def __bool__(self) -> bool:
-        return self.signal is not None
+        return self.since is not None
 
 
 @contextmanager
 def asked_by_signal() -> Iterator[Asked]:
-    """Inside, SIGTERM and the first SIGINT only ask; a second SIGINT interrupts as ever."""
+    """Inside, the first SIGTERM or SIGINT only asks; a second one interrupts at once.
+
+    What comes within a second of the first is taken for the same: a terminal and torchrun each
+    pass Ctrl-C on.
+    """
     asked = Asked()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if asked and number == signal.SIGINT:
+        now = time.monotonic()
+        if asked.since is None:
+            asked.since = now
+        elif now - asked.since > _SAME:
             raise KeyboardInterrupt
-        asked.signal = number
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

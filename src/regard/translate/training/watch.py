@@ -14,7 +14,8 @@ class Now:
     | `step`, `steps`     | made, and how many there will be                                   |
     | `epoch`             | the current one, from 0                                            |
     | `loss`              | a target token's, over the last interval of the log; None at first |
-    | `tokens_per_second` | target tokens, since this part of the run began                    |
+    | `tokens_per_second` | target tokens, since this part of the run began; looks at the      |
+    |                     | validation pairs do not count                                      |
     | `seconds_left`      | until the last step or the end of the time, whichever is first     |
     """
 

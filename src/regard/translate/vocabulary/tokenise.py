@@ -79,7 +79,8 @@ def _parts(run: str) -> tuple[str, ...]:
     if begins:
         return (begins[0], *_parts(run[begins.end() :]))
     ends = _ENDS.search(run)
-    return (*_parts(run[: ends.start()]), ends[0]) if ends else (run,)
+    # What is before "n't" may end with the apostrophe or hyphen that joined both: a mark alone now.
+    return (*_tokens(run[: ends.start()]), ends[0]) if ends else (run,)
 
 
 @functools.cache

@@ -1,0 +1,88 @@
+"""What `regard translate` shows and writes of its translations."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from regard.cli.terminal import heatmap, ink_of, label
+from regard.errors import RegardError
+from regard.plots import Heatmap
+from regard.translate.alignment import Matrix, write_links, write_pharaoh
+from regard.translate.translator import Translation, Translator
+from regard.whole_files import write_text
+
+
+def no_matrix(translator: Translator) -> str:
+    """That a model has no attention from target to source."""
+    name = translator.checkpoint.config.model.name
+    return f"the model ({name}) has no attention from target to source"
+
+
+def show(console: Console, translator: Translator, translations: list[Translation]) -> None:
+    """The translations, and the matrix of the best one, or what the model has instead."""
+    best = translations[0]
+    for one in translations:
+        score = f"   {one.score:.2f}" if len(translations) > 1 else ""
+        console.print(Text.assemble((label(one.text), "bold"), (score, "dim")), soft_wrap=True)
+    dash = "-" if ink_of(console) == "ascii" else "–"
+    if best.matrix is not None:
+        if best.matrix.target:
+            said = f"each row: what its word looked at, in percent {dash} {translator.head}"
+            _draw(console, best.matrix, said)
+        return
+    inner = "" if best.inside is not None else ", nor any inside its encoder"
+    console.print(Text(f"no alignment: {no_matrix(translator)}{inner}", "italic"))
+    if best.inside is not None:
+        said = f"each row: what a source word looked at in the encoder, in percent {dash} "
+        _draw(console, best.inside, said + ", ".join(translator.inside))
+
+
+def _draw(console: Console, matrix: Matrix, said: str) -> None:
+    console.print(Text(f"\n{said}"))
+    ink = ink_of(console)
+    console.print(
+        heatmap(matrix.weights, matrix.target, matrix.source, width=console.width, ink=ink)
+    )
+
+
+def check_words(translation: Translation) -> None:
+    """Refuse to show the alignment of a translation that has no word."""
+    if translation.matrix is not None and not translation.matrix.target:
+        raise RegardError(
+            "--plot and --html: the translation is empty, so there is nothing to show"
+        )
+
+
+def picture(translation: Translation) -> Heatmap:
+    """The alignment, or the attention inside the encoder of a model that has no alignment."""
+    matrix = translation.inside if translation.matrix is None else translation.matrix
+    assert matrix is not None  # a model without any was refused
+    title = translation.text if translation.matrix is not None else translation.source
+    return Heatmap(matrix.weights, matrix.target, matrix.source, title)
+
+
+def write(found: list[list[Translation]], out: Path | None, *, numbered: bool) -> None:
+    """A line a translation, with the number of its line and its score where there are several."""
+    text = "".join(
+        f"{number}\t{one.score:.4f}\t{one.text}\n" if numbered else f"{one.text}\n"
+        for number, translations in enumerate(found, 1)
+        for one in translations
+    )
+    if out is None or str(out) == "-":
+        sys.stdout.write(text)
+        return
+    write_text(out, text)
+
+
+def write_alignments(translator: Translator, translations: list[Translation], path: Path) -> None:
+    """A line of links a translation; words are what stands between spaces."""
+    links = [translator.between_spaces(one).links() for one in translations]
+    if str(path) != "-":
+        write_links(path, links)
+        return
+    for one in links:
+        print(write_pharaoh(one))

@@ -1,0 +1,55 @@
+"""Checks of a translation model that a learner would want to make, each with a plain verdict.
+
+They know the contract of a model and nothing of its inside. They are experiments: change what must
+not matter and nothing may move; change what must matter and something has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from regard.translate.checks.encoder_use import check_encoder_use
+from regard.translate.checks.probe import NotFiniteError, Probe, Verdict
+from regard.translate.checks.soundness import check_causal, check_padding
+from regard.translate.models.contract import TranslationModel
+from regard.translate.models.modes import evaluating
+
+__all__ = ["Verdict", "check_model"]
+
+_CHECKS: dict[str, Callable[[Probe], tuple[bool | None, str]]] = {
+    "causal": check_causal,
+    "padding": check_padding,
+    "uses the encoder": check_encoder_use,
+}
+
+
+def check_model(model: TranslationModel, source_size: int, *, seed: int = 0) -> list[Verdict]:
+    """Run all checks on a model, trained or not.
+
+    All fail where a parameter, or what the model says, is NaN or infinite.
+
+    >>> from regard.translate.models.build import ModelConfig, build
+    >>> model = build(ModelConfig("tutorial", embedding=8, hidden=8), 20, 20)
+    >>> [(verdict.name, verdict.word) for verdict in check_model(model, 20)]
+    [('causal', 'passed'), ('padding', 'passed'), ('uses the encoder', 'failed')]
+
+    Args:
+        model: any model under the contract. It is run in eval mode and left as it was.
+        source_size: how many tokens its source vocabulary has.
+        seed: of the tokens it is tried with.
+    """
+    with evaluating(model), torch.inference_mode():
+        try:
+            probe = Probe.of(model, source_size, seed)
+        except NotFiniteError as found:
+            return [Verdict(name, False, str(found)) for name in _CHECKS]
+        return [_verdict(name, probe) for name in _CHECKS]
+
+
+def _verdict(name: str, probe: Probe) -> Verdict:
+    try:
+        return Verdict(name, *_CHECKS[name](probe))
+    except NotFiniteError as found:
+        return Verdict(name, False, str(found))

@@ -1,0 +1,132 @@
+"""From what a search found to translations: words, matrices, records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from regard.aggregate import Words
+from regard.errors import UnavailableError
+from regard.record import Record, Trace
+from regard.translate.alignment import (
+    End,
+    Head,
+    Matrix,
+    Reading,
+    heads_of,
+    read_rows,
+    spaced_words,
+    spaced_words_of,
+    usual_head,
+    word_matrix,
+)
+from regard.translate.alignment.matrix import with_end, without_end
+from regard.translate.checkpoint import Checkpoint
+from regard.translate.search import Hypothesis
+from regard.translate.seen import Rows, Seen, record
+from regard.translate.tokens import END
+from regard.translate.translation import Translation
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """How the attention of a checkpoint is read; the fields are the arguments of `Translator`."""
+
+    checkpoint: Checkpoint
+    head: Head | None
+    reading: Reading
+    end: End
+
+    def read(
+        self, texts: list[str], found: list[list[Hypothesis]], seen: Seen, weights: bool
+    ) -> list[list[Translation]]:
+        """Hypotheses of some sentences as translations, with what was looked at if `weights`."""
+        last = self._last_rows(found, seen) if weights else {}
+        return [
+            [
+                self._translation(
+                    text,
+                    _cut(one, seen.sizes[sentence]),
+                    last.get((sentence, rank), {}),
+                    seen.inside(sentence) if weights else {},
+                )
+                for rank, one in enumerate(hypotheses)
+            ]
+            for sentence, (text, hypotheses) in enumerate(zip(texts, found))
+        ]
+
+    def between_spaces(self, translation: Translation) -> Matrix:
+        """The matrix of the words between the spaces of both texts."""
+        if translation.matrix is None or translation.head is None:
+            raise UnavailableError(translation.lack)
+        source = spaced_words(translation.source, self.checkpoint.source)
+        said = spaced_words_of(translation.hypothesis.tokens, self.checkpoint.target)
+        rows = {site: one.weights()[0] for site, one in translation.trace.items()}
+        return word_matrix(translation.head.of(rows), source, said)  # rows are as they are read
+
+    def _last_rows(
+        self, found: list[list[Hypothesis]], seen: Seen
+    ) -> dict[tuple[int, int], dict[str, Rows]]:
+        """The rows that the search did not make: of last words that were no input yet."""
+        if self.head is None or self.reading == "output":
+            return {}
+        places = [
+            (sentence, rank)
+            for sentence, hypotheses in enumerate(found)
+            for rank, one in enumerate(hypotheses)
+            if END not in one.tokens
+        ]
+        said = [found[sentence][rank].tokens for sentence, rank in places]
+        return dict(zip(places, seen.last_rows([sentence for sentence, _ in places], said)))
+
+    def _translation(
+        self, text: str, found: Hypothesis, last: dict[str, Rows], inside: dict[str, Rows]
+    ) -> Translation:
+        source = self.checkpoint.source.words(text)
+        target = self.checkpoint.target.words_of(found.tokens)
+        rows = {
+            site: torch.cat([weights, last[site][..., : weights.shape[2]]], 1) if last else weights
+            for site, weights in found.weights.items()
+        }
+        rows = {site: one.float().cpu() for site, one in rows.items()}
+        matrix = inner = None
+        if self.head is not None and rows:
+            matrix = word_matrix(
+                self.head.of(rows), source, target, reading=self.reading, end=self.end
+            )
+        if inside:
+            chosen = usual_head(heads_of({site: len(one) for site, one in inside.items()}))
+            inner = word_matrix(chosen.of(inside), source, source, end=self.end)
+        if self.reading == "input":  # which has no row for the end
+            target = without_end(target)
+        words = (with_end(source, len(source.pieces) + 1, "source"), target)
+        records = [*self._records(rows, words), *self._inner_records(inside, words[0])]
+        said, score = self.checkpoint.target.decode(found.tokens), found.score
+        trace = Trace(records)
+        return Translation(text, said, score, found, words, matrix, trace, self.head, inner)
+
+    def _records(self, weights: dict[str, Rows], words: tuple[Words, Words]) -> list[Record]:
+        """The attention from target to source of every site, rows as the reading has them."""
+        source, target = words
+        model = self.checkpoint.model
+        said = sum(piece not in target.special for piece in target.pieces)
+        tokens = target.tokens, source.tokens
+        return [
+            record(model, site, read_rows(one, said, self.reading), tokens, "cross", model.kind)
+            for site, one in weights.items()
+        ]
+
+    def _inner_records(self, weights: dict[str, Rows], source: Words) -> list[Record]:
+        """The attention inside the encoder of every site."""
+        model, tokens = self.checkpoint.model, (source.tokens, source.tokens)
+        return [
+            record(model, site, one, tokens, "self", "distribution")
+            for site, one in weights.items()
+        ]
+
+
+def _cut(found: Hypothesis, size: int) -> Hypothesis:
+    """A hypothesis whose weights have no column for padding."""
+    weights = {site: one[..., :size] for site, one in found.weights.items()}
+    return replace(found, weights=weights)

@@ -1,0 +1,97 @@
+"""What a training works with, made from its configuration; and what is said of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from regard.errors import RegardError
+from regard.translate.checkpoint import load_weights
+from regard.translate.config import Config
+from regard.translate.data import Examples, collate
+from regard.translate.models.build import build
+from regard.translate.models.contract import TranslationModel
+from regard.translate.training.corpus import Pairs, train_vocabularies, within
+from regard.translate.training.folder import RunFolder
+from regard.translate.training.loop import Setting
+from regard.translate.training.random_states import seed_all
+from regard.translate.training.state import Position, State
+
+
+def set_up(
+    fabric: Any, config: Config, folder: RunFolder, state: State | None, pairs: Pairs
+) -> Setting:
+    """Vocabularies, examples and the model; from the state where there is one."""
+    if state is not None:
+        vocabularies = state.vocabularies
+    else:
+        vocabularies = train_vocabularies(config.vocabulary, pairs.train)
+    seed_all(config.training.seed)
+    model = build(config.model, len(vocabularies.source), len(vocabularies.target))
+    if config.training.precision == "64":
+        model.double()  # before weights are put in, which would lose digits otherwise
+    if state is not None:
+        load_weights(folder.last, model, state.weights)
+    train, valid = (
+        _fitting(name, vocabularies.examples(found), model, config)
+        for name, found in (("train", pairs.train), ("valid", pairs.valid))
+    )
+    return Setting(fabric, config, folder, vocabularies, model, train, valid, pairs.valid)
+
+
+def _fitting(part: str, examples: Examples, model: TranslationModel, config: Config) -> Examples:
+    """The examples of a part that the model has places for; there must be some."""
+    found = within(examples, model.longest_source)
+    if not len(found):
+        raise RegardError(
+            f"there are no {part} pairs left: the sources of all {len(examples):,} are longer than "
+            f"model.longest, which is {config.model.longest}"
+        )
+    return found
+
+
+def check_forcing(setting: Setting) -> None:
+    """Ask the model, before the folder is begun, whether it can do without the true tokens."""
+    forcing = setting.config.training.forcing
+    least = forcing.start if forcing.name == "constant" else min(forcing.start, forcing.end)
+    if least == 1.0:
+        return
+    batch = collate(setting.train, [0])
+    try:
+        with torch.no_grad(), setting.fabric.autocast():
+            encoded = setting.model.encode(batch.source, batch.source_mask)
+            setting.model.decode(encoded, batch.target_in, forcing=least)
+    except RegardError as error:
+        raise RegardError(
+            f"training.forcing goes down to {least}, which model.name "
+            f"{setting.config.model.name!r} cannot do: {error}"
+        ) from error
+
+
+def summary(setting: Setting, pairs: Pairs, position: Position) -> str:
+    """The data, the vocabularies and the model in a few lines."""
+    parameters = sum(one.numel() for one in setting.model.parameters())
+    both = setting.vocabularies
+    begin = f"from step {position.step}" if position.step else "from the beginning"
+    return (
+        f"{pairs.report}\n"
+        f"{_without_places(setting, pairs)}"
+        f"{len(setting.train):,} pairs to learn from, {len(setting.valid):,} to validate with, "
+        f"{len(pairs.test):,} to test with\n"
+        f"{len(both.source):,} and {len(both.target):,} entries in the vocabularies\n"
+        f"{setting.config.model.name} with {parameters:,} parameters, trained {begin} on "
+        f"{setting.fabric.world_size} × {setting.fabric.device}"
+    )
+
+
+def _without_places(setting: Setting, pairs: Pairs) -> str:
+    """A line on the pairs that the model has no places for, where there are any."""
+    train = len(pairs.train) - len(setting.train)
+    valid = len(pairs.valid) - len(setting.valid)
+    if not train and not valid:
+        return ""
+    return (
+        f"longer than model.longest ({setting.config.model.longest}), left out: {train:,} training "
+        f"pairs, {valid:,} validation pairs\n"
+    )

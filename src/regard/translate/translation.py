@@ -1,0 +1,100 @@
+"""One translation of one text, and what the model looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.aggregate import Words
+from regard.errors import UnavailableError
+from regard.record import Trace
+from regard.translate.alignment import Head, Links, Matrix
+from regard.translate.search import Hypothesis
+
+NO_ALIGNMENT = "this model has no attention from target to source, so there is no alignment"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Translation:
+    """One translation of one text.
+
+    | field        | meaning                                                                    |
+    |--------------|----------------------------------------------------------------------------|
+    | `source`     | the text that was translated                                               |
+    | `text`       | the translation                                                            |
+    | `score`      | what the search ranked it by                                               |
+    | `hypothesis` | its tokens, log-probability, and the attention of every head               |
+    | `words`      | the words of the source and of the translation, over their tokens          |
+    | `matrix`     | attention between words, of one head; None where the model has none        |
+    | `trace`      | attention between tokens, of every head: to plot, reduce, save             |
+    | `head`       | the head that `matrix` shows; None where there is none                     |
+    | `inside`     | of a model whose only attention is inside its encoder: that, among the     |
+    |              | words of the source; the trace then holds it too                           |
+
+    Words are the tokeniser's: "t'aime." has three of them. `Translator.between_spaces` gives the
+    matrix of what stands between spaces.
+    """
+
+    source: str
+    text: str
+    score: float
+    hypothesis: Hypothesis
+    words: tuple[Words, Words]
+    matrix: Matrix | None
+    trace: Trace
+    head: Head | None = None
+    inside: Matrix | None = None
+
+    @property
+    def links(self) -> Links:
+        """The source word that each target word looked at most, as (source, target) pairs."""
+        if self.matrix is None:
+            raise UnavailableError(self.lack)
+        return self.matrix.links()
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the page of both texts and their alignment, or of attention in the encoder (html).
+
+        Args:
+            path: the file.
+            options: of `regard.viewer.page`, instead of those that suit a translation.
+        """
+        if not len(self.trace):
+            raise UnavailableError(self.lack)
+        if not self.trace[0].shape.queries:
+            raise UnavailableError("the translation is empty, so no word of it looked anywhere")
+        return self.trace.save(path, **(self.page_options | options))
+
+    @property
+    def page_options(self) -> dict[str, Any]:
+        """What `regard.viewer.page` is told of a translation, besides its trace."""
+        title, start = f"{self.source} → {self.text}", "view=lines&unit=words"
+        if self.head is None:
+            return {"title": title, "words": [self.words[0]], "start": start}
+        layer = list(self.trace.keys()).index(self.head.site)
+        shown = "mode=mean" if self.head.index is None else f"head={self.head.index}"
+        return {
+            "title": title,
+            "words": list(self.words),
+            "names": ("Translation", "Source"),
+            "prompt": 0,  # all that looks was written by the model
+            "start": f"{start}&layer={layer}&{shown}",
+        }
+
+    @property
+    def lack(self) -> str:
+        """Why there is no `matrix`, where there is none."""
+        if self.head is None:
+            return NO_ALIGNMENT
+        return "this translation was made with weights=False, so there is no alignment"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Translation({self.source!r} → {self.text!r}, score {self.score:.2f})"
+
+    def _repr_html_(self) -> str | None:
+        """The page of the attention in a notebook; where there is none, the text is shown."""
+        return self.trace._repr_html_() if len(self.trace) else None

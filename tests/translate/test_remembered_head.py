@@ -1,0 +1,43 @@
+"""The head that a checkpoint's file names; all else in the file stays."""
+
+import torch
+from safetensors import safe_open
+
+from regard.translate.alignment import Head
+from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from regard.translate.config import Config
+from regard.translate.models.build import ModelConfig, build
+from regard.translate.remembered import remember, remembered
+from regard.translate.translator import Translator
+from regard.translate.vocabulary import WordVocabulary
+
+
+def tensors(path):
+    with safe_open(str(path), framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def test_a_head_is_written_and_nothing_else_changes(tmp_path):
+    path = tmp_path / "small.safetensors"
+    vocabulary = WordVocabulary.train(["a b c"], size=10)
+    config = ModelConfig("transformer", hidden=8, heads=2, layers=2, feed_forward=8)
+    model = build(config, len(vocabulary), len(vocabulary))
+    made = Checkpoint(Config(model=config), vocabulary, vocabulary, model, {"languages": "x to y"})
+    save_checkpoint(path, made, dtype=torch.float16)
+    before = tensors(path)
+    assert Translator.load(path).head == Head("0.cross", None)
+
+    remember(path, Head("1.cross", 0), "output")
+    after = tensors(path)
+    assert list(after) == list(before)
+    for name, tensor in before.items():
+        assert after[name].dtype == tensor.dtype and torch.equal(after[name], tensor)
+    assert load_checkpoint(path).extra == {
+        "languages": "x to y",
+        "head": {"site": "1.cross", "index": 0, "reading": "output"},
+    }
+    translator = Translator.load(path)
+    assert (translator.head, translator.reading) == (Head("1.cross", 0), "output")
+    remember(path, Head("1.cross", None), "input")
+    assert remembered(load_checkpoint(path).extra) == (Head("1.cross", None), "input")
+    assert remembered({}) is None

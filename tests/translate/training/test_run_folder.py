@@ -1,0 +1,105 @@
+"""The folder of a run: what is refused, what is kept, what is left behind by a mistake."""
+
+import sys
+
+import pytest
+from toy_training import toy
+
+from regard.errors import MissingExtraError, RegardError
+from regard.translate.training import RunFolder, train
+from regard.translate.training.logs import COLUMNS
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RegardError, match="file is a file, expected a folder or nothing"):
+        RunFolder(tmp_path / "file").check(resume=True)
+    RunFolder(tmp_path / "nothing").check(resume=False)
+
+
+def test_a_folder_with_something_in_it_is_refused_and_kept(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(RegardError, match=r"run is not empty: continue its run with --resume"):
+        train(toy(tmp_path / "data"), tmp_path / "run")
+    assert contents(tmp_path / "run") == {"notes.txt": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"notes.txt": "mine"}, "notes.txt"),
+        ({"config.toml": "# mine\n[model]\nname = 'dot'\n"}, "config.toml"),
+        ({"config.toml": "no = toml ="}, "config.toml"),
+        ({"log.csv": "mine", "config.toml": ""}, "config.toml, log.csv"),
+        ({"average.safetensors": "", "scores.json": "{}"}, "average.safetensors, scores.json"),
+    ],
+)
+def test_resuming_where_there_is_no_run_overwrites_nothing(tmp_path, files, named):
+    (tmp_path / "run").mkdir()
+    for name, text in files.items():
+        (tmp_path / "run" / name).write_text(text)
+    wanted = f"run has no run to resume: there is no last.safetensors, but {named}; choose"
+    with pytest.raises(RegardError, match=wanted):
+        train(toy(tmp_path / "data", "training.steps=1"), tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == files
+
+
+def test_a_run_that_was_killed_before_it_saved_is_begun_again(tmp_path):
+    config = toy(tmp_path / "data", "training.steps=1", "training.optimiser.rate=1e-7")
+    folder = RunFolder(tmp_path / "run")
+    folder.kept(1).parent.mkdir(parents=True)
+    folder.begin(config)
+    folder.log.write_text(",".join(COLUMNS) + "\n1,0,tra")
+    for path in (folder.best, folder.kept(1), tmp_path / "run" / "log.csv.part"):
+        path.write_text("half")
+    assert train(config, folder.path, resume=True).ending == "finished"
+    assert not list(folder.path.rglob("*.part"))
+
+
+def test_a_place_that_cannot_be_written_is_known_before_the_data_is_read(tmp_path):
+    (tmp_path / "file").write_text("")
+    config = toy(tmp_path / "data", "data.train=missing.tsv")
+    with pytest.raises(RegardError, match=r"file/run cannot be made a folder: Not a directory$"):
+        train(config, tmp_path / "file" / "run")
+
+
+def test_a_mistake_leaves_no_folder(tmp_path):
+    with pytest.raises(RegardError, match=r"missing\.tsv"):
+        train(toy(tmp_path / "data", "data.train=missing.tsv"), tmp_path / "new" / "run")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(RegardError, match=r"missing\.tsv"):
+        train(toy(tmp_path / "data", "data.train=missing.tsv"), tmp_path / "mine" / "run")
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+@pytest.mark.parametrize("forcing", ["training.forcing=0.5", "training.forcing.name=linear"])
+def test_a_model_that_cannot_be_unforced_says_so_before_the_folder_is_begun(tmp_path, forcing):
+    settings = ("model.name=transformer", "model.hidden=16", forcing)
+    with pytest.raises(
+        RegardError,
+        match=r"training\.forcing goes down to 0\.\d, which model\.name 'transformer' cannot do: ",
+    ):
+        train(toy(tmp_path / "data", *settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_tensorboard_is_said_before_the_folder_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'regard\[tensorboard\]'"):
+        train(toy(tmp_path / "data", "training.tensorboard=true"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_translator_that_was_taken_away_is_named(tmp_path):
+    config = toy(tmp_path / "data", "training.steps=1")
+    trained = train(config, tmp_path / "run")
+    trained.folder.kept(1).unlink()
+    wanted = r"best\.safetensors cannot be written: No such file .*kept/step-00000001\.safetensors"
+    with pytest.raises(RegardError, match=wanted):
+        train(config, tmp_path / "run", resume=True)

@@ -1,0 +1,109 @@
+"""Logs: rows that go on, events that TensorBoard reads, speeds of the steps alone."""
+
+import time
+from itertools import pairwise
+
+import pytest
+from toy_training import toy
+
+from regard.errors import RegardError
+from regard.translate.training import Watcher, read_log, train
+from regard.translate.training.logs import CsvLog, EventLog
+
+
+def test_a_log_that_goes_on_has_no_row_twice_and_none_cut_off(tmp_path):
+    path = tmp_path / "log.csv"
+    log = CsvLog(path, after=0)
+    for step in (1, 2, 3):
+        log.write({"step": step, "kind": "train", "loss": 0.1 + step})
+    log.close()
+    with path.open("a") as file:
+        file.write("12,0,tra")
+    log = CsvLog(path, after=2)
+    log.write({"step": 3, "kind": "train", "loss": 7.0})
+    log.close()
+    assert [(row["step"], row["loss"]) for row in read_log(path)] == [
+        ("1", "1.1"), ("2", "2.1"), ("3", "7.0")
+    ]  # fmt: skip
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_a_log_on_a_full_disk_is_named(tmp_path):
+    log = CsvLog(tmp_path / "log.csv", after=0)
+    log.file.close()
+    log.file = open("/dev/full", "a")  # noqa: SIM115
+    with pytest.raises(RegardError, match=r"log\.csv cannot be written: No space left on device$"):
+        log.write({"step": 1, "kind": "train"})
+    log.close()
+
+
+def test_events_that_have_no_place_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RegardError, match=r"events cannot be written: Not a directory"):
+        EventLog(tmp_path / "file" / "events", after=0)
+
+
+def events(folder):
+    """By tag, the steps and values; as TensorBoard reads them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder)).Reload()
+    return {
+        tag: [(event.step, event.value) for event in read.Scalars(tag)]
+        for tag in read.Tags()["scalars"]
+    }
+
+
+def test_events_have_the_numbers_of_the_log(tmp_path):
+    settings = ("training.tensorboard=true", "training.validation.metric=bleu")
+    first = toy(tmp_path / "data", *settings, "training.steps=3", "training.validation.every=2")
+    train(first, tmp_path / "run")
+    more = toy(tmp_path / "data", *settings, "training.steps=6", "training.validation.every=2")
+    folder = train(more, tmp_path / "run", resume=True).folder
+    found = events(folder.events)
+    for kind, columns in {
+        "train": ("loss", "rate", "forcing", "tokens", "tokens_per_second", "seconds"),
+        "valid": ("loss", "accuracy", "bleu", "chrf"),
+    }.items():
+        rows = [row for row in read_log(folder.log) if row["kind"] == kind]
+        for column in columns:
+            wanted = [(int(row["step"]), pytest.approx(float(row[column]))) for row in rows]
+            assert found[f"{kind}/{column}"] == wanted, (kind, column)
+    assert "train/bleu" not in found and len(found["train/loss"]) == 6
+
+
+def test_what_comes_after_the_step_a_run_resumes_from_is_taken_out_of_the_events(tmp_path):
+    for after, steps in ((0, (1, 2, 3)), (1, (2,))):
+        log = EventLog(tmp_path, after)
+        for step in steps:
+            log.write({"kind": "train", "step": step, "loss": 10.0 * after + step})
+        log.close()
+        time.sleep(1.1)  # the names of their files are in whole seconds
+    assert events(tmp_path) == {"train/loss": [(1, 1.0), (2, 12.0)]}
+
+
+def test_the_speed_is_that_of_the_steps_without_the_looks(tmp_path):
+    class Slow(Watcher):
+        def __init__(self):
+            self.now = []
+
+        def validated(self, step, found, best):
+            time.sleep(0.3)
+
+        def stepped(self, now):
+            self.now.append(now)
+
+    config = toy(tmp_path / "data", "training.epochs=2", "training.validation.every=3")
+    watcher = Slow()
+    trained = train(config, tmp_path / "run", watcher=watcher)
+    rows = [row for row in read_log(trained.folder.log) if row["kind"] == "train"]
+    looks = 0
+    for before, row in pairwise(rows):
+        passed = float(row["seconds"]) - float(before["seconds"])
+        counted = (int(row["tokens"]) - int(before["tokens"])) / float(row["tokens_per_second"])
+        looked = int(before["step"]) % 3 == 0
+        looks += looked
+        assert passed - counted >= 0.3 * looked - 1e-3
+    assert looks >= 2
+    spent = int(rows[-1]["tokens"]) / watcher.now[-1].tokens_per_second
+    assert trained.seconds - spent >= 0.3 * looks
