@@ -208,6 +208,11 @@ class Config:
     search: SearchConfig = field(default_factory=SearchConfig)
 
     def __post_init__(self) -> None:
+        if self.training.start and self.vectors.files:
+            raise RegardError(
+                f"training.start is {self.training.start}, whose embeddings are trained already: "
+                "leave [vectors] out"
+            )
         for side, file in self.vectors.files.items():
             if self.vocabulary.kind != "words":
                 raise RegardError(
@@ -280,8 +285,10 @@ def _found(config: Config, folder: Path) -> Config:
         name: tuple(map(place, getattr(config.data, name))) for name in ("train", "valid", "test")
     }
     vectors = {side: place(file) for side, file in config.vectors.files.items()}
+    start = config.training.start
     return replace(
         config,
         data=replace(config.data, **parts),  # type: ignore[arg-type]
         vectors=replace(config.vectors, **vectors),  # type: ignore[arg-type]
+        training=replace(config.training, start=start and place(start)),
     )

@@ -123,6 +123,8 @@ class TrainingConfig:
 
     | field              | meaning                                                              |
     |--------------------|----------------------------------------------------------------------|
+    | `start`            | a checkpoint to begin with, its vocabularies and its weights; with   |
+    |                    | it, `[vocabulary]` is not used                                       |
     | `epochs`, `steps`  | the end: whichever comes first; `steps` 0 for no limit               |
     | `batch_tokens`     | tokens of a batch, padding included, on each process                 |
     | `batch_sentences`  | sentences of a batch instead, when not 0                             |
@@ -140,6 +142,7 @@ class TrainingConfig:
     | `validation`       | when to look at the validation pairs: `ValidationConfig`             |
     """
 
+    start: str = ""
     epochs: int = 20
     steps: int = 0
     batch_tokens: int = 4096

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from regard.errors import RegardError
-from regard.translate.checkpoint import load_weights
+from regard.translate.checkpoint import Checkpoint, load_checkpoint, load_weights
 from regard.translate.config import Config
 from regard.translate.data import Examples, collate
 from regard.translate.models.build import build
 from regard.translate.models.contract import TranslationModel
-from regard.translate.training.corpus import Pairs, train_vocabularies, within
+from regard.translate.training.corpus import (
+    Pairs,
+    Vocabularies,
+    train_vocabularies,
+    within,
+)
 from regard.translate.training.folder import RunFolder
 from regard.translate.training.loop import Setting
 from regard.translate.training.random_states import seed_all
@@ -23,8 +29,12 @@ def set_up(
     fabric: Any, config: Config, folder: RunFolder, state: State | None, pairs: Pairs
 ) -> Setting:
     """Vocabularies, examples and the model; from the state where there is one."""
+    start = None
     if state is not None:
         vocabularies = state.vocabularies
+    elif config.training.start:
+        start = _loaded_start(config)
+        vocabularies = Vocabularies(start.source, start.target)
     else:
         vocabularies = train_vocabularies(config.vocabulary, pairs.train)
     seed_all(config.training.seed)
@@ -33,11 +43,29 @@ def set_up(
         model.double()  # before weights are put in, which would lose digits otherwise
     if state is not None:
         load_weights(folder.last, model, state.weights)
+    if start is not None:
+        model.load_state_dict(start.model.state_dict())
     train, valid = (
         _fitting(name, vocabularies.examples(found), model, config)
         for name, found in (("train", pairs.train), ("valid", pairs.valid))
     )
     return Setting(fabric, config, folder, vocabularies, model, train, valid, pairs.valid)
+
+
+def _loaded_start(config: Config) -> Checkpoint:
+    """The checkpoint to begin with; its model must be the one that the configuration says."""
+    try:
+        start = load_checkpoint(config.training.start)
+    except RegardError as error:
+        raise RegardError(f"training.start: {error}") from error
+    found, said = asdict(start.config.model), asdict(config.model)
+    for name in found:
+        if name != "dropout" and found[name] != said[name]:
+            raise RegardError(
+                f"model.{name} is {said[name]!r}, but it is {found[name]!r} in "
+                f"{config.training.start}, with which training.start begins"
+            )
+    return start
 
 
 def _fitting(part: str, examples: Examples, model: TranslationModel, config: Config) -> Examples:
@@ -73,7 +101,9 @@ def summary(setting: Setting, pairs: Pairs, position: Position) -> str:
     """The data, the vocabularies and the model in a few lines."""
     parameters = sum(one.numel() for one in setting.model.parameters())
     both = setting.vocabularies
-    begin = f"from step {position.step}" if position.step else "from the beginning"
+    start = setting.config.training.start
+    begin = f"from the weights of {start}" if start else "from the beginning"
+    begin = f"from step {position.step}" if position.step else begin
     return (
         f"{pairs.report}\n"
         f"{_without_places(setting, pairs)}"
