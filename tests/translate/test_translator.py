@@ -295,3 +295,16 @@ def test_a_page_of_a_translation(translator, tmp_path):
     with pytest.raises(UnavailableError, match="no attention from target to source"):
         Translator(checkpoint("none"))("I love you.", longest=4).save(tmp_path / "none.html")
     assert not (tmp_path / "none.html").exists()
+
+
+def test_what_is_no_text_is_refused(translator, without_shape_checks):
+    with pytest.raises(
+        RegardError, match=r"text is a list, expected one text; .translate\(texts\)"
+    ):
+        translator(["I love you.", "we sleep"])
+    with pytest.raises(RegardError, match=r"a call gives the best translation; .translate\("):
+        translator("I love you.", n_best=3)
+    with pytest.raises(RegardError, match="text 1 is int, expected a text"):
+        translator(3)
+    with pytest.raises(RegardError, match="text 2 is NoneType, expected a text"):
+        translator.translate(["I love you.", None])

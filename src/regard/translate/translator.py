@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -91,6 +91,12 @@ class Translator:
 
         Other options as for `translate`.
         """
+        if options.get("n_best", 1) != 1:
+            raise RegardError(
+                "a call gives the best translation; .translate([text], n_best=…) more"
+            )
+        if not isinstance(text, str) and isinstance(text, Iterable):
+            raise RegardError("text is a list, expected one text; .translate(texts) takes several")
         starts = None if prefix is None else [_one_text("prefix", prefix)]
         return self.translate([text], prefix=starts, **options)[0][0]
 
@@ -184,6 +190,8 @@ class Translator:
         return [self.checkpoint.target.encode(start) for start in prefix]
 
     def _encoded(self, text: str, number: int) -> list[int]:
+        if not isinstance(text, str):
+            raise RegardError(f"text {number} is {type(text).__name__}, expected a text")
         numbers = [*self.checkpoint.source.encode(text), END]
         if len(numbers) == 1:
             raise RegardError(f"text {number} is empty, expected a sentence: {text!r:.40}")
