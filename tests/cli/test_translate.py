@@ -231,8 +231,6 @@ NO_ATTENTION = "the model (none) has no attention from target to source"
 @pytest.mark.parametrize(
     ("arguments", "options", "wanted"),
     [
-        (["--file", "in.txt"], {}, "in.txt:2: the line is empty, expected a sentence"),
-        ([], {"given": b"a\n \nb\n"}, "standard input:2: the line is empty, expected a sentence"),
         (["--file", "bad.txt"], {}, "bad.txt:2: byte 3 of the line is 0xff, which is no UTF-8"),
         ([], {"given": b"ok\nno\xff\n"}, "standard input:2: byte 3 of the line is 0xff, which"),
         (["--file", "nowhere.txt"], {}, "there is no file nowhere.txt"),
@@ -302,3 +300,18 @@ def test_a_terminal_without_a_text_is_told_what_to_do(run, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO()))
     code, _, told = run()
     assert code == 1 and "there is no text: give one, or --file, or lines on standard" in told
+
+
+def test_an_empty_line_stays_an_empty_line(run, tmp_path, monkeypatch):
+    (tmp_path / "in.txt").write_text("I love you.\n\n \nYou love cats.\n")
+    code, _, told = run(
+        "--file", "in.txt", "--out", "out.txt", "--pharaoh", "links.txt", "--prefix", "Je"
+    )
+    assert code == 0, told
+    said, links = ((tmp_path / name).read_text().split("\n") for name in ("out.txt", "links.txt"))
+    assert [bool(line) for line in said] == [True, False, False, True, False]
+    assert len(links) == 5 and links[0] and not links[1] and not links[2]
+    code, said, _ = run("--n-best", "2", given=b"I love you.\n\nYou love cats.\n")
+    assert code == 0 and [line[0] for line in said.splitlines()] == ["1", "1", "3", "3"]
+    code, said, _ = run(given=b"\n\n")
+    assert (code, said) == (0, "\n\n")

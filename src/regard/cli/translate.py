@@ -134,16 +134,18 @@ def translate(
 ) -> None:
     """Translate a text and show which source word each word looked at; or translate many lines.
 
-    A text is one sentence, and so is a line: that is what translators are trained on.
+    A text is one sentence, and so is a line: that is what translators are trained on. An empty line
+    stays an empty line.
     """
     _check_options(text, file, out, n_best, plot, html, pharaoh)
     translator = _load(model, head, reading, end)
     _check_attention(translator, plot, html, pharaoh)
     console = Console()
     texts = _lines(file) if text is None else [text]
+    full = [line for line in texts if line.strip()] if text is None else texts
     search: dict[str, Any] = {
         "beam": beam,
-        "prefix": None if prefix is None else [prefix] * len(texts),
+        "prefix": None if prefix is None else [prefix] * len(full),
         "shortest": shortest,
         "longest": longest,
         "length_penalty": length_penalty,
@@ -151,7 +153,8 @@ def translate(
     }
     said = {name: value for name, value in search.items() if value is not None}
     bar = None if text is None else False
-    found = translator.translate(texts, n_best=n_best, batch=batch, show=bar, **said)
+    made = iter(translator.translate(full, n_best=n_best, batch=batch, show=bar, **said))
+    found = [next(made) if line.strip() else [] for line in texts]
     if plot is not None or html is not None:
         check_words(found[0][0])
     if text is None:
@@ -159,7 +162,7 @@ def translate(
     else:
         show(console, translator, found[0])
     if pharaoh is not None:
-        write_alignments(translator, [translations[0] for translations in found], pharaoh)
+        write_alignments(translator, found, pharaoh)
     if plot is not None:
         picture(found[0][0]).save(plot)
         console.print(Text.assemble("picture of the attention: ", (str(plot), "bold")))
@@ -250,14 +253,9 @@ def _check_attention(
 
 
 def _lines(file: Path | None) -> list[str]:
-    """The lines of a file or of standard input, each with a text."""
+    """The lines of a file or of standard input; some may be empty."""
     if file is None and sys.stdin.isatty():
         raise RegardError("there is no text: give one, or --file, or lines on standard input")
     piped = file is None or str(file) == "-"
     name = "standard input" if piped else str(file)
-    found = []
-    for number, line in lines(sys.stdin.buffer if piped else Path(name), name):
-        if not line.strip():
-            raise RegardError(f"{name}:{number}: the line is empty, expected a sentence")
-        found.append(line)
-    return found
+    return [line for _, line in lines(sys.stdin.buffer if piped else Path(name), name)]

@@ -61,26 +61,41 @@ def picture(translation: Translation) -> Heatmap:
     """The alignment, or the attention inside the encoder of a model that has no alignment."""
     matrix = translation.inside if translation.matrix is None else translation.matrix
     assert matrix is not None  # a model without any was refused
-    title = translation.text if translation.matrix is not None else translation.source
-    return Heatmap(matrix.weights, matrix.target, matrix.source, title)
+    aligned = translation.matrix is not None
+    return Heatmap(
+        matrix.weights,
+        matrix.target,
+        matrix.source,
+        f"{translation.source} → {translation.text}" if aligned else translation.source,
+        row_title="translation" if aligned else "source",
+        column_title="source",
+    )
 
 
 def write(found: list[list[Translation]], out: Path | None, *, numbered: bool) -> None:
-    """A line a translation, with the number of its line and its score where there are several."""
-    text = "".join(
-        f"{number}\t{one.score:.4f}\t{one.text}\n" if numbered else f"{one.text}\n"
-        for number, translations in enumerate(found, 1)
-        for one in translations
-    )
+    """A line a translation, with the number of its line and its score where there are several.
+
+    A line without a translation was empty, and is so again.
+    """
+    written = []
+    for number, translations in enumerate(found, 1):
+        if numbered:
+            written += [f"{number}\t{one.score:.4f}\t{one.text}\n" for one in translations]
+        else:
+            written.append("".join(one.text for one in translations) + "\n")
+    text = "".join(written)
     if out is None or str(out) == "-":
         sys.stdout.write(text)
         return
     write_text(out, text)
 
 
-def write_alignments(translator: Translator, translations: list[Translation], path: Path) -> None:
-    """A line of links a translation; words are what stands between spaces."""
-    links = [translator.between_spaces(one).links() for one in translations]
+def write_alignments(translator: Translator, found: list[list[Translation]], path: Path) -> None:
+    """A line of links a text; words are what stands between spaces."""
+    links = [
+        translator.between_spaces(translations[0]).links() if translations else frozenset()
+        for translations in found
+    ]
     if str(path) != "-":
         write_links(path, links)
         return
