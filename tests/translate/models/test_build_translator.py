@@ -114,7 +114,7 @@ def test_a_setting_that_does_not_fit_is_named(change, text):
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
-    with pytest.raises(RegardError, match=r"model\.name is 'badhanau', expected one of none, "):
+    with pytest.raises(RegardError, match=r"model\.name is 'badhanau', .*did you mean 'bahdanau'"):
         build(small("badhanau"), 9, 9)
 
 

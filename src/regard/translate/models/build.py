@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from regard.errors import RegardError
 from regard.translate.models import variants
@@ -62,7 +63,11 @@ def build(config: ModelConfig, source_size: int, target_size: int) -> Translatio
     {'cross': 1}
     """
     if config.name not in BUILDERS:
-        raise RegardError(f"model.name is {config.name!r}, expected one of {', '.join(names())}")
+        near = get_close_matches(config.name, names(), 1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise RegardError(
+            f"model.name is {config.name!r}, expected one of {', '.join(names())}{meant}"
+        )
     _refuse_what_it_has_not(config)
     return BUILDERS[config.name](config, source_size, target_size)
 
