@@ -9,7 +9,9 @@ import torch
 from toy_training import toy
 
 from regard.errors import RegardError
+from regard.translate.alignment import Head
 from regard.translate.checkpoint import FILE, STATE_FILE, load_checkpoint
+from regard.translate.remembered import remember
 from regard.translate.training import Watcher, read_log, train
 from regard.translate.training.state import load_state
 
@@ -178,3 +180,17 @@ def test_more_epochs_continue_a_finished_run(tmp_path):
     train(toy(tmp_path / "data", "training.epochs=2"), tmp_path / "run", resume=True)
     assert rows(tmp_path / "run")[: len(first)] == first
     assert len(rows(tmp_path / "run")) == 2 * len(first)
+
+
+def test_what_is_finished_keeps_the_head_it_was_told(tmp_path):
+    config = toy(tmp_path / "data", "training.steps=6", "training.validation.every=3")
+    folder = train(config, tmp_path / "run").folder
+    for path in (folder.best, folder.average):
+        remember(path, Head("cross", 0), "input")
+    before = [path.read_bytes() for path in (folder.best, folder.average)]
+    train(config, tmp_path / "run", resume=True)
+    assert [path.read_bytes() for path in (folder.best, folder.average)] == before
+    longer = toy(tmp_path / "data", "training.steps=9", "training.validation.every=3")
+    train(longer, tmp_path / "run", resume=True)
+    steps = load_checkpoint(folder.average).extra
+    assert max(steps["steps"]) == 9 and "head" not in steps

@@ -100,6 +100,7 @@ def test_a_translator_that_was_taken_away_is_named(tmp_path):
     config = toy(tmp_path / "data", "training.steps=1")
     trained = train(config, tmp_path / "run")
     trained.folder.kept(1).unlink()
+    trained.folder.best.unlink()
     wanted = r"best\.safetensors cannot be written: No such file .*kept/step-00000001\.safetensors"
     with pytest.raises(RegardError, match=wanted):
         train(config, tmp_path / "run", resume=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from regard.translate.checkpoint import FILE, load_checkpoint
 from regard.translate.training.corpus import Pairs
 from regard.translate.training.final_scores import FinalScores, as_json, final_scores
-from regard.translate.training.folder import average_files
+from regard.translate.training.folder import RunFolder, average_files
 from regard.translate.training.loop import Setting
 from regard.translate.training.stopping import Asked, Best
 from regard.translate.training.watch import Watcher
@@ -20,11 +23,7 @@ def finish(
     All of it can be done again, so nothing is lost then.
     """
     folder, search = setting.folder, setting.config.search
-    folder.publish(best.kept[0].step)
-    kept = [folder.kept(one.step) for one in best.kept]
-    header, _ = FILE.read(kept[0])
-    extra = {"steps": [one.step for one in best.kept]}
-    FILE.write(folder.average, average_files(kept), {**header, "extra": extra})
+    _write_translators(folder, best)
     scores = {}
     for name, path in (("best", folder.best), ("average", folder.average)):
         checkpoint = load_checkpoint(path, setting.fabric.device)
@@ -38,3 +37,22 @@ def finish(
         return None
     write_text(folder.scores, as_json(scores, search))
     return scores
+
+
+def _write_translators(folder: RunFolder, best: Best) -> None:
+    """The best and the average; those that are there already stay, with what was added to them."""
+    steps = [one.step for one in best.kept]
+    if _extra(folder.best).get("step") != steps[0]:
+        folder.publish(steps[0])
+    if _extra(folder.average).get("steps") != steps:
+        kept = [folder.kept(step) for step in steps]
+        header, _ = FILE.read(kept[0])
+        FILE.write(folder.average, average_files(kept), {**header, "extra": {"steps": steps}})
+
+
+def _extra(path: Path) -> dict[str, Any]:
+    """What a translator's file says besides the translator; nothing where there is none."""
+    if not path.exists():
+        return {}
+    extra: dict[str, Any] = FILE.read(path)[0].get("extra", {})
+    return extra
