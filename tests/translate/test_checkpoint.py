@@ -172,3 +172,10 @@ def test_a_disk_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch)
         FILE.write(path, {"a": torch.zeros(3)}, {"n": 2})
     assert FILE.read(path)[0] == {"n": 1}
     assert [one.name for one in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_the_one_that_ships_goes_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_checkpoint("english-french").extra["languages"] == ["English", "French"]
+    save_checkpoint(tmp_path / "english-french", made())
+    assert load_checkpoint("english-french").extra["note"] == "é"

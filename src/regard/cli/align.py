@@ -38,7 +38,10 @@ _RULES = {"strongest": strongest, "mutual": mutual}
 
 def align(
     checkpoint: Annotated[
-        Path | None, typer.Argument(help="A checkpoint that regard trained, source to target.")
+        Path | None,
+        typer.Argument(
+            help="A checkpoint that regard trained, source to target, or english-french."
+        ),
     ] = None,
     source: Annotated[
         Path | None, typer.Option(help="Sentences; their words stand between spaces.")

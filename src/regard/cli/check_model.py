@@ -18,7 +18,9 @@ _STYLES = {True: "bold green", False: "bold red", None: "bold yellow"}
 
 
 def check_model_command(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint that regard trained.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A checkpoint that regard trained, or english-french.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     seed: Annotated[int, typer.Option(help="Of the sentences it is tried with.")] = 0,
 ) -> None:

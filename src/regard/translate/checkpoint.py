@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from regard.translate.vocabulary import Vocabulary, vocabulary_from
 
 FILE = TensorFile("translator", "regard-translator")
 STATE_FILE = TensorFile("training", "regard-training")  #: what a training saves to be resumed
+SHIPPED = "english-french"  #: the name of the translator that comes with the package
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +62,12 @@ def save_checkpoint(
 def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
     """Read a translator, ready to translate: its model is in eval mode.
 
-    Weights that were stored in half precision come back as float32.
+    Weights that were stored in half precision come back as float32. `"english-french"` is the one
+    that ships, where no file has that name.
     """
+    if str(path) == SHIPPED and not Path(path).exists():
+        with as_file(files("regard.translate") / "shipped" / f"{SHIPPED}.safetensors") as shipped:
+            return load_checkpoint(shipped, device)
     path = Path(path)
     header, tensors = _read(path)
     config, source, target, weights = unpacked(path, header, tensors)

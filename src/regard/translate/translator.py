@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from regard.errors import RegardError
 from regard.progress import progress
 from regard.translate.alignment import End, Head, Matrix, Reading, heads_of, usual_head
 from regard.translate.alignment.matrix import check_end, check_reading
-from regard.translate.checkpoint import Checkpoint, load_checkpoint
+from regard.translate.checkpoint import SHIPPED, Checkpoint, load_checkpoint
 from regard.translate.data import padded
 from regard.translate.models.layout import turn_weights
 from regard.translate.reader import Reader
@@ -25,8 +24,6 @@ from regard.translate.tokens import END
 from regard.translate.translation import Translation
 
 __all__ = ["Translation", "Translator"]
-
-_SHIPPED = "english-french.safetensors"
 
 
 class Translator:
@@ -74,11 +71,8 @@ class Translator:
     def load(
         cls, path: str | Path | None = None, *, device: torch.device | str = "cpu", **options: Any
     ) -> Translator:
-        """The translator of a checkpoint; without a path the one that ships, English to French."""
-        if path is None:
-            with as_file(files("regard.translate") / "shipped" / _SHIPPED) as shipped:
-                return cls.load(shipped, device=device, **options)
-        checkpoint = load_checkpoint(path, device)
+        """The translator of a checkpoint; without a path the one that ships, `english-french`."""
+        checkpoint = load_checkpoint(SHIPPED if path is None else path, device)
         turn_weights(checkpoint.model)
         return cls(checkpoint, **options)
 
