@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
+from regard.files import write_text
 from regard.translate.data import read_pairs
-from regard.whole_files import write_text
 
 
 def most_frequent(sentences: Sequence[list[str]], words: int) -> list[str]:

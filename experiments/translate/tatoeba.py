@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from regard.files import write_text
 from regard.translate.config import DataConfig
 from regard.translate.data import Pair
 from regard.translate.data.split import place
 from regard.translate.training.corpus import read_data
-from regard.whole_files import write_text
 
 #: What is split, and how; the translator that ships remembers it, so that it can be tested.
 DATA = DataConfig(

@@ -247,7 +247,7 @@ def test_an_empty_translation_has_no_page(translator, tmp_path):
         tokens=[END],
         weights={site: one[:, :1] for site, one in real.hypothesis.weights.items()},
     )
-    seen = chosen._seen([chosen._encoded("I love you.", 1)])
+    seen = chosen._sources([chosen._encoded("I love you.", 1)])
     found = chosen._reader.read(["I love you."], [[ended]], seen, True)[0][0]
     assert found.text == "" and found.matrix.target == [] and found.links == frozenset()
     with pytest.raises(UnavailableError, match="the translation is empty, so no word of it"):
@@ -308,3 +308,12 @@ def test_what_is_no_text_is_refused(translator, without_shape_checks):
         translator(3)
     with pytest.raises(RegardError, match="text 2 is NoneType, expected a text"):
         translator.translate(["I love you.", None])
+
+
+def test_an_empty_text_may_have_no_translation(translator):
+    found = translator.translate(["I love you.", "", " ", "you love cats"], empty=True, longest=6)
+    alone = translator.translate(["I love you.", "you love cats"], longest=6)
+    assert [len(one) for one in found] == [1, 0, 0, 1]
+    assert [found[0][0].text, found[3][0].text] == [one[0].text for one in alone]
+    with pytest.raises(RegardError, match="text 2 is empty, expected a sentence"):
+        translator.translate(["I love you.", ""])

@@ -142,19 +142,19 @@ def translate(
     _check_attention(translator, plot, html, pharaoh)
     console = Console()
     texts = _lines(file) if text is None else [text]
-    full = [line for line in texts if line.strip()] if text is None else texts
     search: dict[str, Any] = {
         "beam": beam,
-        "prefix": None if prefix is None else [prefix] * len(full),
+        "prefix": None if prefix is None else [prefix] * len(texts),
         "shortest": shortest,
         "longest": longest,
         "length_penalty": length_penalty,
         "coverage_penalty": coverage_penalty,
     }
     said = {name: value for name, value in search.items() if value is not None}
-    bar = None if text is None else False
-    made = iter(translator.translate(full, n_best=n_best, batch=batch, show=bar, **said))
-    found = [next(made) if line.strip() else [] for line in texts]
+    many = text is None
+    found = translator.translate(
+        texts, n_best=n_best, batch=batch, empty=many, show=None if many else False, **said
+    )
     if plot is not None or html is not None:
         check_words(found[0][0])
     if text is None:

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
+from regard.files import write_text
 from regard.plots import Heatmap
 from regard.translate.alignment import Matrix, write_links, write_pharaoh
 from regard.translate.translator import Translation, Translator
-from regard.whole_files import write_text
 
 
 def no_matrix(translator: Translator) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from regard.errors import MissingExtraError, RegardError
-from regard.whole_files import make_folder, written_whole
+from regard.files import make_folder, reading, written_whole
 
 
 class OtherFormatError(RegardError):
@@ -43,19 +44,30 @@ class TensorFile(NamedTuple):
 
     def read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The header and the tensors."""
+        with self._opened(path) as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return self._header(path, file.metadata() or {}), tensors
+
+    def header(self, path: Path) -> dict[str, Any]:
+        """The header alone; no tensor is read."""
+        with self._opened(path) as file:
+            return self._header(path, file.metadata() or {})
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[Any]:
         store = library()
         try:
-            if not path.exists():
-                raise RegardError(f"there is no file {path}")
-            if path.is_dir():
-                raise RegardError(f"{path} is a folder, expected the file of a {self.kind}")
-            with store.safe_open(str(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            with reading(path):
+                if not path.exists():
+                    raise RegardError(f"there is no file {path}")
+                if path.is_dir():
+                    raise RegardError(f"{path} is a folder, expected the file of a {self.kind}")
+                with store.safe_open(str(path), framework="pt") as file:
+                    yield file
         except store.SafetensorError as error:
             raise RegardError(f"{path} is not a safetensors file: {error}") from error
-        except OSError as error:
-            raise RegardError(f"{path} cannot be read: {error.strerror or error}") from error
+
+    def _header(self, path: Path, metadata: dict[str, str]) -> dict[str, Any]:
         if metadata.get("format") != self.format:
             raise OtherFormatError(
                 f"{path} is a safetensors file, but not a {self.kind} of regard",
@@ -68,7 +80,7 @@ class TensorFile(NamedTuple):
             raise RegardError(f"{wrong}: {error}") from error
         if not isinstance(header, dict):
             raise RegardError(wrong)
-        return header, tensors
+        return header
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

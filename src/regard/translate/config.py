@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.errors import RegardError
+from regard.files import reading
 from regard.translate.models.config import ModelConfig
 from regard.translate.settings import check_numbers, merged, override, read_table, write_toml
-from regard.translate.training_settings import (
+from regard.translate.training_config import (
     ForcingConfig,
     Metric,
     OptimiserConfig,
@@ -237,9 +238,8 @@ class Config:
         """From a TOML file; its paths are made absolute."""
         path = Path(path)
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except OSError as error:
-            raise RegardError(f"{path} cannot be read: {error.strerror}") from error
+            with reading(path):
+                table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (ValueError, RecursionError) as error:
             raise RegardError(f"{path} is not TOML: {error}") from error
         try:

@@ -8,7 +8,10 @@ import torch
 
 from regard.aggregate import Words
 from regard.errors import UnavailableError
+from regard.recipe import Given
 from regard.record import Record, Trace
+from regard.record.held import Ready
+from regard.record.site import Attends, Site
 from regard.translate.alignment import (
     End,
     Head,
@@ -23,10 +26,12 @@ from regard.translate.alignment import (
 )
 from regard.translate.alignment.matrix import with_end, without_end
 from regard.translate.checkpoint import Checkpoint
+from regard.translate.models.contract import TranslationModel
 from regard.translate.search import Hypothesis
-from regard.translate.seen import Rows, Seen, record
+from regard.translate.second_look import Rows, SecondLook
 from regard.translate.tokens import END
 from regard.translate.translation import Translation
+from regard.types import Kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +44,7 @@ class Reader:
     end: End
 
     def read(
-        self, texts: list[str], found: list[list[Hypothesis]], seen: Seen, weights: bool
+        self, texts: list[str], found: list[list[Hypothesis]], seen: SecondLook, weights: bool
     ) -> list[list[Translation]]:
         """Hypotheses of some sentences as translations, with what was looked at if `weights`."""
         last = self._last_rows(found, seen) if weights else {}
@@ -66,7 +71,7 @@ class Reader:
         return word_matrix(translation.head.of(rows), source, said)  # rows are as they are read
 
     def _last_rows(
-        self, found: list[list[Hypothesis]], seen: Seen
+        self, found: list[list[Hypothesis]], seen: SecondLook
     ) -> dict[tuple[int, int], dict[str, Rows]]:
         """The rows that the search did not make: of last words that were no input yet."""
         if self.head is None or self.reading == "output":
@@ -113,7 +118,7 @@ class Reader:
         said = sum(piece not in target.special for piece in target.pieces)
         tokens = target.tokens, source.tokens
         return [
-            record(model, site, read_rows(one, said, self.reading), tokens, "cross", model.kind)
+            _record(model, site, read_rows(one, said, self.reading), tokens, "cross", model.kind)
             for site, one in weights.items()
         ]
 
@@ -121,7 +126,7 @@ class Reader:
         """The attention inside the encoder of every site."""
         model, tokens = self.checkpoint.model, (source.tokens, source.tokens)
         return [
-            record(model, site, one, tokens, "self", "distribution")
+            _record(model, site, one, tokens, "self", "distribution")
             for site, one in weights.items()
         ]
 
@@ -130,3 +135,24 @@ def _cut(found: Hypothesis, size: int) -> Hypothesis:
     """A hypothesis whose weights have no column for padding."""
     weights = {site: one[..., :size] for site, one in found.weights.items()}
     return replace(found, weights=weights)
+
+
+def _record(
+    model: TranslationModel,
+    site: str,
+    rows: Rows,
+    tokens: tuple[list[str], list[str]],
+    attends: Attends,
+    kind: Kind,
+) -> Record:
+    """The attention of one site as a record; `tokens` are those that look, and those looked at."""
+    recipe = Given(rows[None], None, kind)
+    return Record(
+        Site(site, type(model).__name__, "", "given", attends=attends),
+        Ready(recipe),
+        shape=recipe.shape,
+        kind=recipe.kind,
+        dtype=recipe.dtype,
+        query_tokens=tokens[0][: rows.shape[1]],
+        key_tokens=tokens[1],
+    )

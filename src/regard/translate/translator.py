@@ -19,7 +19,7 @@ from regard.translate.models.layout import turn_weights
 from regard.translate.reader import Reader
 from regard.translate.remembered import remembered
 from regard.translate.search import search, search_steps
-from regard.translate.seen import Seen, inner_sites
+from regard.translate.second_look import SecondLook, inner_sites
 from regard.translate.tokens import END
 from regard.translate.translation import Translation
 
@@ -103,6 +103,7 @@ class Translator:
         batch: int = 64,
         prefix: Sequence[str] | None = None,
         weights: bool = True,
+        empty: bool = False,
         show: bool | None = False,
         **options: Any,
     ) -> list[list[Translation]]:
@@ -115,6 +116,8 @@ class Translator:
             batch: how many texts go through the model at once; those of like length go together.
             prefix: for each text, what its translation must begin with.
             weights: whether to keep what the model looked at; without, translations have no matrix.
+            empty: whether a text may be empty: it then has no translations. Otherwise it is an
+                error.
             show: whether to draw a progress bar; when None, on a terminal.
             options: of `search`: length_penalty, coverage_penalty, shortest, longest, unknown; what
                 is not said is as the checkpoint says.
@@ -123,15 +126,16 @@ class Translator:
             raise RegardError("texts is one text, expected a list of them; call the translator")
         if batch < 1:
             raise RegardError(f"batch is {batch}, expected at least 1")
-        sources = [self._encoded(text, number) for number, text in enumerate(texts, 1)]
+        sources = [self._encoded(text, number, empty) for number, text in enumerate(texts, 1)]
         starts = self._starts(prefix, len(texts))
         options = self._search(beam, options) | {"n_best": n_best, "weights": weights}
-        order = sorted(range(len(texts)), key=lambda place: len(sources[place]))
+        full = [place for place, source in enumerate(sources) if source != [END]]
+        order = sorted(full, key=lambda place: len(sources[place]))
         found: list[list[Translation]] = [[] for _ in texts]
-        with progress("translating", len(texts), show) as advance:
+        with progress("translating", len(order), show) as advance:
             for begin in range(0, len(order), batch):
                 places = order[begin : begin + batch]
-                seen = self._seen([sources[place] for place in places])
+                seen = self._sources([sources[place] for place in places])
                 forced = None if starts is None else [starts[place] for place in places]
                 best = search(self.model, seen.source, seen.mask, prefix=forced, **options)
                 made = self._reader.read([texts[place] for place in places], best, seen, weights)
@@ -151,7 +155,7 @@ class Translator:
             prefix: what the translation must begin with.
             options: of `search`, as for `translate`.
         """
-        seen = self._seen([self._encoded(text, 1)])
+        seen = self._sources([self._encoded(text)])
         forced = None if prefix is None else self._starts([_one_text("prefix", prefix)], 1)
         options = {"weights": True, **self._search(beam, options)}
         for found in search_steps(self.model, seen.source, seen.mask, prefix=forced, **options):
@@ -183,11 +187,11 @@ class Translator:
             raise RegardError(f"there are {count} texts, but {len(prefix)} prefixes")
         return [self.checkpoint.target.encode(start) for start in prefix]
 
-    def _encoded(self, text: str, number: int) -> list[int]:
+    def _encoded(self, text: str, number: int = 1, empty: bool = False) -> list[int]:
         if not isinstance(text, str):
             raise RegardError(f"text {number} is {type(text).__name__}, expected a text")
         numbers = [*self.checkpoint.source.encode(text), END]
-        if len(numbers) == 1:
+        if numbers == [END] and not empty:
             raise RegardError(f"text {number} is empty, expected a sentence: {text!r:.40}")
         limit = self.model.longest_source
         if limit is not None and len(numbers) > limit:
@@ -197,10 +201,10 @@ class Translator:
             )
         return numbers
 
-    def _seen(self, rows: list[list[int]]) -> Seen:
+    def _sources(self, rows: list[list[int]]) -> SecondLook:
         device = next(self.model.parameters()).device
         tokens, mask = padded(rows)
-        return Seen(self.model, tokens.to(device), mask.to(device))
+        return SecondLook(self.model, tokens.to(device), mask.to(device))
 
 
 def _one_text(name: str, value: str) -> str:

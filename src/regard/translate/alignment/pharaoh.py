@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import RegardError
+from regard.files import write_text
 from regard.translate.alignment.links import Links
 from regard.translate.data.lines import lines
-from regard.whole_files import write_text
 
 _LINK = re.compile(r"(\d+)([-p])(\d+)", re.ASCII)
 

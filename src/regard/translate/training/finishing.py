@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from regard.files import write_text
 from regard.translate.checkpoint import FILE, load_checkpoint
 from regard.translate.training.corpus import Pairs
 from regard.translate.training.final_scores import FinalScores, as_json, final_scores
@@ -12,7 +13,6 @@ from regard.translate.training.folder import RunFolder, average_files
 from regard.translate.training.loop import Setting
 from regard.translate.training.stopping import Asked, Best
 from regard.translate.training.watch import Watcher
-from regard.whole_files import write_text
 
 
 def finish(
@@ -46,7 +46,7 @@ def _write_translators(folder: RunFolder, best: Best) -> None:
         folder.publish(steps[0])
     if _extra(folder.average).get("steps") != steps:
         kept = [folder.kept(step) for step in steps]
-        header, _ = FILE.read(kept[0])
+        header = FILE.header(kept[0])
         FILE.write(folder.average, average_files(kept), {**header, "extra": {"steps": steps}})
 
 
@@ -54,5 +54,5 @@ def _extra(path: Path) -> dict[str, Any]:
     """What a translator's file says besides the translator; nothing where there is none."""
     if not path.exists():
         return {}
-    extra: dict[str, Any] = FILE.read(path)[0].get("extra", {})
+    extra: dict[str, Any] = FILE.header(path).get("extra", {})
     return extra

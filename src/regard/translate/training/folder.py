@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+import torch
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.files import make_folder, reading, write_text, writing, written_whole
 from regard.translate.checkpoint import FILE
 from regard.translate.config import Config
 from regard.translate.training.logs import is_log
 from regard.translate.training.stopping import Best
-from regard.whole_files import make_folder, write_text, writing, written_whole
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class RunFolder:
             return
         if not self.path.is_dir():
             raise RegardError(f"{self.path} is a file, expected a folder or nothing")
-        with _reading(self.path):
+        with reading(self.path):
             if not resume and any(self.path.iterdir()):
                 raise RegardError(
                     f"{self.path} is not empty: continue its run with --resume, or choose another "
@@ -151,24 +152,16 @@ def _is_of_a_run(path: Path) -> bool:
         return False
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RegardError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
 def average_files(paths: Iterable[Path]) -> dict[str, Tensor]:
     """The mean of the tensors of several translators, in the precision they have."""
     paths = list(paths)
     total: dict[str, Tensor] = {}
+    kinds: dict[str, torch.dtype] = {}
     for path in paths:
-        _, tensors = FILE.read(path)
-        for name, tensor in tensors.items():
+        for name, tensor in FILE.read(path)[1].items():
+            kinds.setdefault(name, tensor.dtype)
             if tensor.is_floating_point():
                 total[name] = total.get(name, 0) + tensor.double() / len(paths)
             else:
                 total[name] = tensor
-    first = FILE.read(paths[0])[1]
-    return {name: tensor.to(first[name].dtype) for name, tensor in total.items()}
+    return {name: tensor.to(kinds[name]) for name, tensor in total.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import MissingExtraError
-from regard.whole_files import write_text, writing
+from regard.files import write_text, writing
 
 COLUMNS = (
     "step", "epoch", "kind", "loss", "accuracy", "bleu", "chrf",

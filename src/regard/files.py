@@ -1,4 +1,4 @@
-"""Files that are written whole, or not at all."""
+"""Files: errors that name them, and new ones that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regard.errors import RegardError
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A file that cannot be read is an error that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise RegardError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from regard.errors import RegardError
+from regard.files import make_folder, write_text, written_whole
 from regard.record.tensor_file import TensorFile
-from regard.whole_files import make_folder, write_text, written_whole
 
 
 def test_the_new_file_takes_the_old_ones_place(tmp_path):

@@ -1,4 +1,4 @@
-"""What a model looked at beside what a search keeps, as records too."""
+"""What a model looked at, where a search does not keep it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.recipe import Given
-from regard.record import Record
-from regard.record.held import Ready
-from regard.record.site import Attends, Site
 from regard.translate.data import padded
 from regard.translate.models.contract import Encoded, TranslationModel
 from regard.translate.models.modes import evaluating
 from regard.translate.tokens import BEGIN, END
-from regard.types import Kind
 
 Rows = Float[Tensor, "head query key"]
 
 
-class Seen:
+class SecondLook:
     """Some sources, read once more where a search does not say all.
 
     Args:
@@ -84,25 +79,4 @@ class Seen:
 def inner_sites(model: TranslationModel) -> list[str]:
     """The names of the attentions inside the encoder of a model that has no others."""
     end = torch.full((1, 1), END, device=next(model.parameters()).device)
-    return list(Seen(model, end, end == END).inside(0))
-
-
-def record(
-    model: TranslationModel,
-    site: str,
-    rows: Rows,
-    tokens: tuple[list[str], list[str]],
-    attends: Attends,
-    kind: Kind,
-) -> Record:
-    """The attention of one site as a record; `tokens` are those that look, and those looked at."""
-    recipe = Given(rows[None], None, kind)
-    return Record(
-        Site(site, type(model).__name__, "", "given", attends=attends),
-        Ready(recipe),
-        shape=recipe.shape,
-        kind=recipe.kind,
-        dtype=recipe.dtype,
-        query_tokens=tokens[0][: rows.shape[1]],
-        key_tokens=tokens[1],
-    )
+    return list(SecondLook(model, end, end == END).inside(0))
