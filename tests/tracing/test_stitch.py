@@ -2,114 +2,14 @@
 
 import pytest
 import torch
-from capture_models import fused, words
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from stitch_models import NEW, PROMPT, WAYS, bart, generate, gpt2, llama, mistral, prompt, t5
 
 import regard
-from regard.errors import RegardError
 from regard.recipe import Dot
-from regard.record import Trace
-
-WORDS, PROMPT, NEW = 24, 5, 6
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-GROUPS = {"num_attention_heads": 4, "num_key_value_heads": 2}
-TEXT = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": None}
-
-
-def llama(ends=None, seed=0, **changes):
-    torch.manual_seed(seed)
-    options = {**SIZES, **GROUPS, **TEXT, "initializer_range": 0.3, "eos_token_id": ends}
-    return LlamaForCausalLM(LlamaConfig(**(options | changes))).eval()
-
-
-def mistral(window=4):
-    torch.manual_seed(0)
-    options = {**SIZES, **GROUPS, **TEXT, "initializer_range": 0.3, "eos_token_id": None}
-    return MistralForCausalLM(MistralConfig(**options, sliding_window=window)).eval()
-
-
-def gpt2(ends=None, seed=0):
-    torch.manual_seed(seed)
-    config = GPT2Config(
-        **TEXT, n_embd=16, n_layer=2, n_head=4, initializer_range=0.3, eos_token_id=ends
-    )
-    return GPT2LMHeadModel(config).eval()
-
-
-def t5():
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=WORDS,
-        d_model=16,
-        d_kv=8,
-        d_ff=16,
-        num_layers=2,
-        num_heads=2,
-        decoder_start_token_id=0,
-        eos_token_id=None,
-    )
-    return T5ForConditionalGeneration(config).eval()
-
-
-def bart():
-    torch.manual_seed(0)
-    config = BartConfig(
-        vocab_size=WORDS,
-        d_model=16,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
-        max_position_embeddings=32,
-        eos_token_id=None,
-        forced_eos_token_id=None,
-        pad_token_id=0,
-        init_std=0.3,
-    )
-    return BartForConditionalGeneration(config).eval()
-
 
 DECODERS = {"llama": llama, "gpt2": gpt2, "mistral": mistral}
 every_decoder = pytest.mark.parametrize("build", DECODERS.values(), ids=DECODERS)
-WAYS = {
-    "greedy": {"do_sample": False},
-    "sampling": {"do_sample": True, "num_return_sequences": 3},
-    "beams": {"do_sample": False, "num_beams": 3, "output_scores": True},
-    "all beams": {
-        "do_sample": False,
-        "num_beams": 3,
-        "num_return_sequences": 3,
-        "output_scores": True,
-    },
-    "sampled beams": {"do_sample": True, "num_beams": 3, "output_scores": True},
-}
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-
-
-def prompt(batch=2, length=PROMPT):
-    return torch.randint(3, WORDS, (batch, length), generator=torch.Generator().manual_seed(1))
-
-
-def generate(model, ids, way, **options):
-    """What was captured, and what `generate` returned."""
-    torch.manual_seed(3)
-    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": NEW, **way, **options}
-    with torch.no_grad(), regard.capture(model) as trace:
-        output = model.generate(ids, return_dict_in_generate=True, **options)
-    return trace, output
 
 
 def forced(model, **inputs):
@@ -282,6 +182,18 @@ def test_what_generate_returned_in_its_plainest_form():
         assert torch.equal(one.weights(), other.weights())
 
 
+def test_embeddings_instead_of_words():
+    """`generate` then returns the new words alone."""
+    model, ids = llama(), prompt()
+    given = {"inputs_embeds": model.get_input_embeddings()(ids)}
+    with torch.no_grad(), regard.capture(model) as trace:
+        output = model.generate(
+            **given, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False
+        )
+    assert output.shape == (2, NEW)
+    assert regard.stitch(trace, output)[0].shape == (2, 4, PROMPT + NEW - 1, PROMPT + NEW - 1)
+
+
 # -- memory
 
 
@@ -349,149 +261,3 @@ def test_weights_and_files_stitch_too(tmp_path):
             )
         for one, other in zip(whole, regard.stitch(kept, output), strict=True):
             torch.testing.assert_close(one.weights(), other.weights())
-
-
-# -- what cannot be stitched
-
-
-def test_nothing_ran_twice():
-    with pytest.raises(RegardError, match=r"stitch: no module ran more than once.*generate"):
-        regard.stitch(regard.trace(fused(), words(1, 5, 8)))
-    with pytest.raises(RegardError, match="stitch: the trace is empty"):
-        regard.stitch(Trace())
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize(
-    ("output", "said"),
-    [
-        (5, "output is int, expected what generate"),
-        ("text", "output is str"),
-        ([[1, 2]], "output is list"),
-        (torch.zeros(2, 11), r"output is \(2, 11\) of torch.float32, expected the token numbers"),
-        (torch.zeros(11, dtype=torch.long), r"output is \(11,\) of torch.int64"),
-    ],
-    ids=["number", "text", "list", "logits", "one sequence"],
-)
-def test_an_output_that_is_none(output, said):
-    trace, _ = generate(llama(), prompt(), WAYS["greedy"])
-    with pytest.raises(RegardError, match=f"stitch: {said}"):
-        regard.stitch(trace, output)
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-def test_the_other_way_round():
-    trace, output = generate(llama(), prompt(), WAYS["greedy"])
-    with pytest.raises(RegardError, match="stitch: Tensor, expected the trace first"):
-        regard.stitch(output.sequences, trace)
-
-
-def test_an_output_of_another_run():
-    trace, output = generate(llama(), prompt(), WAYS["greedy"])
-    for wrong in (prompt(), output.sequences[:, :-2], torch.cat([output.sequences, prompt()], 1)):
-        with pytest.raises(
-            RegardError, match=rf"has {wrong.shape[1]} positions.*fed 10, so 11.*another run"
-        ):
-            regard.stitch(trace, wrong)
-
-
-def test_beams_of_another_run():
-    model = llama()
-    trace, _ = generate(model, prompt(1), WAYS["beams"])
-    _, other = generate(model, prompt(2), WAYS["beams"])
-    with pytest.raises(RegardError, match=r"name example [345], the model ran on 3: .*another run"):
-        regard.stitch(trace, other)
-
-
-def test_one_step_and_an_output_that_is_not_its():
-    model, ids = llama(), prompt()
-    with torch.no_grad(), regard.capture(model) as trace:
-        model(ids)
-    with pytest.raises(RegardError, match=r"has 5 positions.*fed 5, so 6"):
-        regard.stitch(trace, ids)
-    with pytest.raises(RegardError, match="expected what generate"):
-        regard.stitch(trace, model(ids))
-
-
-def test_embeddings_instead_of_words():
-    """`generate` then returns the new words alone."""
-    model, ids = llama(), prompt()
-    given = {"inputs_embeds": model.get_input_embeddings()(ids)}
-    with torch.no_grad(), regard.capture(model) as trace:
-        output = model.generate(
-            **given, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False
-        )
-    assert output.shape == (2, NEW)
-    assert regard.stitch(trace, output)[0].shape == (2, 4, PROMPT + NEW - 1, PROMPT + NEW - 1)
-
-
-def test_beams_without_their_indices():
-    model, ids = llama(), prompt()
-    with torch.no_grad(), regard.capture(model) as trace:
-        output = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=NEW,
-            num_beams=3,
-            do_sample=False,
-        )
-    with pytest.raises(RegardError, match=r"2 sequences.*ran on 6.*output_scores=True"):
-        regard.stitch(trace, output)
-
-
-def test_another_number_of_sequences():
-    trace, output = generate(llama(), prompt(), WAYS["greedy"])
-    with pytest.raises(
-        RegardError,
-        match=r"1 sequences were returned, the model ran on 2: .*another run, or .*beam",
-    ):
-        regard.stitch(trace, output.sequences[:1])
-
-
-def test_all_beams_without_their_indices():
-    """As many sequences as beams: the numbers agree, but beams have changed their places."""
-    model, ids = llama(), prompt()
-    trace, output = generate(model, ids, WAYS["all beams"])
-    assert not torch.equal(output.beam_indices, output.beam_indices[:, :1].expand(-1, NEW))
-    with pytest.raises(RegardError, match="beam"):
-        regard.stitch(trace, output.sequences)
-
-
-def test_reductions_cannot_be_stitched():
-    model, ids = llama(), prompt()
-    with torch.no_grad(), regard.capture(model, keep=[regard.Entropy()]) as trace:
-        output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW)
-    with pytest.raises(RegardError, match="only reductions were kept"):
-        regard.stitch(trace, output)
-
-
-def test_passes_that_do_not_follow_each_other():
-    """Two texts behind each other are not one: nothing of the second has seen the first."""
-    model = llama()
-    with torch.no_grad(), regard.capture(model) as trace:
-        model(prompt(1, 5))
-        model(prompt(1, 7))
-    with pytest.raises(RegardError, match="stitch"):
-        regard.stitch(trace)
-
-
-def test_two_generations_in_one_capture():
-    model, ids = llama(), prompt()
-    with torch.no_grad(), regard.capture(model) as trace:
-        for _ in range(2):
-            output = model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False
-            )
-    with pytest.raises(RegardError, match=f"step {NEW} .*a second run begins there"):
-        regard.stitch(trace, output)
-    half = len(trace) // 2
-    for part in (trace[:half], trace[half:]):
-        assert regard.stitch(part, output)[0].shape.queries == PROMPT + NEW - 1
-
-
-def test_without_a_cache():
-    """Every step runs over all of it again."""
-    model, ids = llama(), prompt()
-    trace, output = generate(model, ids, WAYS["greedy"], use_cache=False)
-    with pytest.raises(RegardError, match=r"without a cache.*last step alone has the whole map"):
-        regard.stitch(trace, output)
