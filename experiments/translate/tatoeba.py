@@ -3,8 +3,9 @@
     REGARD_DATA=... python experiments/translate/tatoeba.py experiments/translate/data/tatoeba
 
 writes train.tsv, valid.tsv and test.tsv: 1000 distinct English sentences to validate with, 2000 to
-test with, and the rest. Nearly all sentences end with a stop, and people who type one leave it out,
-so of the pairs to learn from, one in eight loses the stop on both sides.
+test with, and the rest. Nearly all sentences begin with a capital and end with a stop, and people
+who type one leave both out, so of the pairs to learn from, one in eight loses its end mark and one
+in twelve its first capital, on both sides.
 """
 
 from __future__ import annotations
@@ -31,17 +32,30 @@ DATA = DataConfig(
     longest=40,
 )
 
-WITHOUT_STOP = 8  # one in so many
-_SEED = 1  # another than that of the split, so that both choices are independent
+WITHOUT_MARK = 8  # one in so many
+WITHOUT_CAPITAL = 12
+_SEEDS = (1, 2)  # others than that of the split, so that all choices are independent
 
 
-def without_stop(pair: Pair) -> tuple[str, str]:
-    """The two sentences; of those chosen, and of those alone, without the stop at their end."""
-    source, target = pair.source, pair.target
-    chosen = place(source, _SEED) % WITHOUT_STOP == 0
-    if chosen and source.endswith(".") and target.endswith(".") and not source.endswith(".."):
-        return source[:-1], target[:-1]
-    return source, target
+def without_mark(sentence: str) -> str:
+    """Without the one stop, question or exclamation mark at its end, where there is one."""
+    bare = sentence[:-1].rstrip()
+    return bare if sentence[-1] in ".?!" and bare and bare[-1].isalnum() else sentence
+
+
+def without_capital(sentence: str) -> str:
+    """With its first letter small."""
+    return sentence[:1].lower() + sentence[1:]
+
+
+def as_typed(pair: Pair) -> tuple[str, str]:
+    """The two sentences; those chosen as people type them who are in a hurry."""
+    both = pair.source, pair.target
+    changes = ((WITHOUT_MARK, without_mark), (WITHOUT_CAPITAL, without_capital))
+    for seed, (one_in, change) in zip(_SEEDS, changes):
+        if place(pair.source, seed) % one_in == 0:
+            both = change(both[0]), change(both[1])
+    return both
 
 
 def write(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
@@ -57,7 +71,7 @@ def main() -> None:
         raise SystemExit("set REGARD_DATA to the folder that holds tatoeba/eng-fra.tsv.gz")
     parts = read_data(replace(DATA, train=tuple(map(os.path.expandvars, DATA.train))))
     out.mkdir(parents=True, exist_ok=True)
-    write(out / "train.tsv", map(without_stop, parts.train))
+    write(out / "train.tsv", map(as_typed, parts.train))
     for name, part in (("valid", parts.valid), ("test", parts.test)):
         write(out / f"{name}.tsv", [(pair.source, pair.target) for pair in part])
     print(f"{len(parts.train):,} pairs, {len(parts.valid):,} and {len(parts.test):,} held out")
