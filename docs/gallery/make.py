@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -84,28 +85,48 @@ PICTURES = [
     ("viewer-matrix", "speech", None, (1100, 600), "light"),
     ("viewer-image", "vision", None, (1100, 720), "dark"),
 ]
+#: The page of a translation, which is no page of the gallery: its sentence, and the picture.
+SENTENCE = "She has a black cat."
+TRANSLATION = ("translation", "limit=threshold:0.1", (1100, 560), "light")
 LARGEST = 200_000  # bytes of a picture that keeps all its colours
 
 
 def screenshots() -> None:
     from playwright.sync_api import sync_playwright
 
-    with served() as address, sync_playwright() as playwright:
+    with (
+        served() as address,
+        tempfile.TemporaryDirectory() as folder,
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=chromium())
-        for picture, name, view, (width, height), theme in PICTURES:
-            screen = browser.new_page(
-                viewport={"width": width, "height": height}, color_scheme=theme
-            )
+        for picture, name, view, size, theme in PICTURES:
             shown = re.sub(r"view=\w+", view, fragment(name)) if view else fragment(name)
-            screen.goto(f"{address}/{name}.html#{shown}")
-            screen.wait_for_selector("html[data-ready='1']")
-            screen.wait_for_timeout(500)
-            path = ROOT / "docs/images" / f"{picture}.png"
-            screen.screenshot(path=path)
-            shrink(path)
-            screen.close()
-            print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e3:.0f} kB")
+            photograph(browser, f"{address}/{name}.html#{shown}", picture, size, theme)
+        picture, shown, size, theme = TRANSLATION
+        page = translation(Path(folder))
+        photograph(browser, f"{page.as_uri()}#{shown}", picture, size, theme)
         browser.close()
+
+
+def translation(folder: Path) -> Path:
+    """The page of a sentence, translated by the model that comes with regard."""
+    from regard.translate import Translator
+
+    return Path(Translator.load()(SENTENCE).save(folder / "translation.html"))
+
+
+def photograph(browser: Any, address: str, picture: str, size: tuple[int, int], theme: str) -> None:
+    width, height = size
+    screen = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
+    screen.goto(address)
+    screen.wait_for_selector("html[data-ready='1']")
+    screen.wait_for_timeout(500)
+    path = ROOT / "docs/images" / f"{picture}.png"
+    screen.screenshot(path=path)
+    shrink(path)
+    screen.close()
+    print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e3:.0f} kB")
 
 
 def chromium() -> str:

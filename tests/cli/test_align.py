@@ -122,11 +122,14 @@ def test_heads_that_were_chosen_are_remembered(folder, tmp_path):
     before = there.read_bytes()
     run(there, *texts(folder), "--head", "1.cross:1")
     assert there.read_bytes() == before, "only when asked"
-    run(there, *texts(folder), "--head", "1.cross:1", "--remember")
+    told = run(there, *texts(folder), "--head", "1.cross:1", "--remember").stderr
+    assert f"remembered in {there}: 1.cross, head 1 (input)\n" in told
     found = Translator.load(there)
     assert (found.head, found.reading) == (Head("1.cross", 1), "input")
     both = [there, *texts(folder), "--backward", back, "--backward-head", "0.cross:0"]
-    run(*both, "--head", "0.cross", "--reading", "output", "--remember")
+    told = run(*both, "--head", "0.cross", "--reading", "output", "--remember").stderr
+    assert f"remembered in {there}: 0.cross, mean of heads (output)\n" in told
+    assert f"remembered in {back}: 0.cross, head 0 (output)\n" in told
     assert Translator.load(there).head == Head("0.cross", None)
     found = Translator.load(back)
     assert (found.head, found.reading) == (Head("0.cross", 0), "output")
@@ -200,7 +203,19 @@ def test_rules(folder):
         (["there", "texts", "--head", "9.cross:0"], "--head 9.cross:0, expected one of 0.cross:0"),
         (["there", "texts", "--rule", "best"], "--rule best, expected strongest, mutual or a"),
         (["there", "texts", "--symmetrise", "all"], "--symmetrise all, expected one of intersect"),
-        (["there", "texts", "--backward-head", "0.cross"], "--backward-head 0.cross: there is no"),
+        (
+            ["there", "texts", "--backward-head", "0.cross"],
+            "--backward-head 0.cross: there is no --backward, without which it does nothing",
+        ),
+        (
+            ["there", "texts", "--symmetrise", "grow-diag"],
+            "--symmetrise grow-diag: there is no --b",
+        ),
+        (["there", "texts", "--gold-first", "0"], "--gold-first 0: there is no --gold, without"),
+        (
+            ["english-french", "texts", "--remember"],
+            "--remember: english-french ships with regard, expected a file of your own",
+        ),
         (
             ["there", "texts", "--backward", "there", "--backward-head", "foo"],
             "--backward-head foo, expected one of 0.cross:0",
@@ -227,3 +242,19 @@ def test_what_cannot_be_done_is_said(folder, options, message):
 def test_an_unknown_reading_is_refused(folder):
     with pytest.raises(RegardError, match="reading='shifted', expected 'output' or 'input'"):
         run(folder / "there.safetensors", *texts(folder), "--reading", "shifted")
+
+
+def test_files_that_are_swapped_are_remarked_on(folder):
+    model = folder / "recurrent.safetensors"
+    right = run(model, *texts(folder))
+    assert "does not know" not in right.stderr
+    swapped = run(model, "--source", folder / "fr", "--target", folder / "en")
+    assert len(swapped.stdout.splitlines()) == 3
+    told = f"{model} does not know 100 % of the words of {folder / 'fr'} and 100 % of the words of"
+    assert f"regard: {told} {folder / 'en'}; are the files the right way" in swapped.stderr
+    both = run(
+        folder / "there.safetensors", *texts(folder), "--backward", folder / "there.safetensors"
+    )
+    assert both.stderr.count("does not know") == 1, "the other direction alone is strange"
+    same = run(model, "--source", folder / "en", "--target", folder / "en")
+    assert f"0 % of the words of {folder / 'en'} and 100 % of" in same.stderr

@@ -1,6 +1,7 @@
 """`regard check-model` on checkpoints, and its exit code."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -48,6 +49,12 @@ def test_a_sound_model_passes(saved):
     assert result.exit_code == 0
     said = " ".join(result.stdout.split())
     assert said.count("passed: ") == 3 and "the decoder sees the past alone" in said
+    assert "passed: causal (no word may depend on later ones)" in said
+    assert said.endswith(
+        "logits are what the model gives each word of its vocabulary; the most is said"
+    )
+    assert all(line == line.rstrip() and len(line) <= 80 for line in result.stdout.splitlines())
+    assert re.search(r"\(up to [\d.]+ % of a row went elsewhere\)", said)
 
 
 def test_the_tutorial_fails_and_says_why(saved):

@@ -32,6 +32,17 @@ def run(*arguments):
     return result
 
 
+def cells(text):
+    """The rows of the tables by their first cell; one that is empty belongs to the row above."""
+    rows, name = {}, ""
+    for line in text.splitlines():
+        if line.startswith("|"):
+            first, *others = [cell.strip() for cell in line.strip("|").split("|")]
+            name = first or name
+            rows.setdefault(name, []).append(others)
+    return rows
+
+
 def test_scores_have_their_signatures(files):
     result = run(files / "good", files / "right")
     expected = evaluation.score(GOOD, RIGHT)
@@ -44,21 +55,58 @@ def test_scores_have_their_signatures(files):
 
 def test_two_systems_side_by_side(files):
     result = run(files / "bad", files / "right", "--other", files / "good", "--resamples", 50)
-    assert "two systems, with 95 % intervals" in result.stdout and "two-sided p" in result.stdout
+    assert "two systems, with 95 % intervals" in result.stdout
+    rows = cells(result.stdout)
+    compared = evaluation.compare(BAD, GOOD, RIGHT, resamples=50)
+    for name, systems in (
+        ("bad", [c.first for c in compared]),
+        ("good", [c.second for c in compared]),
+    ):
+        assert rows[name][0] == [
+            f"{one.value:.2f} ({one.mean - one.interval:.2f} to {one.mean + one.interval:.2f})"
+            for one in systems
+        ]
+    assert rows["difference"][0] == [f"{one.difference:+.2f}" for one in compared]
+    assert all(len(line) <= 80 for line in result.stdout.splitlines() if line[:1] in "|+")
     assert "line 2: chrF" in result.stdout and "The dog saw birds ." in result.stdout
     assert "line 3" not in result.stdout  # both say the same there
 
 
+def test_both_systems_by_length(files):
+    result = run(files / "bad", files / "right", "--other", files / "good", "--resamples", 5)
+    rows = cells(result.stdout)
+    for texts, found in zip((BAD, GOOD), rows["0 to 9"]):
+        bucket = evaluation.buckets(texts, RIGHT)[0]
+        assert found[-2:] == [f"{bucket.bleu.value:.2f}", f"{bucket.chrf.value:.2f}"]
+    assert [found[:2] for found in rows["0 to 9"]] == [["2", "bad"], ["", "good"]]
+
+
+def test_files_of_the_same_name_have_their_folders(files):
+    (files / "two").mkdir()
+    same = files / "two" / "bad"
+    same.write_text((files / "good").read_text())
+    result = run(files / "bad", files / "right", "--other", same, "--resamples", 5)
+    shown = "".join(result.stdout.split())
+    assert f"{files / 'bad'}A cat on mat .".replace(" ", "") in shown
+    assert f"{same}The cat sat on the mat .".replace(" ", "") in shown
+
+
+def test_the_least_p_is_a_bound(files):
+    for name, text in (("none", "x y z w ."), ("whole", "The cat sat on the mat .")):
+        (files / name).write_text(f"{text}\n" * 20)
+    arguments = (files / "none", files / "whole", "--other", files / "whole")
+    rows = cells(run(*arguments, "--resamples", 100).stdout)
+    assert rows["two-sided p"] == [["<= 0.010", "<= 0.010"]]
+    rows = cells(run(files / "good", files / "right", "--other", files / "good").stdout)
+    assert rows["two-sided p"] == [["1.000", "1.000"]]
+
+
 def test_lengths_at_which_bleu_counts_nothing_have_a_dash(files):
     result = run(files / "right", files / "right", "--edges", "3,5")
-    rows = {line.split("|")[1].strip(): line for line in result.stdout.splitlines() if "|" in line}
-    assert [cell.strip() for cell in rows["0 to 2"].split("|")[2:5]] == ["1", "-", "100.00"]
-    assert [cell.strip() for cell in rows["3 to 4"].split("|")[2:5]] == ["0", "", ""]
-    assert [cell.strip() for cell in rows["5 and more"].split("|")[2:5]] == [
-        "2",
-        "100.00",
-        "100.00",
-    ]
+    rows = cells(result.stdout)
+    assert rows["0 to 2"] == [["1", "-", "100.00"]]
+    assert rows["5 and more"] == [["2", "100.00", "100.00"]]
+    assert "3 to 4" not in rows, "no sentence has such a length"
     assert "- no reference there has the four words that BLEU counts" in result.stdout
     assert "four words" not in run(files / "right", files / "right").stdout
     found = json.loads(run(files / "right", files / "right", "--edges", "3", "--json").stdout)
@@ -70,6 +118,7 @@ def test_json_is_all_of_it(files):
     found = json.loads(run(*arguments, "--source", files / "source", "--edges", "3").stdout)
     assert found["scores"]["bleu"]["value"] == evaluation.score(BAD, RIGHT).bleu.value
     assert [bucket["sentences"] for bucket in found["buckets"]] == [3, 0]
+    assert [bucket["sentences"] for bucket in found["other_buckets"]] == [3, 0]
     assert [one["name"] for one in found["comparison"]] == ["BLEU", "chrF2"]
     assert 0 < found["comparison"][0]["two_sided_p"] <= 1
     assert {one["number"] for one in found["differing"]} == {0, 1}

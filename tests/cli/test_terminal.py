@@ -207,3 +207,12 @@ def test_a_real_terminal_and_a_real_pipe():
     env = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "COLORTERM": "truecolor"}
     piped = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, env=env, check=True)
     assert b"\x1b" not in piped.stdout and b"@@@@" in piped.stdout and piped.stdout.isascii()
+
+
+def test_columns_without_a_name_are_told():
+    assert "columns have" not in " ".join(drawn(torch.eye(4), WORDS[:4]))
+    said = " ".join(" ".join(drawn(torch.eye(len(WORDS)), WORDS, width=40)).split())
+    assert said.endswith(
+        "7 of 14 columns have their word above them; a wider terminal or --html shows the others"
+    )
+    assert "columns have" not in " ".join(drawn(torch.eye(len(WORDS)), WORDS, width=200))

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 from regard.cli import main
 from regard.cli.train import Bar, Lines, _duration
 from regard.translate.checkpoint import load_checkpoint
-from regard.translate.training import Now, Validated, read_log
+from regard.translate.training import Now, RunFolder, Trained, Validated, read_log
+from regard.translate.training.stopping import Best
 
 CONFIG = """
 [data]
@@ -64,7 +66,10 @@ def test_one_command_trains_and_says_where_things_are(folder, monkeypatch, capsy
         "best.safetensors", "average.safetensors", "last.safetensors", "log.csv", "scores.json"
     ):  # fmt: skip
         assert str(out / name) in said.replace("\n", "") and (out / name).exists()
-    assert load_checkpoint(out / "average.safetensors").config.model.name == "dot"
+    assert "by beam search, 5 hypotheses" in said
+    assert "losses are nats a target token; that of training is the mean of 1 steps" in told
+    named = re.search(r'try it: regard translate --model (\S+) "a sentence"$', said.rstrip())
+    assert load_checkpoint(named[1]).config.model.name == "dot"
     assert 'name = "dot"' in (out / "config.toml").read_text()
 
 
@@ -97,6 +102,23 @@ def test_errors_are_one_line(folder, monkeypatch, capsys, arguments, wanted):
     code, _, told = run(monkeypatch, capsys, *arguments, "--out", folder / "run")
     assert code == 1 and wanted in told and "Traceback" not in told
     assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_there_must_be_a_run_to_resume(folder, monkeypatch, capsys, made):
+    out = folder / "typo"
+    if made:
+        out.mkdir()
+    code, _, told = run(monkeypatch, capsys, folder / "config.toml", "--out", out, "--resume")
+    wanted = f"regard: there is no run in {out} to resume; without --resume one begins\n"
+    assert (code, told) == (1, wanted) and out.exists() == made
+
+
+def test_stopped_before_anything_is_saved(folder, monkeypatch, capsys):
+    ended = Trained(RunFolder(folder / "run"), "asked", 0, 1.0, Best("loss", 1))
+    monkeypatch.setattr("regard.cli.train.train_translator", lambda *_, **options: ended)
+    _, said, _ = run(monkeypatch, capsys, folder / "config.toml")
+    assert said.endswith("nothing is saved yet: begin again\n") and "--resume" not in said
 
 
 def test_a_place_that_cannot_be_written_is_one_line(folder, monkeypatch, capsys):
@@ -149,7 +171,7 @@ def test_sigterm_saves_and_ends_cleanly(folder):
         running.send_signal(signal.SIGTERM)
         said, told = running.communicate(timeout=60)
     assert running.returncode == 0, told
-    assert "it was asked to end" in said and "go on with --resume" in said
+    assert "stopped by a signal (Ctrl-C or SIGTERM): " in said and "go on with --resume" in said
     assert (out / "last.safetensors").exists() and "Traceback" not in told
 
 
@@ -172,7 +194,9 @@ def test_lines_come_a_while_apart(capsys):
     lines.said -= 1000
     lines.stepped(NOW)
     told = capsys.readouterr().err
-    assert told == "step 5 of 10  epoch 1  loss 2.500  1,234 tokens/s  ends in 1 h 02 min\n"
+    assert (
+        told == "step 5 of 10  epoch 1  training loss 2.500  1,234 tokens/s  ends in 1 h 02 min\n"
+    )
 
 
 def test_the_bar_shows_the_same():
@@ -185,7 +209,7 @@ def test_the_bar_shows_the_same():
     bar.done()
     shown = console.export_text()
     assert "step 5 of 10" in shown and "loss 2.500" in shown and "ends in 1 h 02 min" in shown
-    assert "validation loss 1.5000, 25.0% of tokens right  BLEU 30.00  chrF 50.00" in shown
+    assert "validation loss 1.5000, 25.0% of tokens right  greedy BLEU 30.00  chrF 50.00" in shown
 
 
 def test_durations():

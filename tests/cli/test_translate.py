@@ -86,6 +86,8 @@ def test_several_translations_of_one_text_have_scores(run, translator):
     assert code == 0 and len(found) == 3
     for line, one in zip(said.splitlines(), found):
         assert line.strip() == f"{one.text}   {one.score:.2f}"
+    assert "of the first, each row: what its word looked at" in said
+    assert "of the first" not in run("we don't sleep")[1]
 
 
 def test_lines_of_a_file_and_of_standard_input(run, tmp_path, translator):
@@ -145,10 +147,11 @@ def test_links_in_a_file_and_on_standard_output(run, tmp_path, translator):
     assert [gold.sure for gold in read_links(tmp_path / "links.txt")] == expected
     code, said, _ = run("--pharaoh", "-", "--out", "fr.txt", given=lines)
     assert code == 0 and said == (tmp_path / "links.txt").read_text()
-    code, said, _ = run(ENGLISH[0], "--pharaoh", "-")
-    assert (
-        code == 0 and said.splitlines()[-1] == (tmp_path / "links.txt").read_text().split("\n")[0]
-    )
+    code, said, told = run(ENGLISH[0], "--pharaoh", "-")
+    assert code == 0 and said == (tmp_path / "links.txt").read_text().split("\n")[0] + "\n"
+    assert told.splitlines()[0].strip() == found[0].text and "each row: what its word" in told
+    code, said, told = run(ENGLISH[0], "--pharaoh", "one.txt")
+    assert (code, told) == (0, "") and said.endswith("links: one.txt\n")
 
 
 @pytest.mark.parametrize("model", ["bahdanau", "pieces", "transformer"])
@@ -156,8 +159,8 @@ def test_links_fit_the_texts_between_their_spaces(run, tmp_path, model):
     sources = ["I don't love you, cats.", "we sleep (we love cats)."]
     data = "\n".join(sources).encode()
     options = ["--pharaoh", "links.txt", "--out", "fr.txt", "--prefix", "Je t'aime."]
-    code, _, told = run(*options, given=data, model=model)
-    assert (code, told) == (0, "")
+    code, said, _ = run(*options, given=data, model=model)
+    assert (code, said) == (0, "")
     targets = (tmp_path / "fr.txt").read_text().splitlines()
     links = [gold.sure for gold in read_links(tmp_path / "links.txt")]
     assert len(targets) == len(links) == 2
@@ -170,7 +173,8 @@ def test_links_fit_the_texts_between_their_spaces(run, tmp_path, model):
 def test_the_help_says_what_is_counted(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     _, said, _ = run("--help", model=None)
-    assert "What stands between spaces is counted, from 0" in " ".join(said.split())
+    said = " ".join(said.replace("│", " ").split())
+    assert "What stands between spaces is counted, from 0" in said
 
 
 def test_attention_inside_the_encoder_is_shown_instead(run, models, tmp_path):
@@ -237,7 +241,7 @@ NO_ATTENTION = "the model (none) has no attention from target to source"
         (["hello", "--file", "in.txt"], {}, "both a text and --file in.txt were given"),
         (["hello", "--out", "x"], {}, "--out x is for lines of --file or standard input"),
         ([""], {}, "text 1 is empty, expected a sentence"),
-        (["a", "--n-best", "6"], {}, "n_best is 6, expected at most the beam, 5"),
+        (["a", "--n-best", "6"], {}, "at most the beam, 5; say a beam of 6"),
         (["a", "--n-best", "2", "--pharaoh", "x"], {}, "it does not go with --n-best"),
         (["--pharaoh", "-"], {"given": b"a\n"}, "would both go to standard output; say --out too"),
         (["--plot", "x.png"], {"given": b"a\n"}, "--plot and --html show one text"),
@@ -258,6 +262,7 @@ NO_ATTENTION = "the model (none) has no attention from target to source"
          "--out and --pharaoh are both x; say two files"),
         (["--file", "in.txt", "--out", "in.txt"], {}, "--file and --out are both in.txt"),
         (["a", "--plot", "x.png", "--pharaoh", "x.png"], {}, "--pharaoh and --plot are both x.png"),
+        (["a", "--html", "x.html", "--pharaoh", "x.html"], {}, "--pharaoh and --html are both"),
         (["a"], {"model": "nowhere"}, "nowhere.safetensors"),
         (["a", "--beam", "0"], {}, "Invalid value for '--beam'"),
     ],
@@ -315,3 +320,34 @@ def test_an_empty_line_stays_an_empty_line(run, tmp_path, monkeypatch):
     assert code == 0 and [line[0] for line in said.splitlines()] == ["1", "1", "3", "3"]
     code, said, _ = run(given=b"\n\n")
     assert (code, said) == (0, "\n\n")
+
+
+def test_words_that_the_model_does_not_know_are_named(run):
+    assert run("I love you.")[2] == ""
+    code, said, told = run("the elephant loves\x1b me.")
+    assert code == 0 and "regard:" not in said
+    assert told == "regard: the model does not know 4 of 6 words: elephant, loves, \\x1b, me\n"
+    lines = b"I love you.\n\none two three four five six seven\none\n"
+    code, said, told = run(given=lines)
+    assert code == 0 and len(said.splitlines()) == 4
+    assert told.endswith("know 8 of 12 words: one, two, three, four, five and 2 more\n")
+    assert run("the 猫 cat", model="pieces")[2].endswith("know 1 of 3 words: 猫\n")
+
+
+@pytest.mark.parametrize("reading", ["input", "output"])
+def test_words_that_looked_mostly_at_the_end_are_named(run, models, reading):
+    """A text of one word and the end: half of the words of a model look there more than not."""
+    kept = Translator.load(models / "transformer.safetensors", end="kept", reading=reading)
+    options = {"model": "transformer"}
+    named = 0
+    for text in ("cat", "sleep", "love", "you"):
+        matrix = kept(text).matrix
+        shares = [(w, s) for w, s in zip(matrix.target, matrix.weights[:, -1]) if w != "</s>"]
+        words = ", ".join(f"{word} ({100 * share:.0f} %)" for word, share in shares if share > 0.5)
+        wanted = f"end of the sentence, which is not drawn: {words}; --end kept draws it"
+        for end in ("left-out", "renormalised"):
+            said = " ".join(run(text, "--end", end, "--reading", reading, **options)[1].split())
+            assert (wanted in said) if words else ("not drawn" not in said)
+        assert "not drawn" not in run(text, "--end", "kept", **options)[1]
+        named += bool(words)
+    assert named

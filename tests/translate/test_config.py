@@ -80,6 +80,8 @@ def test_short_forms():
         ({"model": {"hiden": 3}}, "there is no setting model.hiden; did you mean model.hidden?"),
         ({"training": {"schedule": {"warmpu": 3}}}, "did you mean training.schedule.warmup?"),
         ({"search": {"zzz": 3}}, "there is no setting search.zzz; there are: beam, "),
+        ({"hidden": 3}, "there is no setting hidden; did you mean model.hidden?"),
+        ({"training": {"rate": 1}}, "did you mean training.optimiser.rate?"),
         ({"model": {"hidden": "3"}}, "model.hidden must be a whole number, found '3' (str)"),
         ({"model": {"hidden": 3.5}}, "model.hidden must be a whole number, found 3.5 (float)"),
         ({"model": {"hidden": True}}, "model.hidden must be a whole number, found True (bool)"),
@@ -130,6 +132,9 @@ def test_what_is_wrong_is_named(table, wanted):
     [
         ("hidden", "a setting is said as part.key=value, such as model.hidden=256; found 'hidden'"),
         ("=3", "a setting is said as part.key=value"),
+        ("hidden=3", "there is no setting hidden; did you mean model.hidden?"),
+        ("frozen=true", "there is no setting frozen; did you mean vectors.frozen?"),
+        ("source=1", "there is no setting source; did you mean data.source or vectors.source?"),
         ("model.hiddn=3", "there is no setting model.hiddn; did you mean model.hidden?"),
         ("model.hidden.more=3", "model.hidden holds one value, so there is no model.hidden.more"),
         ("model.hidden=many", "model.hidden must be a whole number, found 'many' (str)"),
@@ -166,6 +171,12 @@ def test_paths_are_relative_to_the_file_or_begin_with_a_variable(tmp_path, monke
     [
         (None, "cannot be read: No such file"),
         (b"[model", "is not TOML"),
+        (
+            b"[vocabulary]\nlower = True\n",
+            r"is not TOML: Invalid value \(at line 2, column 9\): lower = True; TOML writes true",
+        ),
+        (b"[model]\nname = 'bahdenau'", "config.toml: model.name is 'bahdenau', expected one of"),
+        (b"[model]\nheads = 2", "config.toml: model.heads is 2 with model.name 'bahdanau'"),
         (b"\xff\xfe", "is not TOML"),
         (b"[model]\nhidden = " + b"9" * 5000, "is not TOML"),
         (b"[model]\nhidden = " + b"[" * 5000, "is not TOML"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import regard
 from regard.errors import RegardError, UnavailableError
 from regard.translate.alignment import Head
 from regard.translate.checkpoint import Checkpoint
@@ -317,3 +318,67 @@ def test_an_empty_text_may_have_no_translation(translator):
     assert [found[0][0].text, found[3][0].text] == [one[0].text for one in alone]
     with pytest.raises(RegardError, match="text 2 is empty, expected a sentence"):
         translator.translate(["I love you.", ""])
+
+
+def test_texts_may_come_one_by_one(translator, without_shape_checks):
+    texts = ["I love you.", "you love cats"]
+    found = translator.translate(iter(texts), longest=6)
+    assert [one[0].source for one in found] == texts
+    with pytest.raises(RegardError, match="texts is 3, expected a list of texts"):
+        translator.translate(3)
+
+
+def test_an_unknown_option_is_named_with_the_nearest(translator):
+    for call in (translator, lambda text, **options: translator.translate([text], **options)):
+        with pytest.raises(RegardError, match=r"^translate: there is no option beams; did you mea"):
+            call("I love you.", beams=3)
+        with pytest.raises(RegardError, match=r"option n_bests; did you mean n_best\?"):
+            call("I love you.", n_bests=3)
+    with pytest.raises(RegardError, match=r"^translate: there is no option x; there are: beam, le"):
+        translator("I love you.", x=1)
+    with pytest.raises(RegardError, match=r"^steps: there is no option n_best; "):
+        list(translator.steps("I love you.", n_best=2))
+
+
+def test_a_head_goes_by_its_name_too(without_shape_checks):
+    made = checkpoint("transformer")
+    assert Translator(made, head="0.cross:1").head == Head("0.cross", 1)
+    assert Translator(made, head="0.cross").head == Head("0.cross", None)
+    assert Translator(checkpoint(), head="cross").head == Head("cross", 0)
+    for given, message in (
+        ("foo", r"head foo, expected one of 0.cross:0, 0.cross:1, 0.cross$"),
+        (3, r"head is 3, expected a Head or a name such as 'cross:0'"),
+    ):
+        with pytest.raises(RegardError, match=message):
+            Translator(made, head=given)
+    with pytest.raises(RegardError, match="head cross:0: no attention of this model goes from"):
+        Translator(checkpoint("none"), head="cross:0")
+
+
+def test_a_picture_has_words_on_both_axes(translator, tmp_path):
+    found = translator("I love you.", shortest=3, longest=6)
+    drawn = found.plot()
+    assert drawn.values is found.matrix.weights and drawn.title == f"I love you. → {found.text}"
+    assert (drawn.rows, drawn.columns) == (found.matrix.target, found.matrix.source)
+    assert (drawn.row_title, drawn.column_title) == ("translation", "source")
+    inner = Translator(checkpoint("encoder-dot"))("I love you.", longest=4).plot()
+    assert inner.rows == inner.columns == found.matrix.source and inner.row_title == "source"
+    with pytest.raises(UnavailableError, match="no attention from target to source"):
+        Translator(checkpoint("none"))("I love you.", longest=4).plot()
+    with pytest.raises(UnavailableError, match="the translation is empty, so no word of it"):
+        replace(found, matrix=replace(found.matrix, target=[])).plot()
+
+
+def test_what_is_saved_goes_by_the_name_of_the_file(translator, tmp_path):
+    found = translator("I love you.", shortest=3, longest=6)
+    assert found.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in found.save(str(tmp_path / "a.svg")).read_text()
+    back = regard.load(found.save(tmp_path / "a.safetensors"))
+    assert list(back.keys()) == list(found.trace.keys())
+    with pytest.raises(
+        RegardError, match=r"a.gif: ends in '.gif', expected .html \(a page\), .png"
+    ):
+        found.save(tmp_path / "a.gif")
+    with pytest.raises(RegardError, match=r"save: title: options of a page, but 'b.png' does not"):
+        found.save(tmp_path / "b.png", title="Love")
+    assert len(list(tmp_path.iterdir())) == 3

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.align_gold import check_gold, made_links, read_gold, sentence_pairs
+from regard.cli.unknown import tell_strange_languages
 from regard.errors import RegardError
+from regard.translate import remembered
 from regard.translate.alignment import (
     SYMMETRISERS,
     AllHeads,
@@ -32,6 +34,7 @@ from regard.translate.alignment import (
     write_pharaoh,
 )
 from regard.translate.alignment.links import Rule
+from regard.translate.checkpoint import SHIPPED, load_checkpoint
 
 _RULES = {"strongest": strongest, "mutual": mutual}
 
@@ -69,9 +72,12 @@ def align(
         typer.Option(help="From weights to links: strongest, mutual, or the least weight (0.3)."),
     ] = "strongest",
     how: Annotated[
-        str,
-        typer.Option("--symmetrise", help=f"With --backward: {', '.join(SYMMETRISERS)}."),
-    ] = "grow-diag",
+        str | None,
+        typer.Option(
+            "--symmetrise",
+            help=f"With --backward: {', '.join(SYMMETRISERS)}; grow-diag when not said.",
+        ),
+    ] = None,
     links: Annotated[
         Path | None, typer.Option(help="Score these links instead of making any (0-0 1-2 …).")
     ] = None,
@@ -79,21 +85,24 @@ def align(
         Path | None, typer.Option(help="Links that people drew: 1-1 sure, 1p1 possible.")
     ] = None,
     first: Annotated[int, typer.Option(help="The number of a first word in links: 0 or 1.")] = 0,
-    gold_first: Annotated[int, typer.Option(help="The same in the file of gold links.")] = 0,
+    gold_first: Annotated[
+        int | None, typer.Option(help="With --gold, the same in its links; 0 when not said.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where links go; else they are printed.")] = None,
     remember: Annotated[
         bool,
         typer.Option(
             "--remember",
-            help="Write the head that is read into the checkpoint (of both directions, into "
-            "both), so that `regard translate` shows it.",
+            help="Write the head that is read into the file of the checkpoint (of both directions, "
+            "into both; into no other), so that `regard translate` shows it.",
         ),
     ] = False,
 ) -> None:
     """Link the words of sentences with those of their translations, by a translator's attention.
 
     With --gold the alignment error rate is printed, and the head is chosen that has the least;
-    with --backward alone the heads of both directions are chosen that agree most.
+    with --backward alone the heads of both directions are chosen that agree most. Which is read is
+    told on standard error, as is the share of words that the model does not know if it is large.
 
     `regard align --links FILE --gold FILE` scores links that are there already.
     """
@@ -106,34 +115,55 @@ def align(
             "--backward-head": backward_head,
             "--reading": reading,
             "--rule": None if rule == "strongest" else rule,
-            "--symmetrise": None if how == "grow-diag" else how,
+            "--symmetrise": how,
             "--remember": remember or None,
             "--out": out,
         }
-        _score(links, gold, checkpoint, (first, gold_first), of_a_model)
+        _score(links, gold, checkpoint, (first, gold_first or 0), of_a_model)
         return
     if checkpoint is None or source is None or target is None:
         raise RegardError("align needs a checkpoint, --source and --target (or --links and --gold)")
-    if how not in SYMMETRISERS:
+    if how not in (None, *SYMMETRISERS):
         raise RegardError(f"--symmetrise {how}, expected one of {', '.join(SYMMETRISERS)}")
+    _check_needed("--backward", backward, {"--symmetrise": how, "--backward-head": backward_head})
+    _check_needed("--gold", gold, {"--gold-first": gold_first})
+    if remember:
+        _check_own(checkpoint, backward)
     pairs = sentence_pairs(source, target)
     drawn = None
     if gold is not None:
-        drawn = read_gold(gold, gold_first)
-        check_gold(drawn, pairs, (gold, source, target), gold_first)
+        drawn = read_gold(gold, gold_first or 0)
+        check_gold(drawn, pairs, (gold, source, target), gold_first or 0)
     chosen_rule = _rule(rule)
-    there = _Direction.of(checkpoint, [(one.source, one.target) for one in pairs], reading)
+    sides = [(source, [one.source for one in pairs]), (target, [one.target for one in pairs])]
+    there = _Direction.of(checkpoint, sides, reading)
     back = None
     if backward is not None:
-        back = _Direction.of(backward, [(one.target, one.source) for one in pairs], reading)
+        back = _Direction.of(backward, sides[::-1], reading)
     choice = _choice(there, back, drawn, chosen_rule, head, backward_head)
     _tell(there, back, choice)
-    made = _links(there, back, choice, chosen_rule, how)
+    made = _links(there, back, choice, chosen_rule, how or "grow-diag")
     _put(made, out, first)
     if remember:
         _remember(checkpoint, backward, there, back, choice)
     if drawn is not None:
         print(error_rate(made, drawn), file=sys.stderr if out is None else sys.stdout)
+
+
+def _check_needed(needed: str, given: Path | None, said: dict[str, Any]) -> None:
+    """Refuse options that do nothing without another one."""
+    for option, value in said.items():
+        if given is None and value is not None:
+            raise RegardError(
+                f"{option} {value}: there is no {needed}, without which it does nothing"
+            )
+
+
+def _check_own(*checkpoints: Path | None) -> None:
+    """Refuse to write into the translator that ships, before any work."""
+    for path in checkpoints:
+        if path is not None and str(path) == SHIPPED and not path.exists():
+            raise RegardError(f"--remember: {path} ships with regard, expected a file of your own")
 
 
 def _score(
@@ -160,13 +190,14 @@ class _Direction:
     reading: Reading
 
     @classmethod
-    def of(cls, path: Path, texts: list[tuple[str, str]], reading: Any) -> _Direction:
-        from regard.translate.checkpoint import load_checkpoint
-
+    def of(cls, path: Path, texts: list[tuple[Path, list[str]]], reading: Any) -> _Direction:
+        """A model on sources and targets, each with the file they are from."""
         loaded = load_checkpoint(path)
         reading = loaded.model.reading if reading is None else reading
-        sources = [Sentence.spaced(source, loaded.source) for source, _ in texts]
-        targets = [Sentence.spaced(target, loaded.target) for _, target in texts]
+        (source, read), (target, said) = texts
+        sources = [Sentence.spaced(text, loaded.source) for text in read]
+        targets = [Sentence.spaced(text, loaded.target) for text in said]
+        tell_strange_languages(path, [(source, sources), (target, targets)])
         return cls(force(loaded.model, sources, targets).heads(reading), reading)
 
 
@@ -179,8 +210,6 @@ def _choice(
     backward_head: str | None,
 ) -> Choice:
     """The heads that were named, and for those that were not the best ones."""
-    if backward_head is not None and back is None:
-        raise RegardError(f"--backward-head {backward_head}: there is no --backward")
     named = None if head is None else head_named(head, there.seen.heads, "--head")
     other = None
     if backward_head is not None and back is not None:
@@ -228,12 +257,14 @@ def _remember(
     back: _Direction | None,
     choice: Choice,
 ) -> None:
-    """Write the heads that were read into their checkpoints."""
-    from regard.translate.remembered import remember
-
-    remember(checkpoint, choice.forward, there.reading)
-    if backward is not None and back is not None and choice.backward is not None:
-        remember(backward, choice.backward, back.reading)
+    """Write the heads that were read into their checkpoints, and say so."""
+    for path, head, seen in (
+        (checkpoint, choice.forward, there),
+        (backward, choice.backward, back),
+    ):
+        if path is not None and head is not None and seen is not None:
+            remembered.remember(path, head, seen.reading)
+            print(f"remembered in {path}: {head} ({seen.reading})", file=sys.stderr)
 
 
 def _put(made: list[Links], out: Path | None, first: int) -> None:

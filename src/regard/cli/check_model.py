@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from regard.translate.checks import Verdict, check_model
 
 _STYLES = {True: "bold green", False: "bold red", None: "bold yellow"}
+_WANTED = {
+    "causal": "no word may depend on later ones",
+    "padding": "nothing may depend on the rest of a batch",
+    "uses the encoder": "attention must depend on the source",
+}
+_LOGITS = "logits are what the model gives each word of its vocabulary; the most is said"
 
 
 def check_model_command(
@@ -43,5 +49,7 @@ def check_model_command(
 def _show(console: Console, verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         title = Text.assemble((verdict.word, _STYLES[verdict.passed]), f": {verdict.name}")
-        console.print(title)
-        console.print(Padding(Text(verdict.why), (0, 0, 0, 2)))
+        console.print(Text.assemble(title, (f" ({_WANTED[verdict.name]})", "dim")), soft_wrap=True)
+        why = textwrap.indent(textwrap.fill(verdict.why, console.width - 2), "  ")
+        console.print(Text(why), soft_wrap=True)
+    console.print(Text(_LOGITS, "dim"), soft_wrap=True)

@@ -18,7 +18,14 @@ from regard.cli.terminal import ink_of, label
 from regard.errors import RegardError
 from regard.translate import evaluation
 from regard.translate.data.lines import lines
-from regard.translate.evaluation import TOKENIZERS, Bucket, Comparison, Differing, Scores
+from regard.translate.evaluation import (
+    TOKENIZERS,
+    Bucket,
+    Compared,
+    Comparison,
+    Differing,
+    Scores,
+)
 
 _NO_BLEU = "no reference there has the four words that BLEU counts: a perfect translation has 0 too"
 
@@ -65,15 +72,16 @@ def score(
     if as_json:
         print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
     else:
-        _show(console, report, texts)
+        _show(console, report, texts, _names(hypotheses, other))
 
 
 @dataclass(frozen=True)
 class _Report:
-    """All that is printed."""
+    """All that is printed; `other_buckets` are those of the other system."""
 
     scores: Scores
     buckets: list[Bucket]
+    other_buckets: list[Bucket]
     comparison: list[Comparison]
     differing: list[Differing]
 
@@ -88,17 +96,20 @@ def _report(
 ) -> _Report:
     said, right = texts["hypotheses"], texts["references"]
     scores = evaluation.score(said, right, **options)
-    by_length = []
-    if edges:
-        by_length = evaluation.buckets(
-            said, right, sources=texts.get("source"), edges=edges, **options
-        )
+
+    def by_length(system: str) -> list[Bucket]:
+        if not edges or system not in texts:
+            return []
+        sources = texts.get("source")
+        return evaluation.buckets(texts[system], right, sources=sources, edges=edges, **options)
+
+    lengths = by_length("hypotheses"), by_length("other")
     if "other" not in texts:
-        return _Report(scores, by_length, [], [])
+        return _Report(scores, *lengths, [], [])
     both = said, texts["other"], right
     compared = evaluation.compare(*both, resamples=resamples, **options)
     apart = evaluation.differing(*both, most=examples, lower=options["lower"])
-    return _Report(scores, by_length, compared, apart)
+    return _Report(scores, *lengths, compared, apart)
 
 
 def _read(files: dict[str, Path]) -> dict[str, list[str]]:
@@ -125,23 +136,34 @@ def _edges(text: str) -> list[int]:
 # -- on a terminal
 
 
-def _show(console: Console, report: _Report, texts: dict[str, list[str]]) -> None:
-    for one in (report.scores.bleu, report.scores.chrf):
-        shown = Text.assemble(
-            (f"{one.name} {one.value:.2f}", "bold"), (f"  {one.signature}", "dim")
-        )
-        console.print(shown, soft_wrap=True)
-    if report.buckets:
-        measured = "source" if "source" in texts else "reference"
-        console.print(_by_length(console, report.buckets, measured))
-        if any(bucket.sentences and bucket.bleu is None for bucket in report.buckets):
-            console.print(Text(f"- {_NO_BLEU}", "dim"), soft_wrap=True)
+def _names(hypotheses: Path, other: Path | None) -> list[str]:
+    """What the systems are called: their files, with folders where the names alone are the same."""
+    paths = [hypotheses] if other is None else [hypotheses, other]
+    short = len({path.name for path in paths}) == len(paths)
+    return [label(path.name if short else str(path)) for path in paths]
+
+
+def _show(
+    console: Console, report: _Report, texts: dict[str, list[str]], names: Sequence[str]
+) -> None:
     if report.comparison:
-        console.print(_side_by_side(console, report.comparison))
+        console.print(_side_by_side(console, report.comparison, names))
         for measure in report.comparison:
             console.print(Text(f"{measure.name}: {measure.signature}", "dim"), soft_wrap=True)
+    else:
+        for one in (report.scores.bleu, report.scores.chrf):
+            shown = Text.assemble(
+                (f"{one.name} {one.value:.2f}", "bold"), (f"  {one.signature}", "dim")
+            )
+            console.print(shown, soft_wrap=True)
+    if report.buckets:
+        measured = "source" if "source" in texts else "reference"
+        systems = [found for found in (report.buckets, report.other_buckets) if found]
+        console.print(_by_length(console, systems, names, measured))
+        if any(bucket.sentences and bucket.bleu is None for bucket in report.buckets):
+            console.print(Text(f"- {_NO_BLEU}", "dim"), soft_wrap=True)
     for differing in report.differing:
-        _show_example(console, differing, texts)
+        _show_example(console, differing, texts, names)
 
 
 def _table(console: Console, title: str) -> Table:
@@ -149,36 +171,56 @@ def _table(console: Console, title: str) -> Table:
     return Table(title=title, title_justify="left", box=box.ASCII if plain else box.HEAVY_HEAD)
 
 
-def _by_length(console: Console, buckets: list[Bucket], measured: str) -> Table:
+def _by_length(
+    console: Console, systems: list[list[Bucket]], names: Sequence[str], measured: str
+) -> Table:
+    """A row for each length that there is; with two systems, one under the other."""
     table = _table(console, f"by words of the {measured}")
-    for name in ("words", "sentences", "BLEU", "chrF"):
-        table.add_column(name, justify="right")
-    for bucket in buckets:
-        missing = "-" if bucket.sentences else ""
-        values = [f"{one.value:.2f}" if one else missing for one in (bucket.bleu, bucket.chrf)]
-        table.add_row(bucket.name, str(bucket.sentences), *values)
+    for title in ("words", "sentences", *["system"] * (len(systems) > 1), "BLEU", "chrF"):
+        table.add_column(title, justify="right")
+    for same_length in zip(*systems):
+        for place, (bucket, name) in enumerate(zip(same_length, names)):
+            if not bucket.sentences:
+                continue
+            lengths = ["", ""] if place else [bucket.name, str(bucket.sentences)]
+            values = [f"{one.value:.2f}" if one else "-" for one in (bucket.bleu, bucket.chrf)]
+            table.add_row(*lengths, *[Text(name)] * (len(systems) > 1), *values)
     return table
 
 
-def _side_by_side(console: Console, measures: list[Comparison]) -> Table:
+def _side_by_side(console: Console, measures: list[Comparison], names: Sequence[str]) -> Table:
     table = _table(console, "two systems, with 95 % intervals")
-    for name in ("", "first", "other", "difference", "two-sided p"):
-        table.add_column(name, justify="right")
-    plus_minus = "+-" if ink_of(console) == "ascii" else "±"
+    table.add_column("")
     for measure in measures:
-        systems = [
-            f"{one.value:.2f} ({one.mean:.2f} {plus_minus} {one.interval:.2f})"
-            for one in (measure.first, measure.second)
-        ]
-        chance = f"{measure.two_sided_p:.3f}"
-        table.add_row(measure.name, *systems, f"{measure.difference:+.2f}", chance)
+        table.add_column(measure.name, justify="right", no_wrap=True)
+    systems = [[measure.first for measure in measures], [measure.second for measure in measures]]
+    for name, found in zip(names, systems):
+        table.add_row(Text(name), *(_with_interval(one) for one in found))
+    table.add_row("difference", *(f"{measure.difference:+.2f}" for measure in measures))
+    at_most = "<=" if ink_of(console) == "ascii" else "≤"
+    table.add_row("two-sided p", *(_chance(measure, at_most) for measure in measures))
     return table
 
 
-def _show_example(console: Console, found: Differing, texts: dict[str, list[str]]) -> None:
+def _with_interval(system: Compared) -> str:
+    low, high = system.mean - system.interval, system.mean + system.interval
+    return f"{system.value:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _chance(measure: Comparison, at_most: str) -> str:
+    """The p of a comparison; the least that so many draws can say is a bound."""
+    shown = f"{measure.two_sided_p:.3f}"
+    return f"{at_most} {shown}" if measure.at_floor else shown
+
+
+def _show_example(
+    console: Console, found: Differing, texts: dict[str, list[str]], names: Sequence[str]
+) -> None:
     console.print(f"\nline {found.number + 1}: chrF {found.first:.1f} and {found.second:.1f}")
-    names = {"source": "source", "references": "reference", "hypotheses": "first", "other": "other"}
-    for name, title in names.items():
+    titles = {"source": "source", "references": "reference"}
+    titles |= dict(zip(("hypotheses", "other"), names))
+    width = max(map(len, titles.values()))
+    for name, title in titles.items():
         if name in texts:
             text = label(texts[name][found.number])
-            console.print(Text.assemble((f"{title:>11}  ", "dim"), text), soft_wrap=True)
+            console.print(Text.assemble((f"{title:>{width}}  ", "dim"), text), soft_wrap=True)

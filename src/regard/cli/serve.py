@@ -132,7 +132,7 @@ def _of_translator(name: str, loaded: packaged.Translating) -> Served:
         lambda text: _scene(loaded.look(text)),
         translate=translate,
         tokens=loaded.tokens,
-        example=_SENTENCE,
+        example=_SENTENCE if loaded.knows(_SENTENCE) else "",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -66,7 +66,8 @@ def heatmap(
 ) -> Group:
     """A map with its words on both axes, at most `width` characters wide.
 
-    Where the words are too many, each cell is the strongest weight of several, and a line says so.
+    Where the words are too many, each cell is the strongest weight of several, and a line says so;
+    another says so where columns have no name for want of room.
 
     Args:
         values: weights (row, column).
@@ -82,7 +83,8 @@ def heatmap(
     peak = _peak(small)
     drawn = Text(no_wrap=True, overflow="crop")
     edge = _EDGES[ink]
-    for stairs in _stairs(columns[::step], layout.cell, layout.room, ink):
+    headers, every = _stairs(columns[::step], layout.cell, layout.room, ink)
+    for stairs in headers:
         drawn.append(" " * (layout.side + 1 + len(edge)) + stairs.rstrip() + "\n", "dim")
     height = 2 if layout.paired else 1
     for top in range(0, small.shape[0], height):
@@ -91,11 +93,24 @@ def heatmap(
         drawn.append(edge).append_text(line).append(edge + "\n")
     clipped = bool((small > peak).any())
     drawn.append_text(_key(peak, clipped, layout.side, ink))
-    if step == 1:
-        return Group(drawn)
+    return Group(drawn, *_left_out(rows, columns, step, every, ink))
+
+
+def _left_out(
+    rows: Sequence[str], columns: Sequence[str], step: int, every: int, ink: Ink
+) -> Iterator[Text]:
+    """What has no place of its own in a map."""
     times = "x" if ink == "ascii" else "×"
     words, cells = f"{len(rows)} {times} {len(columns)}", f"{step} {times} {step}"
-    return Group(drawn, Text(f"of {words} words; a cell is the strongest of {cells}", "dim"))
+    if step > 1:
+        yield Text(f"of {words} words; a cell is the strongest of {cells}", "dim")
+    if every > 1:
+        named = math.ceil(len(columns) / (step * every))
+        yield Text(
+            f"{named} of {len(columns)} columns have their word above them; a wider terminal or "
+            "--html shows the others",
+            "dim",
+        )
 
 
 class _Layout(NamedTuple):
@@ -186,9 +201,10 @@ def _marks(ink: Ink) -> list[Text]:
 # -- labels above the columns: stairs, so that each stands over its own column
 
 
-def _stairs(labels: Sequence[str], cell: int, room: int, ink: Ink) -> list[str]:
+def _stairs(labels: Sequence[str], cell: int, room: int, ink: Ink) -> tuple[list[str], int]:
     """Lines above the map: every label begins over its column, on a line of its own where it
-    would touch the next one, with a stem down to the map."""
+    would touch the next one, with a stem down to the map. Where there is no room for all of
+    them, there is one for every second column, third, …: that number comes with the lines."""
     for every in range(1, len(labels) + 1):
         chosen = {
             place * cell: _cut(labels[place], min(_WIDEST_LABEL, room - place * cell), ink)
@@ -196,8 +212,8 @@ def _stairs(labels: Sequence[str], cell: int, room: int, ink: Ink) -> list[str]:
         }
         levels = _levels(chosen)
         if levels is not None:
-            return _written(chosen, levels, ink)
-    return []
+            return _written(chosen, levels, ink), every
+    return [], 1
 
 
 def _levels(labels: dict[int, str]) -> dict[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -14,16 +15,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from regard.translate.config import Config
-from regard.translate.training import FinalScores, Now, Trained, Validated, Watcher
+from regard.errors import RegardError
+from regard.translate.config import Config, SearchConfig
+from regard.translate.training import FinalScores, Now, RunFolder, Trained, Validated, Watcher
 from regard.translate.training import train as train_translator
 
 _SECONDS_BETWEEN_LINES = 20.0
 _ENDINGS = {
     "finished": "all steps are made",
-    "no better": "the validation did not get better",
+    "no better": "stopped early, the validation got no better (training.validation.patience)",
     "time": "the time was over",
-    "asked": "it was asked to end",
+    "asked": "stopped by a signal (Ctrl-C or SIGTERM)",
 }
 
 
@@ -49,6 +51,8 @@ def train(
     """
     read = Config.from_file(config, settings or [])
     folder = Path("runs") / config.stem if out is None else out
+    if resume and RunFolder(folder).empty:
+        raise RegardError(f"there is no run in {folder} to resume; without --resume one begins")
     console = Console(stderr=True)
     watcher = Bar(console) if console.is_terminal else Lines()
     try:
@@ -56,7 +60,7 @@ def train(
     finally:
         watcher.done()
     if os.environ.get("RANK", "0") == "0":
-        _show(trained, Console())
+        _show(trained, read.search, Console())
 
 
 class Lines(Watcher):
@@ -106,7 +110,7 @@ class Bar(Watcher):
 
 
 def _numbers(now: Now) -> str:
-    loss = "" if now.loss is None else f"loss {now.loss:.3f}  "
+    loss = "" if now.loss is None else f"training loss {now.loss:.3f}  "
     return (
         f"epoch {now.epoch + 1}  {loss}{now.tokens_per_second:,.0f} tokens/s  "
         f"ends in {_duration(now.seconds_left)}"
@@ -116,7 +120,7 @@ def _numbers(now: Now) -> str:
 def _validation(step: int, found: Validated, best: bool) -> str:
     scores = "".join(
         f"  {name} {value:.2f}"
-        for name, value in (("BLEU", found.bleu), ("chrF", found.chrf))
+        for name, value in (("greedy BLEU", found.bleu), ("chrF", found.chrf))
         if value is not None
     )
     mark = "  best so far" if best else ""
@@ -126,22 +130,41 @@ def _validation(step: int, found: Validated, best: bool) -> str:
     )
 
 
-def _show(trained: Trained, console: Console) -> None:
+def _show(trained: Trained, search: SearchConfig, console: Console) -> None:
     folder = trained.folder
     minutes = _duration(trained.seconds)
     print(f"{_ENDINGS[trained.ending]}: {trained.step:,} steps in {minutes}")
     if trained.scores:
-        _show_scores(trained.scores, console)
-    for path in (folder.best, folder.average, folder.last, folder.log, folder.scores):
+        _show_scores(trained.scores, search, console)
+    files = {
+        "the best translator": folder.best,
+        "the mean of the best": folder.average,
+        "what --resume needs": folder.last,
+        "the log": folder.log,
+        "the scores": folder.scores,
+    }
+    for name, path in files.items():
         if path.exists():
-            print(path)
+            print(f"{name:<21} {path}")
     if trained.ending in ("asked", "time"):
-        print("go on with --resume")
+        print("nothing is saved yet: begin again" if folder.empty else "go on with --resume")
+    if trained.scores:
+        model = shlex.quote(str(_better(trained)))
+        print(f'try it: regard translate --model {model} "a sentence"')
 
 
-def _show_scores(scores: Mapping[tuple[str, str], FinalScores], console: Console) -> None:
+def _better(trained: Trained) -> Path:
+    """Of the two translators, the one with more BLEU on the validation pairs."""
+    best, average = (trained.scores[name, "valid"].bleu.value for name in ("best", "average"))
+    return trained.folder.average if average > best else trained.folder.best
+
+
+def _show_scores(
+    scores: Mapping[tuple[str, str], FinalScores], search: SearchConfig, console: Console
+) -> None:
     """A table, and under it how each column was counted."""
-    table = Table("translator", "pairs")
+    how = "greedy search" if search.beam == 1 else f"beam search, {search.beam} hypotheses"
+    table = Table("translator", "pairs", title=f"by {how}", title_justify="left")
     for column in ("BLEU", "chrF", "BLEU of words"):
         table.add_column(column, justify="right")
     for (name, part), found in scores.items():

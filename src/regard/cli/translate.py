@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.translated import check_words, no_matrix, picture, show, write, write_alignments
+from regard.cli.translated import check_words, no_matrix, show, write, write_alignments
+from regard.cli.unknown import tell_unknown
 from regard.errors import RegardError
 from regard.plots.specs import checked_path
 from regard.translate.alignment import head_named, heads_of
@@ -57,9 +58,9 @@ def translate(
     pharaoh: Annotated[
         Path | None,
         typer.Option(
-            help="Where links go, a line a text, source-target; - is standard output. What stands "
-            "between spaces is counted, from 0, in the text and in its translation, as `regard "
-            "align` does.",
+            help="Where links go, a line a text, source-target; - is standard output, and of one "
+            "text all else then goes to standard error. What stands between spaces is counted, "
+            "from 0, in the text and in its translation, as `regard align` does.",
             rich_help_panel=_FILES,
         ),
     ] = None,
@@ -78,14 +79,18 @@ def translate(
         int,
         typer.Option(
             min=1,
-            help="How many translations of each text, at most --beam; of lines, each then comes "
-            "as line number, score and translation, with tabs between.",
+            help="How many translations of each text, at most --beam; the first is drawn. Of "
+            "lines, each comes as line number, score and translation, with tabs between.",
             rich_help_panel=_SEARCH,
         ),
     ] = 1,
     prefix: Annotated[
         str | None,
-        typer.Option(help="What a translation must begin with.", rich_help_panel=_SEARCH),
+        typer.Option(
+            help="What a translation must begin with. A model of pieces of words may go on within "
+            "the last word.",
+            rich_help_panel=_SEARCH,
+        ),
     ] = None,
     shortest: Annotated[
         int | None,
@@ -135,12 +140,12 @@ def translate(
     """Translate a text and show which source word each word looked at; or translate many lines.
 
     A text is one sentence, and so is a line: that is what translators are trained on. An empty line
-    stays an empty line.
+    stays an empty line. Words that the model does not know are named on standard error.
     """
     _check_options(text, file, out, n_best, plot, html, pharaoh)
     translator = _load(model, head, reading, end)
     _check_attention(translator, plot, html, pharaoh)
-    console = Console()
+    console = Console(stderr=text is not None and str(pharaoh) == "-")
     texts = _lines(file) if text is None else [text]
     search: dict[str, Any] = {
         "beam": beam,
@@ -155,6 +160,7 @@ def translate(
     found = translator.translate(
         texts, n_best=n_best, batch=batch, empty=many, show=None if many else False, **said
     )
+    tell_unknown(texts, translator.checkpoint.source)
     if plot is not None or html is not None:
         check_words(found[0][0])
     if text is None:
@@ -163,8 +169,10 @@ def translate(
         show(console, translator, found[0])
     if pharaoh is not None:
         write_alignments(translator, found, pharaoh)
+        if text is not None and str(pharaoh) != "-":
+            console.print(Text.assemble("links: ", (str(pharaoh), "bold")))
     if plot is not None:
-        picture(found[0][0]).save(plot)
+        found[0][0].plot().save(plot)
         console.print(Text.assemble("picture of the attention: ", (str(plot), "bold")))
     if html is not None:
         found[0][0].save(html)
@@ -202,7 +210,8 @@ def _check_options(
         raise RegardError(
             "translations and --pharaoh - would both go to standard output; say --out too"
         )
-    _check_apart({"--file": file, "--out": out, "--pharaoh": pharaoh, "--plot": plot})
+    files = {"--file": file, "--out": out, "--pharaoh": pharaoh, "--plot": plot, "--html": html}
+    _check_apart(files)
 
 
 def _check_apart(files: dict[str, Path | None]) -> None:

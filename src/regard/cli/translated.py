@@ -11,8 +11,7 @@ from rich.text import Text
 from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.files import write_text
-from regard.plots import Heatmap
-from regard.translate.alignment import Matrix, write_links, write_pharaoh
+from regard.translate.alignment import Matrix, word_matrix, write_links, write_pharaoh
 from regard.translate.translator import Translation, Translator
 
 
@@ -29,10 +28,12 @@ def show(console: Console, translator: Translator, translations: list[Translatio
         score = f"   {one.score:.2f}" if len(translations) > 1 else ""
         console.print(Text.assemble((label(one.text), "bold"), (score, "dim")), soft_wrap=True)
     dash = "-" if ink_of(console) == "ascii" else "–"
+    first = "of the first, " if len(translations) > 1 else ""
     if best.matrix is not None:
         if best.matrix.target:
-            said = f"each row: what its word looked at, in percent {dash} {translator.head}"
+            said = f"{first}each row: what its word looked at, in percent {dash} {translator.head}"
             _draw(console, best.matrix, said)
+            _tell_ends(console, translator, best)
         return
     inner = "" if best.inside is not None else ", nor any inside its encoder"
     console.print(Text(f"no alignment: {no_matrix(translator)}{inner}", "italic"))
@@ -49,27 +50,29 @@ def _draw(console: Console, matrix: Matrix, said: str) -> None:
     )
 
 
+def _tell_ends(console: Console, translator: Translator, translation: Translation) -> None:
+    """Name the words that looked mostly at the end of the source, where that is not drawn."""
+    if translator.end == "kept" or translation.head is None:
+        return
+    rows = {site: one.weights()[0] for site, one in translation.trace.items()}
+    source, target = translation.words
+    kept = word_matrix(translation.head.of(rows), source, target, end="kept")
+    words = [
+        f"{label(word)} ({100 * share:.0f} %)"
+        for word, share in zip(target.without_special().names, kept.weights[:, -1].tolist())
+        if share > 0.5
+    ]
+    if words:
+        said = "looked mostly at the end of the sentence, which is not drawn"
+        console.print(Text(f"{said}: {', '.join(words)}; --end kept draws it"))
+
+
 def check_words(translation: Translation) -> None:
     """Refuse to show the alignment of a translation that has no word."""
     if translation.matrix is not None and not translation.matrix.target:
         raise RegardError(
             "--plot and --html: the translation is empty, so there is nothing to show"
         )
-
-
-def picture(translation: Translation) -> Heatmap:
-    """The alignment, or the attention inside the encoder of a model that has no alignment."""
-    matrix = translation.inside if translation.matrix is None else translation.matrix
-    assert matrix is not None  # a model without any was refused
-    aligned = translation.matrix is not None
-    return Heatmap(
-        matrix.weights,
-        matrix.target,
-        matrix.source,
-        f"{translation.source} → {translation.text}" if aligned else translation.source,
-        row_title="translation" if aligned else "source",
-        column_title="source",
-    )
 
 
 def write(found: list[list[Translation]], out: Path | None, *, numbered: bool) -> None:

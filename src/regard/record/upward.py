@@ -8,10 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
     from regard.aggregate.report import Report as Report
+    from regard.plots.specs import Heatmap as Heatmap
     from regard.plots.specs import Spec as Spec
     from regard.record.record import Record
     from regard.record.trace import Trace
@@ -29,6 +32,13 @@ def plot(trace: Trace, what: str | None, **options: Any) -> Spec:
     from regard.plots.of_trace import plot
 
     return plot(trace, what, **options)
+
+
+def heatmap(values: Tensor, **options: Any) -> Heatmap:
+    """A picture of one map, whose labels are known."""
+    from regard.plots.specs import Heatmap
+
+    return Heatmap(values, **options)
 
 
 def save(what: Trace | Record, path: str | Path, **options: Any) -> Path:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from regard.errors import RegardError
 from regard.files import reading
-from regard.translate.models.config import ModelConfig
+from regard.translate.models.build import ModelConfig, check_model_config
 from regard.translate.settings import check_numbers, merged, override, read_table, write_toml
 from regard.translate.training_config import (
     ForcingConfig,
@@ -52,6 +52,8 @@ class DataConfig:
     |-----------------------------|-------------------------------------------------------------|
     | `train`, `valid`, `test`    | two parallel files, or one of pairs (TSV, JSONL); `.gz` too |
     | `source`, `target`          | columns of such a file: numbers from 1, or names            |
+    | `header`                    | its first line has names of columns and is no pair; known   |
+    |                             | where a column is chosen by name                            |
     | `valid_pairs`, `test_pairs` | so many distinct sources, each with all its pairs, are      |
     |                             | split off `train` where there is no such file               |
     | `split_seed`                | which; another number gives another split                   |
@@ -70,6 +72,7 @@ class DataConfig:
     test: tuple[str, ...] = ()
     source: int | str = ""
     target: int | str = ""
+    header: bool = False
     valid_pairs: int = 0
     test_pairs: int = 0
     split_seed: int = 0
@@ -237,13 +240,16 @@ class Config:
     def from_file(path: str | Path, overrides: Iterable[str] = ()) -> Config:
         """From a TOML file; its paths are made absolute."""
         path = Path(path)
+        text = ""
         try:
             with reading(path):
-                table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+                text = path.read_text(encoding="utf-8-sig")
+            table = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
-            raise RegardError(f"{path} is not TOML: {error}") from error
+            raise RegardError(f"{path} is not TOML: {error}{_hint(text, error)}") from error
         try:
             config = Config.from_table(table, overrides)
+            check_model_config(config.model)
             return _found(config, path.parent)
         except RegardError as error:
             raise RegardError(f"{path}: {error}") from error
@@ -266,6 +272,16 @@ PRESETS: dict[str, dict[str, Any]] = {
         "model": {"embedding": 300, "hidden": 500, "longest": 100},
     }
 }
+
+
+def _hint(text: str, error: Exception) -> str:
+    """The line that an error is about, and what is usual there."""
+    place = re.search(r"\(at line (\d+)", str(error))
+    if place is None:
+        return ""
+    line = text.split("\n")[int(place[1]) - 1].strip()
+    capital = re.search(r"=\s*(True|False)\b", line)
+    return f": {line:.60}" + (f"; TOML writes {capital[1].lower()}" if capital else "")
 
 
 def _found(config: Config, folder: Path) -> Config:

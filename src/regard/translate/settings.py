@@ -41,7 +41,7 @@ def read_table(kind: type[Made], table: Mapping[str, Any], place: str = "") -> M
     known = _kinds(kind)
     for key in table:
         if key not in known:
-            raise RegardError(_unknown(key, list(known), place))
+            raise RegardError(_unknown(key, kind, place))
     values = {key: _fit(known[key], value, _name(place, key)) for key, value in table.items()}
     return kind(**values)
 
@@ -129,7 +129,7 @@ def _placed(kind: Any, table: Table, parts: list[str], value: Any, place: str) -
     key, *rest = parts
     known = _kinds(kind)
     if key not in known:
-        raise RegardError(_unknown(key, list(known), place))
+        raise RegardError(_unknown(key, kind, place))
     if not rest:
         return table | {key: value}
     name = _name(place, key)
@@ -144,12 +144,24 @@ def _kinds(kind: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
-def _unknown(key: str, known: list[str], place: str) -> str:
+def _unknown(key: str, kind: Any, place: str) -> str:
+    known = list(_kinds(kind))
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    meant = _deeper(key, kind, place) or [_name(place, one) for one in near]
     name = _name(place, key)
-    if near:
-        return f"there is no setting {name}; did you mean {_name(place, near[0])}?"
+    if meant:
+        return f"there is no setting {name}; did you mean {' or '.join(meant)}?"
     return f"there is no setting {name}; there are: {', '.join(known)}"
+
+
+def _deeper(key: str, kind: Any, place: str) -> list[str]:
+    """The settings of that very name in the tables inside."""
+    found = []
+    for name, inner in _kinds(kind).items():
+        if is_dataclass(inner):
+            inside = _name(place, name)
+            found += [_name(inside, key)] * (key in _kinds(inner)) + _deeper(key, inner, inside)
+    return found
 
 
 def _fit(kind: Any, value: Any, name: str) -> Any:

@@ -101,7 +101,8 @@ class ValidationConfig:
     |-------------|-----------------------------------------------------------------------------|
     | `every`     | steps between two looks; 0 for the end of each epoch                        |
     | `metric`    | what is best: the least loss, or the most BLEU or chrF by greedy search     |
-    | `patience`  | stop after so many looks without a better one; 0 for never                  |
+    | `patience`  | stop after so many looks without a better one; 0 for never. Looks within    |
+    |             | the warm-up (`training.schedule.warmup`) do not count                       |
     | `average`   | how many of the best parameters are averaged at the end                     |
     | `sentences` | most sentences that are translated for a look; 0 for all                    |
     """

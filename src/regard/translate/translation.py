@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.aggregate import Words
-from regard.errors import UnavailableError
-from regard.record import Trace
+from regard.errors import RegardError, UnavailableError
+from regard.record import Trace, upward
 from regard.translate.alignment import Head, Links, Matrix
 from regard.translate.search import Hypothesis
 
+if TYPE_CHECKING:
+    from regard.record.upward import Heatmap
+
 NO_ALIGNMENT = "this model has no attention from target to source, so there is no alignment"
+_EMPTY = "the translation is empty, so no word of it looked anywhere"
+_PAGES, _PICTURES = (".html", ".htm"), (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,18 +58,50 @@ class Translation:
             raise UnavailableError(self.lack)
         return self.matrix.links()
 
+    def plot(self) -> Heatmap:
+        """A picture of `matrix`, or of `inside` where there is no other: words on both axes.
+
+        `.save("file.png")` writes it, a notebook shows it. Needs `regard[plots]`.
+        """
+        matrix = self.inside if self.matrix is None else self.matrix
+        if matrix is None:
+            raise UnavailableError(self.lack)
+        if not matrix.target:
+            raise UnavailableError(_EMPTY)
+        aligned = self.matrix is not None
+        return upward.heatmap(
+            matrix.weights,
+            rows=matrix.target,
+            columns=matrix.source,
+            title=f"{self.source} → {self.text}" if aligned else self.source,
+            row_title="translation" if aligned else "source",
+            column_title="source",
+        )
+
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the page of both texts and their alignment, or of attention in the encoder (html).
+        """Write the alignment, or the attention inside the encoder: a page, a picture, or data.
 
         Args:
-            path: the file.
-            options: of `regard.viewer.page`, instead of those that suit a translation.
+            path: `.html` is a page of both texts and every head; `.png`, `.svg` and `.pdf` are the
+                picture of `plot`; `.safetensors` is the trace, which `regard.load` reads back.
+            options: of a page, those of `regard.viewer.page`, instead of those that suit a
+                translation.
         """
         if not len(self.trace):
             raise UnavailableError(self.lack)
         if not self.trace[0].shape.queries:
-            raise UnavailableError("the translation is empty, so no word of it looked anywhere")
-        return self.trace.save(path, **(self.page_options | options))
+            raise UnavailableError(_EMPTY)
+        ending = Path(path).suffix.lower()
+        if ending in _PAGES:
+            return self.trace.save(path, **(self.page_options | options))
+        if options or ending == ".safetensors":
+            return self.trace.save(path, **options)  # which says that options are a page's
+        if ending in _PICTURES:
+            return self.plot().save(path)
+        raise RegardError(
+            f"{path}: ends in {ending!r}, expected .html (a page), {', '.join(_PICTURES)} "
+            "(a picture) or .safetensors (the trace)"
+        )
 
     @property
     def page_options(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ import torch
 
 from regard.errors import RegardError
 from regard.progress import progress
-from regard.translate.alignment import End, Head, Matrix, Reading, heads_of, usual_head
+from regard.translate.alignment import (
+    End,
+    Head,
+    Matrix,
+    Reading,
+    head_named,
+    heads_of,
+    usual_head,
+)
 from regard.translate.alignment.matrix import check_end, check_reading
 from regard.translate.checkpoint import SHIPPED, Checkpoint, load_checkpoint
 from regard.translate.data import padded
@@ -25,6 +34,12 @@ from regard.translate.translation import Translation
 
 __all__ = ["Translation", "Translator"]
 
+#: What calls take besides the options of a search.
+_OPTIONS = {
+    "translate": ("n_best", "batch", "prefix", "weights", "empty", "show"),
+    "steps": ("prefix", "weights"),
+}
+
 
 class Translator:
     """Translates with a checkpoint, and says which source word each target word looked at.
@@ -34,8 +49,9 @@ class Translator:
 
     Args:
         checkpoint: a trained model with its vocabularies.
-        head: whose attention the matrices show; when None, the head that the checkpoint names, else
-            the mean of the heads of the last layer but one (of the only layer, if there is one).
+        head: whose attention the matrices show, as a `Head` or by name: "3.cross:5", or "3.cross"
+            for the mean of all; when None, the head that the checkpoint names, else the mean of the
+            heads of the last layer but one (of the only layer, if there is one).
         reading: which row is a word's; when None, that of the head which the checkpoint names, else
             as the model says.
         end: what becomes of attention to the end of the source, as in `alignment.word_matrix`.
@@ -45,16 +61,16 @@ class Translator:
         self,
         checkpoint: Checkpoint,
         *,
-        head: Head | None = None,
+        head: Head | str | None = None,
         reading: Reading | None = None,
         end: End = "left out",
     ) -> None:
         self.checkpoint = checkpoint
         self.model = checkpoint.model
-        self.head = head
+        self.head = None if head is None else _known_head(head, self.model.sites)
         named = remembered(checkpoint.extra) if self.model.sites else None
         if head is None and named is not None:
-            self.head = named.head
+            self.head = _known_head(named.head, self.model.sites)
             reading = named.reading if reading is None else reading
         elif head is None and self.model.sites:
             self.head = usual_head(heads_of(self.model.sites))
@@ -62,8 +78,6 @@ class Translator:
         self.end: End = end
         check_reading(self.reading)
         check_end(end)
-        if self.head is not None:
-            _check_head(self.head, self.model.sites)
         self.inside = [] if self.model.sites else inner_sites(self.model)
         self._reader = Reader(checkpoint, self.head, self.reading, end)
 
@@ -96,7 +110,7 @@ class Translator:
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         beam: int | None = None,
         n_best: int = 1,
@@ -107,14 +121,15 @@ class Translator:
         show: bool | None = False,
         **options: Any,
     ) -> list[list[Translation]]:
-        """The best translations of each text, best first.
+        """The best translations of each text, best first: a list of them for every text.
 
         Args:
             texts: one sentence each.
             beam: hypotheses kept while searching; 1 is greedy; as the checkpoint says when None.
             n_best: how many translations of each text.
             batch: how many texts go through the model at once; those of like length go together.
-            prefix: for each text, what its translation must begin with.
+            prefix: for each text, what its translation must begin with. A model of pieces of words
+                may go on within the last word of it.
             weights: whether to keep what the model looked at; without, translations have no matrix.
             empty: whether a text may be empty: it then has no translations. Otherwise it is an
                 error.
@@ -124,11 +139,15 @@ class Translator:
         """
         if isinstance(texts, str):
             raise RegardError("texts is one text, expected a list of them; call the translator")
+        if not isinstance(texts, Iterable):
+            raise RegardError(f"texts is {texts!r:.40}, expected a list of texts")
         if batch < 1:
             raise RegardError(f"batch is {batch}, expected at least 1")
+        options = self._search("translate", beam, options)
+        texts = list(texts)
         sources = [self._encoded(text, number, empty) for number, text in enumerate(texts, 1)]
         starts = self._starts(prefix, len(texts))
-        options = self._search(beam, options) | {"n_best": n_best, "weights": weights}
+        options |= {"n_best": n_best, "weights": weights}
         full = [place for place, source in enumerate(sources) if source != [END]]
         order = sorted(full, key=lambda place: len(sources[place]))
         found: list[list[Translation]] = [[] for _ in texts]
@@ -155,9 +174,9 @@ class Translator:
             prefix: what the translation must begin with.
             options: of `search`, as for `translate`.
         """
+        options = {"weights": True, **self._search("steps", beam, options)}
         seen = self._sources([self._encoded(text)])
         forced = None if prefix is None else self._starts([_one_text("prefix", prefix)], 1)
-        options = {"weights": True, **self._search(beam, options)}
         for found in search_steps(self.model, seen.source, seen.mask, prefix=forced, **options):
             yield self._reader.read([text], [[found]], seen, options["weights"])[0][0]
 
@@ -172,9 +191,10 @@ class Translator:
         """
         return self._reader.between_spaces(translation)
 
-    def _search(self, beam: int | None, said: dict[str, Any]) -> dict[str, Any]:
-        """How to search: what was said, over what the checkpoint says."""
+    def _search(self, call: str, beam: int | None, said: dict[str, Any]) -> dict[str, Any]:
+        """How to search: what was said to a call, over what the checkpoint says."""
         settings = asdict(self.checkpoint.config.search)
+        _check_known(call, said, [*settings, "shortest", *_OPTIONS[call]])
         settings["longest"] = settings["longest"] or None
         return settings | said | ({} if beam is None else {"beam": beam})
 
@@ -213,7 +233,23 @@ def _one_text(name: str, value: str) -> str:
     return value
 
 
-def _check_head(head: Head, sites: dict[str, int]) -> None:
+def _check_known(call: str, said: dict[str, Any], options: list[str]) -> None:
+    """Refuse an option that a call has not, with the one that may be meant."""
+    for name in said:
+        if name not in options:
+            near = get_close_matches(name, options, 1)
+            meant = f"did you mean {near[0]}?" if near else f"there are: {', '.join(options)}"
+            raise RegardError(f"{call}: there is no option {name}; {meant}")
+
+
+def _known_head(head: Head | str, sites: dict[str, int]) -> Head:
+    """A head of the model, by name or as it is."""
+    if isinstance(head, str) and sites:
+        return head_named(head, heads_of(sites))
+    if isinstance(head, str):
+        raise RegardError(f"head {head}: no attention of this model goes from target to source")
+    if not isinstance(head, Head):
+        raise RegardError(f"head is {head!r:.40}, expected a Head or a name such as 'cross:0'")
     if head.site not in sites:
         known = ", ".join(sites) or "none: no attention goes from target to source"
         raise RegardError(f"head: there is no site {head.site!r}; there are {known}")
@@ -221,3 +257,4 @@ def _check_head(head: Head, sites: dict[str, int]) -> None:
         raise RegardError(
             f"head {head.index} of {head.site!r}, expected 0 to {sites[head.site] - 1}"
         )
+    return head

@@ -136,3 +136,16 @@ def test_flipping_twice_changes_nothing():
 def test_a_threshold_outside_is_refused():
     with pytest.raises(RegardError, match=r"threshold=1.5, expected above 0 and at most 1"):
         above(1.5)
+
+
+def test_a_matrix_shows_itself():
+    made = word_matrix(some_weights(3, 2), Words.each(["I", "sleep"]), Words.each(["je", "d", "!"]))
+    assert repr(made) == "Matrix(3 × 2: 'je d !' looks at 'I sleep')"
+    lines = str(made).splitlines()
+    assert lines[0].split() == ["I", "sleep"] and len({len(line) for line in lines}) == 1
+    for line, word, row in zip(lines[1:], made.target, made.weights.tolist()):
+        assert line.split() == [word, *(f"{100 * value:.0f}" for value in row)]
+    heads = word_matrix(some_weights(2, 3, 2), Words.each("ab"), Words.each("cde"))
+    assert str(heads) == repr(heads) == "Matrix(2 × 3 × 2: 'c d e' looks at 'a b')"
+    none = word_matrix(torch.zeros(0, 2), Words.each("ab"), Words.each([]))
+    assert str(none).split() == ["a", "b"]

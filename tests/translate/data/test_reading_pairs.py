@@ -56,6 +56,7 @@ def test_table_by_name(made):
     expected = [Pair(pair.source, pair.target, pair.line + 1) for pair in PAIRS]
     assert read_pairs(path, source="en", target="fr") == expected
     assert read_pairs(TableFile(path, source=3, target=1, header=True)) == expected
+    assert read_pairs(path, source=3, target=1, header=True) == expected
     assert read_pairs(path, source="en", target=1) == expected
 
 
@@ -225,11 +226,18 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_names_that_say_nothing(tmp_path):
-    refused(
-        "a.csv: expected a name that ends in .tsv or .jsonl (or either with .gz), or two files",
-        "a.csv",
+    wanted = (
+        "expected a name that ends in .tsv, .tab, .txt, .jsonl or .ndjson (or one of them with "
+        ".gz), or two files"
     )
+    refused(f"a.doc: {wanted}", "a.doc")
+    commas = "; columns have tabs between them, since sentences have commas"
+    refused(f"a.csv: {wanted}{commas}", "a.csv")
     refused("source=1, target=None: two files have no columns", "a", "b", source=1)
+    refused("header=True: a and b have no columns", "a", "b", header=True)
+    refused(
+        "header=True: a.jsonl has JSON lines, which have keys and no header", "a.jsonl", header=True
+    )
     assert pair_file("a.TSV.gz") == TableFile("a.TSV.gz")
 
 

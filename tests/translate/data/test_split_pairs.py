@@ -82,8 +82,11 @@ def test_the_split_stays_over_releases():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"valid": 3, "test": 2}, "valid=3, but 2 distinct sources are left of 4"),
-        ({"valid": -1}, "valid=-1, but 4 distinct sources are left of 4"),
+        (
+            {"valid": 3, "test": 2},
+            "valid=3, expected from 0 to 2: there are 4 distinct sources, of which test takes 2",
+        ),
+        ({"valid": -1}, "valid=-1, expected from 0 to 4: there are 4 distinct sources"),
         ({"valid": 1.0}, "valid=1.0, expected a share below 1, all shares together too"),
         (
             {"valid": 0.6, "test": 0.6},

@@ -17,7 +17,7 @@ from regard.translate.search import search, search_steps
     ("options", "text"),
     [
         ({"beam": 0}, "search: beam is 0, expected at least 1"),
-        ({"n_best": 2}, "search: n_best is 2, expected at most the beam, 1"),
+        ({"n_best": 2}, "search: n_best is 2, expected at most the beam, 1; say a beam of 2"),
         ({"longest": 0}, "search: longest is 0, expected at least 1"),
         ({"shortest": 3, "longest": 3}, "shortest is 3, expected less than longest, 3"),
         ({"coverage_penalty": -1.0}, "coverage_penalty is -1.0, expected 0 or more, and finite"),

@@ -108,6 +108,20 @@ def test_the_average_of_a_run_is_that_of_its_best(tmp_path):
     assert load_checkpoint(folder.average).extra["steps"] == [one.step for one in trained.best.kept]
 
 
+class Noting(Watcher):
+    def __init__(self):
+        self.steps, self.looks, self.notes = [], [], []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def stepped(self, now):
+        self.steps.append(now)
+
+    def validated(self, step, found, best):
+        self.looks.append((step, found.loss, best))
+
+
 def test_training_ends_when_the_validation_gets_no_better(tmp_path):
     settings = (
         "training.validation.patience=2",
@@ -119,6 +133,28 @@ def test_training_ends_when_the_validation_gets_no_better(tmp_path):
     assert trained.ending == "no better" and len(looks) == 3
     again = train(toy(tmp_path / "data", *settings), tmp_path / "run", resume=True)
     assert again.ending == "no better" and again.step == trained.step
+
+
+def test_patience_waits_for_the_end_of_the_warm_up(tmp_path):
+    settings = (
+        "training.validation.patience=2",
+        "training.validation.every=2",
+        "training.optimiser.rate=1e-30",
+        "training.schedule.warmup=11",
+        "training.epochs=9",
+    )
+    noting = Noting()
+    trained = train(toy(tmp_path / "data", *settings), tmp_path / "run", watcher=noting)
+    assert (trained.ending, trained.step) == ("no better", 14)
+    assert "warmup" not in "".join(noting.notes)
+
+
+def test_a_training_that_is_all_warm_up_says_so(tmp_path):
+    noting = Noting()
+    settings = ("training.schedule.warmup=1000", "training.steps=3")
+    train(toy(tmp_path / "data", *settings), tmp_path / "run", watcher=noting)
+    said = "training.schedule.warmup is 1,000 steps, but the training has 3: its rate never gets"
+    assert any(note.startswith(said) for note in noting.notes)
 
 
 def test_training_ends_when_the_time_is_over(tmp_path):
@@ -194,19 +230,6 @@ def test_a_part_without_a_pair_that_fits_is_refused(tmp_path, part):
 
 
 def test_what_a_watcher_is_told(tmp_path):
-    class Noting(Watcher):
-        def __init__(self):
-            self.steps, self.looks, self.notes = [], [], []
-
-        def note(self, text):
-            self.notes.append(text)
-
-        def stepped(self, now):
-            self.steps.append(now)
-
-        def validated(self, step, found, best):
-            self.looks.append((step, found.loss, best))
-
     noting = Noting()
     trained = train(toy(tmp_path / "data", "training.epochs=2"), tmp_path / "run", watcher=noting)
     assert [now.step for now in noting.steps] == list(range(1, trained.step + 1))
@@ -276,9 +299,17 @@ def test_data_that_is_missing_is_named(tmp_path):
         read_data(DataConfig())
     (tmp_path / "a.tsv").write_text("a\tb\n\t\n")
     with pytest.raises(
-        RegardError, match=r"no valid pairs: give data\.valid, or data\.valid_pairs"
+        RegardError, match=r"no pairs to validate with: give data\.valid, or data\.valid_pairs"
     ):
         read_data(DataConfig(train=(str(tmp_path / "a.tsv"),)))
+    (tmp_path / "empty.tsv").write_text("\t\n")
+    with pytest.raises(RegardError, match=r"(?s)no pair of data\.train is left .*empty +1\n"):
+        read_data(DataConfig(train=(str(tmp_path / "empty.tsv"),), valid_pairs=1))
+    (tmp_path / "nothing.tsv").write_text("")
+    with pytest.raises(RegardError, match=r"data\.valid has no pairs: .*nothing\.tsv"):
+        read_data(
+            DataConfig(train=(str(tmp_path / "a.tsv"),), valid=(str(tmp_path / "nothing.tsv"),))
+        )
     with pytest.raises(RegardError, match=r"missing\.tsv"):
         read_data(DataConfig(train=(str(tmp_path / "missing.tsv"),)))
 
@@ -291,8 +322,20 @@ def test_data_is_split_cleaned_and_limited(tmp_path):
     assert found.report.dropped["empty"] == 1
     with pytest.raises(RegardError, match=r"data.valid_pairs is 9000 and data.test_pairs 0: valid"):
         read_data(DataConfig(train=file, source=2, target=3, valid_pairs=9000))
+    wanted = "data.valid_pairs is 60 and data.test_pairs 40: together they take every distinct"
+    with pytest.raises(RegardError, match=wanted):
+        read_data(DataConfig(train=file, source=2, target=3, valid_pairs=60, test_pairs=40))
     found = read_data(DataConfig(train=file, source=2, target=3, valid_pairs=10, first=50))
     assert len(found.train) == 40
+
+
+def test_a_header_is_no_pair(tmp_path):
+    (tmp_path / "a.tsv").write_text("english\tfrench\n" + "".join(f"s {n}\tt {n}\n" for n in "ab"))
+    file = (str(tmp_path / "a.tsv"),)
+    assert read_data(DataConfig(train=file, valid_pairs=1)).report.read == 3
+    found = read_data(DataConfig(train=file, valid_pairs=1, header=True))
+    assert found.report.read == 2 and "english" not in {pair.source for pair in found.train}
+    assert len(read_data(DataConfig(train=file, valid=file, header=True)).valid) == 2
 
 
 def test_sources_without_a_place_are_left_out():

@@ -70,6 +70,20 @@ def test_it_opens_with_the_alignment_between_words(open_page, pages, name):
         assert agrees(shown, float(found.matrix.weights[row, column])), (row, column, shown)
 
 
+def test_it_speaks_of_words_and_offers_no_choice_of_one(open_page, pages):
+    looking = open_page(pages["bahdanau"][1])
+    captions = looking.page.locator(".lines-caption")
+    expect(captions).to_have_text(["words looked at", "words that look"])
+    expect(looking.page.locator(".lines-hint")).to_contain_text("Hover a word for its lines")
+    for select in ("layer-select", "mode-select", "head-select"):
+        expect(looking.by(select)).to_be_hidden()
+    looking.page.keyboard.press("w")
+    expect(captions).to_have_text(["tokens looked at", "tokens that look"])
+    looking = open_page(pages["transformer"][1])
+    for select in ("layer-select", "mode-select", "head-select"):
+        expect(looking.by(select)).to_be_visible()
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_table_of_numbers_is_the_matrix(open_page, pages, name):
     found, path = pages[name]

@@ -12,6 +12,11 @@ from small_translators import LONG, LOVE, saved_translator, translator
 
 from regard.cli.packaged import Translating
 from regard.cli.serve import _of_translator, _served
+from regard.translate.checkpoint import Checkpoint
+from regard.translate.config import Config
+from regard.translate.models.build import ModelConfig, build
+from regard.translate.translator import Translator
+from regard.translate.vocabulary import WordVocabulary
 from regard.viewer import Scene
 from regard.viewer.server import Draft, Served
 
@@ -121,6 +126,14 @@ def test_who_translates_is_told(here):
     assert not models["bahdanau"]["generates"] and models["bahdanau"]["example"]
 
 
+def test_the_sentence_that_is_offered_has_words_that_the_model_knows():
+    source = WordVocabulary.train(["one two three four five"], size=30)
+    model = build(ModelConfig("dot", embedding=8, hidden=8), len(source), len(source))
+    loaded = Translating("numbers", Translator(Checkpoint(Config(), source, source, model)))
+    assert _of_translator("numbers", loaded).example == ""
+    assert loaded.knows("two four") and not loaded.knows("six")
+
+
 def ask(here, model="bahdanau", text=LOVE):
     return here.client.post("/api/translate", json={"model": model, "text": text})
 
@@ -128,7 +141,8 @@ def ask(here, model="bahdanau", text=LOVE):
 def test_what_cannot_be_translated_is_refused_before_it_begins(here):
     refused(ask(here, text="  "), 422, "empty_text")
     refused(ask(here, text=7), 422, "wrong_value")
-    refused(ask(here, "nobody"), 404, "not_found")
+    told = refused(ask(here, "nobody"), 404, "not_found")
+    assert told["message"] == f"there is no model 'nobody'; there are: {', '.join(MODELS)}, small"
     error = refused(ask(here, "small"), 422, "does_not_translate")
     assert error["message"] == "Small does not translate text"
     error = refused(ask(here, text="cat " * 500), 422, "too_many_tokens")

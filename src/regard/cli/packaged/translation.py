@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from regard.cli.packaged.base import Looked
 from regard.errors import RegardError
+from regard.translate.tokens import UNKNOWN
 from regard.translate.translator import Translation, Translator
 
 LONGEST = 200  # tokens of a translation
@@ -44,6 +45,10 @@ class Translating:
     def tokens(self, text: str) -> int:
         """How many tokens a text has."""
         return len(self.translator.checkpoint.source.encode(text))
+
+    def knows(self, text: str) -> bool:
+        """Whether no word of a text is unknown."""
+        return UNKNOWN not in self.translator.checkpoint.source.encode(text)
 
     def look(self, text: str) -> Looked:
         """The attention of a whole translation."""

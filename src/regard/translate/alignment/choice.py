@@ -46,7 +46,8 @@ def choose(
         best = by_agreement(forward, backward, rule)[0]
         why = f"most agreement of both directions, {100 * best.agreement:.1f} %"
         return Choice(best.forward, best.backward, why)
-    return Choice(usual_head(forward.heads), None, "as is usual: nothing to choose by")
+    why = "the usual one, with neither gold links nor the other direction to choose by"
+    return Choice(usual_head(forward.heads), None, why)
 
 
 def usual_head(heads: Sequence[Head]) -> Head:

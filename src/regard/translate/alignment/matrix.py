@@ -28,9 +28,15 @@ Reading = Literal["output", "input"]
 End = Literal["left out", "renormalised", "kept"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Matrix:
-    """Weights between words.
+    """Weights between words. Printed, those of one head are a table, in percent.
+
+    >>> import torch
+    >>> print(Matrix(torch.tensor([[0.9, 0.1], [0.0, 0.7]]), ["I", "sleep"], ["je", "dors"]))
+           I  sleep
+    je    90     10
+    dors   0     70
 
     | field     | meaning                                                       |
     |-----------|---------------------------------------------------------------|
@@ -49,6 +55,23 @@ class Matrix:
             shape = tuple(self.weights.shape)
             raise ShapeError(f"links: weights are {shape}, expected (target, source): one head")
         return links_of(rule(self.weights))
+
+    def __repr__(self) -> str:
+        shape = " × ".join(map(str, self.weights.shape))
+        target, source = (" ".join(words) for words in (self.target, self.source))
+        return f"Matrix({shape}: {target!r:.60} looks at {source!r:.60})"
+
+    def __str__(self) -> str:
+        if self.weights.dim() != 2:
+            return repr(self)
+        side = max(map(len, self.target), default=0)
+        widths = [max(3, len(word)) for word in self.source]
+        lines = [["", *self.source]]
+        for word, row in zip(self.target, self.weights.tolist()):
+            lines.append([word, *(f"{100 * value:.0f}" for value in row)])
+        return "\n".join(
+            "  ".join([line[0].ljust(side), *map(str.rjust, line[1:], widths)]) for line in lines
+        )
 
 
 def word_matrix(

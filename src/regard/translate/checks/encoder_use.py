@@ -53,8 +53,8 @@ def check_encoder_use(probe: Probe) -> tuple[bool | None, str]:
         )
     least = min(moved.by_source.values())
     return True, (
-        f"{held}, the weights moved (by up to {100 * least:.3g} % of their mass): they compare the "
-        f"state with the source; {looked}; {depends}"
+        f"{held}, the weights moved (up to {100 * least:.3g} % of a row went elsewhere): they "
+        f"compare the state with the source; {looked}; {depends}"
     )
 
 

@@ -150,6 +150,7 @@ def pair_file(
     *,
     source: int | str | None = None,
     target: int | str | None = None,
+    header: bool = False,
 ) -> PairFile:
     """A file of pairs by its name: two files, or one whose name ends in .tsv or .jsonl (or .gz).
 
@@ -158,21 +159,29 @@ def pair_file(
         target_path: that of the targets, where they are in a second one.
         source: which column or key the sentences are in.
         target: which column or key their translations are in.
+        header: whether the first line has the names of columns and is no pair; where a column is
+            chosen by name it has.
     """
     if target_path is not None:
         if (source, target) != (None, None):
             raise RegardError(f"source={source!r}, target={target!r}: two files have no columns")
+        if header:
+            raise RegardError(f"header=True: {path} and {target_path} have no columns")
         return ParallelFiles(path, target_path)
     chosen = {
         name: value for name, value in (("source", source), ("target", target)) if value is not None
     }
     name = Path(path).name.lower().removesuffix(".gz")
     if name.endswith((".jsonl", ".ndjson")):
+        if header:
+            raise RegardError(f"header=True: {path} has JSON lines, which have keys and no header")
         return JsonLinesFile(path, **chosen)  # type: ignore[arg-type]
     if name.endswith((".tsv", ".tab", ".txt")):
-        return TableFile(path, **chosen)  # type: ignore[arg-type]
+        return TableFile(path, header=header or None, **chosen)
+    commas = "; columns have tabs between them, since sentences have commas"
     raise RegardError(
-        f"{path}: expected a name that ends in .tsv or .jsonl (or either with .gz), or two files"
+        f"{path}: expected a name that ends in .tsv, .tab, .txt, .jsonl or .ndjson (or one of them "
+        f"with .gz), or two files{commas * name.endswith('.csv')}"
     )
 
 
@@ -182,6 +191,7 @@ def read_pairs(
     *,
     source: int | str | None = None,
     target: int | str | None = None,
+    header: bool = False,
     empty: bool = False,
 ) -> list[Pair]:
     """All pairs of a file, or of two.
@@ -192,6 +202,8 @@ def read_pairs(
         target_path: that of the targets, where they are in a second one.
         source: which column (a number from 1, or a name in the first line) or key.
         target: that of the translations.
+        header: whether the first line has the names of columns and is no pair; where a column is
+            chosen by name it has.
         empty: return pairs with an empty side too, so that `clean` can count them. Otherwise they
             are an error.
     """
@@ -199,7 +211,7 @@ def read_pairs(
     if isinstance(path, ParallelFiles | TableFile | JsonLinesFile):
         files = path
     else:
-        files = pair_file(path, target_path, source=source, target=target)
+        files = pair_file(path, target_path, source=source, target=target, header=header)
     return list(files if empty else not_empty(files))
 
 

@@ -69,7 +69,9 @@ def _end(name: str, size: float | int, start: int, distinct: list[int]) -> int:
         return end
     left = [found for found in distinct if found >= start]
     if not 0 <= size <= len(left):
+        others = len(distinct) - len(left)
         raise RegardError(
-            f"{name}={size}, but {len(left)} distinct sources are left of {len(distinct)}"
+            f"{name}={size}, expected from 0 to {len(left)}: there are {len(distinct)} distinct "
+            "sources" + (f", of which test takes {others}" if others else "")
         )
     return left[size - 1] + 1 if size else start

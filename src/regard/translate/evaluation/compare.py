@@ -38,7 +38,8 @@ class Comparison:
     """Two systems under one measure, with its signature (seed and resamples are in it).
 
     `two_sided_p` says how probable a difference of this size, to either side, would be by the
-    choice of sentences alone, were the systems equally good.
+    choice of sentences alone, were the systems equally good. It is never less than
+    1 / (`resamples` + 1): where it is that, all it says is "at most".
     """
 
     name: str
@@ -46,11 +47,17 @@ class Comparison:
     second: Compared
     two_sided_p: float
     signature: str
+    resamples: int
 
     @property
     def difference(self) -> float:
         """By how much the second is better."""
         return self.second.value - self.first.value
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether p is the least that so many draws can say."""
+        return self.two_sided_p <= 1 / (self.resamples + 1)
 
 
 def compare(
@@ -94,7 +101,7 @@ def compare(
         signature.update("bs", resamples)
         chance = _two_sided(other.drawn - one.drawn, other.value - one.value)
         compared = one.compared(), other.compared()
-        made.append(Comparison(one.name, *compared, chance, str(signature)))
+        made.append(Comparison(one.name, *compared, chance, str(signature), resamples))
     return made
 
 

@@ -11,7 +11,7 @@ from regard.translate.models.config import ModelConfig
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.transformer import build_transformer
 
-__all__ = ["BUILDERS", "ModelConfig", "build", "names"]
+__all__ = ["BUILDERS", "ModelConfig", "build", "check_model_config", "names"]
 
 #: A builder takes the sizes of the source's and the target's vocabulary. The dot product of the
 #: well-known figure is Luong's: one model, under both names.
@@ -62,6 +62,12 @@ def build(config: ModelConfig, source_size: int, target_size: int) -> Translatio
     >>> model.sites
     {'cross': 1}
     """
+    check_model_config(config)
+    return BUILDERS[config.name](config, source_size, target_size)
+
+
+def check_model_config(config: ModelConfig) -> None:
+    """Refuse a model that there is not, and settings that it has not."""
     if config.name not in BUILDERS:
         near = get_close_matches(config.name, names(), 1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
@@ -69,7 +75,6 @@ def build(config: ModelConfig, source_size: int, target_size: int) -> Translatio
             f"model.name is {config.name!r}, expected one of {', '.join(names())}{meant}"
         )
     _refuse_what_it_has_not(config)
-    return BUILDERS[config.name](config, source_size, target_size)
 
 
 def _refuse_what_it_has_not(config: ModelConfig) -> None:

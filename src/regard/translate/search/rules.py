@@ -35,7 +35,8 @@ class Rules:
         _at_least("shortest", self.shortest, 0)
         if self.n_best > self.beam:
             raise RegardError(
-                f"search: n_best is {self.n_best}, expected at most the beam, {self.beam}"
+                f"search: n_best is {self.n_best}, expected at most the beam, {self.beam}; say a "
+                f"beam of {self.n_best}"
             )
         if self.longest is not None:
             _at_least("longest", self.longest, 1)

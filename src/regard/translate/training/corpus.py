@@ -59,16 +59,23 @@ def read_data(config: DataConfig) -> Pairs:
     )
     whole = pair_file(*config.train, **_columns(config))
     cleaned = clean(islice(whole, config.first or None), cleaning)
+    if not cleaned.pairs:
+        raise RegardError(f"no pair of data.train is left to learn from:\n{cleaned.report}")
     parts = _split(config, cleaned.pairs)
     valid = _whole(config, config.valid) if config.valid else parts.valid
     test = _whole(config, config.test) if config.test else parts.test
-    for name, pairs in (("train", parts.train), ("valid", valid)):
-        if not pairs:
-            raise RegardError(
-                f"there are no {name} pairs: give data.{name}"
-                + (", or data.valid_pairs to split some off" if name == "valid" else "")
-                + f"; of data.train there is left:\n{cleaned.report}"
-            )
+    if not parts.train:
+        raise RegardError(
+            f"{_sizes(config)}: together they take every distinct source of data.train, and none "
+            "is left to learn from"
+        )
+    if config.valid and not valid:
+        raise RegardError(f"data.valid has no pairs: {', '.join(config.valid)}")
+    if not valid:
+        raise RegardError(
+            "there are no pairs to validate with: give data.valid, or data.valid_pairs to split "
+            "some off data.train"
+        )
     return Pairs(parts.train, valid, test, cleaned.report)
 
 
@@ -109,10 +116,11 @@ def _split(config: DataConfig, pairs: list[Pair]) -> Split:
     try:
         return split(pairs, valid=valid, test=test, seed=config.split_seed)
     except RegardError as error:
-        raise RegardError(
-            f"data.valid_pairs is {config.valid_pairs} and data.test_pairs {config.test_pairs}: "
-            f"{error}"
-        ) from error
+        raise RegardError(f"{_sizes(config)}: {error}") from error
+
+
+def _sizes(config: DataConfig) -> str:
+    return f"data.valid_pairs is {config.valid_pairs} and data.test_pairs {config.test_pairs}"
 
 
 def _whole(config: DataConfig, files: tuple[str, ...]) -> list[Pair]:
@@ -120,9 +128,9 @@ def _whole(config: DataConfig, files: tuple[str, ...]) -> list[Pair]:
 
 
 def _columns(config: DataConfig) -> dict[str, Any]:
-    """The columns by number or by name, where any are said."""
-    said = {"source": config.source, "target": config.target}
-    return {side: column for side, column in said.items() if column != ""}
+    """The columns by number or by name, and whether there is a header; where any are said."""
+    said = {"source": config.source, "target": config.target, "header": config.header or ""}
+    return {name: value for name, value in said.items() if value != ""}
 
 
 def _train(config: VocabularyConfig, sentences: list[str], size: int) -> Vocabulary:

@@ -70,6 +70,11 @@ class RunFolder:
         """The parameters of a step, if they are among the best."""
         return self.path / "kept" / f"step-{step:08}.safetensors"
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is there: no folder, or one without files."""
+        return not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
+
     def check(self, resume: bool) -> None:
         """Refuse to begin where something lies already that is no run."""
         if not self.path.exists():
@@ -77,7 +82,7 @@ class RunFolder:
         if not self.path.is_dir():
             raise RegardError(f"{self.path} is a file, expected a folder or nothing")
         with reading(self.path):
-            if not resume and any(self.path.iterdir()):
+            if not resume and not self.empty:
                 raise RegardError(
                     f"{self.path} is not empty: continue its run with --resume, or choose another "
                     "folder with --out"

@@ -100,6 +100,7 @@ class Loop:
         """Make the steps that are left."""
         if self._no_better():
             return "no better"
+        self._tell_of_warm_up()
         self.stepper.wrapped.train()
         plan: list[Step] = []
         planned = -1
@@ -120,6 +121,8 @@ class Loop:
         self._check_finite("validation loss", [torch.tensor(found.loss)])
         self.stepper.wrapped.train()
         self.best = self.best.look(step, getattr(found, self.best.metric))
+        if step <= self.training.schedule.warmup:  # the rate is low still: patience waits
+            self.best = replace(self.best, since=0)
         if fabric.is_global_zero:
             if self.best.holds(step):
                 self._keep(found)
@@ -179,6 +182,16 @@ class Loop:
     def _no_better(self) -> bool:
         patience = self.training.validation.patience
         return bool(patience) and self.best.since >= patience
+
+    def _tell_of_warm_up(self) -> None:
+        """Say so where all of the training is warm-up: it will have learned next to nothing."""
+        warmup = self.training.schedule.warmup
+        if self.total < warmup:
+            self.watcher.note(
+                f"training.schedule.warmup is {warmup:,} steps, but the training has {self.total:,}"
+                ": its rate never gets to training.optimiser.rate; a shorter warm-up, or more "
+                "epochs, will learn more"
+            )
 
     @property
     def rate(self) -> float:

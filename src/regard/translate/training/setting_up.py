@@ -111,7 +111,18 @@ def summary(setting: Setting, pairs: Pairs, position: Position) -> str:
         f"{len(pairs.test):,} to test with\n"
         f"{len(both.source):,} and {len(both.target):,} entries in the vocabularies\n"
         f"{setting.config.model.name} with {parameters:,} parameters, trained {begin} on "
-        f"{setting.fabric.world_size} × {setting.fabric.device}"
+        f"{setting.fabric.world_size} × {setting.fabric.device}\n"
+        f"{_about_losses(setting.config)}"
+    )
+
+
+def _about_losses(config: Config) -> str:
+    """Why the losses of training and of validation are not the same thing."""
+    training = config.training
+    return (
+        f"losses are nats a target token; that of training is the mean of {training.log_every} "
+        f"steps, with dropout {config.model.dropout} and label smoothing "
+        f"{training.label_smoothing}, that of validation has neither"
     )
 
 

@@ -110,7 +110,8 @@ class Models:
     def named(self, name: Any, kind: str) -> Served:
         """A model that looks at texts, or at images."""
         if not isinstance(name, str) or name not in self.served:
-            raise not_found(f"model {name!r:.60}")
+            there_are = f"there are: {', '.join(self.served)}" if self.served else "none runs here"
+            raise not_found(f"model {name!r:.60}; {there_are}")
         found = self.served[name]
         if found.kind != kind:
             message = f"{found.title} looks at {'images' if found.kind == 'image' else 'texts'}"

@@ -2,7 +2,7 @@
 
 import {createIconButton, createSelect, createToggle} from "./controls_fields.js";
 import {icon, make} from "./dom.js";
-import {MODES, hasAddress, hasSpecial, hasWords, modeProblem} from "./state.js";
+import {MODES, hasAddress, hasOneMap, hasSpecial, hasWords, modeProblem} from "./state.js";
 import {layerName} from "./view_map_grid.js";
 
 const MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest of heads", rollout: "Rollout", relevance: "Relevance" };
@@ -149,6 +149,8 @@ class Controls {
     this.mode.select.title = isMap ? "The map has every head by itself; open one to see several together" : "One head, or several together";
     this.head.select.disabled = !isOne;
     this.head.select.title = isOne ? "Head" : "Several heads are shown together; choose “Single head” to pick one";
+    const hasChoice = [scene, ...this.context.scenes()].some((one) => !hasOneMap(one));
+    for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice);
     this.showToggles(state);
     this.direction.set(state.direction === "to");
     this.direction.element.hidden = state.view !== "text";

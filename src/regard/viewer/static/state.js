@@ -75,6 +75,17 @@ export function hasWords(scene) {
   return scene.sequences.some((sequence) => sequence.words !== null && sequence.words !== undefined);
 }
 
+/** What a row or a column of a map is called. */
+export function unitName(state) {
+  return state.unit === "words" ? "word" : "token";
+}
+
+/** Whether a scene has one head and nothing else to choose from: mean and largest are the same then. */
+export function hasOneMap(scene) {
+  const isThrough = scene.parts.some(({ maps }) => maps?.rollout || maps?.relevance);
+  return scene.sites.length === 1 && scene.sites[0].heads === 1 && !isThrough;
+}
+
 /** Why a mode cannot be chosen, or null. */
 export function modeProblem(scene, state, mode) {
   const maps = scene.parts[state.part].maps ?? {};

@@ -8,13 +8,14 @@ import {MOST_WHILE_SCROLLING, allLinks, drawLines, fadeEdges, linksAt, placedLin
 import {linesPicture} from "./lines_picture.js";
 import {buildLines, columnHead, fitCanvas, hiddenChip} from "./lines_shell.js";
 import {FrameWeights, weightText} from "./lines_weights.js";
+import {unitName} from "./state.js";
 
 const ROOMY_COUNT = 24;
 const SCROLL_REST = 120;
 const NARROW_COLUMN = 180;
 const LINE_SIDES = ["left", "right"];
-const LINES_HINT = globalThis.matchMedia?.("(hover: none)").matches ? "Tap tokens to select their lines." : "Hover a token for its lines. Click to select, h to hide.";
-const SIDE_ROLES = { left: "tokens that look", right: "tokens looked at" };
+const HAS_NO_POINTER = globalThis.matchMedia?.("(hover: none)").matches;
+const SIDE_ROLES = { left: "that look", right: "looked at" };
 
 /** The lines view. */
 export function createLinesView(host, context) {
@@ -320,8 +321,8 @@ class LinesView {
     const { parts, state, frame } = this;
     const count = active?.tokens.length ?? 0;
     const axis = active?.side === "right" ? frame.columns : frame.rows;
-    const what = count === 1 ? `weights of “${visibleLabel(axis.labels[active.tokens[0]])}”` : `mean weights of ${count} tokens`;
-    for (const side of LINE_SIDES) parts.captions[side].textContent = besides?.side === side ? what : SIDE_ROLES[side];
+    const what = count === 1 ? `weights of “${visibleLabel(axis.labels[active.tokens[0]])}”` : `mean weights of ${count} ${unitName(state)}s`;
+    for (const side of LINE_SIDES) parts.captions[side].textContent = besides?.side === side ? what : `${unitName(state)}s ${SIDE_ROLES[side]}`;
     parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
     parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);
     parts.hint.textContent = this.hint(state);
@@ -329,7 +330,7 @@ class LinesView {
 
   hint(state) {
     if (this.leftOut) return `${this.leftOut.toLocaleString()} weaker lines are left out.`;
-    if (!state.selected.length) return LINES_HINT;
+    if (!state.selected.length) return HAS_NO_POINTER ? `Tap ${unitName(state)}s to select their lines.` : `Hover a ${unitName(state)} for its lines. Click to select, h to hide.`;
     const pinned = state.pinned ? ", pinned" : "";
     return `${state.selected.length} selected${pinned}.`;
   }
