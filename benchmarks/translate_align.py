@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "translate"))
-from align_hansards import forced, table
+from align_hansards import RULES, forced, table
 from hansards import data_folder, gold_text, training
 
 from regard.translate.alignment import (
@@ -31,7 +31,6 @@ from regard.translate.alignment import (
     Gold,
     error_rate,
     read_links,
-    strongest,
     symmetrise,
 )
 
@@ -84,7 +83,8 @@ def main() -> None:
     if options.models:
         forward, backward = options.models
         there, back = forced(forward, text), forced(backward, [pair[::-1] for pair in text])
-        Console(width=140).print(table(there, back, gold, strongest))
+        for rule in RULES:
+            Console(width=140).print(table(there, back, gold, rule))
 
 
 if __name__ == "__main__":

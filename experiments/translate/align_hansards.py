@@ -5,7 +5,9 @@
 FORWARD translates English to French, BACKWARD French to English; both were trained on the text that
 `hansards.py` writes. The models are made to say the gold sentences. For each reading (a word's row
 is the step that says it, or the step that is given it) heads are chosen in two ways: by agreement
-of both directions, which sees no gold link, and by the least error against gold.
+of both directions, which sees no gold link, and by the least error against gold. There is a table
+for each rule that makes links of weights: of every target word the strongest; of those, the mutual
+ones alone, which are the strongest of their source word too.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from regard.translate.alignment import (
 from regard.translate.alignment.links import Rule
 from regard.translate.checkpoint import load_checkpoint
 
+RULES: dict[str, Rule] = {"strongest": strongest, "mutual": mutual}
+
 
 def forced(path: Path, pairs: Sequence[tuple[str, str]]) -> Forced:
     """What a model attends to when it is made to say the second of each pair."""
@@ -63,44 +67,44 @@ def links_by_way(
         yield how, [symmetrise(one, other, how) for one, other in zip(ahead, behind)]
 
 
-def table(forward: Forced, backward: Forced, gold: Sequence[Gold], rule: Rule) -> Table:
+def table(forward: Forced, backward: Forced, gold: Sequence[Gold], name: str) -> Table:
     """Error, precision and recall, a line for each reading, choice and way."""
-    made = Table(title=f"{len(gold)} Hansards sentences")
-    for name in ("reading", "heads chosen by", "links"):
-        made.add_column(name)
-    for name in ("error %", "precision %", "recall %"):
-        made.add_column(name, justify="right")
+    rule = RULES[name] if name in RULES else above(float(name))
+    made = Table(title=f"{len(gold)} Hansards sentences, rule {name}")
+    for column in ("reading", "heads chosen by", "links"):
+        made.add_column(column)
+    for column in ("error %", "precision %", "recall %"):
+        made.add_column(column, justify="right")
     for reading in get_args(Reading):
         there, back = forward.heads(reading), backward.heads(reading)
         for drawn in (None, gold):
             choice = choose(there, back, drawn, rule)
-            for name, links in links_by_way(there, back, choice, rule):
+            for way, links in links_by_way(there, back, choice, rule):
                 found = error_rate(links, gold)
                 figures = (found.error, found.precision, found.recall)
                 made.add_row(
                     reading,
                     choice.why,
-                    name,
+                    way,
                     *(f"{100 * figure:.2f}" for figure in figures),
-                    end_section=name == list(SYMMETRISERS)[-1],
+                    end_section=way == list(SYMMETRISERS)[-1],
                 )
     return made
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("forward", type=Path, help="checkpoint, English to French")
     parser.add_argument("backward", type=Path, help="checkpoint, French to English")
-    parser.add_argument("--rule", default="strongest", help="strongest, mutual or a least weight")
+    parser.add_argument("--rule", nargs="+", default=list(RULES), help="these, or least weights")
     options = parser.parse_args()
-    rules: dict[str, Rule] = {"strongest": strongest, "mutual": mutual}
-    rule = rules[options.rule] if options.rule in rules else above(float(options.rule))
     folder = data_folder()
     pairs, gold = gold_text(folder), read_links(folder / "enfr.gold", first=1)
     forward = forced(options.forward, pairs)
     backward = forced(options.backward, [(target, source) for source, target in pairs])
-    Console(width=140).print(table(forward, backward, gold, rule))
+    for name in options.rule:
+        Console(width=140).print(table(forward, backward, gold, name))
 
 
 if __name__ == "__main__":
