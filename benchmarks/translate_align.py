@@ -83,8 +83,8 @@ def main() -> None:
     if options.models:
         forward, backward = options.models
         there, back = forced(forward, text), forced(backward, [pair[::-1] for pair in text])
-        for rule in RULES:
-            Console(width=140).print(table(there, back, gold, rule))
+        for name, rule in RULES.items():
+            Console(width=140).print(table(there, back, gold, rule, name))
 
 
 if __name__ == "__main__":

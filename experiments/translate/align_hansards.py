@@ -67,9 +67,8 @@ def links_by_way(
         yield how, [symmetrise(one, other, how) for one, other in zip(ahead, behind)]
 
 
-def table(forward: Forced, backward: Forced, gold: Sequence[Gold], name: str) -> Table:
+def table(forward: Forced, backward: Forced, gold: Sequence[Gold], rule: Rule, name: str) -> Table:
     """Error, precision and recall, a line for each reading, choice and way."""
-    rule = RULES[name] if name in RULES else above(float(name))
     made = Table(title=f"{len(gold)} Hansards sentences, rule {name}")
     for column in ("reading", "heads chosen by", "links"):
         made.add_column(column)
@@ -97,14 +96,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("forward", type=Path, help="checkpoint, English to French")
     parser.add_argument("backward", type=Path, help="checkpoint, French to English")
-    parser.add_argument("--rule", nargs="+", default=list(RULES), help="these, or least weights")
+    parser.add_argument(
+        "--rule", nargs="+", default=list(RULES), help="strongest, mutual, or least weights (0.3)"
+    )
     options = parser.parse_args()
+    rules = [RULES[name] if name in RULES else above(float(name)) for name in options.rule]
     folder = data_folder()
     pairs, gold = gold_text(folder), read_links(folder / "enfr.gold", first=1)
     forward = forced(options.forward, pairs)
     backward = forced(options.backward, [(target, source) for source, target in pairs])
-    for name in options.rule:
-        Console(width=140).print(table(forward, backward, gold, name))
+    for name, rule in zip(options.rule, rules):
+        Console(width=140).print(table(forward, backward, gold, rule, name))
 
 
 if __name__ == "__main__":

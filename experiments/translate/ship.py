@@ -43,7 +43,7 @@ def main() -> None:
     chosen = found[max(found)]
     extra = {"languages": ["English", "French"], "attribution": ATTRIBUTION}
     SHIPPED.parent.mkdir(exist_ok=True)
-    config = replace(chosen.config, data=DATA)  # no path of the machine it was trained on
+    config = replace(chosen.config.without_paths(), data=DATA)
     save_checkpoint(SHIPPED, replace(chosen, config=config, extra=extra), dtype=torch.float16)
     size = SHIPPED.stat().st_size
     if size > LARGEST:

@@ -37,15 +37,16 @@ WITHOUT_CAPITAL = 12
 _SEEDS = (1, 2)  # others than that of the split, so that all choices are independent
 
 
-def without_mark(sentence: str) -> str:
-    """Without the one stop, question or exclamation mark at its end, where there is one."""
-    bare = sentence[:-1].rstrip()
-    return bare if sentence[-1] in ".?!" and bare and bare[-1].isalnum() else sentence
+def without_mark(source: str, target: str) -> tuple[str, str]:
+    """Without the one stop, question or exclamation mark at the end, where both have one."""
+    bare = source[:-1].rstrip(), target[:-1].rstrip()
+    both_have_one = source[-1] in ".?!" and target[-1] in ".?!"
+    return bare if both_have_one and all(one[-1:].isalnum() for one in bare) else (source, target)
 
 
-def without_capital(sentence: str) -> str:
-    """With its first letter small."""
-    return sentence[:1].lower() + sentence[1:]
+def without_capital(source: str, target: str) -> tuple[str, str]:
+    """With small first letters."""
+    return source[:1].lower() + source[1:], target[:1].lower() + target[1:]
 
 
 def as_typed(pair: Pair) -> tuple[str, str]:
@@ -54,7 +55,7 @@ def as_typed(pair: Pair) -> tuple[str, str]:
     changes = ((WITHOUT_MARK, without_mark), (WITHOUT_CAPITAL, without_capital))
     for seed, (one_in, change) in zip(_SEEDS, changes):
         if place(pair.source, seed) % one_in == 0:
-            both = change(both[0]), change(both[1])
+            both = change(*both)
     return both
 
 
@@ -66,14 +67,17 @@ def write(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("out", type=Path, help="the folder to write to")
-    out = parser.parse_args().out
+    parser.add_argument("--plain", action="store_true", help="leave all sentences as they are")
+    options = parser.parse_args()
+    out = options.out
     if "REGARD_DATA" not in os.environ:
         raise SystemExit("set REGARD_DATA to the folder that holds tatoeba/eng-fra.tsv.gz")
     parts = read_data(replace(DATA, train=tuple(map(os.path.expandvars, DATA.train))))
     out.mkdir(parents=True, exist_ok=True)
-    write(out / "train.tsv", map(as_typed, parts.train))
-    for name, part in (("valid", parts.valid), ("test", parts.test)):
-        write(out / f"{name}.tsv", [(pair.source, pair.target) for pair in part])
+    for name, part in (("train", parts.train), ("valid", parts.valid), ("test", parts.test)):
+        plain = options.plain or name != "train"
+        both = [(pair.source, pair.target) if plain else as_typed(pair) for pair in part]
+        write(out / f"{name}.tsv", both)
     print(f"{len(parts.train):,} pairs, {len(parts.valid):,} and {len(parts.test):,} held out")
 
 

@@ -32,6 +32,7 @@ SETTINGS = {
         "model.feed_forward=512",
         "model.layers=2",
         "model.tie=target",
+        "training.optimiser.rate=1e-3",
         "training.schedule.warmup=400",
     ]
 }

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from regard.cli.check_model import check_model_command
 from regard.errors import RegardError
 from regard.record.tensor_file import TensorFile
+from regard.translate import checks
 from regard.translate.checkpoint import Checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build
@@ -51,7 +52,7 @@ def test_a_sound_model_passes(saved):
     assert said.count("passed: ") == 3 and "the decoder sees the past alone" in said
     assert "passed: causal (no word may depend on later ones)" in said
     assert said.endswith(
-        "logits are what the model gives each word of its vocabulary; the most is said"
+        "what the model gives each word of its vocabulary; the word with the highest one is said"
     )
     assert all(line == line.rstrip() and len(line) <= 80 for line in result.stdout.splitlines())
     assert re.search(r"\(up to [\d.]+ % of a row went elsewhere\)", said)
@@ -70,6 +71,13 @@ def test_without_attention_the_last_does_not_apply(saved):
     assert result.exit_code == 0
     assert [one["passed"] for one in found] == [True, True, None]
     assert [one["name"] for one in found] == ["causal", "padding", "uses the encoder"]
+    assert found[2]["wanted"] == "attention must depend on the source"
+
+
+def test_another_check_is_printed_with_what_it_wants(saved, monkeypatch):
+    another = checks._Check("short", "words must be short", lambda probe: (True, "they are"))
+    monkeypatch.setattr(checks, "_CHECKS", (*checks._CHECKS, another))
+    assert "passed: short (words must be short)" in run(saved("none")).stdout
 
 
 def test_a_model_that_trained_to_nan_fails(saved):

@@ -95,8 +95,9 @@ def test_the_least_p_is_a_bound(files):
     for name, text in (("none", "x y z w ."), ("whole", "The cat sat on the mat .")):
         (files / name).write_text(f"{text}\n" * 20)
     arguments = (files / "none", files / "whole", "--other", files / "whole")
-    rows = cells(run(*arguments, "--resamples", 100).stdout)
-    assert rows["two-sided p"] == [["<= 0.010", "<= 0.010"]]
+    for draws, bound in ((100, "<= 0.0100"), (300, "<= 0.0034")):  # 1 / 101 and 1 / 301
+        rows = cells(run(*arguments, "--resamples", draws).stdout)
+        assert rows["two-sided p"] == [[bound, bound]]
     rows = cells(run(files / "good", files / "right", "--other", files / "good").stdout)
     assert rows["two-sided p"] == [["1.000", "1.000"]]
 

@@ -67,7 +67,7 @@ def test_one_command_trains_and_says_where_things_are(folder, monkeypatch, capsy
     ):  # fmt: skip
         assert str(out / name) in said.replace("\n", "") and (out / name).exists()
     assert "by beam search, 5 hypotheses" in said
-    assert "losses are nats a target token; that of training is the mean of 1 steps" in told
+    assert "losses are nats a target token; that of training is of the last step" in told
     named = re.search(r'try it: regard translate --model (\S+) "a sentence"$', said.rstrip())
     assert load_checkpoint(named[1]).config.model.name == "dot"
     assert 'name = "dot"' in (out / "config.toml").read_text()

@@ -330,7 +330,9 @@ def test_words_that_the_model_does_not_know_are_named(run):
     lines = b"I love you.\n\none two three four five six seven\none\n"
     code, said, told = run(given=lines)
     assert code == 0 and len(said.splitlines()) == 4
-    assert told.endswith("know 8 of 12 words: one, two, three, four, five and 2 more\n")
+    assert told.endswith(
+        "know 8 of 12 words, 7 different: one, two, three, four, five and 2 more\n"
+    )
     assert run("the 猫 cat", model="pieces")[2].endswith("know 1 of 3 words: 猫\n")
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 from regard.errors import RegardError
 from regard.translate.checkpoint import (
     FILE,
+    SHIPPED,
     STATE_FILE,
     Checkpoint,
     load_checkpoint,
@@ -179,3 +181,9 @@ def test_the_one_that_ships_goes_by_its_name(tmp_path, monkeypatch):
     assert load_checkpoint("english-french").extra["languages"] == ["English", "French"]
     save_checkpoint(tmp_path / "english-french", made())
     assert load_checkpoint("english-french").extra["note"] == "é"
+
+
+def test_the_translator_that_ships_names_no_place_of_a_machine():
+    config = load_checkpoint(SHIPPED).config
+    assert config.data.train == ("$REGARD_DATA/tatoeba/eng-fra.tsv.gz",)
+    assert config == replace(config.without_paths(), data=config.data)

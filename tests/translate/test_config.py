@@ -191,5 +191,14 @@ def test_a_wrong_file_is_named(tmp_path, content, wanted):
         Config.from_file(path)
 
 
+@pytest.mark.parametrize("more", ['vectors.source="glove.txt"', 'training.start="a.safetensors"'])
+def test_paths_are_left_out(tmp_path, more):
+    (tmp_path / "my.toml").write_text('data.train = "pairs.tsv"\ntraining.epochs = 3\n')
+    config = Config.from_file(tmp_path / "my.toml", ["vocabulary.kind=words", more])
+    assert config.toml().count(str(tmp_path)) == 2
+    assert str(tmp_path) not in config.without_paths().toml()
+    assert config.without_paths().training.epochs == 3
+
+
 def test_tables_without_values_are_written():
     assert write_toml({"a": {}, "b": None, "c": [1, 2.5, True]}) == "c = [1, 2.5, true]\n\n[a]\n"

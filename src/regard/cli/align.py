@@ -34,7 +34,7 @@ from regard.translate.alignment import (
     write_pharaoh,
 )
 from regard.translate.alignment.links import Rule
-from regard.translate.checkpoint import SHIPPED, load_checkpoint
+from regard.translate.checkpoint import is_shipped, load_checkpoint
 
 _RULES = {"strongest": strongest, "mutual": mutual}
 
@@ -162,7 +162,7 @@ def _check_needed(needed: str, given: Path | None, said: dict[str, Any]) -> None
 def _check_own(*checkpoints: Path | None) -> None:
     """Refuse to write into the translator that ships, before any work."""
     for path in checkpoints:
-        if path is not None and str(path) == SHIPPED and not path.exists():
+        if path is not None and is_shipped(path):
             raise RegardError(f"--remember: {path} ships with regard, expected a file of your own")
 
 

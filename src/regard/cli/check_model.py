@@ -15,12 +15,10 @@ from rich.text import Text
 from regard.translate.checks import Verdict, check_model
 
 _STYLES = {True: "bold green", False: "bold red", None: "bold yellow"}
-_WANTED = {
-    "causal": "no word may depend on later ones",
-    "padding": "nothing may depend on the rest of a batch",
-    "uses the encoder": "attention must depend on the source",
-}
-_LOGITS = "logits are what the model gives each word of its vocabulary; the most is said"
+_LOGITS = (
+    "logits are what the model gives each word of its vocabulary; the word with the highest one is "
+    "said"
+)
 
 
 def check_model_command(
@@ -49,7 +47,7 @@ def check_model_command(
 def _show(console: Console, verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         title = Text.assemble((verdict.word, _STYLES[verdict.passed]), f": {verdict.name}")
-        console.print(Text.assemble(title, (f" ({_WANTED[verdict.name]})", "dim")), soft_wrap=True)
+        console.print(Text.assemble(title, (f" ({verdict.wanted})", "dim")), soft_wrap=True)
         why = textwrap.indent(textwrap.fill(verdict.why, console.width - 2), "  ")
         console.print(Text(why), soft_wrap=True)
-    console.print(Text(_LOGITS, "dim"), soft_wrap=True)
+    console.print(Text(textwrap.fill(_LOGITS, console.width), "dim"), soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -208,9 +209,11 @@ def _with_interval(system: Compared) -> str:
 
 
 def _chance(measure: Comparison, at_most: str) -> str:
-    """The p of a comparison; the least that so many draws can say is a bound."""
-    shown = f"{measure.two_sided_p:.3f}"
-    return f"{at_most} {shown}" if measure.at_floor else shown
+    """The p of a comparison; the least that so many draws can say is a bound, so rounded up."""
+    if not measure.at_floor:
+        return f"{measure.two_sided_p:.3f}"
+    digits = 1 - math.floor(math.log10(measure.two_sided_p))  # two that count
+    return f"{at_most} {math.ceil(measure.two_sided_p * 10**digits) / 10**digits:.{digits}f}"
 
 
 def _show_example(

@@ -28,7 +28,8 @@ def tell_unknown(texts: Iterable[str], vocabulary: Vocabulary) -> None:
     different = list(dict.fromkeys(map(label, found)))
     more = len(different) - _NAMED
     named = ", ".join(different[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    _say(f"the model does not know {len(found)} of {count} words: {named}")
+    kinds = f", {len(different)} different" if len(different) < len(found) else ""
+    _say(f"the model does not know {len(found)} of {count} words{kinds}: {named}")
 
 
 def tell_strange_languages(checkpoint: Path, sides: Iterable[tuple[Path, list[Sentence]]]) -> None:

@@ -59,13 +59,18 @@ def save_checkpoint(
     FILE.write(Path(path), tensors, {**header, "extra": checkpoint.extra})
 
 
+def is_shipped(path: str | Path) -> bool:
+    """Whether this is the name of the translator that ships, and of no file."""
+    return str(path) == SHIPPED and not Path(path).exists()
+
+
 def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
     """Read a translator, ready to translate: its model is in eval mode.
 
     Weights that were stored in half precision come back as float32. `"english-french"` is the one
     that ships, where no file has that name.
     """
-    if str(path) == SHIPPED and not Path(path).exists():
+    if is_shipped(path):
         with as_file(files("regard.translate") / "shipped" / f"{SHIPPED}.safetensors") as shipped:
             return load_checkpoint(shipped, device)
     path = Path(path)

@@ -254,6 +254,11 @@ class Config:
         except RegardError as error:
             raise RegardError(f"{path}: {error}") from error
 
+    def without_paths(self) -> Config:
+        """Without data, vectors and a checkpoint to begin with, which name places of a machine."""
+        training = replace(self.training, start="")
+        return replace(self, data=DataConfig(), vectors=VectorsConfig(), training=training)
+
     def table(self) -> dict[str, Any]:
         """As nested tables; `from_table` makes the same of them."""
         return asdict(self)

@@ -234,6 +234,12 @@ def test_names_that_say_nothing(tmp_path):
     commas = "; columns have tabs between them, since sentences have commas"
     refused(f"a.csv: {wanted}{commas}", "a.csv")
     refused("source=1, target=None: two files have no columns", "a", "b", source=1)
+    own = (
+        "read_pairs: TableFile says its own columns, expected no target_path, source, target or "
+        "header beside it"
+    )
+    refused(own, TableFile("a", 1, 2), header=True)
+    refused(own, TableFile("a", 1, 2), target=3)
     refused("header=True: a and b have no columns", "a", "b", header=True)
     refused(
         "header=True: a.jsonl has JSON lines, which have keys and no header", "a.jsonl", header=True

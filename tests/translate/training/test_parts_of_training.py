@@ -28,6 +28,7 @@ from regard.translate.training.final_scores import final_scores, lower_words
 from regard.translate.training.folder import average_files
 from regard.translate.training.plan import plan_epoch
 from regard.translate.training.random_states import random_states, restore_random_states
+from regard.translate.training.setting_up import say_by_frequency
 from regard.translate.training.stopping import Best, Clock, Kept
 from regard.translate.vocabulary import WordVocabulary
 
@@ -246,6 +247,15 @@ def test_a_clock_counts_earlier_parts_but_not_for_its_limit():
     for wrong in (-1.0, float("nan")):
         with pytest.raises(RegardError, match=f"minutes must be at least 0, found {wrong}"):
             Clock(wrong)
+
+
+def test_a_model_begins_by_saying_tokens_as_often_as_they_come():
+    """The output layer alone: with features of 0 it has the frequencies, one added to each."""
+    model = build(ModelConfig("none", embedding=4, hidden=4), 6, 6)
+    say_by_frequency(model, Examples([[4, 2], [4, 2]], [[4, 4, 5, 2], [4, 2]]))
+    with torch.no_grad():
+        said = model.logits(torch.zeros(4)).softmax(0)
+    torch.testing.assert_close(said, torch.tensor([1, 1, 3, 1, 4, 2]) / 12)
 
 
 def test_vocabularies_are_joint_or_not():

@@ -75,9 +75,11 @@ def test_it_speaks_of_words_and_offers_no_choice_of_one(open_page, pages):
     captions = looking.page.locator(".lines-caption")
     expect(captions).to_have_text(["words looked at", "words that look"])
     expect(looking.page.locator(".lines-hint")).to_contain_text("Hover a word for its lines")
+    expect(looking.by("limit-value")).to_have_attribute("aria-label", "How many lines a word")
     for select in ("layer-select", "mode-select", "head-select"):
         expect(looking.by(select)).to_be_hidden()
     looking.page.keyboard.press("w")
+    expect(looking.by("limit-value")).to_have_attribute("aria-label", "How many lines a token")
     expect(captions).to_have_text(["tokens looked at", "tokens that look"])
     looking = open_page(pages["transformer"][1])
     for select in ("layer-select", "mode-select", "head-select"):
@@ -193,6 +195,19 @@ def test_a_narrow_screen_and_no_serious_fault(open_page, pages, axe, view):
 def choose_translator(looking):
     looking.by("live-model").select_option(label="small")
     expect(looking.by("live-run")).to_have_text("Translate")
+
+
+def test_the_example_of_another_model_goes_but_never_what_was_typed(live):
+    looking = live()
+    text = looking.by("live-text")
+    example = text.input_value()
+    choose_translator(looking)
+    assert example and text.input_value() == ""
+    for typed in (LOVE, example):
+        text.fill(typed)
+        looking.by("live-model").select_option(label="MiniLM")
+        choose_translator(looking)
+        expect(text).to_have_value(typed)
 
 
 def test_it_grows_word_by_word_and_ends_exact(live, checkpoint):

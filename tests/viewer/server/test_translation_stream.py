@@ -10,7 +10,7 @@ import torch
 from serving import refused, running, small
 from small_translators import LONG, LOVE, saved_translator, translator
 
-from regard.cli.packaged import Translating
+from regard.cli.packaged import Translating, english_french
 from regard.cli.serve import _of_translator, _served
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.config import Config
@@ -123,7 +123,7 @@ def test_who_translates_is_told(here):
     models = {one["name"]: one for one in here.client.get("/api/models").json()["models"]}
     assert list(models) == [*MODELS, "small"]
     assert models["bahdanau"]["translates"] and not models["small"]["translates"]
-    assert not models["bahdanau"]["generates"] and models["bahdanau"]["example"]
+    assert not models["bahdanau"]["generates"]
 
 
 def test_the_sentence_that_is_offered_has_words_that_the_model_knows():
@@ -132,6 +132,17 @@ def test_the_sentence_that_is_offered_has_words_that_the_model_knows():
     loaded = Translating("numbers", Translator(Checkpoint(Config(), source, source, model)))
     assert _of_translator("numbers", loaded).example == ""
     assert loaded.knows("two four") and not loaded.knows("six")
+
+
+def test_letters_spelt_by_bytes_are_not_known():
+    loaded = Translating("small", translator())
+    assert loaded.knows("the little story") and not loaded.knows("The little story")
+    assert _of_translator("small", loaded).example == ""
+
+
+def test_the_translator_of_the_package_has_a_sentence_to_begin_with():
+    loaded = english_french()
+    assert _of_translator("english-french", loaded).example.startswith("The cat is sleeping")
 
 
 def ask(here, model="bahdanau", text=LOVE):

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from regard.cli.packaged.base import Looked
 from regard.errors import RegardError
-from regard.translate.tokens import UNKNOWN
 from regard.translate.translator import Translation, Translator
+from regard.translate.vocabulary.unknown import unknown_words
 
 LONGEST = 200  # tokens of a translation
 _ROOM = 10  # tokens beyond twice the source, as a search has them that is told no limit
@@ -47,8 +47,9 @@ class Translating:
         return len(self.translator.checkpoint.source.encode(text))
 
     def knows(self, text: str) -> bool:
-        """Whether no word of a text is unknown."""
-        return UNKNOWN not in self.translator.checkpoint.source.encode(text)
+        """Whether no word of a text is unknown, or spelt by its bytes."""
+        source = self.translator.checkpoint.source
+        return not unknown_words(source.encode(text), source.words(text))
 
     def look(self, text: str) -> Looked:
         """The attention of a whole translation."""

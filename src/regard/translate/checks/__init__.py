@@ -7,6 +7,7 @@ not matter and nothing may move; change what must matter and something has to.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -18,11 +19,18 @@ from regard.translate.models.modes import evaluating
 
 __all__ = ["Verdict", "check_model"]
 
-_CHECKS: dict[str, Callable[[Probe], tuple[bool | None, str]]] = {
-    "causal": check_causal,
-    "padding": check_padding,
-    "uses the encoder": check_encoder_use,
-}
+
+class _Check(NamedTuple):
+    name: str
+    wanted: str
+    run: Callable[[Probe], tuple[bool | None, str]]
+
+
+_CHECKS = (
+    _Check("causal", "no word may depend on later ones", check_causal),
+    _Check("padding", "nothing may depend on the rest of a batch", check_padding),
+    _Check("uses the encoder", "attention must depend on the source", check_encoder_use),
+)
 
 
 def check_model(model: TranslationModel, source_size: int, *, seed: int = 0) -> list[Verdict]:
@@ -44,12 +52,12 @@ def check_model(model: TranslationModel, source_size: int, *, seed: int = 0) -> 
         try:
             probe = Probe.of(model, source_size, seed)
         except NotFiniteError as found:
-            return [Verdict(name, False, str(found)) for name in _CHECKS]
-        return [_verdict(name, probe) for name in _CHECKS]
+            return [Verdict(one.name, one.wanted, False, str(found)) for one in _CHECKS]
+        return [_verdict(check, probe) for check in _CHECKS]
 
 
-def _verdict(name: str, probe: Probe) -> Verdict:
+def _verdict(check: _Check, probe: Probe) -> Verdict:
     try:
-        return Verdict(name, *_CHECKS[name](probe))
+        return Verdict(check.name, check.wanted, *check.run(probe))
     except NotFiniteError as found:
-        return Verdict(name, False, str(found))
+        return Verdict(check.name, check.wanted, False, str(found))

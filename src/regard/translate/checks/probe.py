@@ -27,9 +27,14 @@ class NotFiniteError(RegardError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found: `passed` is None where it does not apply, and `why` says it plainly."""
+    """What a check found.
+
+    `wanted` is what it asks of a model, `passed` is None where it does not apply, and `why` says
+    plainly what was seen.
+    """
 
     name: str
+    wanted: str
     passed: bool | None
     why: str
 

@@ -209,6 +209,12 @@ def read_pairs(
     """
     files: PairFile
     if isinstance(path, ParallelFiles | TableFile | JsonLinesFile):
+        said = (target_path, source, target, header or None)
+        if any(one is not None for one in said):
+            raise RegardError(
+                f"read_pairs: {type(path).__name__} says its own columns, expected no target_path, "
+                "source, target or header beside it"
+            )
         files = path
     else:
         files = pair_file(path, target_path, source=source, target=target, header=header)

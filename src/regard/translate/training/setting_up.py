@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.errors import RegardError
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, load_weights
-from regard.translate.config import Config
+from regard.translate.config import Config, ForcingConfig
 from regard.translate.data import Examples, collate
 from regard.translate.models.build import build
 from regard.translate.models.contract import TranslationModel
@@ -49,7 +50,22 @@ def set_up(
         _fitting(name, vocabularies.examples(found), model, config)
         for name, found in (("train", pairs.train), ("valid", pairs.valid))
     )
+    if state is None and start is None:
+        say_by_frequency(model, train)
     return Setting(fabric, config, folder, vocabularies, model, train, valid, pairs.valid)
+
+
+@torch.no_grad()
+def say_by_frequency(model: TranslationModel, examples: Examples) -> None:
+    """Have the output layer say tokens as often as they come, before anything is learned.
+
+    Otherwise that is what the first steps teach all at once, and with a tanh before the output
+    layer it can be learned by driving every feature to 1 or -1, where nothing is learned any more.
+    """
+    said = torch.tensor([token for target in examples.target for token in target])
+    bias = model.embeddings.bias
+    counts = torch.bincount(said, minlength=len(bias)).to(bias) + 1  # none is impossible
+    bias.copy_((counts / counts.sum()).log())
 
 
 def _loaded_start(config: Config) -> Checkpoint:
@@ -102,7 +118,7 @@ def summary(setting: Setting, pairs: Pairs, position: Position) -> str:
     parameters = sum(one.numel() for one in setting.model.parameters())
     both = setting.vocabularies
     start = setting.config.training.start
-    begin = f"from the weights of {start}" if start else "from the beginning"
+    begin = f"from the weights of {Path(start).name}" if start else "from the beginning"
     begin = f"from step {position.step}" if position.step else begin
     return (
         f"{pairs.report}\n"
@@ -117,13 +133,17 @@ def summary(setting: Setting, pairs: Pairs, position: Position) -> str:
 
 
 def _about_losses(config: Config) -> str:
-    """Why the losses of training and of validation are not the same thing."""
+    """What the losses are, and what that of training has that validation has not."""
     training = config.training
-    return (
-        f"losses are nats a target token; that of training is the mean of {training.log_every} "
-        f"steps, with dropout {config.model.dropout} and label smoothing "
-        f"{training.label_smoothing}, that of validation has neither"
-    )
+    on = {
+        "dropout": config.model.dropout > 0,
+        "label smoothing": training.label_smoothing > 0,
+        "tokens of its own": training.forcing != ForcingConfig(),
+    }
+    more = " and ".join(name for name, is_on in on.items() if is_on)
+    steps = "the last step" if training.log_every == 1 else f"the last {training.log_every} steps"
+    said = f"losses are nats a target token; that of training is of {steps}"
+    return f"{said}, with {more}, which validation has not" if more else said
 
 
 def _without_places(setting: Setting, pairs: Pairs) -> str:

@@ -2,7 +2,7 @@
 
 import {createIconButton, createSelect, createToggle} from "./controls_fields.js";
 import {icon, make} from "./dom.js";
-import {MODES, hasAddress, hasOneMap, hasSpecial, hasWords, modeProblem} from "./state.js";
+import {MODES, hasAddress, hasOneMap, hasSpecial, hasWords, modeProblem, unitName} from "./state.js";
 import {layerName} from "./view_map_grid.js";
 
 const MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest of heads", rollout: "Rollout", relevance: "Relevance" };
@@ -75,7 +75,7 @@ class Controls {
     const kind = make("select", { "data-testid": "limit-kind", "aria-label": "Which lines are drawn", onchange: () => this.changeLimitKind(kind.value) },
       make("option", { value: "top" }, "Strongest"), make("option", { value: "threshold" }, "At least"));
     const value = make("input", {
-      type: "number", "data-testid": "limit-value", "aria-label": "How many lines a token, or the smallest weight",
+      type: "number", "data-testid": "limit-value",
       onchange: () => this.changeLimitValue(value),
     });
     this.limitKind = kind;
@@ -176,6 +176,7 @@ class Controls {
     const bounds = kind === "top" ? { min: "1", step: "1" } : { min: "0", step: "0.01" };
     for (const [name, bound] of Object.entries(bounds)) this.limitValue.setAttribute(name, bound);
     this.limitValue.value = String(value);
+    this.limitValue.setAttribute("aria-label", kind === "top" ? `How many lines a ${unitName(state)}` : "The smallest weight");
   }
 
   destroy() {

@@ -15,7 +15,7 @@ export const KEY_TABLE = [
   ["Enter", "open a head, pin, choose a word"],
   ["Space", "add to what is chosen, or take away"],
   ["Escape", "unpin, clear, go back to the map"],
-  ["h", "hide a token of the lines"],
+  ["h", "hide a word or token of the lines"],
   ["w", "words or pieces"],
   ["s", "special tokens shown or folded"],
   ["l", "linear or logarithmic colours"],

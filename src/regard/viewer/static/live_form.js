@@ -17,9 +17,10 @@ class LiveForm {
     this.offered = offered;
     this.actions = actions;
     this.suffix = suffix;
+    this.isTyped = false; // the text, by the user
     const { limits } = offered;
     this.select = make("select", { ...this.named("model"), class: "live-select", onchange: () => this.choose() }, ...this.groups());
-    this.text = make("textarea", { ...this.named("text"), class: "live-text", rows: 2, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.typed(event), oninput: () => this.actions.edited() });
+    this.text = make("textarea", { ...this.named("text"), class: "live-text", rows: 2, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.typed(event), oninput: () => this.edit() });
     this.file = make("input", { ...this.named("image"), class: "live-file", type: "file", accept: "image/png,image/jpeg", onchange: () => this.actions.edited() });
     this.tokens = make("input", { ...this.named("tokens"), class: "live-number", type: "number", min: 1, max: limits.new_tokens, value: Math.min(TOKENS, limits.new_tokens) });
     this.runButton = make("button", { class: "live-button live-main", type: "submit", "data-testid": `live-run${suffix}` }, "Look");
@@ -107,12 +108,24 @@ class LiveForm {
     this.generateButton.hidden = !model?.generates;
     this.runButton.hidden = model === null;
     this.runButton.textContent = model?.translates ? "Translate" : "Look";
-    const isExample = this.offered.models.some((one) => one.example === this.text.value);
-    if (model?.example && (this.text.value === "" || isExample)) this.text.value = model.example;
+    if (model?.kind === "text") this.putExample(model.example);
     this.showError("");
     this.actions.edited();
     const trace = this.trace();
     return trace ? this.actions.open(trace) : null;
+  }
+
+  /** The example of a model, even an empty one, takes the place of another's; what was typed stays. */
+  putExample(example) {
+    const isExample = !this.isTyped && this.offered.models.some((one) => one.example === this.text.value);
+    if (this.text.value !== "" && !isExample) return;
+    this.text.value = example;
+    this.isTyped = false;
+  }
+
+  edit() {
+    this.isTyped = true;
+    this.actions.edited();
   }
 
   typed(event) {

@@ -6,6 +6,7 @@ import {svgDocument, svgEscape} from "./export.js";
 import {crossThrough, meanWeights, outlinePatch, paintPatches, patchBox, patchName, patchPixels, patchTokens, patchWeights, pictureSides} from "./image_patches.js";
 import {buildImage, tokenChip} from "./image_shell.js";
 import {fitCanvas} from "./lines_shell.js";
+import {unitName} from "./state.js";
 
 const PATCH_ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
@@ -166,7 +167,7 @@ class ImageView {
   tell() {
     const { title, facts, canvas } = this.parts;
     const verb = this.sides.direction === "from" ? "looks at" : "is looked at by";
-    const name = this.chosen.length === 1 ? this.nameOf(this.chosen[0]) : `mean of ${this.chosen.length} tokens`;
+    const name = this.chosen.length === 1 ? this.nameOf(this.chosen[0]) : `mean of ${this.chosen.length} ${unitName(this.state)}s`;
     title.replaceChildren(make("bdi", { class: "image-name" }, name), ` ${verb}`);
     const strongest = this.values.reduce((best, value, patch) => (Math.abs(value) > Math.abs(this.values[best]) ? patch : best), 0);
     const found = [[patchName(this.image, strongest), this.values[strongest], "strongest"]];
@@ -187,7 +188,7 @@ class ImageView {
   listChips() {
     const { chips, chipsLabel } = this.parts;
     const { elsewhere } = this.choosers;
-    chipsLabel.textContent = this.sides.isOnPicture ? "Tokens without a place on the picture" : `Choose the ${this.sides.direction === "from" ? "token that looks" : "token looked at"}`;
+    chipsLabel.textContent = this.sides.isOnPicture ? "Without a place on the picture" : `Choose the ${unitName(this.state)} ${this.sides.direction === "from" ? "that looks" : "looked at"}`;
     chipsLabel.hidden = chips.hidden = elsewhere.length === 0;
     const hadFocus = chips.contains(document.activeElement);
     const stop = elsewhere.find((token) => this.chosen.includes(token)) ?? elsewhere[0];

@@ -14,7 +14,7 @@ const ROOMY_COUNT = 24;
 const SCROLL_REST = 120;
 const NARROW_COLUMN = 180;
 const LINE_SIDES = ["left", "right"];
-const HAS_NO_POINTER = globalThis.matchMedia?.("(hover: none)").matches;
+const CANNOT_HOVER = globalThis.matchMedia?.("(hover: none)").matches;
 const SIDE_ROLES = { left: "that look", right: "looked at" };
 
 /** The lines view. */
@@ -330,7 +330,7 @@ class LinesView {
 
   hint(state) {
     if (this.leftOut) return `${this.leftOut.toLocaleString()} weaker lines are left out.`;
-    if (!state.selected.length) return HAS_NO_POINTER ? `Tap ${unitName(state)}s to select their lines.` : `Hover a ${unitName(state)} for its lines. Click to select, h to hide.`;
+    if (!state.selected.length) return CANNOT_HOVER ? `Tap ${unitName(state)}s to select their lines.` : `Hover a ${unitName(state)} for its lines. Click to select, h to hide.`;
     const pinned = state.pinned ? ", pinned" : "";
     return `${state.selected.length} selected${pinned}.`;
   }
