@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -19,6 +20,22 @@ def test_the_new_file_takes_the_old_ones_place(tmp_path):
     write_text(path, "new é")
     assert path.read_text(encoding="utf-8") == "new é"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
+def test_what_is_no_file_of_a_disk_stays_what_it_is(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as other:
+        read = other.submit(pipe.read_text)
+        write_text(pipe, "new")
+        assert read.result() == "new"
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+    link, real = tmp_path / "link", tmp_path / "real"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_text(link, "new")
+    assert link.is_symlink() and real.read_text() == "new"
 
 
 def test_an_error_half_way_changes_nothing(tmp_path):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from regard.errors import RegardError
 
@@ -34,9 +35,17 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     A rename alone may reach the disk before the bytes do, and a machine that goes down between the
     two leaves a file of zeros where there was a good one. So bytes go first, then the name.
+
+    A link stays a link, and what it leads to is written. What is no file of a disk, such as a pipe
+    or `/dev/null`, is written into and never replaced.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        with _written_into(path) as made:
+            yield made
+        return
+    link, path = path, path.resolve()
     half_done = path.with_name(path.name + ".part")
-    with writing(path):
+    with writing(link):
         try:
             half_done.unlink(missing_ok=True)  # one that was left behind has rights of its own
             half_done.touch()
@@ -57,6 +66,16 @@ def written_whole(path: Path) -> Iterator[Path]:
                 os.close(folder)
 
 
+@contextmanager
+def _written_into(path: Path) -> Iterator[Path]:
+    """The name of a file to write; its bytes then go into `path`, which stays what it is."""
+    with TemporaryDirectory() as folder:
+        made = Path(folder) / path.name
+        yield made
+        with writing(path):
+            path.write_bytes(made.read_bytes())
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text; a place that cannot be written is named."""
     with written_whole(path) as half_done:
@@ -74,6 +93,6 @@ def make_folder(path: Path) -> None:
 def _reason(error: OSError, path: Path) -> str:
     """What the machine says, with the file where that is another one."""
     reason = error.strerror or str(error)
-    own = {str(path), str(path) + ".part"}
+    own = {name + part for name in (str(path), str(path.resolve())) for part in ("", ".part")}
     other = error.filename is not None and str(error.filename) not in own
     return f"{reason}: {error.filename}" if other else reason

@@ -340,6 +340,11 @@ def test_an_unknown_option_is_named_with_the_nearest(translator):
         list(translator.steps("I love you.", n_best=2))
 
 
+def test_a_path_is_no_checkpoint(without_shape_checks):
+    with pytest.raises(RegardError, match=r"expected a Checkpoint; Translator.load\(path\) reads"):
+        Translator("best.safetensors")
+
+
 def test_a_head_goes_by_its_name_too(without_shape_checks):
     made = checkpoint("transformer")
     assert Translator(made, head="0.cross:1").head == Head("0.cross", 1)

@@ -31,7 +31,8 @@ def show(console: Console, translator: Translator, translations: list[Translatio
     first = "of the first, " if len(translations) > 1 else ""
     if best.matrix is not None:
         if best.matrix.target:
-            said = f"{first}each row: what its word looked at, in percent {dash} {translator.head}"
+            said = f"{first}each row: what its word looked at, in percent "
+            said += f"{dash} {translator.head} ({translator.reading})"
             _draw(console, best.matrix, said)
             _tell_ends(console, translator, best)
         return

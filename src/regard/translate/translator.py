@@ -65,6 +65,11 @@ class Translator:
         reading: Reading | None = None,
         end: End = "left out",
     ) -> None:
+        if not isinstance(checkpoint, Checkpoint):
+            raise RegardError(
+                f"checkpoint is {checkpoint!r:.60}, expected a Checkpoint; Translator.load(path) "
+                "reads one from a file"
+            )
         self.checkpoint = checkpoint
         self.model = checkpoint.model
         self.head = None if head is None else _known_head(head, self.model.sites)

@@ -137,6 +137,25 @@ def test_other_validation_pairs_are_refused(tmp_path):
         train(config, tmp_path / "run", resume=True)
 
 
+def test_settings_that_changed_are_told(tmp_path):
+    class Notes(Watcher):
+        def __init__(self):
+            self.told = []
+
+        def note(self, text):
+            self.told += text.split("\n")
+
+    config = toy(tmp_path / "data", "training.steps=2")
+    train(config, tmp_path / "run")
+    again = toy(tmp_path / "data", "training.steps=3", "training.optimiser.rate=0.5")
+    notes = Notes()
+    train(again, tmp_path / "run", resume=True, watcher=notes)
+    assert "training.steps is now 3; the run had 2" in notes.told
+    rate = config.training.optimiser.rate
+    assert f"training.optimiser.rate is now 0.5; the run had {rate}" in notes.told
+    assert sum("the run had" in line for line in notes.told) == 2
+
+
 def test_a_state_without_a_note_of_its_validation_pairs_is_resumed(tmp_path):
     """As it was saved before they were noted."""
     train(toy(tmp_path / "data", "training.steps=1"), tmp_path / "run")

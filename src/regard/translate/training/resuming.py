@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import attrgetter
+from typing import Any
 
 from regard.errors import RegardError
 from regard.translate.config import Config
@@ -38,6 +40,27 @@ def check_settings(before: Config, now: Config) -> None:
                 f"{name} is {values[1]!r}, but the run began with {values[0]!r}: it cannot be "
                 "resumed with another one"
             )
+
+
+def changed_settings(before: Config, now: Config) -> list[str]:
+    """A line for each setting that is another one than the run had."""
+    was, is_now = (_flat(config.table()) for config in (before, now))
+    return [
+        f"{name} is now {is_now[name]!r}; the run had {was[name]!r}"
+        for name in was
+        if was[name] != is_now[name]
+    ]
+
+
+def _flat(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """The settings of nested tables by their full names."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        inner = (
+            _flat(value, f"{place}{key}.") if isinstance(value, Mapping) else {place + key: value}
+        )
+        found |= inner
+    return found
 
 
 def check_surroundings(before: Position, now: Position) -> None:

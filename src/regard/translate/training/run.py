@@ -23,7 +23,7 @@ from regard.translate.training.random_states import (
     restore_random_states,
     seed_all,
 )
-from regard.translate.training.resuming import check_settings, check_surroundings
+from regard.translate.training.resuming import changed_settings, check_settings, check_surroundings
 from regard.translate.training.setting_up import check_forcing, set_up, summary
 from regard.translate.training.state import Position, State, load_state, restore_optimiser
 from regard.translate.training.stepper import Stepper, new_optimiser
@@ -88,6 +88,8 @@ def train(
             event_writer()
         fabric = new_fabric(config.training.precision)
         told = watcher if fabric.is_global_zero else Watcher()
+        for line in [] if state is None else changed_settings(state.config, config):
+            told.note(line)
         with folder.made() if fabric.is_global_zero else nullcontext():
             try:
                 return _train(fabric, config, folder, state, clock, asked, told)

@@ -14,6 +14,7 @@ from regard.translate.config import Config, ForcingConfig
 from regard.translate.data import Examples, collate
 from regard.translate.models.build import build
 from regard.translate.models.contract import TranslationModel
+from regard.translate.models.embeddings import Embeddings
 from regard.translate.training.corpus import (
     Pairs,
     Vocabularies,
@@ -63,7 +64,9 @@ def say_by_frequency(model: TranslationModel, examples: Examples) -> None:
     layer it can be learned by driving every feature to 1 or -1, where nothing is learned any more.
     """
     said = torch.tensor([token for target in examples.target for token in target])
-    bias = model.embeddings.bias
+    embeddings = model.embeddings
+    assert isinstance(embeddings, Embeddings)
+    bias = embeddings.bias
     counts = torch.bincount(said, minlength=len(bias)).to(bias) + 1  # none is impossible
     bias.copy_((counts / counts.sum()).log())
 
