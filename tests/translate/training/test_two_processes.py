@@ -20,6 +20,7 @@ from regard.translate.training.corpus import read_data, train_vocabularies
 from regard.translate.training.plan import plan_epoch
 from regard.translate.training.processes import new_fabric
 from regard.translate.training.random_states import seed_all
+from regard.translate.training.setting_up import say_by_frequency
 from regard.translate.training.stepper import Stepper, new_optimiser
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
@@ -86,6 +87,7 @@ def test_the_gradient_is_that_of_one_process_with_all_sentences(folder, both):
     with torch.random.fork_rng():
         seed_all(config.training.seed)
         model = build(config.model, len(vocabularies.source), len(vocabularies.target))
+    say_by_frequency(model, examples)
     optimiser = new_optimiser(config.training.optimiser, model)
     stepper = Stepper(new_fabric("32"), model, optimiser, examples, config.training)
     for epoch in range(EPOCHS):

@@ -34,9 +34,9 @@ class Matrix:
 
     >>> import torch
     >>> print(Matrix(torch.tensor([[0.9, 0.1], [0.0, 0.7]]), ["I", "sleep"], ["je", "dors"]))
-           I  sleep
-    je    90     10
-    dors   0     70
+            I  sleep
+    je     90     10
+    dors    0     70
 
     | field     | meaning                                                       |
     |-----------|---------------------------------------------------------------|
