@@ -82,6 +82,12 @@ def write_text(path: Path, text: str) -> None:
         half_done.write_text(text, encoding="utf-8")
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a file whose folder is not there, before any work is done for it."""
+    if not path.parent.is_dir():
+        raise RegardError(f"{path}: there is no folder {path.parent}")
+
+
 def make_folder(path: Path) -> None:
     """A folder with those above it; one that cannot be made is named."""
     try:

@@ -340,6 +340,16 @@ def test_an_unknown_option_is_named_with_the_nearest(translator):
         list(translator.steps("I love you.", n_best=2))
 
 
+def test_what_is_not_drawn_went_to_the_end(translator):
+    found = translator("I love you.", shortest=3, longest=6)
+    assert found.rows.shape[1] == 5  # four words and the end
+    shares = found.matrix.weights.sum(1) + torch.tensor(found.at_the_end)
+    torch.testing.assert_close(shares, torch.ones(len(found.matrix.target)))
+    without = translator.translate(["I love you."], weights=False)[0][0]
+    with pytest.raises(UnavailableError, match="made with weights=False"):
+        _ = without.rows
+
+
 def test_a_path_is_no_checkpoint(without_shape_checks):
     with pytest.raises(RegardError, match=r"expected a Checkpoint; Translator.load\(path\) reads"):
         Translator("best.safetensors")

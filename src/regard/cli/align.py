@@ -12,6 +12,7 @@ import typer
 from regard.cli.align_gold import check_gold, made_links, read_gold, sentence_pairs
 from regard.cli.unknown import tell_strange_languages
 from regard.errors import RegardError
+from regard.files import check_folder
 from regard.translate import remembered
 from regard.translate.alignment import (
     SYMMETRISERS,
@@ -127,6 +128,8 @@ def align(
         raise RegardError(f"--symmetrise {how}, expected one of {', '.join(SYMMETRISERS)}")
     _check_needed("--backward", backward, {"--symmetrise": how, "--backward-head": backward_head})
     _check_needed("--gold", gold, {"--gold-first": gold_first})
+    if out is not None:
+        check_folder(out)
     if remember:
         _check_own(checkpoint, backward)
     pairs = sentence_pairs(source, target)

@@ -13,6 +13,7 @@ from rich.text import Text
 from regard.cli.translated import check_words, no_matrix, show, write, write_alignments
 from regard.cli.unknown import tell_unknown
 from regard.errors import RegardError
+from regard.files import check_folder
 from regard.plots.specs import checked_path
 from regard.translate.alignment import head_named, heads_of
 from regard.translate.data.lines import lines
@@ -194,8 +195,8 @@ def _check_options(
     if html is not None:
         checked_page_path(html)
     for path in (out, pharaoh):
-        if path is not None and str(path) != "-" and not path.parent.is_dir():
-            raise RegardError(f"{path}: there is no folder {path.parent}")
+        if path is not None and str(path) != "-":
+            check_folder(path)
     if text is not None and file is not None:
         raise RegardError(f"both a text and --file {file} were given; say one of them")
     if text is not None and out is not None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.files import write_text
-from regard.translate.alignment import Matrix, word_matrix, write_links, write_pharaoh
+from regard.translate.alignment import Matrix, write_links, write_pharaoh
 from regard.translate.translator import Translation, Translator
 
 
@@ -53,14 +53,12 @@ def _draw(console: Console, matrix: Matrix, said: str) -> None:
 
 def _tell_ends(console: Console, translator: Translator, translation: Translation) -> None:
     """Name the words that looked mostly at the end of the source, where that is not drawn."""
-    if translator.end == "kept" or translation.head is None:
+    if translator.end == "kept":
         return
-    rows = {site: one.weights()[0] for site, one in translation.trace.items()}
-    source, target = translation.words
-    kept = word_matrix(translation.head.of(rows), source, target, end="kept")
+    names = translation.words[1].without_special().names
     words = [
         f"{label(word)} ({100 * share:.0f} %)"
-        for word, share in zip(target.without_special().names, kept.weights[:, -1].tolist())
+        for word, share in zip(names, translation.at_the_end)
         if share > 0.5
     ]
     if words:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import RegardError, ShapeError
+from regard.files import check_folder
 from regard.types import brief
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -163,8 +164,7 @@ def checked_path(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise RegardError(f"{path}: ends in {path.suffix!r}, expected {', '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise RegardError(f"{path}: there is no folder {path.parent}")
+    check_folder(path)
     return path
 
 

@@ -1,4 +1,5 @@
-"""Conveniences of traces and records that reach upward: lazy calls of packages that lie above.
+"""Conveniences of traces, records and what is made of them that reach upward: lazy calls of
+packages that lie above.
 
 Nowhere else does `record` know of them.
 """
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from regard.plots.specs import Spec as Spec
     from regard.record.record import Record
     from regard.record.trace import Trace
+
+
+PAGES = (".html", ".htm")  #: how the names of pages end
+
+
+def pictures() -> tuple[str, ...]:
+    """How the names of pictures end."""
+    from regard.plots.specs import FORMATS
+
+    return FORMATS
 
 
 def report(trace: Trace, **options: Any) -> Report:
@@ -44,7 +55,7 @@ def heatmap(values: Tensor, **options: Any) -> Heatmap:
 def save(what: Trace | Record, path: str | Path, **options: Any) -> Path:
     """A page where the file's name ends in .html, else a safetensors file."""
     path = Path(path)
-    if path.suffix.lower() in (".html", ".htm"):
+    if path.suffix.lower() in PAGES:
         from regard.viewer.document import checked_page_path, page
 
         checked_page_path(path)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from regard.aggregate import Words
-from regard.errors import UnavailableError
 from regard.recipe import Given
 from regard.record import Record, Trace
 from regard.record.held import Ready
@@ -63,12 +62,9 @@ class Reader:
 
     def between_spaces(self, translation: Translation) -> Matrix:
         """The matrix of the words between the spaces of both texts."""
-        if translation.matrix is None or translation.head is None:
-            raise UnavailableError(translation.lack)
         source = spaced_words(translation.source, self.checkpoint.source)
         said = spaced_words_of(translation.hypothesis.tokens, self.checkpoint.target)
-        rows = {site: one.weights()[0] for site, one in translation.trace.items()}
-        return word_matrix(translation.head.of(rows), source, said)  # rows are as they are read
+        return word_matrix(translation.rows, source, said)  # which are as they are read
 
     def _last_rows(
         self, found: list[list[Hypothesis]], seen: SecondLook

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from regard.aggregate import Words
 from regard.errors import RegardError, UnavailableError
 from regard.record import Trace, upward
-from regard.translate.alignment import Head, Links, Matrix
+from regard.translate.alignment import Head, Links, Matrix, word_matrix
 from regard.translate.search import Hypothesis
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 NO_ALIGNMENT = "this model has no attention from target to source, so there is no alignment"
 _EMPTY = "the translation is empty, so no word of it looked anywhere"
-_PAGES, _PICTURES = (".html", ".htm"), (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +56,7 @@ class Translation:
     def links(self) -> Links:
         """The source word that each target word looked at most, as (source, target) pairs."""
         if self.matrix is None:
-            raise UnavailableError(self.lack)
+            raise self._lack
         return self.matrix.links()
 
     def plot(self) -> Heatmap:
@@ -65,7 +66,7 @@ class Translation:
         """
         matrix = self.inside if self.matrix is None else self.matrix
         if matrix is None:
-            raise UnavailableError(self.lack)
+            raise self._lack
         if not matrix.target:
             raise UnavailableError(_EMPTY)
         aligned = self.matrix is not None
@@ -88,18 +89,18 @@ class Translation:
                 translation.
         """
         if not len(self.trace):
-            raise UnavailableError(self.lack)
+            raise self._lack
         if not self.trace[0].shape.queries:
             raise UnavailableError(_EMPTY)
         ending = Path(path).suffix.lower()
-        if ending in _PAGES:
+        if ending in upward.PAGES:
             return self.trace.save(path, **(self.page_options | options))
         if options or ending == ".safetensors":
             return self.trace.save(path, **options)  # which says that options are a page's
-        if ending in _PICTURES:
+        if ending in upward.pictures():
             return self.plot().save(path)
         raise RegardError(
-            f"{path}: ends in {ending!r}, expected .html (a page), {', '.join(_PICTURES)} "
+            f"{path}: ends in {ending!r}, expected .html (a page), {', '.join(upward.pictures())} "
             "(a picture) or .safetensors (the trace)"
         )
 
@@ -120,11 +121,25 @@ class Translation:
         }
 
     @property
-    def lack(self) -> str:
+    def rows(self) -> Tensor:
+        """What `head` looked at, (target token, source token), as it is read; the end is last."""
+        if self.matrix is None or self.head is None:
+            raise self._lack
+        return self.head.of({site: one.weights()[0] for site, one in self.trace.items()})
+
+    @property
+    def at_the_end(self) -> list[float]:
+        """How much of its attention each word of the translation gave to the source's end."""
+        kept = word_matrix(self.rows, *self.words, end="kept")
+        return kept.weights[: len(self.words[1].without_special().names), -1].tolist()
+
+    @property
+    def _lack(self) -> UnavailableError:
         """Why there is no `matrix`, where there is none."""
         if self.head is None:
-            return NO_ALIGNMENT
-        return "this translation was made with weights=False, so there is no alignment"
+            return UnavailableError(NO_ALIGNMENT)
+        said = "this translation was made with weights=False, so there is no alignment"
+        return UnavailableError(said)
 
     def __str__(self) -> str:
         return self.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,6 @@ from regard.translate.tokens import END
 from regard.translate.translation import Translation
 
 __all__ = ["Translation", "Translator"]
-
-#: What calls take besides the options of a search.
-_OPTIONS = {
-    "translate": ("n_best", "batch", "prefix", "weights", "empty", "show"),
-    "steps": ("prefix", "weights"),
-}
 
 
 class Translator:
@@ -169,7 +164,13 @@ class Translator:
         return found
 
     def steps(
-        self, text: str, *, beam: int | None = None, prefix: str | None = None, **options: Any
+        self,
+        text: str,
+        *,
+        beam: int | None = None,
+        prefix: str | None = None,
+        weights: bool = True,
+        **options: Any,
     ) -> Iterator[Translation]:
         """The translation of one text as it grows, word by word; the last is the finished one.
 
@@ -177,13 +178,14 @@ class Translator:
             text: one sentence.
             beam: as for `translate`.
             prefix: what the translation must begin with.
+            weights: as for `translate`.
             options: of `search`, as for `translate`.
         """
-        options = {"weights": True, **self._search("steps", beam, options)}
+        options = self._search("steps", beam, options) | {"weights": weights}
         seen = self._sources([self._encoded(text)])
         forced = None if prefix is None else self._starts([_one_text("prefix", prefix)], 1)
         for found in search_steps(self.model, seen.source, seen.mask, prefix=forced, **options):
-            yield self._reader.read([text], [[found]], seen, options["weights"])[0][0]
+            yield self._reader.read([text], [[found]], seen, weights)[0][0]
 
     def between_spaces(self, translation: Translation) -> Matrix:
         """The matrix of the words between the spaces of both texts, as files of links count them.
@@ -199,7 +201,8 @@ class Translator:
     def _search(self, call: str, beam: int | None, said: dict[str, Any]) -> dict[str, Any]:
         """How to search: what was said to a call, over what the checkpoint says."""
         settings = asdict(self.checkpoint.config.search)
-        _check_known(call, said, [*settings, "shortest", *_OPTIONS[call]])
+        known = dict.fromkeys([*settings, "shortest", *signature(getattr(self, call)).parameters])
+        _check_known(call, said, [one for one in known if one not in ("text", "texts", "options")])
         settings["longest"] = settings["longest"] or None
         return settings | said | ({} if beam is None else {"beam": beam})
 

@@ -25,7 +25,9 @@ from torch import Tensor
 
 from regard.aggregate import Words
 from regard.errors import RegardError
+from regard.files import check_folder
 from regard.record import Trace
+from regard.record.upward import PAGES
 from regard.types import Kind
 from regard.viewer.frame import framed
 from regard.viewer.pack import BUDGET, LEAST, Packed, packed
@@ -166,10 +168,9 @@ def script() -> str:
 def checked_page_path(path: str | Path) -> Path:
     """A path that a page can be written to, or an error before any work is done."""
     path = Path(path)
-    if path.suffix.lower() not in (".html", ".htm"):
+    if path.suffix.lower() not in PAGES:
         raise RegardError(f"{path}: ends in {path.suffix!r}, expected .html")
-    if not path.parent.is_dir():
-        raise RegardError(f"{path}: there is no folder {path.parent}")
+    check_folder(path)
     return path
 
 
