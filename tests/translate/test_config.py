@@ -200,5 +200,13 @@ def test_paths_are_left_out(tmp_path, more):
     assert config.without_paths().training.epochs == 3
 
 
+def test_a_setting_over_a_file_is_named_with_it(tmp_path):
+    (tmp_path / "my.toml").write_text("model.hidden = 8\n")
+    with pytest.raises(
+        RegardError, match=r"my\.toml with model\.hiden=20: there is no setting mod"
+    ):
+        Config.from_file(tmp_path / "my.toml", ["model.hiden=20"])
+
+
 def test_tables_without_values_are_written():
     assert write_toml({"a": {}, "b": None, "c": [1, 2.5, True]}) == "c = [1, 2.5, true]\n\n[a]\n"

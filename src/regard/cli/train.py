@@ -39,7 +39,10 @@ def train(
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting over the file's, such as model.hidden=256."),
+        typer.Option(
+            "--set",
+            help="A setting over the file's, such as model.hidden=256; paths are relative to it.",
+        ),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="End after so many minutes, with what is best by then.")

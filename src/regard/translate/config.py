@@ -239,7 +239,7 @@ class Config:
     @staticmethod
     def from_file(path: str | Path, overrides: Iterable[str] = ()) -> Config:
         """From a TOML file; its paths are made absolute."""
-        path = Path(path)
+        path, overrides = Path(path), list(overrides)
         text = ""
         try:
             with reading(path):
@@ -252,7 +252,8 @@ class Config:
             check_model_config(config.model)
             return _found(config, path.parent)
         except RegardError as error:
-            raise RegardError(f"{path}: {error}") from error
+            over = f" with {', '.join(overrides)}" if overrides else ""
+            raise RegardError(f"{path}{over}: {error}") from error
 
     def without_paths(self) -> Config:
         """Without data, vectors and a checkpoint to begin with, which name places of a machine."""
