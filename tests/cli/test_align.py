@@ -238,13 +238,13 @@ def test_what_cannot_be_done_is_said(folder, options, message):
         run(*arguments)
 
 
-@pytest.mark.usefixtures("without_shape_checks")
 def test_a_folder_that_is_not_there_is_named_before_any_work(folder, tmp_path):
     out = tmp_path / "none" / "links"
     with pytest.raises(RegardError, match=f"{out}: there is no folder {out.parent}"):
         run("no model", *texts(folder), "--out", out)
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 def test_an_unknown_reading_is_refused(folder):
     with pytest.raises(RegardError, match="reading='shifted', expected 'output' or 'input'"):
         run(folder / "there.safetensors", *texts(folder), "--reading", "shifted")
