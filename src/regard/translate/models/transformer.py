@@ -26,6 +26,7 @@ from regard.translate.models.dropout import Dropout
 from regard.translate.models.embeddings import Embeddings, embeddings
 from regard.translate.models.transformer_positions import Positions
 from regard.translate.models.transformer_step import step_cross, step_self
+from regard.translate.models.transformer_tokens import Packing, encode_packed, memory_of, packs
 
 
 class Transformer(TranslationModel):
@@ -69,13 +70,19 @@ class Transformer(TranslationModel):
         """Read the sources; `memory` holds the keys and values of every cross-attention."""
         x = self.positions(self.embeddings.source(source))
         hidden, seen = _hidden(mask, x), {}
-        for layer, block in enumerate(self._encoder_blocks):
+        blocks, decoder = self._encoder_blocks, self._decoder_blocks
+        if not (self.training or weights) and packs(blocks, decoder):
+            packing = Packing(mask)
+            if packing.worth_it:
+                x = self.encoder.norm(encode_packed(blocks, x, hidden, packing))
+                return Encoded(mask, memory_of(decoder, x, packing))
+        for layer, block in enumerate(blocks):
             x, attended = block.self_attention(x, bias=hidden, weights=weights)
             x, _ = block.feed_forward(x)
             if weights:
                 seen[f"{layer}.self"] = attended.weights
         x = self.encoder.norm(x)
-        memory = tuple(block.cross_attention.mechanism.fix(x) for block in self._decoder_blocks)
+        memory = tuple(block.cross_attention.mechanism.fix(x) for block in decoder)
         return Encoded(mask, memory, seen)
 
     def start(self, encoded: Encoded, beams: int = 1) -> tuple[State, ...]:

@@ -17,14 +17,14 @@ from regard.types import Features
 
 def step_self(sublayer: Sublayer, x: Features, state: State) -> tuple[Tensor, State]:
     """The stream after a self-attention of one more position, (row, 1, width), and its state."""
-    part = _plain(sublayer)
+    part = plain_part(sublayer)
     if part is None:
         x, attended = sublayer(x, state=state)
         return x, attended.state
     entered = sublayer.enter(x)
     key, value = part.prepare(entered, entered)
     after = state.append(key, value, 1)
-    mixed = attend(_queries(part, entered), after.key, after.value).output
+    mixed = attend(queries_of(part, entered), after.key, after.value).output
     return sublayer.leave(x, part.to_output(mixed.transpose(1, 2).flatten(2))), after
 
 
@@ -35,17 +35,17 @@ def step_cross(
 
     `hidden` is added to the scores: -inf at padding.
     """
-    part = _plain(sublayer)
+    part = plain_part(sublayer)
     if part is None:
         x, attended = sublayer(x, bias=hidden, state=state, weights=weights)
         return x, attended.weights
-    queries = _queries(part, sublayer.enter(x))
+    queries = queries_of(part, sublayer.enter(x))
     attended = attend(queries, state.key, state.value, bias=hidden, weights=weights)
     answer = part.to_output(attended.output.transpose(1, 2).flatten(2))
     return sublayer.leave(x, answer), attended.weights
 
 
-def _plain(sublayer: Sublayer) -> MultiHead | None:
+def plain_part(sublayer: Sublayer) -> MultiHead | None:
     """The part, where it is a softmax of dot products and nothing else; else None."""
     part = sublayer.part
     if type(part) is not MultiHead:
@@ -54,7 +54,8 @@ def _plain(sublayer: Sublayer) -> MultiHead | None:
     return part if all(one is None for one in more) else None
 
 
-def _queries(part: MultiHead, x: Tensor) -> Tensor:
+def queries_of(part: MultiHead, x: Tensor) -> Tensor:
+    """Queries of (row, position, width), one set a head."""
     queries = part.to_query(x).unflatten(-1, (part.n_heads, part.head_width))
     normed: Tensor = part.query_norm(queries.transpose(1, 2))  # (row, head, position, head width)
     return normed

@@ -1,0 +1,89 @@
+"""A Transformer's encoder over tokens alone: what is done at every position is not done at padding.
+
+Of a batch of sentences of 8 to 20 tokens, three positions in ten are padding. Only the attentions
+themselves need each sentence in a row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from regard.blocks import DecoderBlock, EncoderBlock, FeedForward
+from regard.contract import State
+from regard.kernel.attend import attend
+from regard.translate.models.transformer_step import plain_part, queries_of
+
+_WORTH_IT = 0.1  # the share of padding from which packing costs less than it spares
+
+
+class Packing:
+    """The tokens of a batch one behind another, and their way back.
+
+    At padding comes the first token of the same sentence: something finite that nobody looks at,
+    and no other sentence's.
+
+    Args:
+        mask: (sentence, source), True at tokens.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self.shape = mask.shape
+        flat = mask.flatten()
+        self.places = flat.nonzero()[:, 0]
+        numbers = (flat.cumsum(0) - 1).view_as(mask)  # of the tokens, one behind another
+        self.numbers = numbers.where(mask, numbers[:, :1]).flatten()
+        self.has_empty = not bool(mask[:, :1].all())
+
+    @property
+    def worth_it(self) -> bool:
+        """There is so much padding that it pays, and every sentence begins with a token."""
+        padding = self.shape.numel() - len(self.places)
+        return not self.has_empty and padding >= _WORTH_IT * self.shape.numel() > 0
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(sentence, source, width) to (1, token, width)."""
+        return x.flatten(0, 1).index_select(0, self.places)[None]
+
+    def unpack_heads(self, x: Tensor) -> Tensor:
+        """(1, head, token, width) to (sentence, head, source, width)."""
+        together = x[0].transpose(0, 1).index_select(0, self.numbers)  # (position, head, width)
+        return together.view(*self.shape, *together.shape[1:]).transpose(1, 2)
+
+
+def packs(encoder: Sequence[EncoderBlock], decoder: Sequence[DecoderBlock]) -> bool:
+    """Plain multi-head attention is all that there is between the positions of a source."""
+    attentions = [block.self_attention for block in encoder]
+    attentions += [block.cross_attention for block in decoder]
+    apart = (type(block.feed_forward.part) is FeedForward for block in encoder)
+    return all(plain_part(one) is not None for one in attentions) and all(apart)
+
+
+def encode_packed(
+    blocks: Sequence[EncoderBlock], x: Tensor, hidden: Tensor, packing: Packing
+) -> Tensor:
+    """The blocks' answer to (sentence, source, width), as (1, token, width).
+
+    `hidden` is added to the scores: -inf at padding.
+    """
+    x = packing.pack(x)
+    for block in blocks:
+        sublayer, part = block.self_attention, plain_part(block.self_attention)
+        assert part is not None
+        entered = sublayer.enter(x)
+        key, value = map(packing.unpack_heads, part.prepare(entered, entered))
+        queries = packing.unpack_heads(queries_of(part, entered))
+        mixed = attend(queries, key, value, bias=hidden).output  # (sentence, head, source, width)
+        answer = part.to_output(packing.pack(mixed.transpose(1, 2).flatten(2)))
+        x, _ = block.feed_forward(sublayer.leave(x, answer))
+    return x
+
+
+def memory_of(blocks: Sequence[DecoderBlock], x: Tensor, packing: Packing) -> tuple[State, ...]:
+    """Keys and values of every cross-attention, of the packed answer of the encoder."""
+    fixed = [block.cross_attention.mechanism.fix(x) for block in blocks]
+    return tuple(
+        State(packing.unpack_heads(one.key), packing.unpack_heads(one.value), growing=False)
+        for one in fixed
+    )
