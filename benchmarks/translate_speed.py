@@ -152,8 +152,7 @@ class Ending(TranslationModel):
         self.model, self.lengths, self.sites = model, lengths, model.sites
 
     def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> Encoded:
-        encoded = self.model.encode(source, mask, weights=weights)
-        return Encoded(mask, (encoded, self.lengths))
+        return Encoded(mask, (self.model.read(source, mask), self.lengths))
 
     def start(self, encoded: Encoded, beams: int = 1) -> Any:
         return self.model.start(encoded.memory[0], beams)

@@ -3,16 +3,21 @@
     REGARD_DATA=... python experiments/translate/tatoeba.py experiments/translate/data/tatoeba
 
 writes train.tsv, valid.tsv and test.tsv: 1000 distinct English sentences to validate with, 2000 to
-test with, and the rest. Nearly all sentences begin with a capital and end with a stop, and people
-who type one leave both out, so of the pairs to learn from, one in eight loses its end mark and one
-in twelve its first capital, on both sides.
+test with, and the rest. What people type is not what these sentences are like, so the pairs to
+learn from are changed, both sides alike:
+
+- Nearly all begin with a capital and end with a mark, which people leave out: one in eight loses
+  its mark, one in twelve its capital, and of those that end with an exclamation mark one in three
+  has a stop.
+- Few have one to three words, and people greet first: these come eight, four and two times.
+- Few have more than twelve words: one in ten comes once more with another pair behind it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,9 +37,18 @@ DATA = DataConfig(
     longest=40,
 )
 
-WITHOUT_MARK = 8  # one in so many
+WITH_A_STOP = 3  # one in so many
+WITHOUT_MARK = 8
 WITHOUT_CAPITAL = 12
-_SEEDS = (1, 2)  # others than that of the split, so that all choices are independent
+JOINED = 10
+COPIES = {1: 8, 2: 4, 3: 2}  # how often a source of so many words comes
+
+
+def with_a_stop(source: str, target: str) -> tuple[str, str]:
+    """With a stop where both end with an exclamation mark."""
+    if not (source.endswith("!") and target.endswith("!")):
+        return source, target
+    return source[:-1].rstrip() + ".", target[:-1].rstrip() + "."
 
 
 def without_mark(source: str, target: str) -> tuple[str, str]:
@@ -49,14 +63,35 @@ def without_capital(source: str, target: str) -> tuple[str, str]:
     return source[:1].lower() + source[1:], target[:1].lower() + target[1:]
 
 
-def as_typed(pair: Pair) -> tuple[str, str]:
-    """The two sentences; those chosen as people type them who are in a hurry."""
+CHANGES = (
+    (WITH_A_STOP, with_a_stop),
+    (WITHOUT_MARK, without_mark),
+    (WITHOUT_CAPITAL, without_capital),
+)
+
+
+def as_typed(pair: Pair, copy: int) -> tuple[str, str]:
+    """The two sentences; those chosen as people in a hurry type them, each copy otherwise."""
     both = pair.source, pair.target
-    changes = ((WITHOUT_MARK, without_mark), (WITHOUT_CAPITAL, without_capital))
-    for seed, (one_in, change) in zip(_SEEDS, changes):
-        if place(pair.source, seed) % one_in == 0:
+    for number, (one_in, change) in enumerate(CHANGES, 1):
+        if _choice(pair, number, copy) % one_in == 0:
             both = change(*both)
     return both
+
+
+def to_learn_from(pairs: list[Pair]) -> Iterator[tuple[str, str]]:
+    """The pairs as they are typed, short ones more often, and some with another one behind them."""
+    for pair in pairs:
+        for copy in range(COPIES.get(len(pair.source.split()), 1)):
+            yield as_typed(pair, copy)
+        if _choice(pair, len(CHANGES) + 1) % JOINED == 0:
+            after = pairs[_choice(pair, len(CHANGES) + 2) % len(pairs)]
+            yield f"{pair.source} {after.source}", f"{pair.target} {after.target}"
+
+
+def _choice(pair: Pair, question: int, copy: int = 0) -> int:
+    """A number for a pair's source, the same at every run; questions are 1 to 9."""
+    return place(pair.source, question + 10 * copy)
 
 
 def write(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
@@ -76,9 +111,9 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", parts.train), ("valid", parts.valid), ("test", parts.test)):
         plain = options.plain or name != "train"
-        both = [(pair.source, pair.target) if plain else as_typed(pair) for pair in part]
-        write(out / f"{name}.tsv", both)
-    print(f"{len(parts.train):,} pairs, {len(parts.valid):,} and {len(parts.test):,} held out")
+        lines = [(one.source, one.target) for one in part] if plain else [*to_learn_from(part)]
+        write(out / f"{name}.tsv", lines)
+        print(f"{name}.tsv: {len(part):,} pairs of Tatoeba, {len(lines):,} lines")
 
 
 if __name__ == "__main__":

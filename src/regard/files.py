@@ -83,7 +83,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a file whose folder is not there, before any work is done for it."""
+    """Refuse a file whose folder is not there, or that is one, before any work is done for it."""
+    if path.is_dir():
+        raise RegardError(f"{path} is a folder, expected the name of a file to write")
     if not path.parent.is_dir():
         raise RegardError(f"{path}: there is no folder {path.parent}")
 

@@ -242,6 +242,8 @@ def test_a_folder_that_is_not_there_is_named_before_any_work(folder, tmp_path):
     out = tmp_path / "none" / "links"
     with pytest.raises(RegardError, match=f"{out}: there is no folder {out.parent}"):
         run("no model", *texts(folder), "--out", out)
+    with pytest.raises(RegardError, match=f"{tmp_path} is a folder, expected the name of a file"):
+        run("no model", *texts(folder), "--out", tmp_path)
 
 
 @pytest.mark.usefixtures("without_shape_checks")

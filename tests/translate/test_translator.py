@@ -375,7 +375,12 @@ def test_a_picture_has_words_on_both_axes(translator, tmp_path):
     drawn = found.plot()
     assert drawn.values is found.matrix.weights and drawn.title == f"I love you. → {found.text}"
     assert (drawn.rows, drawn.columns) == (found.matrix.target, found.matrix.source)
-    assert (drawn.row_title, drawn.column_title) == ("translation", "source")
+    assert (drawn.row_title, drawn.column_title) == (
+        "translation",
+        f"source without its end; {found.head}",
+    )
+    kept = Translator(translator.checkpoint, end="kept")("I love you.", shortest=3, longest=6)
+    assert kept.plot().column_title == f"source; {kept.head}"
     inner = Translator(checkpoint("encoder-dot"))("I love you.", longest=4).plot()
     assert inner.rows == inner.columns == found.matrix.source and inner.row_title == "source"
     with pytest.raises(UnavailableError, match="no attention from target to source"):

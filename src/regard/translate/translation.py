@@ -70,13 +70,17 @@ class Translation:
         if not matrix.target:
             raise UnavailableError(_EMPTY)
         aligned = self.matrix is not None
+        whole = len(matrix.source) > len(self.words[0].without_special().names)
+        source = (
+            f"source{'' if whole else ' without its end'}; {self.head}" if aligned else "source"
+        )
         return upward.heatmap(
             matrix.weights,
             rows=matrix.target,
             columns=matrix.source,
             title=f"{self.source} → {self.text}" if aligned else self.source,
             row_title="translation" if aligned else "source",
-            column_title="source",
+            column_title=source,
         )
 
     def save(self, path: str | Path, **options: Any) -> Path:

@@ -99,6 +99,12 @@ class TranslationModel(nn.Module, ABC):
     ) -> Encoded:
         """Read the sources; `mask` is True at their tokens. Padding changes nothing."""
 
+    def read(
+        self, source: Int[Tensor, "batch source"], mask: Bool[Tensor, "batch source"]
+    ) -> Encoded:
+        """`encode` for a search, which a model may do in a shorter way."""
+        return self.encode(source, mask)
+
     @abstractmethod
     def start(self, encoded: Encoded, beams: int = 1) -> Any:
         """The decoder's state before its first token, for `beams` rows of each sentence."""

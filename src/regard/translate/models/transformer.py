@@ -70,20 +70,24 @@ class Transformer(TranslationModel):
         """Read the sources; `memory` holds the keys and values of every cross-attention."""
         x = self.positions(self.embeddings.source(source))
         hidden, seen = _hidden(mask, x), {}
-        blocks, decoder = self._encoder_blocks, self._decoder_blocks
-        if not (self.training or weights) and packs(blocks, decoder):
-            packing = Packing(mask)
-            if packing.worth_it:
-                x = self.encoder.norm(encode_packed(blocks, x, hidden, packing))
-                return Encoded(mask, memory_of(decoder, x, packing))
-        for layer, block in enumerate(blocks):
+        for layer, block in enumerate(self._encoder_blocks):
             x, attended = block.self_attention(x, bias=hidden, weights=weights)
             x, _ = block.feed_forward(x)
             if weights:
                 seen[f"{layer}.self"] = attended.weights
         x = self.encoder.norm(x)
-        memory = tuple(block.cross_attention.mechanism.fix(x) for block in decoder)
+        memory = tuple(block.cross_attention.mechanism.fix(x) for block in self._decoder_blocks)
         return Encoded(mask, memory, seen)
+
+    def read(self, source: Tensor, mask: Tensor) -> Encoded:
+        """`encode`, over tokens alone where there is much padding and all parts allow it."""
+        packing = Packing(mask)
+        across = [block.cross_attention for block in self._decoder_blocks]
+        if not (packing.worth_it and packs(self.encoder, across)):
+            return self.encode(source, mask)
+        x = self.positions(self.embeddings.source(source))
+        x = encode_packed(self._encoder_blocks, x, _hidden(mask, x), packing)
+        return Encoded(mask, memory_of(self._decoder_blocks, self.encoder.norm(x), packing))
 
     def start(self, encoded: Encoded, beams: int = 1) -> tuple[State, ...]:
         """For each layer a growing state without keys."""

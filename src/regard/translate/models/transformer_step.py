@@ -12,6 +12,7 @@ from regard.blocks import Sublayer
 from regard.contract import State
 from regard.kernel.attend import attend
 from regard.mechanisms import MultiHead
+from regard.translate.models.unwatched import unwatched
 from regard.types import Features
 
 
@@ -46,9 +47,11 @@ def step_cross(
 
 
 def plain_part(sublayer: Sublayer) -> MultiHead | None:
-    """The part, where it is a softmax of dot products and nothing else; else None."""
+    """The part, where it is a softmax of dot products and nothing else, unwatched; else None."""
     part = sublayer.part
-    if type(part) is not MultiHead:
+    if type(part) is not MultiHead or not (unwatched(part) and unwatched(sublayer)):
+        return None
+    if part.training and part.dropout:
         return None
     more = part.position, part.window, part.sinks
     return part if all(one is None for one in more) else None

@@ -1,21 +1,41 @@
 """A Transformer's encoder over tokens alone: what is done at every position is not done at padding.
 
-Of a batch of sentences of 8 to 20 tokens, three positions in ten are padding. Only the attentions
-themselves need each sentence in a row of its own.
+Of a batch of sentences of 8 to 20 tokens, three positions in ten are padding (`Translator` sorts
+sentences by length, so that its batches have less). Only the attentions themselves need each
+sentence in a row of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.blocks import DecoderBlock, EncoderBlock, FeedForward
+from regard.blocks import (
+    Concatenated,
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+    PostNorm,
+    PreNorm,
+    Residual,
+    Stack,
+    Sublayer,
+)
 from regard.contract import State
 from regard.kernel.attend import attend
+from regard.mechanisms import MultiHead
+from regard.translate.models.dropout import Dropout
 from regard.translate.models.transformer_step import plain_part, queries_of
+from regard.translate.models.unwatched import unwatched
 
-_WORTH_IT = 0.1  # the share of padding from which packing costs less than it spares
+_WORTH_IT = 0.1  # the share of padding from which it is tried
+#: Modules of an encoder that, attention itself apart, answer each position by itself.
+_APART = {
+    *(Stack, nn.ModuleList, EncoderBlock, PreNorm, PostNorm, Residual, Concatenated),
+    *(MultiHead, FeedForward, nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Identity),
+    *(nn.Dropout, Dropout, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh),
+}
 
 
 class Packing:
@@ -34,13 +54,13 @@ class Packing:
         self.places = flat.nonzero()[:, 0]
         numbers = (flat.cumsum(0) - 1).view_as(mask)  # of the tokens, one behind another
         self.numbers = numbers.where(mask, numbers[:, :1]).flatten()
-        self.has_empty = not bool(mask[:, :1].all())
+        self.begins_with_padding = not bool(mask[:, :1].all())  # where a sentence does
 
     @property
     def worth_it(self) -> bool:
         """There is so much padding that it pays, and every sentence begins with a token."""
         padding = self.shape.numel() - len(self.places)
-        return not self.has_empty and padding >= _WORTH_IT * self.shape.numel() > 0
+        return not self.begins_with_padding and padding >= _WORTH_IT * self.shape.numel() > 0
 
     def pack(self, x: Tensor) -> Tensor:
         """(sentence, source, width) to (1, token, width)."""
@@ -52,12 +72,22 @@ class Packing:
         return together.view(*self.shape, *together.shape[1:]).transpose(1, 2)
 
 
-def packs(encoder: Sequence[EncoderBlock], decoder: Sequence[DecoderBlock]) -> bool:
-    """Plain multi-head attention is all that there is between the positions of a source."""
-    attentions = [block.self_attention for block in encoder]
-    attentions += [block.cross_attention for block in decoder]
-    apart = (type(block.feed_forward.part) is FeedForward for block in encoder)
-    return all(plain_part(one) is not None for one in attentions) and all(apart)
+def packs(encoder: Stack, across: Sequence[Sublayer]) -> bool:
+    """Plain multi-head attention is all that there is between the positions of a source.
+
+    Every module is one of ours or torch's that answers each position by itself, is not trained, and
+    is not watched: hooks, captures and grafts see a batch as it is.
+
+    Args:
+        encoder: what reads the source.
+        across: the attentions that look at what it answers.
+    """
+    modules = [*encoder.modules(), *(part for one in across for part in one.part.modules())]
+    own = [one for one in modules if isinstance(one, Sublayer) and isinstance(one.part, MultiHead)]
+    plain = all(plain_part(one) is not None for one in (*own, *across))
+    return plain and all(
+        type(one) in _APART and not one.training and unwatched(one) for one in modules
+    )
 
 
 def encode_packed(

@@ -103,7 +103,7 @@ def _begin(
     check_source(model, source, mask, rules)
     forced = prefix_table(prefix, len(source), source.device)
     with evaluating(model):
-        return Beams(model, model.encode(source, mask), rules, forced)
+        return Beams(model, model.read(source, mask), rules, forced)
 
 
 def _collect(beams: Beams, sentences: int) -> list[list[Hypothesis]]:
