@@ -9,7 +9,7 @@ learn from are changed, both sides alike:
 - Nearly all begin with a capital and end with a mark, which people leave out: one in eight loses
   its mark, one in twelve its capital, and of those that end with an exclamation mark one in three
   has a stop.
-- Few have one to three words, and people greet first: these come eight, four and two times.
+- Few have one to three words, and people greet first: these come 64, 10 and 3 times.
 - Few have more than twelve words: one in ten comes once more with another pair behind it.
 """
 
@@ -41,7 +41,7 @@ WITH_A_STOP = 3  # one in so many
 WITHOUT_MARK = 8
 WITHOUT_CAPITAL = 12
 JOINED = 10
-COPIES = {1: 8, 2: 4, 3: 2}  # how often a source of so many words comes
+COPIES = {1: 64, 2: 10, 3: 3}  # how often a source of so many words comes
 
 
 def with_a_stop(source: str, target: str) -> tuple[str, str]:
