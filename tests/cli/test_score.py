@@ -63,7 +63,8 @@ def test_two_systems_side_by_side(files):
         ("good", [c.second for c in compared]),
     ):
         assert rows[name][0] == [
-            f"{one.value:.2f} ({one.mean - one.interval:.2f} to {one.mean + one.interval:.2f})"
+            f"{one.value:.2f} ({max(0, one.mean - one.interval):.2f} to "
+            f"{min(100, one.mean + one.interval):.2f})"
             for one in systems
         ]
     assert rows["difference"][0] == [f"{one.difference:+.2f}" for one in compared]

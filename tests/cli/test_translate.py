@@ -322,18 +322,43 @@ def test_an_empty_line_stays_an_empty_line(run, tmp_path, monkeypatch):
     assert (code, said) == (0, "\n\n")
 
 
+def test_a_dash_is_standard_input(run, translator):
+    code, said, _ = run("-", given=b"I love you.\nYou love cats.\n")
+    assert code == 0
+    assert said.splitlines() == texts_of(translator, ["I love you.", "You love cats."])
+
+
+def test_one_text_where_lines_seem_to_be_meant_is_remarked_on(run, tmp_path):
+    (tmp_path / "cats").write_text("I love you.\n")
+    assert "regard: cats is a file; --file cats translates its lines\n" in run("cats")[2]
+    told = run("I love you.\nYou love cats.")[2]
+    assert "regard: the text has 2 lines and was translated as one sentence; --file" in told
+    assert "is a file" not in run("cat" * 2000, "--longest", "2")[2]  # longer than names can be
+
+
+def test_a_folder_is_no_file_of_lines(run, tmp_path):
+    code, _, told = run("--file", tmp_path)
+    assert code == 1 and "is a folder, expected a file of lines" in told.replace("\n", " ")
+
+
 def test_words_that_the_model_does_not_know_are_named(run):
     assert run("I love you.")[2] == ""
     code, said, told = run("the elephant loves\x1b me.")
     assert code == 0 and "regard:" not in said
-    assert told == "regard: the model does not know 4 of 6 words: elephant, loves, \\x1b, me\n"
+    assert told == (
+        "regard: the model has no tokens of its own for 4 of 6 words, and may get them wrong: "
+        "elephant, loves, \\x1b, me\n"
+    )
     lines = b"I love you.\n\none two three four five six seven\none\n"
     code, said, told = run(given=lines)
     assert code == 0 and len(said.splitlines()) == 4
     assert told.endswith(
-        "know 8 of 12 words, 7 different: one, two, three, four, five and 2 more\n"
+        "for 8 of 12 words, 7 different, and may get them wrong: one, two, three, four, five and 2 "
+        "more\n"
     )
-    assert run("the 猫 cat", model="pieces")[2].endswith("know 1 of 3 words: 猫\n")
+    assert run("the 猫 cat", model="pieces")[2].endswith(
+        "for 1 of 3 words, and may get them wrong: 猫\n"
+    )
 
 
 @pytest.mark.parametrize("reading", ["input", "output"])

@@ -53,6 +53,7 @@ def test_a_long_title_stays_on_the_page():
     image = torch.rand(50, 50, 3)
     for spec in (
         Heatmap(torch.eye(4), title=title),
+        Heatmap(torch.eye(4), title=f"{title} → {title} and {title}"),
         regard.plots.Overlay(image, torch.rand(5, 5), title),
     ):
         figure = _figure(spec)

@@ -204,7 +204,7 @@ def _side_by_side(console: Console, measures: list[Comparison], names: Sequence[
 
 
 def _with_interval(system: Compared) -> str:
-    low, high = system.mean - system.interval, system.mean + system.interval
+    low, high = max(0.0, system.mean - system.interval), min(100.0, system.mean + system.interval)
     return f"{system.value:.2f} ({low:.2f} to {high:.2f})"
 
 

@@ -27,7 +27,10 @@ _ENDS = {"left-out": "left out", "renormalised": "renormalised", "kept": "kept"}
 def translate(
     text: Annotated[
         str | None,
-        typer.Argument(help="The text; without it, lines are read from --file or standard input."),
+        typer.Argument(
+            help="The text, in quotes; without it, or with -, lines are read from --file or "
+            "standard input."
+        ),
     ] = None,
     model: Annotated[
         Path | None,
@@ -143,6 +146,7 @@ def translate(
     A text is one sentence, and so is a line: that is what translators are trained on. An empty line
     stays an empty line. Words that the model does not know are named on standard error.
     """
+    text = None if text == "-" else text
     _check_options(text, file, out, n_best, plot, html, pharaoh)
     translator = _load(model, head, reading, end)
     _check_attention(translator, plot, html, pharaoh)
@@ -162,6 +166,8 @@ def translate(
         texts, n_best=n_best, batch=batch, empty=many, show=None if many else False, **said
     )
     tell_unknown(texts, translator.checkpoint.source)
+    if text is not None:
+        _tell_lines(text)
     if plot is not None or html is not None:
         check_words(found[0][0])
     if text is None:
@@ -260,6 +266,26 @@ def _check_attention(
     for option, path in (("--plot", plot), ("--html", html)):
         if path is not None and not translator.inside:
             raise RegardError(f"{option}: {no_matrix(translator)}, nor any inside its encoder")
+
+
+def _tell_lines(text: str) -> None:
+    """Say so where lines were meant, as it seems, but one text came."""
+    count = len(text.splitlines())
+    if count > 1:
+        print(
+            f"regard: the text has {count} lines and was translated as one sentence; --file and "
+            "standard input are translated line by line",
+            file=sys.stderr,
+        )
+    elif _is_file(text):
+        print(f"regard: {text} is a file; --file {text} translates its lines", file=sys.stderr)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # longer than a name can be
+        return False
 
 
 def _lines(file: Path | None) -> list[str]:

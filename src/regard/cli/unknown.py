@@ -29,7 +29,10 @@ def tell_unknown(texts: Iterable[str], vocabulary: Vocabulary) -> None:
     more = len(different) - _NAMED
     named = ", ".join(different[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     kinds = f", {len(different)} different" if len(different) < len(found) else ""
-    _say(f"the model does not know {len(found)} of {count} words{kinds}: {named}")
+    _say(
+        f"the model has no tokens of its own for {len(found)} of {count} words{kinds}, and may get "
+        f"them wrong: {named}"
+    )
 
 
 def tell_strange_languages(checkpoint: Path, sides: Iterable[tuple[Path, list[Sentence]]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ _MOST_WITH_VALUES = 12  # maps up to this size have their numbers written into t
 _MOST_UNCLIPPED = 64  # and up to this one colours that reach to the largest
 _WEIGHTS = "viridis"  # even steps look even, also to the colour-blind
 _LINE = 9.0  # inches of a line of text
+_LETTER = 0.095  # inches of a letter of a title, at twelve points
+_SMALLEST = 6.0  # points of a title
 
 
 def save(spec: Spec, path: Path) -> Path:
@@ -61,7 +64,14 @@ def _title(text: str) -> str:
 
 def _fitting(text: str, inches: float) -> float:
     """A size at which a title is about so broad, if it is long."""
-    return max(6.0, min(12.0, 12.0 * inches / (0.095 * max(1, len(text)))))
+    longest = max(map(len, text.splitlines()), default=1)
+    return max(_SMALLEST, min(12.0, 12.0 * inches / (_LETTER * max(1, longest))))
+
+
+def _wrapped(text: str, inches: float) -> str:
+    """A title in as many lines as it takes to be no broader in its smallest size."""
+    most = max(1, int(12.0 * inches / (_LETTER * _SMALLEST)))
+    return text if len(text) <= most else "\n".join(textwrap.wrap(text, most))
 
 
 def _font(**options: Any) -> dict[str, Any]:
@@ -107,7 +117,9 @@ def _(spec: Heatmap, figure: Any) -> None:
         extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
     )
     _scale(figure, axes, image, values, label=spec.value_title)
-    axes.set_title(_title(spec.title), **_font(fontsize=_fitting(spec.title, _size(spec)[0] - 1)))
+    inches = _size(spec)[0] - 1
+    title = _wrapped(_title(spec.title), inches)
+    axes.set_title(title, **_font(fontsize=_fitting(title, inches)))
     axes.set_xlabel(_title(spec.column_title), **_font())
     axes.set_ylabel(_title(spec.row_title), **_font())
     if spec.columns is not None:

@@ -59,6 +59,8 @@ def opened(path: Path) -> Iterator[BufferedIOBase]:
                 yield unpacked
     except FileNotFoundError as error:
         raise RegardError(f"there is no file {path}") from error
+    except IsADirectoryError as error:
+        raise RegardError(f"{path} is a folder, expected a file of lines") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise RegardError(f"{path} is a broken gzip file: {error}") from error
     except OSError as error:
