@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from text_translators import ENGLISH, FRENCH, checkpoint
+from text_translators import translator as translator
 
-import regard
 from regard.errors import RegardError, UnavailableError
 from regard.translate.alignment import Head
 from regard.translate.checkpoint import Checkpoint
@@ -14,24 +15,6 @@ from regard.translate.models.build import ModelConfig, build
 from regard.translate.tokens import BEGIN, END
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
-
-ENGLISH = ["I love you.", "the small cat sleeps", "we don't sleep", "you love cats"]
-FRENCH = ["Je t'aime.", "le petit chat dort", "nous ne dormons pas", "tu aimes les chats"]
-
-
-def checkpoint(name="bahdanau", **extra):
-    source = WordVocabulary.train(ENGLISH, size=40)
-    target = WordVocabulary.train(FRENCH, size=40)
-    torch.manual_seed(0)
-    heads = {"heads": 2} if name == "transformer" else {}
-    config = Config(model=ModelConfig(name=name, embedding=16, hidden=16, layers=1, **heads))
-    model = build(config.model, len(source), len(target)).eval()
-    return Checkpoint(config, source, target, model, extra)
-
-
-@pytest.fixture(params=["bahdanau", "transformer"])
-def translator(request):
-    return Translator(checkpoint(request.param))
 
 
 def test_words_stand_on_both_sides_of_the_matrix(translator):
@@ -340,16 +323,6 @@ def test_an_unknown_option_is_named_with_the_nearest(translator):
         list(translator.steps("I love you.", n_best=2))
 
 
-def test_what_is_not_drawn_went_to_the_end(translator):
-    found = translator("I love you.", shortest=3, longest=6)
-    assert found.rows.shape[1] == 5  # four words and the end
-    shares = found.matrix.weights.sum(1) + torch.tensor(found.at_the_end)
-    torch.testing.assert_close(shares, torch.ones(len(found.matrix.target)))
-    without = translator.translate(["I love you."], weights=False)[0][0]
-    with pytest.raises(UnavailableError, match="made with weights=False"):
-        _ = without.rows
-
-
 def test_a_path_is_no_checkpoint(without_shape_checks):
     with pytest.raises(RegardError, match=r"expected a Checkpoint; Translator.load\(path\) reads"):
         Translator("best.safetensors")
@@ -368,37 +341,3 @@ def test_a_head_goes_by_its_name_too(without_shape_checks):
             Translator(made, head=given)
     with pytest.raises(RegardError, match="head cross:0: no attention of this model goes from"):
         Translator(checkpoint("none"), head="cross:0")
-
-
-def test_a_picture_has_words_on_both_axes(translator, tmp_path):
-    found = translator("I love you.", shortest=3, longest=6)
-    drawn = found.plot()
-    assert drawn.values is found.matrix.weights and drawn.title == f"I love you. → {found.text}"
-    assert (drawn.rows, drawn.columns) == (found.matrix.target, found.matrix.source)
-    assert (drawn.row_title, drawn.column_title) == (
-        "translation",
-        f"source without its end; {found.head}",
-    )
-    kept = Translator(translator.checkpoint, end="kept")("I love you.", shortest=3, longest=6)
-    assert kept.plot().column_title == f"source; {kept.head}"
-    inner = Translator(checkpoint("encoder-dot"))("I love you.", longest=4).plot()
-    assert inner.rows == inner.columns == found.matrix.source and inner.row_title == "source"
-    with pytest.raises(UnavailableError, match="no attention from target to source"):
-        Translator(checkpoint("none"))("I love you.", longest=4).plot()
-    with pytest.raises(UnavailableError, match="the translation is empty, so no word of it"):
-        replace(found, matrix=replace(found.matrix, target=[])).plot()
-
-
-def test_what_is_saved_goes_by_the_name_of_the_file(translator, tmp_path):
-    found = translator("I love you.", shortest=3, longest=6)
-    assert found.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in found.save(str(tmp_path / "a.svg")).read_text()
-    back = regard.load(found.save(tmp_path / "a.safetensors"))
-    assert list(back.keys()) == list(found.trace.keys())
-    with pytest.raises(
-        RegardError, match=r"a.gif: ends in '.gif', expected .html \(a page\), .png"
-    ):
-        found.save(tmp_path / "a.gif")
-    with pytest.raises(RegardError, match=r"save: title: options of a page, but 'b.png' does not"):
-        found.save(tmp_path / "b.png", title="Love")
-    assert len(list(tmp_path.iterdir())) == 3
