@@ -33,7 +33,7 @@ from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PostNorm, Sta
 from regard.mechanisms import MultiHead
 from regard.translate.models.contract import Encoded, Stepped, TranslationModel
 from regard.translate.models.embeddings import Embeddings
-from regard.translate.models.layout import turn_weights
+from regard.translate.models.layout import lay_out_for_search
 from regard.translate.models.transformer import Transformer
 from regard.translate.models.transformer_positions import Positions
 from regard.translate.search import search
@@ -100,7 +100,7 @@ def ours(sizes: Sizes, theirs: MarianMTModel) -> Transformer:
     with torch.no_grad():
         shared.weight.copy_(theirs.model.shared.weight)
         model.embeddings.bias.copy_(theirs.final_logits_bias[0])
-    turn_weights(model)  # as `Translator.load` does
+    lay_out_for_search(model)  # as `Translator.load` does
     return model.eval()
 
 

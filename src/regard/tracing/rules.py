@@ -220,7 +220,9 @@ def _added_matrix_vector(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.product(args[1], args[2].unsqueeze(1), out.unsqueeze(1))
 
 
-@_for("linear_dynamic", "linear", "convolution", "_convolution", "mkldnn_linear")
+@_for(
+    "linear_dynamic", "linear", "convolution", "_convolution", "mkldnn_linear", "_linear_pointwise"
+)
 def _linear(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.linear(args[0], out)
 

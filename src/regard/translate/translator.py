@@ -25,7 +25,7 @@ from regard.translate.alignment import (
 from regard.translate.alignment.matrix import check_end, check_reading
 from regard.translate.checkpoint import SHIPPED, Checkpoint, load_checkpoint
 from regard.translate.data import padded
-from regard.translate.models.layout import turn_weights
+from regard.translate.models.layout import lay_out_for_search
 from regard.translate.reader import Reader
 from regard.translate.remembered import remembered
 from regard.translate.search import search, search_steps
@@ -87,7 +87,7 @@ class Translator:
     ) -> Translator:
         """The translator of a checkpoint; without a path the one that ships, `english-french`."""
         checkpoint = load_checkpoint(SHIPPED if path is None else path, device)
-        turn_weights(checkpoint.model)
+        lay_out_for_search(checkpoint.model)
         return cls(checkpoint, **options)
 
     def __repr__(self) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import RegardError
+from regard.translate.models.prepared import PreparedProduct, product
 from regard.translate.tokens import PAD
 
 
@@ -30,16 +30,21 @@ class Embeddings(nn.Module):
         self.own_source = source
         self.output = output
         self.bias = nn.Parameter(torch.zeros(target.num_embeddings))
+        self.product: PreparedProduct | None = None  # for search: the output layer's weight, packed
 
     @property
     def source(self) -> nn.Embedding:
         """The source's embedding, which may be the target's."""
         return self.target if self.own_source is None else self.own_source
 
+    @property
+    def output_weight(self) -> Tensor:
+        """The output layer's weight, which may be the target's embedding."""
+        return self.target.weight if self.output is None else self.output
+
     def logits(self, features: Float[Tensor, "*place width"]) -> Float[Tensor, "*place vocabulary"]:
         """The output layer, over the target vocabulary."""
-        weight = self.target.weight if self.output is None else self.output
-        return F.linear(features, weight, self.bias)
+        return product(self.product, features, self.output_weight, self.bias)
 
 
 def embeddings(

@@ -5,21 +5,35 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.translate.models.embeddings import Embeddings
+from regard.translate.models.prepared import PreparedLinear, prepared_product
+from regard.translate.models.unwatched import unwatched
 
 
-def turn_weights(model: nn.Module) -> None:
-    """Lay the weights of linear layers out column by column; no value, name or shape changes.
+def lay_out_for_search(model: nn.Module) -> None:
+    """Lay the weights of linear layers and of the output layer out for the few rows of a step.
 
-    A step of search multiplies few rows by large matrices, and the product of x and Wᵀ is faster
-    where Wᵀ lies row by row: by a third at 64 rows on a CPU. Training gains nothing, as its
-    backward pass multiplies by W.
+    No value, name or shape changes. They lie column by column, which takes a third to a half
+    less time for a single row; those that are large are held once more, as `PreparedProduct`
+    multiplies them. Training gains nothing: its backward pass multiplies by W, and its weights
+    change.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.weight.data = _turned(module.weight.data)
         elif isinstance(module, Embeddings):
-            output = module.target.weight if module.output is None else module.output
-            output.data = _turned(output.data)
+            module.output_weight.data = _turned(module.output_weight.data)
+            module.product = prepared_product(module.output_weight)
+    _prepare_layers(model)
+
+
+def _prepare_layers(model: nn.Module) -> None:
+    prepared: dict[nn.Module, PreparedLinear] = {}  # a layer that stands in two places stays one
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear and unwatched(child):
+                if child not in prepared:
+                    prepared[child] = PreparedLinear.of(child)
+                setattr(parent, name, prepared[child])
 
 
 def _turned(weight: Tensor) -> Tensor:

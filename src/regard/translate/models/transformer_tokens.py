@@ -26,6 +26,7 @@ from regard.contract import State
 from regard.kernel.attend import attend
 from regard.mechanisms import MultiHead
 from regard.translate.models.dropout import Dropout
+from regard.translate.models.prepared import PreparedLinear
 from regard.translate.models.transformer_step import plain_part, queries_of
 from regard.translate.models.unwatched import unwatched
 
@@ -33,7 +34,7 @@ _WORTH_IT = 0.1  # the share of padding from which it is tried
 #: Modules of an encoder that, attention itself apart, answer each position by itself.
 _APART = {
     *(Stack, nn.ModuleList, EncoderBlock, PreNorm, PostNorm, Residual, Concatenated),
-    *(MultiHead, FeedForward, nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Identity),
+    *(MultiHead, FeedForward, nn.Linear, PreparedLinear, nn.LayerNorm, nn.RMSNorm, nn.Identity),
     *(nn.Dropout, Dropout, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh),
 }
 

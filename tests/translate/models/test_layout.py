@@ -1,4 +1,4 @@
-"""Weights that lie in memory the other way round: the same model, the same files."""
+"""Weights laid out for search: the same model, the same files."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import build, names
-from regard.translate.models.layout import turn_weights
+from regard.translate.models.layout import lay_out_for_search
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import WordVocabulary
 
@@ -38,7 +38,7 @@ def test_values_gradients_and_files_are_the_same(tmp_path, name, tie):
     expected.square().sum().backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
-    turn_weights(model)
+    lay_out_for_search(model)
     assert any(not p.is_contiguous() for p in model.parameters())
     for key, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[key])
