@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 
 from regard.errors import RegardError
 
+PART = ".part"  #: how the name of a file ends that is not whole yet
+
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
@@ -36,6 +38,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     A rename alone may reach the disk before the bytes do, and a machine that goes down between the
     two leaves a file of zeros where there was a good one. So bytes go first, then the name.
 
+    Two processes that write one file do not meet: the last one to finish is the one that stays.
+
     A link stays a link, and what it leads to is written. What is no file of a disk, such as a pipe
     or `/dev/null`, is written into and never replaced.
     """
@@ -44,7 +48,7 @@ def written_whole(path: Path) -> Iterator[Path]:
             yield made
         return
     link, path = path, path.resolve()
-    half_done = path.with_name(path.name + ".part")
+    half_done = path.with_name(f"{path.name}.{os.getpid()}{PART}")
     with writing(link):
         try:
             half_done.unlink(missing_ok=True)  # one that was left behind has rights of its own
@@ -101,6 +105,6 @@ def make_folder(path: Path) -> None:
 def _reason(error: OSError, path: Path) -> str:
     """What the machine says, with the file where that is another one."""
     reason = error.strerror or str(error)
-    own = {name + part for name in (str(path), str(path.resolve())) for part in ("", ".part")}
+    own = {str(path), str(path.resolve()), f"{path.resolve()}.{os.getpid()}{PART}"}
     other = error.filename is not None and str(error.filename) not in own
     return f"{reason}: {error.filename}" if other else reason

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.align_gold import check_gold, made_links, read_gold, sentence_pairs
+from regard.cli.needed import check_needed
 from regard.cli.unknown import tell_strange_languages
 from regard.errors import RegardError
 from regard.files import check_folder
@@ -19,6 +20,7 @@ from regard.translate.alignment import (
     AllHeads,
     Choice,
     Gold,
+    Head,
     Links,
     Reading,
     Sentence,
@@ -35,7 +37,9 @@ from regard.translate.alignment import (
     write_pharaoh,
 )
 from regard.translate.alignment.links import Rule
-from regard.translate.checkpoint import is_shipped, load_checkpoint
+from regard.translate.alignment.matrix import check_reading
+from regard.translate.checkpoint import load_checkpoint
+from regard.translate.shipped_translator import is_shipped
 
 _RULES = {"strongest": strongest, "mutual": mutual}
 
@@ -126,8 +130,8 @@ def align(
         raise RegardError("align needs a checkpoint, --source and --target (or --links and --gold)")
     if how not in (None, *SYMMETRISERS):
         raise RegardError(f"--symmetrise {how}, expected one of {', '.join(SYMMETRISERS)}")
-    _check_needed("--backward", backward, {"--symmetrise": how, "--backward-head": backward_head})
-    _check_needed("--gold", gold, {"--gold-first": gold_first})
+    check_needed("--backward", backward, {"--symmetrise": how, "--backward-head": backward_head})
+    check_needed("--gold", gold, {"--gold-first": gold_first})
     if out is not None:
         check_folder(out)
     if remember:
@@ -138,8 +142,11 @@ def align(
         drawn = read_gold(gold, gold_first or 0)
         check_gold(drawn, pairs, (gold, source, target), gold_first or 0)
     chosen_rule = _rule(rule)
+    if reading is not None:
+        check_reading(reading)
     sides = [(source, [one.source for one in pairs]), (target, [one.target for one in pairs])]
-    there = _Direction.of(checkpoint, sides, reading)
+    alone = head is None and gold is None and backward is None
+    there = _Direction.of(checkpoint, sides, reading, remembers=alone)
     back = None
     if backward is not None:
         back = _Direction.of(backward, sides[::-1], reading)
@@ -151,15 +158,6 @@ def align(
         _remember(checkpoint, backward, there, back, choice)
     if drawn is not None:
         print(error_rate(made, drawn), file=sys.stderr if out is None else sys.stdout)
-
-
-def _check_needed(needed: str, given: Path | None, said: dict[str, Any]) -> None:
-    """Refuse options that do nothing without another one."""
-    for option, value in said.items():
-        if given is None and value is not None:
-            raise RegardError(
-                f"{option} {value}: there is no {needed}, without which it does nothing"
-            )
 
 
 def _check_own(*checkpoints: Path | None) -> None:
@@ -191,17 +189,32 @@ class _Direction:
 
     seen: AllHeads
     reading: Reading
+    remembered: Head | None = None
 
     @classmethod
-    def of(cls, path: Path, texts: list[tuple[Path, list[str]]], reading: Any) -> _Direction:
-        """A model on sources and targets, each with the file they are from."""
+    def of(
+        cls,
+        path: Path,
+        texts: list[tuple[Path, list[str]]],
+        reading: Any,
+        *,
+        remembers: bool = False,
+    ) -> _Direction:
+        """A model on sources and targets, each with the file they are from.
+
+        With `remembers` it is read as its file says, where that says something.
+        """
         loaded = load_checkpoint(path)
+        named = remembered.remembered(loaded.extra) if remembers else None
+        if reading is None and named is not None:
+            reading = named.reading
         reading = loaded.model.reading if reading is None else reading
         (source, read), (target, said) = texts
         sources = [Sentence.spaced(text, loaded.source) for text in read]
         targets = [Sentence.spaced(text, loaded.target) for text in said]
         tell_strange_languages(path, [(source, sources), (target, targets)])
-        return cls(force(loaded.model, sources, targets).heads(reading), reading)
+        seen = force(loaded.model, sources, targets).heads(reading)
+        return cls(seen, reading, None if named is None else named.head)
 
 
 def _choice(
@@ -213,6 +226,10 @@ def _choice(
     backward_head: str | None,
 ) -> Choice:
     """The heads that were named, and for those that were not the best ones."""
+    if there.remembered is not None:
+        head = there.remembered.name
+        found = head_named(head, there.seen.heads, "the head that the checkpoint remembers,")
+        return Choice(found, None, "as the checkpoint remembers")
     named = None if head is None else head_named(head, there.seen.heads, "--head")
     other = None
     if backward_head is not None and back is not None:

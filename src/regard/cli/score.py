@@ -15,11 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli.needed import check_needed
 from regard.cli.terminal import ink_of, label
 from regard.errors import RegardError
 from regard.translate import evaluation
 from regard.translate.data.lines import lines
 from regard.translate.evaluation import (
+    RESAMPLES,
     TOKENIZERS,
     Bucket,
     Compared,
@@ -28,6 +30,7 @@ from regard.translate.evaluation import (
     Scores,
 )
 
+_EXAMPLES = 5
 _NO_BLEU = "no reference there has the four words that BLEU counts: a perfect translation has 0 too"
 
 
@@ -48,10 +51,20 @@ def score(
     edges: Annotated[
         str, typer.Option(help="Words at which a new bucket of lengths begins; empty for none.")
     ] = "10,20,30,40,50",
-    resamples: Annotated[int, typer.Option(help="Draws of the bootstrap.")] = 1000,
+    resamples: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help=f"With --other, draws of the bootstrap; {RESAMPLES} when not said."
+        ),
+    ] = None,
     examples: Annotated[
-        int, typer.Option(help="How many sentences to show that two systems differ on most.")
-    ] = 5,
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --other, how many sentences to show that both differ on most; "
+            f"{_EXAMPLES} when not said.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """BLEU and chrF with their signatures, by length; with --other also significance.
@@ -59,6 +72,7 @@ def score(
     Files may be gzip. The scores are sacrebleu's. Two systems are compared by a paired bootstrap;
     its p is two-sided.
     """
+    check_needed("--other", other, {"--resamples": resamples, "--examples": examples})
     files = {"hypotheses": hypotheses, "references": references, "other": other, "source": source}
     texts = _read({name: path for name, path in files.items() if path is not None})
     console = Console()
@@ -67,8 +81,8 @@ def score(
             texts,
             {"lower": lower, "tokenizer": cast(Any, tokenizer)},
             edges=_edges(edges),
-            resamples=resamples,
-            examples=examples,
+            resamples=RESAMPLES if resamples is None else resamples,
+            examples=_EXAMPLES if examples is None else examples,
         )
     if as_json:
         print(json.dumps(asdict(report), indent=2, ensure_ascii=False))

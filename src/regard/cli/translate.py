@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.translated import check_words, no_matrix, show, write, write_alignments
+from regard.cli.translated import check_words, no_matrix, show, write_lines, write_links_of
 from regard.cli.unknown import tell_unknown
 from regard.errors import RegardError
 from regard.files import check_folder
@@ -161,28 +161,30 @@ def translate(
         "coverage_penalty": coverage_penalty,
     }
     said = {name: value for name, value in search.items() if value is not None}
-    many = text is None
-    found = translator.translate(
-        texts, n_best=n_best, batch=batch, empty=many, show=None if many else False, **said
-    )
-    tell_unknown(texts, translator.checkpoint.source)
-    if text is not None:
-        _tell_lines(text)
-    if plot is not None or html is not None:
-        check_words(found[0][0])
     if text is None:
-        write(found, out, numbered=n_best > 1)
-    else:
-        show(console, translator, found[0])
+        linked = pharaoh is not None
+        found = translator.stream(
+            texts, n_best=n_best, batch=batch, weights=linked, empty=True, show=None, **said
+        )
+        write_lines(translator, found, out, pharaoh, numbered=n_best > 1)
+        tell_unknown(texts, translator.checkpoint.source)
+        return
+    (translations,) = translator.translate(texts, n_best=n_best, **said)
+    best = translations[0]
+    tell_unknown(texts, translator.checkpoint.source)
+    _tell_lines(text)
+    if plot is not None or html is not None:
+        check_words(best)
+    show(console, translator, translations)
     if pharaoh is not None:
-        write_alignments(translator, found, pharaoh)
-        if text is not None and str(pharaoh) != "-":
+        write_links_of(translator, best, pharaoh)
+        if str(pharaoh) != "-":
             console.print(Text.assemble("links: ", (str(pharaoh), "bold")))
     if plot is not None:
-        found[0][0].plot().save(plot)
+        best.plot().save(plot)
         console.print(Text.assemble("picture of the attention: ", (str(plot), "bold")))
     if html is not None:
-        found[0][0].save(html)
+        best.save(html)
         console.print(Text.assemble("page of every head: ", (str(html), "bold")))
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
-from regard.files import write_text
-from regard.translate.alignment import Matrix, write_links, write_pharaoh
+from regard.files import written_whole
+from regard.translate.alignment import Matrix, write_pharaoh
 from regard.translate.translator import Translation, Translator
 
 
@@ -74,32 +77,52 @@ def check_words(translation: Translation) -> None:
         )
 
 
-def write(found: list[list[Translation]], out: Path | None, *, numbered: bool) -> None:
+def write_lines(
+    translator: Translator,
+    found: Iterator[list[Translation]],
+    out: Path | None,
+    pharaoh: Path | None,
+    *,
+    numbered: bool,
+) -> None:
     """A line a translation, with the number of its line and its score where there are several.
 
-    A line without a translation was empty, and is so again.
+    Lines go to standard output as they come, and into files when all are there. A line without a
+    translation was empty, and is so again.
     """
-    written = []
-    for number, translations in enumerate(found, 1):
-        if numbered:
-            written += [f"{number}\t{one.score:.4f}\t{one.text}\n" for one in translations]
-        else:
-            written.append("".join(one.text for one in translations) + "\n")
-    text = "".join(written)
-    if out is None or str(out) == "-":
-        sys.stdout.write(text)
-        return
-    write_text(out, text)
+    with ExitStack() as files:
+        said, links = (
+            None if path is None else files.enter_context(_lines_into(path))
+            for path in (out or Path("-"), pharaoh)
+        )
+        for number, translations in enumerate(found, 1):
+            if said is not None and numbered:
+                said.writelines(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in translations)
+            elif said is not None:
+                said.write("".join(one.text for one in translations) + "\n")
+            if links is not None:
+                links.write(_links(translator, translations) + "\n")
 
 
-def write_alignments(translator: Translator, found: list[list[Translation]], path: Path) -> None:
-    """A line of links a text; words are what stands between spaces."""
-    links = [
-        translator.between_spaces(translations[0]).links() if translations else frozenset()
-        for translations in found
-    ]
-    if str(path) != "-":
-        write_links(path, links)
+def write_links_of(translator: Translator, translation: Translation, path: Path) -> None:
+    """The links of one text, as a line of a file or on standard output."""
+    with _lines_into(path) as file:
+        file.write(_links(translator, [translation]) + "\n")
+
+
+def _links(translator: Translator, translations: list[Translation]) -> str:
+    """The links of the best translation; words are what stands between spaces."""
+    if not translations:
+        return ""
+    return write_pharaoh(translator.between_spaces(translations[0]).links())
+
+
+@contextmanager
+def _lines_into(path: Path) -> Iterator[TextIO]:
+    """A file of lines, written whole or not at all; - is standard output."""
+    if str(path) == "-":
+        yield sys.stdout
+        sys.stdout.flush()
         return
-    for one in links:
-        print(write_pharaoh(one))
+    with written_whole(path) as half_done, half_done.open("w", encoding="utf-8") as file:
+        yield file

@@ -71,8 +71,8 @@ def save(what: Trace | Record, path: str | Path, **options: Any) -> Path:
     return save(what if isinstance(what, Trace) else Trace([what]), path)
 
 
-def shown(what: Trace | Record) -> str:
+def shown(what: Trace | Record, **options: Any) -> str:
     """What a notebook shows."""
     from regard.viewer.notebook import shown
 
-    return shown(what)
+    return shown(what, **options)

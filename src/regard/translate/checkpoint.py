@@ -20,11 +20,11 @@ from regard.record.tensor_file import OtherFormatError, TensorFile, under
 from regard.translate.config import Config
 from regard.translate.models.build import build
 from regard.translate.models.contract import TranslationModel
+from regard.translate.shipped_translator import SHIPPED, is_shipped
 from regard.translate.vocabulary import Vocabulary, vocabulary_from
 
 FILE = TensorFile("translator", "regard-translator")
 STATE_FILE = TensorFile("training", "regard-training")  #: what a training saves to be resumed
-SHIPPED = "english-french"  #: the name of the translator that comes with the package
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +57,6 @@ def save_checkpoint(
             for name, tensor in tensors.items()
         }
     FILE.write(Path(path), tensors, {**header, "extra": checkpoint.extra})
-
-
-def is_shipped(path: str | Path) -> bool:
-    """Whether this is the name of the translator that ships, and of no file."""
-    return str(path) == SHIPPED and not Path(path).exists()
 
 
 def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:

@@ -18,6 +18,7 @@ from regard.errors import RegardError
 from regard.files import reading
 from regard.translate.models.build import ModelConfig, check_model_config
 from regard.translate.settings import check_numbers, merged, override, read_table, write_toml
+from regard.translate.shipped_translator import is_shipped
 from regard.translate.training_config import (
     ForcingConfig,
     Metric,
@@ -26,6 +27,7 @@ from regard.translate.training_config import (
     TrainingConfig,
     ValidationConfig,
 )
+from regard.translate.without_effect import check_effects
 
 __all__ = [
     "PRESETS",
@@ -250,6 +252,7 @@ class Config:
         try:
             config = Config.from_table(table, overrides)
             check_model_config(config.model)
+            check_effects(config)
             return _found(config, path.parent)
         except RegardError as error:
             over = f" with {', '.join(overrides)}" if overrides else ""
@@ -308,9 +311,10 @@ def _found(config: Config, folder: Path) -> Config:
     }
     vectors = {side: place(file) for side, file in config.vectors.files.items()}
     start = config.training.start
+    ships = is_shipped(start, folder)
     return replace(
         config,
         data=replace(config.data, **parts),  # type: ignore[arg-type]
         vectors=replace(config.vectors, **vectors),  # type: ignore[arg-type]
-        training=replace(config.training, start=start and place(start)),
+        training=replace(config.training, start=place(start) if start and not ships else start),
     )

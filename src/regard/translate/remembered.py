@@ -36,9 +36,12 @@ def remembered(extra: dict[str, Any]) -> Remembered | None:
     named = extra.get("head")
     if named is None:
         return None
-    try:
-        return Remembered(Head(named["site"], named["index"]), named.get("reading"))
-    except (KeyError, TypeError, AttributeError) as error:
+    if not (
+        isinstance(named, dict)
+        and isinstance(named.get("site"), str)
+        and type(named.get("index", "missing")) in (int, type(None))
+    ):
         raise RegardError(
             f"the checkpoint names the head {named!r:.80}, expected its site and index"
-        ) from error
+        )
+    return Remembered(Head(named["site"], named["index"]), named.get("reading"))

@@ -130,9 +130,12 @@ def _placed(kind: Any, table: Table, parts: list[str], value: Any, place: str) -
     known = _kinds(kind)
     if key not in known:
         raise RegardError(_unknown(key, kind, place))
-    if not rest:
-        return table | {key: value}
     name = _name(place, key)
+    if not rest:
+        beside = table.get(key)
+        if getattr(known[key], "SHORT", "") == "name" and isinstance(beside, Mapping):
+            value = {**beside, **_as_table(known[key], value, name)}  # another name, and no more
+        return table | {key: value}
     if not is_dataclass(known[key]):
         raise RegardError(f"{name} holds one value, so there is no {name}.{'.'.join(rest)}")
     inside = dict(_as_table(known[key], table.get(key, {}), name))

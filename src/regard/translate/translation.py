@@ -54,10 +54,16 @@ class Translation:
 
     @property
     def links(self) -> Links:
-        """The source word that each target word looked at most, as (source, target) pairs."""
+        """The source word that each target word looked at most, as (source, target) pairs.
+
+        The end of a sentence is no word: where it got the most (`end="kept"`), there is no link.
+        """
         if self.matrix is None:
             raise self._lack
-        return self.matrix.links()
+        source, target = (len(words.without_special().names) for words in self.words)
+        return frozenset(
+            (one, other) for one, other in self.matrix.links() if one < source and other < target
+        )
 
     def plot(self) -> Heatmap:
         """A picture of `matrix`, or of `inside` where there is no other: words on both axes.
@@ -153,4 +159,6 @@ class Translation:
 
     def _repr_html_(self) -> str | None:
         """The page of the attention in a notebook; where there is none, the text is shown."""
-        return self.trace._repr_html_() if len(self.trace) else None
+        if not len(self.trace) or not self.trace[0].shape.queries:
+            return None
+        return upward.shown(self.trace, **self.page_options)

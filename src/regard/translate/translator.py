@@ -23,15 +23,17 @@ from regard.translate.alignment import (
     usual_head,
 )
 from regard.translate.alignment.matrix import check_end, check_reading
-from regard.translate.checkpoint import SHIPPED, Checkpoint, load_checkpoint
+from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.data import padded
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.reader import Reader
 from regard.translate.remembered import remembered
-from regard.translate.search import search, search_steps
+from regard.translate.search import Hypothesis, search, search_steps
 from regard.translate.second_look import SecondLook, inner_sites
-from regard.translate.tokens import END
+from regard.translate.shipped_translator import SHIPPED
+from regard.translate.tokens import END, UNKNOWN
 from regard.translate.translation import Translation
+from regard.translate.vocabulary.unknown import unknown_words
 
 __all__ = ["Translation", "Translator"]
 
@@ -126,7 +128,8 @@ class Translator:
         Args:
             texts: one sentence each.
             beam: hypotheses kept while searching; 1 is greedy; as the checkpoint says when None.
-            n_best: how many translations of each text.
+            n_best: how many translations of each text, at most as many as the beam. All are
+                different; there may be fewer, as two hypotheses can be one text in other pieces.
             batch: how many texts go through the model at once; those of like length go together.
             prefix: for each text, what its translation must begin with. A model of pieces of words
                 may go on within the last word of it.
@@ -137,31 +140,94 @@ class Translator:
             options: of `search`: length_penalty, coverage_penalty, shortest, longest, unknown; what
                 is not said is as the checkpoint says.
         """
+        options = self._search("translate", beam, options)
+        asked: dict[str, Any] = {
+            "n_best": n_best,
+            "batch": batch,
+            "prefix": prefix,
+            "weights": weights,
+        }
+        return list(self.stream(texts, window=None, empty=empty, show=show, **asked, **options))
+
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        window: int | None = 1024,
+        n_best: int = 1,
+        batch: int = 64,
+        prefix: Sequence[str] | None = None,
+        weights: bool = True,
+        empty: bool = False,
+        show: bool | None = False,
+        **options: Any,
+    ) -> Iterator[list[Translation]]:
+        """What `translate` returns, one text after the other, while the others still wait.
+
+        All texts are looked at before the first is translated, so that one that cannot be is told
+        at once.
+
+        Args:
+            texts: as for `translate`, and so are the other arguments.
+            window: how many texts are sorted by length together, and held; all when None.
+        """
         if isinstance(texts, str):
             raise RegardError("texts is one text, expected a list of them; call the translator")
         if not isinstance(texts, Iterable):
             raise RegardError(f"texts is {texts!r:.40}, expected a list of texts")
-        if batch < 1:
-            raise RegardError(f"batch is {batch}, expected at least 1")
-        options = self._search("translate", beam, options)
+        for name, size in (("batch", batch), ("window", window)):
+            if size is not None and size < 1:
+                raise RegardError(f"{name} is {size}, expected at least 1")
+        options = self._search("translate", options.pop("beam", None), options)
         texts = list(texts)
         sources = [self._encoded(text, number, empty) for number, text in enumerate(texts, 1)]
         starts = self._starts(prefix, len(texts))
         options |= {"n_best": n_best, "weights": weights}
-        full = [place for place, source in enumerate(sources) if source != [END]]
-        order = sorted(full, key=lambda place: len(sources[place]))
-        found: list[list[Translation]] = [[] for _ in texts]
-        with progress("translating", len(order), show) as advance:
-            for begin in range(0, len(order), batch):
-                places = order[begin : begin + batch]
-                seen = self._sources([sources[place] for place in places])
-                forced = None if starts is None else [starts[place] for place in places]
-                best = search(self.model, seen.source, seen.mask, prefix=forced, **options)
-                made = self._reader.read([texts[place] for place in places], best, seen, weights)
-                for place, translations in zip(places, made):
-                    found[place] = translations
-                advance(len(places))
-        return found
+        size = window or max(1, len(texts))
+        windows = [range(len(texts))[begin : begin + size] for begin in range(0, len(texts), size)]
+
+        def translated() -> Iterator[list[Translation]]:
+            with progress("translating", sum(one != [END] for one in sources), show) as advance:
+                for places in windows:
+                    found: dict[int, list[Translation]] = {}
+                    full = [place for place in places if sources[place] != [END]]
+                    full.sort(key=lambda place: len(sources[place]))
+                    for begin in range(0, len(full), batch):
+                        some = full[begin : begin + batch]
+                        given = [sources[place] for place in some]
+                        forced = None if starts is None else [starts[place] for place in some]
+                        said = [texts[place] for place in some]
+                        found |= zip(some, self._batch(said, given, forced, options))
+                        advance(len(some))
+                    yield from (found.get(place, []) for place in places)
+
+        return translated()
+
+    def _batch(
+        self,
+        texts: list[str],
+        sources: list[list[int]],
+        starts: list[list[int]] | None,
+        options: dict[str, Any],
+    ) -> list[list[Translation]]:
+        """The translations of some texts, all at once.
+
+        Where several of each are asked for, the search gives all that it has, as two hypotheses
+        may read the same.
+        """
+        most = options["n_best"]
+        more = options | ({"n_best": max(most, options["beam"])} if most > 1 else {})
+        seen = self._sources(sources)
+        found = search(self.model, seen.source, seen.mask, prefix=starts, **more)
+        best = [self._different(hypotheses)[:most] for hypotheses in found]
+        return self._reader.read(texts, best, seen, options["weights"])
+
+    def _different(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """Those of a text that no better one has."""
+        texts: dict[str, Hypothesis] = {}
+        for one in hypotheses:
+            texts.setdefault(self.checkpoint.target.decode(one.tokens), one)
+        return list(texts.values())
 
     def steps(
         self,
@@ -213,7 +279,18 @@ class Translator:
             raise RegardError(f"prefix is one text, {prefix!r:.40}, expected a list: one a text")
         if len(prefix) != count:
             raise RegardError(f"there are {count} texts, but {len(prefix)} prefixes")
-        return [self.checkpoint.target.encode(start) for start in prefix]
+        return [self._start(start, number) for number, start in enumerate(prefix, 1)]
+
+    def _start(self, text: str, number: int) -> list[int]:
+        """The tokens of a prefix, which the model must have."""
+        target = self.checkpoint.target
+        tokens = target.encode(text)
+        if UNKNOWN in tokens:
+            words = ", ".join(unknown_words(tokens, target.words(text)))
+            raise RegardError(
+                f"prefix {number} is {text!r:.40}, but the model has no tokens for: {words}"
+            )
+        return tokens
 
     def _encoded(self, text: str, number: int = 1, empty: bool = False) -> list[int]:
         if not isinstance(text, str):

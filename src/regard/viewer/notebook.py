@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from regard.errors import RegardError
 from regard.record import Record, Trace, table
@@ -14,14 +15,19 @@ _LARGEST = 2 * BUDGET  # and those that it must not exceed
 _MOST = 30_000_000  # weights whose page is made in the time people wait for a cell
 
 
-def shown(what: Trace | Record) -> str:
+def shown(what: Trace | Record, **options: Any) -> str:
     """A trace or a record as a notebook shows it: its page in a frame; its table, with the reason,
-    where a page is not possible. Raises nothing, since a cell that ran must not look failed."""
+    where a page is not possible. Raises nothing, since a cell that ran must not look failed.
+
+    Args:
+        what: what is shown.
+        options: of `page`.
+    """
     trace = Trace([what]) if isinstance(what, Record) else what
     try:
         why = _too_many(trace)
         if not why:
-            html = page(what, budget=BUDGET).html
+            html = page(what, budget=BUDGET, **options).html
             why = f"its page has {table.size(len(html))}" if len(html) > _LARGEST else ""
         if not why:
             return framed(html)

@@ -156,7 +156,10 @@ class _Lines:
             _line(tokens, _marked(tokens) if number is None else self._words[number])
             for tokens, number in zip(texts, told)
         ]
-        return lines, {number for number in told if number is not None}
+        used = {number for number in told if number is not None}
+        # of two texts of the same tokens, such as a name and its translation, both words are used
+        used |= {number for number, words in enumerate(self._words) if words.tokens in texts}
+        return lines, used
 
     def _words_of(self, tokens: list[str], texts: list[list[str]]) -> int | None:
         """Given words of these tokens; else of as many, if they are not those of another text."""

@@ -165,8 +165,12 @@ def test_training_ends_when_the_time_is_over(tmp_path):
     assert ("average", "valid") in trained.scores
     again = train(config, tmp_path / "run", resume=True, minutes=0.02)
     assert again.step > trained.step and again.seconds > trained.seconds
-    steps = [int(row["step"]) for row in read_log(trained.folder.log)]
+    rows = read_log(trained.folder.log)
+    steps, looks = (
+        [int(row["step"]) for row in rows if row["kind"] == kind] for kind in ("train", "valid")
+    )
     assert steps == list(range(1, again.step + 1))
+    assert looks == [trained.step, again.step]
 
 
 def test_a_loss_that_is_not_finite_is_an_error_and_the_last_state_stays(tmp_path):

@@ -63,7 +63,8 @@ class Translating:
             text: what is translated.
             most: tokens of the translation.
         """
-        longest = min(most, 2 * self.tokens(text) + 2 + _ROOM)
+        limit = self.translator.checkpoint.config.search.longest or most
+        longest = min(most, limit, 2 * self.tokens(text) + 2 + _ROOM)
         found = None
         for found in self.translator.steps(text, longest=longest):
             if found.trace[0].shape.queries:

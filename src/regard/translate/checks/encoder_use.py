@@ -26,7 +26,10 @@ def check_encoder_use(probe: Probe) -> tuple[bool | None, str]:
     """
     one = probe.sources(_PAIRS, max(probe.lengths))
     other = probe.others(one, probe.source_size)
-    depends = _depends_on_source(probe, one, other)
+    moves = _moved_by_source(probe, one, other)
+    if moves is None:
+        return False, "the translation does not depend on the source at all: any text has the same"
+    depends = f"the translation depends on the source (another one moves the logits by {moves:.2g})"
     if not probe.model.sites:
         return None, f"there is no attention from target to source; {depends}"
     moved = _exchange(probe, one, other)
@@ -102,13 +105,12 @@ def _exchange(probe: Probe, one: Tokens, other: Tokens) -> _Moved:
     return _Moved(by_source, by_state, logits, largest)
 
 
-def _depends_on_source(probe: Probe, one: Tokens, other: Tokens) -> str:
+def _moved_by_source(probe: Probe, one: Tokens, other: Tokens) -> float | None:
+    """How far another source moves the logits of one target; None where it moves nothing."""
     target = probe.targets(1).expand(len(one), -1)
     first, second = (probe.run(source, source != PAD, target)[0] for source in (one, other))
     moved = float((first - second).abs().max())
-    if moved <= rounding(first):
-        return "the translation does not depend on the source at all"
-    return f"the translation depends on the source (another one moves the logits by {moved:.2g})"
+    return None if moved <= rounding(first) else moved
 
 
 def _elsewhere(

@@ -109,9 +109,14 @@ class Probe:
         source: Int[Tensor, "batch source"],
         mask: Bool[Tensor, "batch source"],
         target: Int[Tensor, "batch target"],
+        *,
+        search: bool = False,
     ) -> tuple[Float[Tensor, "batch target vocabulary"], Decoded]:
-        """Logits (batch, target, vocabulary), and the weights beside them."""
-        encoded = self.model.encode(source, mask)
+        """Logits (batch, target, vocabulary), and the weights beside them.
+
+        With `search` the source is read as a search reads it, who may skip padding.
+        """
+        encoded = (self.model.read if search else self.model.encode)(source, mask)
         decoded = self.model.decode(encoded, target, weights=bool(self.model.sites))
         logits = self.model.logits(decoded.features).double()
         _finite_answer(logits, decoded.weights, "" if mask.all() else " beside padding")

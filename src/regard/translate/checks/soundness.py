@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 
 from regard.translate.checks.probe import TARGET, Probe, rounding
@@ -39,14 +41,16 @@ def check_padding(probe: Probe) -> tuple[bool | None, str]:
     target = probe.targets(1)
     alone = [probe.run(source, source != PAD, target) for source in sources]
     moved, leaked, bound = 0.0, 0.0, 0.0
-    for extra, filler in ((0, PAD), (probe.extra, PAD), (probe.extra, len(NAMES))):
+    paddings = ((0, PAD), (probe.extra, PAD), (probe.extra, len(NAMES)))
+    for (extra, filler), search in product(paddings, (False, True)):
         width = max(probe.lengths) + extra
         batch = torch.full((len(sources), width), filler, device=probe.device)
         mask = torch.zeros_like(batch, dtype=torch.bool)
         for row, source in enumerate(sources):
             batch[row, : source.shape[1]] = source[0]
             mask[row, : source.shape[1]] = True
-        logits, decoded = probe.run(batch, mask, target.expand(len(sources), -1))
+        targets = target.expand(len(sources), -1)
+        logits, decoded = probe.run(batch, mask, targets, search=search)
         for row, (expected, _) in enumerate(alone):
             moved = max(moved, float((logits[row] - expected[0]).abs().max()))
             bound = max(bound, rounding(expected))

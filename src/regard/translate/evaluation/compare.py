@@ -39,7 +39,8 @@ class Comparison:
 
     `two_sided_p` says how probable a difference of this size, to either side, would be by the
     choice of sentences alone, were the systems equally good. It is never less than
-    1 / (`resamples` + 1): where it is that, all it says is "at most".
+    1 / (`resamples` + 1): where it is that, all it says is "at most". Nor is it less than
+    2^(1 - n) for n sentences: so often they all turn out better for one system by chance.
     """
 
     name: str
@@ -76,9 +77,9 @@ def compare(
 
         p = (1 + #{b : |d_b - d̄| ≥ |d|}) / (B + 1),
 
-    which is two-sided. The draws, means and intervals are those of sacrebleu's paired bootstrap.
-    Its p is another: it takes |d_b| before the mean, and counts only those above it, so that
-    equally good systems are told apart too often.
+    or 2^(1 - n) for n sentences, if that is more; it is two-sided. The draws, means and intervals
+    are those of sacrebleu's paired bootstrap. Its p is another: it takes |d_b| before the mean, and
+    counts only those above it, so that equally good systems are told apart too often.
 
     Args:
         first: translations of the first system, the one that the other is held against.
@@ -99,7 +100,8 @@ def compare(
         signature = metric.get_signature()
         signature.update("seed", str(SEED))
         signature.update("bs", resamples)
-        chance = _two_sided(other.drawn - one.drawn, other.value - one.value)
+        difference = other.value - one.value
+        chance = _two_sided(other.drawn - one.drawn, difference, len(references))
         compared = one.compared(), other.compared()
         made.append(Comparison(one.name, *compared, chance, str(signature), resamples))
     return made
@@ -114,10 +116,14 @@ def _times_drawn(sentences: int, resamples: int) -> Float[Tensor, "draw sentence
     return times.scatter_add_(1, draws, torch.ones_like(times))
 
 
-def _two_sided(drawn: Float[Tensor, " draw"], difference: float) -> float:
-    """The share of drawn differences as far from their mean as the difference is from 0."""
+def _two_sided(drawn: Float[Tensor, " draw"], difference: float, sentences: int) -> float:
+    """The share of drawn differences as far from their mean as the difference is from 0.
+
+    One sentence is drawn every time, so its draws never differ: sign flips of n sentences cannot
+    say less than 2^(1 - n), and neither does this.
+    """
     as_far = (drawn - drawn.mean()).abs() >= abs(difference)
-    return (int(as_far.sum()) + 1) / (len(drawn) + 1)
+    return max((int(as_far.sum()) + 1) / (len(drawn) + 1), 2.0 ** (1 - sentences))
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from regard.mechanisms import Additive
 from regard.translate.models.decoders import Advanced
 from regard.translate.models.gru_steps import Steps
 from regard.translate.models.previous_state import PreviousState
+from regard.translate.models.unwatched import unwatched
 
 
 class AdditiveSteps(torch.autograd.Function):
@@ -123,12 +124,18 @@ class AdditiveSteps(torch.autograd.Function):
 
 class AdditiveGRU(PreviousState):
     """`PreviousState` for additive attention and GRU cells, wired as Bahdanau's: the same numbers,
-    with all steps of the layer that looks in one function."""
+    with all steps of the layer that looks in one function.
+
+    Where a module of that layer is watched (hooks, a capture, a graft) it goes step by step, so
+    that what watches hears every call.
+    """
 
     def over(
         self, memory: dict[str, Any], mask: Tensor, embedded: Tensor, *, weights: bool = False
     ) -> Advanced:
         cell, additive, fixed = self.cells.layers[0], self.look.mechanism, memory["look"]
+        if not all(unwatched(part) for part in (*cell.modules(), *self.look.modules())):
+            return super().over(memory, mask, embedded, weights=weights)
         assert isinstance(additive, Additive)
         of_embedded, of_context = cell.from_input.weight.split(
             [embedded.shape[-1], self.look.width], -1

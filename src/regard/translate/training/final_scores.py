@@ -46,7 +46,7 @@ def final_scores(
     """Translate some pairs' sources and score what came of it."""
     texts = translate_texts(checkpoint, [pair.source for pair in pairs], config, device)
     references = [pair.target for pair in pairs]
-    natural = score(texts, references, lower=checkpoint.config.vocabulary.lower)
+    natural = score(texts, references, lower=checkpoint.target.lower)
     words = score(
         list(map(lower_words, texts)),
         list(map(lower_words, references)),

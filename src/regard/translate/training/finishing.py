@@ -23,6 +23,7 @@ def finish(
     All of it can be done again, so nothing is lost then.
     """
     folder, search = setting.folder, setting.config.search
+    folder.prune(best)
     _write_translators(folder, best)
     scores = {}
     for name, path in (("best", folder.best), ("average", folder.average)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -13,8 +15,13 @@ from tempfile import TemporaryFile
 import torch
 from torch import Tensor
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 from regard.errors import RegardError
-from regard.files import make_folder, reading, write_text, writing, written_whole
+from regard.files import PART, make_folder, reading, write_text, writing, written_whole
 from regard.translate.checkpoint import FILE
 from regard.translate.config import Config
 from regard.translate.training.logs import is_log
@@ -95,14 +102,15 @@ class RunFolder:
         """The folder is there, and can be written; after an error it goes if it is new and empty.
 
         So a place that cannot be written is known before the work, and a wrong setting that is
-        found later leaves nothing behind.
+        found later leaves nothing behind. Meanwhile it is locked: nobody else trains into it.
         """
         new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path)
         try:
             with writing(self.path), TemporaryFile(dir=self.path):
                 pass
-            yield
+            with _locked(self.path):
+                yield
         finally:
             with suppress(OSError):  # one that is not empty stays
                 for folder in new:
@@ -119,8 +127,9 @@ class RunFolder:
         configuration or a log that no run wrote.
         """
         own = (self.config, self.log, self.best, self.events, self.path / "kept")
-        known = {path.name for path in own} | {f"{path.name}.part" for path in own}
-        strange = {path.name for path in self.path.iterdir()} - known
+        strange = {path.name for path in self.path.iterdir()} - {path.name for path in own}
+        begun = tuple(f"{path.name}." for path in (*own, self.last))
+        strange -= {name for name in strange if name.startswith(begun) and name.endswith(PART)}
         if self.config.exists() and not _is_of_a_run(self.config):
             strange.add(self.config.name)
         if self.log.exists() and not is_log(self.log):
@@ -138,13 +147,37 @@ class RunFolder:
             for path in self.path.glob("kept/*"):
                 if path not in wanted:
                     path.unlink(missing_ok=True)
-            for path in self.path.glob("*.part"):
+            for path in self.path.glob(f"*{PART}"):
                 path.unlink(missing_ok=True)
 
     def publish(self, step: int) -> None:
         """Make the parameters of a step the best ones."""
         with written_whole(self.best) as half_done:
             shutil.copyfile(self.kept(step), half_done)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Refuse a folder that another process has locked; the lock ends with its process.
+
+    Where a file system or Windows knows no such locks, there is none.
+    """
+    if fcntl is None:
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(opened)
+        raise RegardError(f"{folder}: another process is training into it") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):
+            raise
+    try:
+        yield
+    finally:
+        os.close(opened)
 
 
 def _is_of_a_run(path: Path) -> bool:

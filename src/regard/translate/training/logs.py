@@ -92,7 +92,8 @@ def _rows(path: Path) -> list[list[str]]:
         return []
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
-    return [row for row in csv.reader(io.StringIO(whole)) if len(row) == len(COLUMNS)][1:]
+    rows = csv.reader(io.StringIO(whole))
+    return [row for row in rows if len(row) == len(COLUMNS) and row[0].isdecimal()]
 
 
 def _line(values: list[Any]) -> str:

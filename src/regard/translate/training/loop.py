@@ -26,7 +26,7 @@ from regard.translate.training.validation import loss_and_accuracy, score_pairs
 from regard.translate.training.watch import Now, Validated, Watcher
 
 Ending = Literal["finished", "no better", "time", "asked"]
-_BETWEEN_TALKS = 10  # steps after which several processes agree whether to end
+_BETWEEN_TALKS = 1.0  # seconds, about, after which several processes agree whether to end
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,13 @@ class Loop:
         self.loss: float | None = None
         self.pending_tokens = position.pending_tokens
         self.looked = 0.0  # seconds spent with the validation pairs
+        self.next_talk = position.step + 1  # the step after which processes agree again
         self.logged = (clock.here, position.tokens)
         self.set_up = clock.here
         self.per_epoch = len(self._plan(0))
         ends = [self.per_epoch * self.training.epochs, self.training.steps]
         self.total = min(end for end in ends if end)
+        self.used = self.rate, self.forcing  # of the last step
 
     def run(self) -> Ending:
         """Make the steps that are left."""
@@ -130,10 +132,15 @@ class Loop:
         self.looked += self.clock.here - begun
         return found
 
+    def look_and_log(self) -> None:
+        """A look, and its line in the log."""
+        self._log({"kind": "valid", **asdict(self.look())})
+
     def _make(self, step: Step, in_epoch: int) -> None:
         """Make a step and move on."""
         before = self.position
-        self.pending.append(self.stepper.make(step, self.rate, self.forcing))
+        self.used = self.rate, self.forcing
+        self.pending.append(self.stepper.make(step, *self.used))
         last = before.place + 1 == in_epoch
         self.position = replace(
             before,
@@ -152,8 +159,7 @@ class Loop:
         every = self.training.validation.every
         due = last or (step % every == 0 if every else self.position.place == 0)
         if due:
-            found = self.look()
-            self._log({"kind": "valid", **asdict(found)})
+            self.look_and_log()
         ending = self._ending()
         if due or ending is not None or step % self.training.save_every == 0:
             self._save()
@@ -174,10 +180,18 @@ class Loop:
         own: Ending | None = "asked" if self.asked else "time" if self.clock.over else None
         if fabric.world_size == 1:
             return own
-        if self.position.step % _BETWEEN_TALKS:
+        if self.position.step < self.next_talk:
             return None
-        ending: Ending | None = fabric.broadcast(own)
+        ending: Ending | None
+        ending, pause = fabric.broadcast((own, self._steps_until_talk()))
+        self.next_talk = self.position.step + pause
         return ending
+
+    def _steps_until_talk(self) -> int:
+        """How many steps take the time between two talks; talks wait for the device."""
+        made = self.position.step - self.begun.step
+        each = max(self.clock.here - self.set_up - self.looked, 1e-9) / max(made, 1)
+        return max(1, int(_BETWEEN_TALKS / each))
 
     def _no_better(self) -> bool:
         patience = self.training.validation.patience
@@ -238,8 +252,8 @@ class Loop:
         place = {
             "step": self.position.step,
             "epoch": self.position.epoch,
-            "rate": self.rate,
-            "forcing": self.forcing,
+            "rate": self.used[0],
+            "forcing": self.used[1],
             "tokens": self.position.tokens,
             "seconds": self.clock.total,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from regard.errors import MissingExtraError
 from regard.translate.training.random_states import random_states
 
+_ALONE = timedelta(days=1)  # how long the first process may translate while the others wait
 _PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
@@ -35,7 +37,7 @@ def new_fabric(precision: Literal["32", "bf16", "64"]) -> Any:
         accelerator="cuda" if torch.cuda.is_available() else "cpu",
         devices=local,
         num_nodes=max(ranks // local, 1),
-        strategy=DDPStrategy(gradient_as_bucket_view=True) if ranks > 1 else "auto",
+        strategy=DDPStrategy(gradient_as_bucket_view=True, timeout=_ALONE) if ranks > 1 else "auto",
         precision=_PRECISIONS.get(precision),
         plugins=[Double()] if precision == "64" else None,
     )

@@ -30,9 +30,10 @@ def check_settings(before: Config, now: Config) -> None:
         raise RegardError(
             f"the run began with {before.vectors} and cannot be resumed with {now.vectors}"
         )
-    parts = [
-        f"{part}.{key}" for part in ("vocabulary", "model") for key in vars(getattr(before, part))
-    ]
+    held_parts = (
+        ("model",) if now.training.start else ("vocabulary", "model")
+    )  # start brings its own
+    parts = [f"{part}.{key}" for part in held_parts for key in vars(getattr(before, part))]
     for name in (*_HELD, *parts):
         values = [attrgetter(name)(config) for config in (before, now)]
         if values[0] != values[1]:

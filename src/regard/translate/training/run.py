@@ -24,7 +24,7 @@ from regard.translate.training.random_states import (
     seed_all,
 )
 from regard.translate.training.resuming import changed_settings, check_settings, check_surroundings
-from regard.translate.training.setting_up import check_forcing, set_up, summary
+from regard.translate.training.setting_up import check_forcing, check_search, set_up, summary
 from regard.translate.training.state import Position, State, load_state, restore_optimiser
 from regard.translate.training.stepper import Stepper, new_optimiser
 from regard.translate.training.stopping import Asked, Best, Clock, asked_by_signal
@@ -116,6 +116,7 @@ def _train(
     _go_on_unless(asked, fabric)
     setting = set_up(fabric, config, folder, state, pairs)
     check_forcing(setting)
+    check_search(setting)
     reports = []
     if state is None:
         reports = put_vectors(config.vectors, setting.vocabularies, setting.model)
@@ -145,7 +146,7 @@ def _train(
         )  # fmt: skip
         ending = loop.run()
         if _wants_a_look(loop, ending):
-            loop.look()
+            loop.look_and_log()
     watcher.done()
     scores: dict[tuple[str, str], FinalScores] | None = {}
     if fabric.is_global_zero and ending != "asked":

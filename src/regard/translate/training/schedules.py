@@ -62,6 +62,11 @@ def forcing_at(config: ForcingConfig, step: int) -> float:
     return config.end + (config.start - config.end) * left
 
 
+def least_forcing(config: ForcingConfig) -> float:
+    """The least probability that a training comes to."""
+    return config.start if config.name == "constant" else min(config.start, config.end)
+
+
 def _inverse_sigmoid(step: int, steps: int) -> float:
     """k / (k + exp(i / k)); k is chosen so that the half, at i = k ln k, is at steps / 2."""
     k = _solve_k(steps / 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from regard.errors import RegardError
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, load_weights
-from regard.translate.config import Config, ForcingConfig
+from regard.translate.config import Config
 from regard.translate.data import Examples, collate
 from regard.translate.models.build import build
 from regard.translate.models.contract import TranslationModel
@@ -24,6 +24,7 @@ from regard.translate.training.corpus import (
 from regard.translate.training.folder import RunFolder
 from regard.translate.training.loop import Setting
 from regard.translate.training.random_states import seed_all
+from regard.translate.training.schedules import least_forcing
 from regard.translate.training.state import Position, State
 
 
@@ -37,8 +38,10 @@ def set_up(
     elif config.training.start:
         start = _loaded_start(config)
         vocabularies = Vocabularies(start.source, start.target)
+        config = replace(config, vocabulary=start.config.vocabulary)
     else:
         vocabularies = train_vocabularies(config.vocabulary, pairs.train)
+    _check_tie(config, vocabularies)
     seed_all(config.training.seed)
     model = build(config.model, len(vocabularies.source), len(vocabularies.target))
     if config.training.precision == "64":
@@ -87,6 +90,15 @@ def _loaded_start(config: Config) -> Checkpoint:
     return start
 
 
+def _check_tie(config: Config, vocabularies: Vocabularies) -> None:
+    """Refuse one embedding for two vocabularies, in which a number is two different words."""
+    if config.model.tie == "all" and vocabularies.source is not vocabularies.target:
+        raise RegardError(
+            "model.tie is 'all', one embedding for both languages, but each has a vocabulary of "
+            "its own: set vocabulary.joint = true, or model.tie = 'target'"
+        )
+
+
 def _fitting(part: str, examples: Examples, model: TranslationModel, config: Config) -> Examples:
     """The examples of a part that the model has places for; there must be some."""
     found = within(examples, model.longest_source)
@@ -98,10 +110,19 @@ def _fitting(part: str, examples: Examples, model: TranslationModel, config: Con
     return found
 
 
+def check_search(setting: Setting) -> None:
+    """Refuse, before the folder is begun, a search that the finished model could not serve."""
+    penalty = setting.config.search.coverage_penalty
+    if penalty and not setting.model.sites:
+        raise RegardError(
+            f"search.coverage_penalty is {penalty}, but model.name {setting.config.model.name!r} "
+            "has no attention from target to source, which it counts; expected 0"
+        )
+
+
 def check_forcing(setting: Setting) -> None:
     """Ask the model, before the folder is begun, whether it can do without the true tokens."""
-    forcing = setting.config.training.forcing
-    least = forcing.start if forcing.name == "constant" else min(forcing.start, forcing.end)
+    least = least_forcing(setting.config.training.forcing)
     if least == 1.0:
         return
     batch = collate(setting.train, [0])
@@ -141,7 +162,7 @@ def _about_losses(config: Config) -> str:
     on = {
         "dropout": config.model.dropout > 0,
         "label smoothing": training.label_smoothing > 0,
-        "tokens of its own": training.forcing != ForcingConfig(),
+        "tokens of its own": least_forcing(training.forcing) < 1,
     }
     more = " and ".join(name for name, is_on in on.items() if is_on)
     steps = "the last step" if training.log_every == 1 else f"the last {training.log_every} steps"

@@ -70,8 +70,7 @@ def score_pairs(
 ) -> Scores:
     """BLEU and chrF of the translations of pairs; in lower case where the vocabulary is."""
     texts = translate_texts(checkpoint, [pair.source for pair in pairs], config, device)
-    lower = checkpoint.config.vocabulary.lower
-    return score(texts, [pair.target for pair in pairs], lower=lower)
+    return score(texts, [pair.target for pair in pairs], lower=checkpoint.target.lower)
 
 
 def _numbers(vocabulary: Vocabulary, text: str, longest: int | None) -> list[int]:

@@ -15,7 +15,12 @@ _SILENT = (PAD, BEGIN, END)
 
 
 class Vocabulary(ABC):
-    """Tokens and their numbers; the first four are padding, begin, end and unknown."""
+    """Tokens and their numbers; the first four are padding, begin, end and unknown.
+
+    `lower` says that texts are read in lower case, and so are written.
+    """
+
+    lower: bool
 
     @abstractmethod
     def __len__(self) -> int:

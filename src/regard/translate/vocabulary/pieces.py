@@ -18,6 +18,7 @@ from regard.translate.vocabulary.grouping import grouped
 from regard.translate.vocabulary.tokenise import tidy
 
 _SPACE = "▁"
+_LONGEST = 1 << 20  # bytes of a sentence; sentencepiece's own 4192 would leave longer ones out
 
 
 class PieceVocabulary(Vocabulary):
@@ -78,6 +79,7 @@ class PieceVocabulary(Vocabulary):
                 normalization_rule_name="identity",
                 num_threads=1,
                 minloglevel=2,
+                max_sentence_length=_LONGEST,
                 **{f"{name}_id": number for name, number in _NUMBERS.items()},
                 **{f"{name}_piece": NAMES[number] for name, number in _NUMBERS.items()},
             )

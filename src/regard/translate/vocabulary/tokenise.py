@@ -18,6 +18,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from regard.translate.tokens import NAMES
 from regard.translate.vocabulary.spacing import Spacing
 
 _ELIDED = r"(?:[cdjlmnst]|(?:jus|lors|puis|quoi|pres|quel)?qu)['’]"
@@ -59,8 +60,9 @@ def detokenise(tokens: Sequence[str], spacing: Spacing | None = None) -> str:
         spacing: around which marks a space is written; the English way when None.
     """
     spacing = Spacing() if spacing is None else spacing
-    text = spacing.joined(tokens)
-    return text if tokenise(text) == list(tokens) else " ".join(tokens)
+    plain = ["unknown" if token in NAMES else token for token in tokens]  # names of tokens: words
+    same = tokenise(spacing.joined(plain)) == plain
+    return spacing.joined(tokens) if same else " ".join(tokens)
 
 
 @functools.lru_cache(maxsize=1 << 17)

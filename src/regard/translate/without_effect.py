@@ -1,0 +1,48 @@
+"""Settings that change nothing beside others: refused, since somebody meant something by them."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from regard.errors import RegardError
+
+if TYPE_CHECKING:
+    from regard.translate.config import Config
+
+_ADAM = ("adam", "adamw")
+_GOES_DOWN = ("linear", "exponential", "inverse-sigmoid")
+
+#: A setting, the one that it needs, and what that must be.
+_NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vocabulary.pieces", "vocabulary.kind", ("pieces",)),
+    ("vocabulary.tokenised", "vocabulary.kind", ("words",)),
+    ("vocabulary.least", "vocabulary.kind", ("words",)),
+    ("training.optimiser.beta1", "training.optimiser.name", _ADAM),
+    ("training.optimiser.beta2", "training.optimiser.name", _ADAM),
+    ("training.optimiser.epsilon", "training.optimiser.name", _ADAM),
+    ("training.schedule.floor", "training.schedule.name", ("linear", "cosine")),
+    ("training.schedule.halve_after", "training.schedule.name", ("halving",)),
+    ("training.schedule.halve_every", "training.schedule.name", ("halving",)),
+    ("training.forcing.end", "training.forcing.name", _GOES_DOWN),
+    ("training.forcing.steps", "training.forcing.name", _GOES_DOWN),
+)
+
+
+def check_effects(config: Config) -> None:
+    """Refuse a setting that is not the default and has no effect with the others."""
+    default = type(config)()
+    for setting, needed, values in _NEEDS:
+        value, other = attrgetter(setting, needed)(config)
+        if value != attrgetter(setting)(default) and other not in values:
+            raise RegardError(
+                f"{setting} is {value!r}, which has no effect while {needed} is {other!r}, "
+                f"expected {' or '.join(map(repr, values))}"
+            )
+    for part in ("valid", "test"):
+        files, count = attrgetter(part, f"{part}_pairs")(config.data)
+        if files and count:
+            raise RegardError(
+                f"data.{part}_pairs is {count}, which has no effect beside data.{part}: "
+                "expected one of them"
+            )
