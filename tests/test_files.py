@@ -121,3 +121,26 @@ def test_what_cannot_be_read_is_named(tmp_path):
         file.read(tmp_path / "a" / "b")
     with pytest.raises(RegardError, match=r"xxx cannot be read: File name too long$"):
         file.read(tmp_path / ("x" * 999))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from regard.files import write_text
+for _ in range(150):
+    write_text(Path(sys.argv[1]), sys.argv[2] * 200_000)
+"""
+
+
+def test_two_writers_of_one_file_leave_a_whole_one(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("a" * 200_000)
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, path, letter]) for letter in "ab"]
+    read = set()
+    while any(writer.poll() is None for writer in writers):
+        read.add(path.read_text())
+    assert [writer.returncode for writer in writers] == [0, 0]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda letter: write_text(path, letter * 200_000), "abab" * 10))
+    assert {*read, path.read_text()} <= {"a" * 200_000, "b" * 200_000}
+    assert os.listdir(tmp_path) == ["a.txt"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import get_ident
 
 from regard.errors import RegardError
 
@@ -38,7 +39,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     A rename alone may reach the disk before the bytes do, and a machine that goes down between the
     two leaves a file of zeros where there was a good one. So bytes go first, then the name.
 
-    Two processes that write one file do not meet: the last one to finish is the one that stays.
+    Two that write one file do not meet: the last one to finish is the one that stays.
 
     A link stays a link, and what it leads to is written. What is no file of a disk, such as a pipe
     or `/dev/null`, is written into and never replaced.
@@ -48,7 +49,7 @@ def written_whole(path: Path) -> Iterator[Path]:
             yield made
         return
     link, path = path, path.resolve()
-    half_done = path.with_name(f"{path.name}.{os.getpid()}{PART}")
+    half_done = _half_done(path)
     with writing(link):
         try:
             half_done.unlink(missing_ok=True)  # one that was left behind has rights of its own
@@ -68,6 +69,11 @@ def written_whole(path: Path) -> Iterator[Path]:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+
+
+def _half_done(path: Path) -> Path:
+    """Where this thread writes a file before it gets its name."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}{PART}")
 
 
 @contextmanager
@@ -105,6 +111,6 @@ def make_folder(path: Path) -> None:
 def _reason(error: OSError, path: Path) -> str:
     """What the machine says, with the file where that is another one."""
     reason = error.strerror or str(error)
-    own = {str(path), str(path.resolve()), f"{path.resolve()}.{os.getpid()}{PART}"}
+    own = {str(path), str(path.resolve()), str(_half_done(path.resolve()))}
     other = error.filename is not None and str(error.filename) not in own
     return f"{reason}: {error.filename}" if other else reason

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from regard.cli.align import align
 from regard.errors import RegardError
+from regard.translate import remembered
 from regard.translate.alignment import Head, Sentence, force, read_links
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
@@ -266,3 +267,20 @@ def test_files_that_are_swapped_are_remarked_on(folder):
     assert both.stderr.count("does not know") == 1, "the other direction alone is strange"
     same = run(model, "--source", folder / "en", "--target", folder / "en")
     assert f"0 % of the words of {folder / 'en'} and 100 % of" in same.stderr
+
+
+def test_what_is_remembered_is_read(folder, tmp_path):
+    path = tmp_path / "own.safetensors"
+    shutil.copy(folder / "there.safetensors", path)
+    asked = ("--head", "1.cross:1", "--reading", "output")
+    first = run(path, *texts(folder), *asked, "--remember")
+    again = run(path, *texts(folder))
+    assert "reading 1.cross, head 1 (output): as the checkpoint remembers" in again.stderr
+    assert again.stdout == first.stdout
+    usual = run(folder / "there.safetensors", *texts(folder))
+    assert usual.stdout != again.stdout and "the usual one" in usual.stderr
+    gold = run(path, *texts(folder), "--gold", folder / "gold", "--gold-first", 1)
+    assert "least alignment error" in gold.stderr
+    remembered.remember(path, Head("7.cross", 1), "output")
+    with pytest.raises(RegardError, match=r"head that the checkpoint remembers, 7\.cross:1, ex"):
+        run(path, *texts(folder))

@@ -150,3 +150,15 @@ def test_errors_name_the_file(files, options, message):
     named = {"good", "right", "short", "empty", "nowhere"}
     with pytest.raises(RegardError, match=message):
         run(*(files / one if one in named else one for one in options))
+
+
+@pytest.mark.parametrize(("option", "value"), [("--resamples", 10), ("--examples", 3)])
+def test_what_needs_another_system_says_so(files, option, value):
+    with pytest.raises(RegardError, match=f"{option} {value}: there is no --other, without which"):
+        run(files / "good", files / "right", option, value)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--resamples", 0), ("--examples", -1)])
+def test_numbers_out_of_range_are_refused(files, option, value):
+    result = run(files / "good", files / "right", "--other", files / "bad", option, value)
+    assert result.exit_code == 2 and option in result.stderr

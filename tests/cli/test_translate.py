@@ -378,3 +378,21 @@ def test_words_that_looked_mostly_at_the_end_are_named(run, models, reading):
         assert "not drawn" not in run(text, "--end", "kept", **options)[1]
         named += bool(words)
     assert named
+
+
+def test_lines_come_while_others_wait_and_keep_no_weights(run, monkeypatch):
+    """Only links need weights; the windows of a stream are not held together."""
+    asked = []
+    stream = Translator.stream
+
+    def watched(self, texts, **options):
+        asked.append(options["weights"])
+        return stream(self, texts, window=1, **options)
+
+    monkeypatch.setattr(Translator, "stream", watched)
+    lines = b"I love you.\n\nyou love cats\n"
+    _, said, _ = run(given=lines)
+    assert len(said.splitlines()) == 3
+    code, again, _ = run("--pharaoh", "links.txt", given=lines)
+    assert (code, again) == (0, said) and asked == [False, True]
+    assert len(read_links("links.txt")) == 3

@@ -279,3 +279,15 @@ def test_models_for_short_sources_are_tried_with_short_ones(longest):
 
 def test_the_model_under_test_is_what_was_wrapped():
     assert words(Wrapped(made("bahdanau"))) == ["passed"] * 3
+
+
+class ReadingOtherwise(Wrapped):
+    """Its search reads padding, its training does not."""
+
+    def read(self, source, mask):
+        return super().encode(source, torch.ones_like(mask))
+
+
+def test_reading_for_a_search_is_checked_too():
+    found = verdicts(ReadingOtherwise(made("none")))
+    assert found["padding"].passed is False and found["causal"].passed

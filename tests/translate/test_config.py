@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.translate.config import Config, ScheduleConfig
+from regard.translate.config import Config, ForcingConfig, OptimiserConfig, ScheduleConfig
 from regard.translate.settings import override, write_toml
 
 
@@ -210,3 +210,40 @@ def test_a_setting_over_a_file_is_named_with_it(tmp_path):
 
 def test_tables_without_values_are_written():
     assert write_toml({"a": {}, "b": None, "c": [1, 2.5, True]}) == "c = [1, 2.5, true]\n\n[a]\n"
+
+
+def test_a_name_leaves_the_rest_of_its_table():
+    table = {
+        "training": {
+            "optimiser": {"name": "adam", "rate": 3e-4, "clip": 5.0},
+            "schedule": {"name": "linear", "warmup": 4000},
+            "forcing": {"name": "linear", "end": 0.5, "steps": 7},
+        }
+    }
+    said = ["training.optimiser=adamw", "training.schedule=cosine", "training.forcing=0.9"]
+    found = Config.from_table(table, said).training
+    assert found.optimiser == OptimiserConfig("adamw", rate=3e-4, clip=5.0)
+    assert found.schedule == ScheduleConfig("cosine", warmup=4000)
+    assert found.forcing == ForcingConfig("constant", start=0.9)  # a number says it all
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("vocabulary.pieces=bpe", r"vocabulary\.kind is 'words', expected 'pieces'"),
+        ("vocabulary.least=2 vocabulary.kind=pieces", r"vocabulary\.kind is 'pieces', expected 'w"),
+        ("training.optimiser.beta1=0.8 training.optimiser.name=sgd", "'sgd', expected 'adam' or"),
+        ("training.schedule.floor=0.1", "'constant', expected 'linear' or 'cosine'"),
+        ("training.schedule.halve_after=1", "'constant', expected 'halving'"),
+        ("training.forcing.end=0.5", "'constant', expected 'linear' or 'exponential' or"),
+        (
+            "data.valid_pairs=5 data.valid=a.tsv",
+            r"beside data\.valid: expected one",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_refused(tmp_path, setting, said):
+    (tmp_path / "a.toml").write_text("")
+    name = setting.partition("=")[0].replace(".", r"\.")
+    with pytest.raises(RegardError, match=rf"{name} is .*, which has no effect .*{said}"):
+        Config.from_file(tmp_path / "a.toml", setting.split())

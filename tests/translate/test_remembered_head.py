@@ -1,8 +1,10 @@
 """The head that a checkpoint's file names; all else in the file stays."""
 
+import pytest
 import torch
 from safetensors import safe_open
 
+from regard.errors import RegardError
 from regard.translate.alignment import Head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
@@ -41,3 +43,13 @@ def test_a_head_is_written_and_nothing_else_changes(tmp_path):
     remember(path, Head("1.cross", None), "input")
     assert remembered(load_checkpoint(path).extra) == (Head("1.cross", None), "input")
     assert remembered({}) is None
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["1.cross", {"site": "1.cross"}, {"site": ["x"], "index": 0}, {"site": "x", "index": "1"},
+     {"site": "x", "index": 1.0}, {"site": "x", "index": True}],
+)  # fmt: skip
+def test_what_names_no_head_is_refused(named):
+    with pytest.raises(RegardError, match=r"the checkpoint names the head .*, expected its site"):
+        remembered({"head": named})

@@ -341,3 +341,70 @@ def test_a_head_goes_by_its_name_too(without_shape_checks):
             Translator(made, head=given)
     with pytest.raises(RegardError, match="head cross:0: no attention of this model goes from"):
         Translator(checkpoint("none"), head="cross:0")
+
+
+def test_a_prefix_of_unknown_words_is_refused(translator):
+    with pytest.raises(RegardError, match=r"prefix 1 is 'le Zaphod', .* no tokens for: Zaphod"):
+        translator("I love you.", prefix="le Zaphod")
+    with pytest.raises(RegardError, match="prefix 2 is 'Zaphod dort'"):
+        translator.translate(["I love you."] * 2, prefix=["le", "Zaphod dort"])
+
+
+TEXTS = ["the small cat sleeps", "I love you.", "", "we don't sleep tonight", "you love cats"]
+
+
+@pytest.mark.parametrize("window", [1, 2, None])
+def test_a_stream_has_the_same_translations_in_the_same_order(translator, window):
+    whole = translator.translate(TEXTS, empty=True, longest=6)
+    stream = translator.stream(TEXTS, window=window, batch=2, empty=True, longest=6)
+    found = list(stream)
+    assert [[one.text for one in some] for some in found] == [
+        [one.text for one in some] for some in whole
+    ]
+    assert [one.source for some in found for one in some] == [text for text in TEXTS if text]
+
+
+def test_a_stream_works_while_it_is_read_but_looks_at_all_texts_first(translator, monkeypatch):
+    read = []
+    taken = type(translator)._batch
+
+    def batch(self, texts, *others):
+        read.append(texts)
+        return taken(self, texts, *others)
+
+    monkeypatch.setattr(type(translator), "_batch", batch)
+    stream = translator.stream(["I love you."] * 6, window=2, longest=4)
+    assert read == []
+    next(stream)
+    next(stream)
+    assert len(read) == 1
+    next(stream)
+    assert len(read) == 2
+    with pytest.raises(RegardError, match="text 2 is empty"):
+        translator.stream(["I love you.", ""], longest=4)
+    with pytest.raises(RegardError, match="window is 0, expected at least 1"):
+        translator.stream(["I love you."], window=0)
+
+
+def test_translations_of_a_text_are_different():
+    """The same text in other pieces is no second translation."""
+    loaded = Translator.load()
+    texts = ["It's raining cats and dogs, isn't it?", "I love you."]
+    for found in loaded.translate(texts, n_best=5, weights=False):
+        said = [one.text for one in found]
+        assert len(set(said)) == len(said) > 2
+        scores = [one.score for one in found]
+        assert scores == sorted(scores, reverse=True)
+    hypotheses = [one.hypothesis for one in loaded.translate(texts[:1], n_best=3)[0]]
+    double = replace(hypotheses[1], tokens=hypotheses[0].tokens, score=-9.0)
+    assert loaded._different([hypotheses[0], double, hypotheses[2]]) == [
+        hypotheses[0], hypotheses[2]
+    ]  # fmt: skip
+
+
+def test_the_end_is_no_word_to_be_linked(translator):
+    kept = Translator(translator.checkpoint, end="kept")("I love you.", shortest=3, longest=6)
+    words = len(kept.words[1].without_special().names)
+    assert len(kept.matrix.source) == 5
+    assert all(source < 4 and target < words for source, target in kept.links)
+    assert kept.links < kept.matrix.links() or kept.links == kept.matrix.links()

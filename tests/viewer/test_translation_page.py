@@ -1,7 +1,9 @@
 """A translation as a page: what its manifest says, and which mistakes are named."""
 
+import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +18,8 @@ from regard.cli.packaged.translation import looked, run_name
 from regard.cli.serve import _served
 from regard.errors import RegardError
 from regard.translate.alignment import Head
+from regard.translate.config import SearchConfig
+from regard.translate.tokens import END
 from regard.translate.translator import Translator
 from regard.viewer import page
 from regard.viewer.scene import _FIELDS
@@ -154,3 +158,49 @@ def test_what_is_not_said_stays_as_it_was():
     scene = manifest(page(CROSS, words=Words.each(["a", "b", "c", "d"])))
     assert scene["start"] == "" and scene["steps"] is None
     assert [line["name"] for line in scene["sequences"]] == [None, None]
+
+
+@pytest.mark.parametrize("text", ["Tom", "Paris", "Internet"])
+def test_a_text_that_is_its_own_translation_has_two_lines(text, tmp_path):
+    """Both sides have the same tokens, of one vocabulary."""
+    found = Translator.load()(text)
+    assert found.text == text
+    scene = manifest(page(found.trace, **found.page_options))
+    assert [line["name"] for line in scene["sequences"]] == ["Translation", "Source"]
+    assert found.save(tmp_path / "same.html").stat().st_size > 1000
+    *_, last = Translating("x", Translator.load()).steps(text, 50)
+    assert last.written == text and len(manifest(last.page())["sequences"]) == 2
+
+
+def test_words_of_other_texts_are_still_refused():
+    found = translator("bahdanau")(LOVE)
+    options = found.page_options | {"words": [*found.words, Words.each(["a"] * 40)]}
+    with pytest.raises(RegardError, match="words of 40 pieces fit no attention"):
+        page(found.trace, **options)
+
+
+def test_a_notebook_shows_the_head_that_aligns():
+    checkpoint = translator("transformer").checkpoint
+    found = Translator(checkpoint, head=Head("1.cross", 1))(LOVE)
+    shown = html.unescape(found._repr_html_())
+    assert "view=lines&unit=words&layer=1&head=1" in shown
+    assert '"name":"Translation"' in shown.replace('": "', '":"')
+    empty = Translator(checkpoint)
+    with torch.no_grad():
+        before = checkpoint.model.embeddings.bias.clone()
+        checkpoint.model.embeddings.bias[END] = 1e4
+    try:
+        assert empty(LOVE).text == "" and empty(LOVE)._repr_html_() is None
+    finally:
+        with torch.no_grad():
+            checkpoint.model.embeddings.bias.copy_(before)
+
+
+def test_the_server_keeps_the_limit_of_the_checkpoint():
+    model = translator()
+    limited = replace(
+        model.checkpoint, config=replace(model.checkpoint.config, search=SearchConfig(longest=3))
+    )
+    *_, last = Translating("x", Translator(limited)).steps(LOVE, 200)
+    assert last.written == Translator(limited)(LOVE).text
+    assert len(last.words[1].pieces) == 3

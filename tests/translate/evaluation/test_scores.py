@@ -224,3 +224,13 @@ def test_without_sacrebleu_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'regard\[translate\]'"):
         score(["a"], ["a"])
+
+
+def test_few_sentences_prove_little():
+    """All of n sentences are better for one system by chance once in 2^(n - 1) times."""
+    right = [f"this is the sentence number {n} of some" for n in range(5)]
+    wrong = ["quite another text that has nothing of it"] * 5
+    for count in (1, 2, 5):
+        for found in compare(wrong[:count], right[:count], right[:count], resamples=200):
+            assert found.difference > 80
+            assert found.two_sided_p == 2.0 ** (1 - count) and not found.at_floor

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from translator_laws import SOURCE, TARGET, model_of, same, sentences, targets
 
+import regard
 from regard.translate.models.additive_steps import AdditiveGRU, AdditiveSteps
 from regard.translate.models.build import ModelConfig, build
 from regard.translate.models.cells import GRU, Cell
@@ -98,3 +99,56 @@ def test_gradients_of_gradients_are_refused():
     (grad,) = torch.autograd.grad(outputs.square().sum(), cell.from_state.weight, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
+
+
+def bahdanau():
+    torch.manual_seed(0)
+    config = ModelConfig("bahdanau", embedding=6, hidden=8, layers=2)
+    model = build(config, SOURCE, TARGET).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    assert type(model.decoder) is AdditiveGRU
+    return model
+
+
+def decoded(model: nn.Module) -> Tensor:
+    source, mask = sentences()
+    found: Tensor = model.decode(model.encode(source, mask), targets(len(source))).features
+    return found
+
+
+@pytest.mark.parametrize(
+    "place", ["look", "look.mechanism", "look.mechanism.to_query", "cells.cells.0.from_state"]
+)
+def test_a_hook_hears_every_step(place):
+    model, heard = bahdanau(), []
+    expected = decoded(model)
+    module = model.decoder.get_submodule(place)
+    handle = module.register_forward_hook(lambda *_: heard.append(1))
+    same(decoded(model), expected)
+    assert len(heard) >= targets(1).shape[1]
+    handle.remove()
+    heard.clear()
+    assert torch.equal(decoded(model), expected) and not heard
+
+
+def test_a_hook_that_changes_the_query_changes_the_answer():
+    model = bahdanau()
+    expected = decoded(model)
+    model.decoder.look.mechanism.to_query.register_forward_hook(lambda *given: given[-1] * 0)
+    assert (decoded(model) - expected).abs().max() > 0.01
+
+
+def test_a_capture_has_the_site_and_its_gradient():
+    model = bahdanau()
+    with regard.capture(model, attached=True) as trace:
+        decoded(model)
+    steps = targets(1).shape[1]
+    sites = [record.name for record in trace if record.name.startswith("decoder")]
+    assert len(sites) == steps
+    assert {name.partition("#")[0] for name in sites} == {"decoder.look.mechanism"}
+    assert all(trace[name].weights().requires_grad for name in sites[1:])
+    with regard.capture(model, grad=True) as trace:
+        decoded(model).square().sum().backward()
+    for name in sites[1:]:
+        assert trace[name].gradient().isfinite().all()

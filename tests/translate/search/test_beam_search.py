@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from searched_models import (
@@ -17,6 +19,7 @@ from searched_models import (
 )
 
 from regard.translate.search import search, search_steps
+from regard.translate.search.penalties import coverage_term
 from regard.translate.tokens import BEGIN, END, PAD, UNKNOWN
 
 NEVER = -30.0
@@ -249,3 +252,11 @@ def test_weights_only_where_asked():
     assert search(tiny("transformer"), source, mask, weights=False)[0][0].weights == {}
     best = search(tiny("transformer"), source, mask, weights=False, coverage_penalty=0.5)[0][0]
     assert best.weights == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_token_that_was_never_looked_at_counts_as_a_millionth(dtype):
+    seen = torch.tensor([[0.5, 0.0, 1e-9, 3.0]], dtype=dtype)
+    mask = torch.tensor([[True, True, True, True]])
+    expected = 0.2 * (math.log(0.5) + 2 * math.log(1e-6))
+    assert coverage_term(seen, mask, 0.2).item() == pytest.approx(expected)

@@ -24,15 +24,20 @@ def losses(folder):
     ]
 
 
-def check(folder, seed, deaths):
-    table = toy_table(folder / "data")
-    table["training"] |= {"epochs": 4, "save_every": 2}
+def died(folder, table, *arguments):
+    """How often the run died."""
     (folder / "config.toml").write_text(write_toml(table))
-    command = [sys.executable, str(SCRIPT), str(folder), str(seed), str(deaths)]
+    command = [sys.executable, str(SCRIPT), str(folder), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout) >= deaths / 2
+    return int(done.stdout)
+
+
+def check(folder, seed, deaths):
+    table = toy_table(folder / "data")
+    table["training"] |= {"epochs": 4, "save_every": 2}
+    assert died(folder, table, seed, deaths) >= deaths / 2
 
     assert losses(folder / "killed") == losses(folder / "whole")
     one, other = (load_state(folder / run / "last.safetensors") for run in ("whole", "killed"))
@@ -56,3 +61,16 @@ def test_a_run_that_is_killed_again_and_again_is_the_unbroken_run(tmp_path):
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_many_deaths(tmp_path, seed):
     check(tmp_path, seed=seed, deaths=25)
+
+
+def test_a_run_may_die_whenever_a_file_gets_its_name(tmp_path):
+    """The first saving is one of these moments: there is no state then, but half of one."""
+    table = toy_table(tmp_path / "data", 30)
+    table["training"] |= {"epochs": 1, "steps": 2, "save_every": 1}
+    table["search"] = {"beam": 1, "longest": 4}
+    assert died(tmp_path, table) >= 12
+    expected = losses(tmp_path / "whole")
+    for out in tmp_path.glob("*-*"):
+        assert losses(out) == expected
+        assert not list(out.rglob("*.part"))
+        assert len(list((out / "kept").iterdir())) == 1

@@ -104,3 +104,28 @@ def test_a_translator_that_was_taken_away_is_named(tmp_path):
     wanted = r"best\.safetensors cannot be written: No such file .*kept/step-00000001\.safetensors"
     with pytest.raises(RegardError, match=wanted):
         train(config, tmp_path / "run", resume=True)
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path):
+    config = toy(tmp_path / "data", "training.steps=1", "training.optimiser.rate=1e-7")
+    folder = RunFolder(tmp_path / "run")
+    with folder.made():
+        with pytest.raises(RegardError, match=r"run: another process is training into it"):
+            train(config, folder.path, resume=True)
+        assert list(folder.path.iterdir()) == []
+    assert train(config, folder.path).ending == "finished"
+
+
+def test_a_search_that_the_model_cannot_serve_is_said_before_the_folder_is_begun(tmp_path):
+    config = toy(tmp_path / "data", "model.name=none", "search.coverage_penalty=0.2")
+    wanted = r"search\.coverage_penalty is 0\.2, but model\.name 'none' has no attention from"
+    with pytest.raises(RegardError, match=wanted):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_embedding_wants_one_vocabulary(tmp_path):
+    config = toy(tmp_path / "data", "model.tie=all", "model.embedding=24")
+    with pytest.raises(RegardError, match=r"model\.tie is 'all', one .*vocabulary\.joint"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

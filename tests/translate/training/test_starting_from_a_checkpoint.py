@@ -69,3 +69,32 @@ def test_its_path_is_from_the_folder_of_the_file(tmp_path):
     assert config.training.start == str(tmp_path / "runs" / "best.safetensors")
     (tmp_path / "b.toml").write_text("")
     assert Config.from_file(tmp_path / "b.toml").training.start == ""
+
+
+def capitals(folder):
+    """The toy with capital letters, which a vocabulary in lower case does not know."""
+    for path in folder.iterdir():
+        path.write_text(path.read_text().upper())
+
+
+def test_scores_go_by_the_vocabulary_that_is_used(tmp_path):
+    quick = ("training.steps=1", "training.optimiser.rate=1e-9", "training.validation.metric=bleu")
+    config = toy(tmp_path / "data", *quick, "vocabulary.lower=true")
+    capitals(tmp_path / "data")
+    begun = train(config, tmp_path / "first")
+    assert "case:lc" in begun.scores["best", "valid"].bleu.signature
+    more = (*quick, f"training.start={begun.folder.best}", "vocabulary.source_size=77")
+    config = Config.from_table(config.table() | {"vocabulary": {}}, more)
+    again = train(config, tmp_path / "second")
+    assert again.scores["best", "valid"] == begun.scores["best", "valid"]
+    assert load_checkpoint(again.folder.best).config.vocabulary.lower
+    other = Config.from_table(config.table(), ["vocabulary.source_size=55", "training.steps=2"])
+    assert train(other, tmp_path / "second", resume=True).step == 2
+
+
+def test_the_translator_that_ships_can_be_begun_with(tmp_path):
+    (tmp_path / "a.toml").write_text("[training]\nstart = 'english-french'\n")
+    assert Config.from_file(tmp_path / "a.toml").training.start == "english-french"
+    (tmp_path / "english-french").write_text("a file of that name")
+    found = Config.from_file(tmp_path / "a.toml").training.start
+    assert found == str(tmp_path / "english-french")

@@ -107,3 +107,23 @@ def test_the_speed_is_that_of_the_steps_without_the_looks(tmp_path):
     assert looks >= 2
     spent = int(rows[-1]["tokens"]) / watcher.now[-1].tokens_per_second
     assert trained.seconds - spent >= 0.3 * looks
+
+
+def test_a_row_has_the_rate_and_the_forcing_of_its_own_step(tmp_path):
+    settings = (
+        "training.steps=3", "training.optimiser.rate=0.004", "training.schedule.warmup=4",
+        "training.forcing.name=linear", "training.forcing.steps=4",
+    )  # fmt: skip
+    trained = train(toy(tmp_path / "data", *settings), tmp_path / "run")
+    rows = [row for row in read_log(trained.folder.log) if row["kind"] == "train"]
+    assert [float(row["rate"]) for row in rows] == pytest.approx([0.001, 0.002, 0.003])
+    assert [float(row["forcing"]) for row in rows] == [1.0, 0.75, 0.5]
+
+
+def test_a_row_that_is_none_is_left_out(tmp_path):
+    path = tmp_path / "log.csv"
+    CsvLog(path, after=0).close()
+    with path.open("a") as file:
+        file.write("x" + "," * 11 + "\n" + "1,0,train" + "," * 9 + "\n")
+    CsvLog(path, after=1).close()
+    assert [row["step"] for row in read_log(path)] == ["1"]

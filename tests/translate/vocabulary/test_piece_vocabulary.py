@@ -203,3 +203,10 @@ def test_lower_case_is_read_kept_and_restored(vocabulary):
 def test_a_header_without_case_keeps_the_case(vocabulary):
     again = vocabulary_from({"kind": "pieces"}, vocabulary.tensors())
     assert again.encode("WE Loved") == vocabulary.encode("WE Loved")
+
+
+def test_long_sentences_are_learned_from():
+    """Sentencepiece's own limit of 4192 bytes would leave them out without a word."""
+    long = "zyxw " * 2000
+    vocabulary = PieceVocabulary.train([long, "a b c d e f"], size=300)
+    assert "▁zyxw" in vocabulary.pieces(vocabulary.encode("zyxw"))

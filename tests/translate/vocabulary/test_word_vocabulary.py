@@ -131,3 +131,13 @@ def test_what_is_no_vocabulary(make, message):
     with pytest.raises(RegardError) as caught:
         make()
     assert str(caught.value) == message
+
+
+def test_an_unknown_word_does_not_tear_the_others_apart():
+    texts = ["Je t'aime, mais l'homme ne m'aime pas.", "Qu'est-ce que c'est ?"] * 2
+    vocabulary = WordVocabulary.train(texts, size=40)
+    numbers = vocabulary.encode("Je t'aime, mais l'Zaphod ne m'aime pas.")
+    assert vocabulary.decode(numbers) == "Je t'aime, mais l'<unk> ne m'aime pas."
+    assert vocabulary.decode([*vocabulary.encode("Zaphod, qu'est-ce que c'est ?")]).startswith(
+        "<unk>, "
+    )

@@ -1,0 +1,440 @@
+"""Every setting acts, from its line in a configuration to an effect whose right value is known."""
+
+from dataclasses import replace
+
+import pytest
+import sentencepiece
+import torch
+from torch.nn.functional import cross_entropy
+from toy_training import toy
+
+from regard.translate.checkpoint import Checkpoint, load_checkpoint
+from regard.translate.config import Config, SearchConfig
+from regard.translate.data import Pair, collate, read_pairs
+from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.models.recurrent import RecurrentTranslator
+from regard.translate.tokens import BEGIN, NAMES, UNKNOWN
+from regard.translate.training import read_log, score_pairs, train, translate_texts
+from regard.translate.training.corpus import Vocabularies, read_data, train_vocabularies
+from regard.translate.training.final_scores import final_scores
+from regard.translate.training.folder import RunFolder
+from regard.translate.training.loop import Loop, Setting
+from regard.translate.training.processes import new_fabric
+from regard.translate.training.state import Position, load_state
+from regard.translate.training.stepper import Stepper, new_optimiser
+from regard.translate.training.stopping import Asked, Best, Clock
+from regard.translate.training.watch import Watcher
+from regard.translate.vocabulary import WordVocabulary
+
+CPU = torch.device("cpu")
+
+# ------------------------------------------------------------------------------ data, vocabularies
+
+#: Words of source and target.
+SIZES = {"a": (1, 1), "b": (1, 3), "c": (4, 1), "d": (4, 4), "e": (5, 5), "f": (2, 5)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "left"),
+    [
+        ("data.longest=5", "abcdef"),
+        ("data.longest=4", "abcd"),
+        ("data.longest=1", "a"),
+        ("data.ratio=0.0", "abcdef"),
+        ("data.ratio=2.0", "abdef"),  # one is added to both: 4 : 2 stays, as 6 : 3; 5 : 2 goes
+        ("data.ratio=1.5", "ade"),
+        ("data.ratio=1.0", "ade"),
+    ],
+)
+def test_pairs_are_left_out(tmp_path, setting, left):
+    lines = (f"{name} " * one + "\t" + f"{name} " * two for name, (one, two) in SIZES.items())
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines))
+    table = {"data": {part: [str(tmp_path / "pairs.tsv")] for part in ("train", "valid")}}
+    found = read_data(Config.from_table(table, [setting]).data)
+    assert "".join(pair.source.split()[0] for pair in found.train) == left
+    assert len(found.valid) == len(SIZES)
+
+
+def test_another_split_seed_is_the_other_split(tmp_path):
+    """The numbers are those that `test_split_pairs` holds over releases."""
+    lines = (f"sentence {number % 100}\t{number}\n" for number in range(200))
+    (tmp_path / "pairs.tsv").write_text("".join(lines))
+    table = {"data": {"train": [str(tmp_path / "pairs.tsv")], "valid_pairs": 3, "test_pairs": 2}}
+    tests = {
+        seed: [pair.target for pair in read_data(config.data).test]
+        for seed in (0, 7)
+        for config in [Config.from_table(table, [f"data.split_seed={seed}"])]
+    }
+    assert tests[7] == ["20", "63", "120", "163"]
+    assert len(tests[0]) == 4 and not {*tests[0]} & {*tests[7]}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("vocabulary.least=1", ["Le", "le", "chat", "dort", "LE"]),
+        ("vocabulary.least=2", ["Le", "le", "chat"]),
+        ("vocabulary.least=3", ["Le"]),
+        ("vocabulary.lower=false", ["Le", "le", "chat", "dort", "LE"]),
+        ("vocabulary.lower=true", ["le", "chat", "dort"]),
+    ],
+)
+def test_words_are_chosen(setting, words):
+    pairs = [Pair("x", text, 1) for text in ("Le chat le Le", "Le chat le", "LE dort")]
+    made = train_vocabularies(Config.from_table({}, [setting]).vocabulary, pairs).target
+    assert sorted(made.entries[len(NAMES) :]) == sorted(words)
+    assert [number == UNKNOWN for number in made.encode("chat dort")] == [
+        word not in words for word in ("chat", "dort")
+    ]
+    assert made.lower == setting.endswith("true")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_pieces_are_learned_as_they_are_wanted(kind):
+    """Byte pairs are numbered as they are joined: 0, -1, -2; pieces of a unigram have log P."""
+    pairs = [Pair("x", text, 1) for text in ("lower lowest low", "newer newest new", "wider widest")]
+    settings = ["vocabulary.kind=pieces", f"vocabulary.pieces={kind}", "vocabulary.joint=true"]
+    config = Config.from_table({"vocabulary": {"source_size": 285}}, settings)
+    made = train_vocabularies(config.vocabulary, pairs).target
+    processor = sentencepiece.SentencePieceProcessor(model_proto=made.model)
+    learned = range(len(NAMES) + 256, len(made))
+    scores = [processor.get_score(number) for number in learned]
+    if kind == "bpe":
+        assert scores == [-float(place) for place in range(len(learned))]
+        assert processor.id_to_piece(learned[0]) == "we"  # 7 times: no other two come as often
+    else:
+        assert all(score < -1 and score % 1 for score in scores)
+
+
+# ---------------------------------------------------------------------------------------- training
+
+PLAIN = (
+    "training.optimiser=sgd",
+    "training.optimiser.clip=0.0",
+    "training.label_smoothing=0.0",
+    'training.precision="64"',
+    "model.dropout=0.0",
+)
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """Trains with some settings; returns the run, and what a stepper had before and after each
+    step: its parameters, and the loss by torch's own cross-entropy."""
+    make = Stepper.make
+
+    def run(*settings, smoothing=0.0):
+        config, noted = toy(tmp_path / "data", *PLAIN, *settings), []
+
+        def state(stepper):
+            weights = stepper.wrapped.module.state_dict()
+            return {name: tensor.clone() for name, tensor in weights.items()}
+
+        def noting(stepper, step, rate, forcing):
+            loss = plain_loss(stepper, step, smoothing) if step.batches else None
+            before = state(stepper)
+            found = make(stepper, step, rate, forcing)
+            noted.append((before, state(stepper), loss))
+            return found
+
+        monkeypatch.setattr(Stepper, "make", noting)
+        return train(config, tmp_path / "run"), noted
+
+    return run
+
+
+@torch.no_grad()
+def plain_loss(stepper, step, smoothing):
+    total = 0.0
+    for numbers in step.batches:
+        batch = collate(stepper.examples, numbers)
+        logits = stepper.wrapped.module(
+            batch.source, batch.source_mask, batch.target_in, batch.target_mask
+        )
+        target = batch.target_out[batch.target_mask]
+        total += cross_entropy(logits, target, label_smoothing=smoothing, reduction="sum").item()
+    return total / step.tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "factors"),
+    [
+        (["training.schedule=constant"], [1, 1, 1, 1]),
+        (["training.schedule.warmup=4"], [0.25, 0.5, 0.75, 1]),
+        (
+            ["training.schedule=linear", "training.schedule.warmup=2", "training.schedule.floor=0.2"],
+            [0.5, 1, 0.6, 0.2],
+        ),
+        (["training.schedule=cosine"], [0.853553, 0.5, 0.146447, 0]),
+        (["training.schedule=inverse-square-root"], [1, 0.707107, 0.577350, 0.5]),
+        (  # two steps an epoch
+            [
+                "training.batch_sentences=100",
+                "training.schedule=halving",
+                "training.schedule.halve_after=1.0",
+            ],
+            [1, 1, 0.5, 0.5],
+        ),
+    ],
+)
+def test_a_clipped_step_goes_as_far_as_the_schedule_says(trained, settings, factors):
+    """A gradient that is clipped has the length of the clip: so the way is rate times clip."""
+    _, noted = trained(
+        *settings,
+        "training.steps=4",
+        "training.optimiser.rate=0.7",
+        "training.optimiser.clip=0.01",
+    )
+    ways = [
+        torch.cat([(after[name] - before[name]).flatten() for name in after]).norm().item()
+        for before, after, _ in noted
+    ]
+    assert ways == pytest.approx([0.7 * 0.01 * factor for factor in factors], rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.4])
+def test_label_smoothing_is_in_the_loss_of_training(trained, smoothing):
+    run, noted = trained(
+        "training.steps=2", f"training.label_smoothing={smoothing}", smoothing=smoothing
+    )
+    rows = [row for row in read_log(run.folder.log) if row["kind"] == "train"]
+    wanted = [loss for _, _, loss in noted]
+    assert [float(row["loss"]) for row in rows] == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "decay", "wanted"),
+    [
+        ("sgd", 0.0, lambda row: row),
+        ("sgd", 0.5, lambda row: row * (1 - 0.1 * 0.5) ** 2),
+        ("adamw", 0.0, lambda row: row),
+        ("adamw", 0.5, lambda row: row * (1 - 0.1 * 0.5) ** 2),
+        ("adam", 0.0, lambda row: row),
+        ("adam", 0.5, None),
+    ],
+)
+def test_weight_decay_takes_its_share_of_a_row_without_gradient(trained, name, decay, wanted):
+    """No source has an unknown word, so the decay alone moves its embedding; with Adam it is a
+    gradient like others, whose first step is the rate whatever its size."""
+    _, noted = trained(
+        f"training.optimiser={name}",
+        f"training.optimiser.weight_decay={decay}",
+        "training.optimiser.rate=0.1",
+        "training.steps=2",
+    )
+    (first, second, _), (_, third, _) = noted
+    place = "embeddings.own_source.weight"
+    rows = [state[place][UNKNOWN] for state in (first, second, third)]
+    assert (first[place] != second[place]).any()
+    if wanted is None:
+        torch.testing.assert_close(rows[1], rows[0] - 0.1 * rows[0].sign(), rtol=0, atol=1e-6)
+    else:
+        torch.testing.assert_close(rows[2], wanted(rows[0]), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.98), (0.3, 0.98), (0.9, 0.5)])
+def test_betas_are_the_shares_that_a_step_keeps(trained, name, beta1, beta2):
+    """After one step the means are (1 - β₁) g and (1 - β₂) g²."""
+    run, _ = trained(
+        f"training.optimiser={name}",
+        f"training.optimiser.beta1={beta1}",
+        f"training.optimiser.beta2={beta2}",
+        "training.steps=1",
+    )
+    remembered = load_state(run.folder.last).optimiser
+    mean, square = (
+        torch.cat([remembered[key].flatten() for key in sorted(remembered) if key.endswith(ending)])
+        for ending in (".exp_avg", ".exp_avg_sq")
+    )
+    assert mean.abs().max() > 0
+    torch.testing.assert_close(mean**2 / (1 - beta1) ** 2, square / (1 - beta2))
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """What every call of a decoder was given: forcing, mode, gradient or none, autocast."""
+    found, decode = [], RecurrentTranslator.decode
+
+    def noting(self, encoded, target, *, weights=False, forcing=1.0):
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        found.append((forcing, self.training, torch.is_grad_enabled(), dtype))
+        return decode(self, encoded, target, weights=weights, forcing=forcing)
+
+    monkeypatch.setattr(RecurrentTranslator, "decode", noting)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (["training.forcing=1.0"], [1.0, 1.0, 1.0, 1.0]),
+        (["training.forcing=0.25"], [0.25, 0.25, 0.25, 0.25]),
+        (
+            [
+                "training.forcing.name=linear",
+                "training.forcing.start=0.9",
+                "training.forcing.end=0.3",
+                "training.forcing.steps=3",
+            ],
+            [0.9, 0.7, 0.5, 0.3],
+        ),
+    ],
+)
+def test_the_decoder_is_forced_as_often_as_the_schedule_says(tmp_path, decoded, settings, wanted):
+    train(toy(tmp_path / "data", "training.steps=4", *settings), tmp_path / "run")
+    steps = [forcing for forcing, _, gradient, _ in decoded if gradient]
+    looks = [forcing for forcing, training, _, _ in decoded if not training]
+    assert steps == pytest.approx(wanted)
+    assert looks and {*looks} == {1.0}
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("32", None), ("bf16", torch.bfloat16)])
+def test_a_precision_is_that_of_steps_and_looks(tmp_path, decoded, precision, dtype):
+    train(
+        toy(tmp_path / "data", f'training.precision="{precision}"', "training.steps=2"),
+        tmp_path / "run",
+    )
+    assert {training for _, training, _, _ in decoded} == {True, False}
+    assert {found for _, _, _, found in decoded} == {dtype}
+
+
+# ------------------------------------------------------------------------------ search and scoring
+
+WORDS = WordVocabulary(["un", "deux", "trois", "quatre"], cut="spaces")
+END_SURELY = {"</s>": 1.0}
+
+
+class Told(TranslationModel):
+    """Says a token with chances that follow from the last one, and looks at one place likewise."""
+
+    def __init__(self, chances, looks=()):
+        super().__init__()
+        table = torch.full((len(WORDS), len(WORDS)), 1e-9)
+        places = {word: number for number, word in enumerate(WORDS.entries)}
+        for last in WORDS.entries:
+            for word, chance in chances.get(last, END_SURELY).items():
+                table[places[last], places[word]] = chance
+        self.table = torch.nn.Parameter(table.log())
+        self.looks = torch.tensor([int(word in looks) for word in WORDS.entries])
+        self.sites = {"cross": 1}
+
+    def encode(self, source, mask, *, weights=False):
+        return Encoded(mask, ())
+
+    def start(self, encoded, beams=1):
+        return ()
+
+    def step(self, encoded, state, tokens, *, weights=False):
+        seen = torch.nn.functional.one_hot(self.looks[tokens], encoded.mask.shape[1]).float()
+        return Stepped(self.table[tokens], (), {"cross": seen[:, None]} if weights else {})
+
+    def decode(self, encoded, target, *, weights=False, forcing=1.0):
+        return Decoded(self.table[target])
+
+    def logits(self, features):
+        return features
+
+
+#: A long way and a short one: log 0.45 / lp(4) beside log 0.5 / lp(2).
+SHORT_OR_LONG = {
+    "<s>": {"un": 0.5, "deux": 0.45},
+    "deux": {"trois": 1.0},
+    "trois": {"quatre": 1.0},
+}
+#: The first word is the likelier, but nothing follows it surely: a beam finds the second.
+GARDEN_PATH = {
+    "<s>": {"un": 0.6, "deux": 0.4},
+    "un": {"un": 0.3, "trois": 0.4, "</s>": 0.3},
+    "trois": {"</s>": 1.0},
+}
+SEARCHES = [
+    (["search.unknown=true"], {"<s>": {"<unk>": 0.6, "un": 0.4}}, "<unk>"),
+    (["search.unknown=false"], {"<s>": {"<unk>": 0.6, "un": 0.4}}, "un"),
+    (["search.length_penalty=0.0"], SHORT_OR_LONG, "un"),
+    (["search.length_penalty=0.6"], SHORT_OR_LONG, "deux trois quatre"),
+    (["search.coverage_penalty=0.0"], {"<s>": {"un": 0.6, "deux": 0.4}}, "un"),
+    (["search.coverage_penalty=0.2"], {"<s>": {"un": 0.6, "deux": 0.4}}, "deux"),
+    (["search.longest=3"], {"<s>": {"un": 1.0}, "un": {"un": 1.0}}, "un un un"),
+    (["search.longest=0"], {"<s>": {"un": 1.0}, "un": {"un": 1.0}}, " ".join(["un"] * 14)),
+    (["search.beam=1"], GARDEN_PATH, "un trois"),
+    (["search.beam=2"], GARDEN_PATH, "deux"),
+]
+
+
+def told(chances, *settings, words=WORDS):
+    """The source has two places, its word and its end; only `deux` looks at the second."""
+    config = Config.from_table({}, settings)
+    return Checkpoint(config, words, words, Told(chances, looks=["deux"]))
+
+
+@pytest.mark.parametrize(("settings", "chances", "text"), SEARCHES)
+def test_a_search_finds_what_its_setting_says(settings, chances, text):
+    """Texts, and both ways to score them: chrF is 100 where the text is this one alone."""
+    checkpoint = told(chances, *settings)
+    search = checkpoint.config.search
+    assert translate_texts(checkpoint, ["un"], search, CPU) == [text]
+    pairs = [Pair("un", text, 1)]
+    assert score_pairs(checkpoint, pairs, search, CPU).chrf.value == pytest.approx(100)
+    assert final_scores(checkpoint, pairs, search, CPU).chrf.value == pytest.approx(100)
+
+
+def test_the_scores_of_a_run_are_those_of_its_search(tmp_path):
+    config = toy(tmp_path / "data", "training.steps=1", "search.longest=2", "search.beam=3")
+    run = train(config, tmp_path / "run")
+    pairs = read_pairs(*config.data.valid)
+    for name, path in (("best", run.folder.best), ("average", run.folder.average)):
+        found, other = (
+            final_scores(load_checkpoint(path), pairs, search, CPU)
+            for search in (SearchConfig(beam=3, longest=2), SearchConfig(beam=3))
+        )
+        assert run.scores[name, "valid"] == found != other
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_case_counts_where_the_vocabulary_keeps_it(lower):
+    words = WordVocabulary(["un", "deux", "trois", "quatre"], cut="spaces", lower=lower)
+    checkpoint = told(
+        {"<s>": {"un": 1.0}, "un": {"deux": 1.0}, "deux": {"trois": 1.0}, "trois": {"quatre": 1.0}},
+        words=words,
+    )
+    pairs = [Pair("un", "UN Deux TROIS Quatre", 1)]
+    validated = score_pairs(checkpoint, pairs, SearchConfig(), CPU)
+    final = final_scores(checkpoint, pairs, SearchConfig(), CPU)
+    for score in (validated.bleu, validated.chrf, final.bleu, final.chrf):
+        assert score.value == pytest.approx(100) if lower else score.value < 50
+        assert f"case:{'lc' if lower else 'mixed'}" in score.signature
+    assert final.words_bleu.value == pytest.approx(100)
+
+
+# -------------------------------------------------------------------------------------- validation
+
+
+def new_loop(tmp_path, chances, pairs, *settings):
+    """A training with a model that says what it was told."""
+    config = Config.from_table({}, settings)
+    fabric, model = new_fabric("32"), Told(chances, looks=["deux"])
+    both = Vocabularies(WORDS, WORDS)
+    examples = both.examples(pairs)
+    folder = RunFolder(tmp_path / "run")
+    setting = Setting(fabric, config, folder, both, model, examples, examples, pairs)
+    optimiser = new_optimiser(config.training.optimiser, model)
+    stepper = Stepper(fabric, model, optimiser, examples, config.training)
+    return Loop(
+        setting, stepper, Position(), torch.zeros(0, dtype=torch.float64),
+        clock=Clock(None), asked=Asked(), logs=[], watcher=Watcher(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_validation_searches_greedily_whatever_the_beam(tmp_path, metric, beam):
+    settings = (f"training.validation.metric={metric}", f"search.beam={beam}")
+    pairs = [Pair("un", "un trois", 1)]
+    found = new_loop(tmp_path, GARDEN_PATH, pairs, *settings).look()
+    assert found.chrf == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("sentences", "right"), [(0, 1), (1, 3), (2, 2), (9, 1)])
+def test_so_many_sentences_are_translated_for_a_look(tmp_path, sentences, right):
+    """The first pair is right and the others are wrong by and by: chrF tells how many there were"""
