@@ -1,5 +1,6 @@
 """Every setting acts, from its line in a configuration to an effect whose right value is known."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,12 +9,13 @@ import torch
 from torch.nn.functional import cross_entropy
 from toy_training import toy
 
-from regard.translate.checkpoint import Checkpoint, load_checkpoint
+from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint
 from regard.translate.config import Config, SearchConfig
 from regard.translate.data import Pair, collate, read_pairs
+from regard.translate.evaluation import score
 from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
 from regard.translate.models.recurrent import RecurrentTranslator
-from regard.translate.tokens import BEGIN, NAMES, UNKNOWN
+from regard.translate.tokens import NAMES, UNKNOWN
 from regard.translate.training import read_log, score_pairs, train, translate_texts
 from regard.translate.training.corpus import Vocabularies, read_data, train_vocabularies
 from regard.translate.training.final_scores import final_scores
@@ -22,7 +24,7 @@ from regard.translate.training.loop import Loop, Setting
 from regard.translate.training.processes import new_fabric
 from regard.translate.training.state import Position, load_state
 from regard.translate.training.stepper import Stepper, new_optimiser
-from regard.translate.training.stopping import Asked, Best, Clock
+from regard.translate.training.stopping import Asked, Clock, Kept
 from regard.translate.training.watch import Watcher
 from regard.translate.vocabulary import WordVocabulary
 
@@ -92,7 +94,9 @@ def test_words_are_chosen(setting, words):
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_pieces_are_learned_as_they_are_wanted(kind):
     """Byte pairs are numbered as they are joined: 0, -1, -2; pieces of a unigram have log P."""
-    pairs = [Pair("x", text, 1) for text in ("lower lowest low", "newer newest new", "wider widest")]
+    pairs = [
+        Pair("x", text, 1) for text in ("lower lowest low", "newer newest new", "wider widest")
+    ]
     settings = ["vocabulary.kind=pieces", f"vocabulary.pieces={kind}", "vocabulary.joint=true"]
     config = Config.from_table({"vocabulary": {"source_size": 285}}, settings)
     made = train_vocabularies(config.vocabulary, pairs).target
@@ -131,7 +135,7 @@ def trained(tmp_path, monkeypatch):
             return {name: tensor.clone() for name, tensor in weights.items()}
 
         def noting(stepper, step, rate, forcing):
-            loss = plain_loss(stepper, step, smoothing) if step.batches else None
+            loss = plain_loss(stepper, step, smoothing)
             before = state(stepper)
             found = make(stepper, step, rate, forcing)
             noted.append((before, state(stepper), loss))
@@ -162,7 +166,11 @@ def plain_loss(stepper, step, smoothing):
         (["training.schedule=constant"], [1, 1, 1, 1]),
         (["training.schedule.warmup=4"], [0.25, 0.5, 0.75, 1]),
         (
-            ["training.schedule=linear", "training.schedule.warmup=2", "training.schedule.floor=0.2"],
+            [
+                "training.schedule=linear",
+                "training.schedule.warmup=2",
+                "training.schedule.floor=0.2",
+            ],
             [0.5, 1, 0.6, 0.2],
         ),
         (["training.schedule=cosine"], [0.853553, 0.5, 0.146447, 0]),
@@ -401,9 +409,8 @@ def test_case_counts_where_the_vocabulary_keeps_it(lower):
     pairs = [Pair("un", "UN Deux TROIS Quatre", 1)]
     validated = score_pairs(checkpoint, pairs, SearchConfig(), CPU)
     final = final_scores(checkpoint, pairs, SearchConfig(), CPU)
-    for score in (validated.bleu, validated.chrf, final.bleu, final.chrf):
-        assert score.value == pytest.approx(100) if lower else score.value < 50
-        assert f"case:{'lc' if lower else 'mixed'}" in score.signature
+    for found in (validated.bleu, validated.chrf, final.bleu, final.chrf):
+        assert found.value == pytest.approx(100) if lower else found.value < 50
     assert final.words_bleu.value == pytest.approx(100)
 
 
@@ -435,6 +442,40 @@ def test_validation_searches_greedily_whatever_the_beam(tmp_path, metric, beam):
     assert found.chrf == pytest.approx(100)
 
 
-@pytest.mark.parametrize(("sentences", "right"), [(0, 1), (1, 3), (2, 2), (9, 1)])
-def test_so_many_sentences_are_translated_for_a_look(tmp_path, sentences, right):
-    """The first pair is right and the others are wrong by and by: chrF tells how many there were"""
+@pytest.mark.parametrize(("sentences", "count"), [(0, 3), (1, 1), (2, 2), (9, 3)])
+def test_so_many_sentences_are_translated_for_a_look(tmp_path, sentences, count):
+    references = ["un", "un deux", "quatre trois"]
+    pairs = [Pair("un", text, line) for line, text in enumerate(references)]
+    settings = ("training.validation.metric=chrf", f"training.validation.sentences={sentences}")
+    found = new_loop(tmp_path, {"<s>": {"un": 1.0}}, pairs, *settings).look()
+    wanted = [score(["un"] * n, references[:n]).chrf.value for n in (1, 2, 3)]
+    assert len({*wanted}) == 3 and found.chrf == pytest.approx(wanted[count - 1])
+
+
+def test_loss_and_accuracy_of_a_look_are_those_of_the_table(tmp_path):
+    """Five tokens with their chances, of which the first, third and fifth are the first choice."""
+    chances = {
+        "<s>": {"un": 0.6, "deux": 0.4},
+        "un": {"trois": 0.5, "deux": 0.3, "</s>": 0.2},
+        "deux": {"</s>": 0.7, "un": 0.3},
+    }
+    pairs = [Pair("un", "un deux", 1), Pair("un", "deux", 2)]
+    found = new_loop(tmp_path, chances, pairs, "training.label_smoothing=0.3").look()
+    assert found.accuracy == pytest.approx(3 / 5)
+    total = sum(map(math.log, (0.6, 0.3, 0.7, 0.4, 0.7)))
+    assert found.loss == pytest.approx(-total / 5, rel=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_the_most_bleu_and_chrf_are_best(tmp_path, metric):
+    """Three looks, at models that say the first two, all four and the first three words."""
+    chain = dict(zip(["<s>", "un", "deux", "trois"], ["un", "deux", "trois", "quatre"]))
+    pairs = [Pair("un", "un deux trois quatre", 1)]
+    loop = new_loop(tmp_path, {}, pairs, f"training.validation.metric={metric}")
+    for step, words in enumerate((2, 4, 3), start=1):
+        said = {last: {word: 1.0} for last, word in list(chain.items())[:words]}
+        loop.setting.model.table.data = Told(said).table.data
+        loop.position = replace(loop.position, step=step)
+        loop.look()
+    assert loop.best.kept[0] == Kept(2, pytest.approx(100)) and loop.best.since == 1
+    assert FILE.header(loop.setting.folder.best)["extra"]["step"] == 2
