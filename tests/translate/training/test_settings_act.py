@@ -1,7 +1,7 @@
-"""Every setting acts, from its line in a configuration to an effect whose right value is known."""
+"""Settings of data, vocabularies and training act: each has an effect whose right value is known.
 
-import math
-from dataclasses import replace
+Those of search, scores and validation are in `test_scoring_settings_act.py`.
+"""
 
 import pytest
 import sentencepiece
@@ -9,28 +9,14 @@ import torch
 from torch.nn.functional import cross_entropy
 from toy_training import toy
 
-from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint
-from regard.translate.config import Config, SearchConfig
-from regard.translate.data import Pair, collate, read_pairs
-from regard.translate.evaluation import score
-from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.config import Config
+from regard.translate.data import Pair, collate
 from regard.translate.models.recurrent import RecurrentTranslator
 from regard.translate.tokens import NAMES, UNKNOWN
-from regard.translate.training import read_log, score_pairs, train, translate_texts
-from regard.translate.training.corpus import Vocabularies, read_data, train_vocabularies
-from regard.translate.training.final_scores import final_scores
-from regard.translate.training.folder import RunFolder
-from regard.translate.training.loop import Loop, Setting
-from regard.translate.training.processes import new_fabric
-from regard.translate.training.state import Position, load_state
-from regard.translate.training.stepper import Stepper, new_optimiser
-from regard.translate.training.stopping import Asked, Clock, Kept
-from regard.translate.training.watch import Watcher
-from regard.translate.vocabulary import WordVocabulary
-
-CPU = torch.device("cpu")
-
-# ------------------------------------------------------------------------------ data, vocabularies
+from regard.translate.training import read_log, train
+from regard.translate.training.corpus import read_data, train_vocabularies
+from regard.translate.training.state import load_state
+from regard.translate.training.stepper import Stepper
 
 #: Words of source and target.
 SIZES = {"a": (1, 1), "b": (1, 3), "c": (4, 1), "d": (4, 4), "e": (5, 5), "f": (2, 5)}
@@ -105,12 +91,10 @@ def test_pieces_are_learned_as_they_are_wanted(kind):
     scores = [processor.get_score(number) for number in learned]
     if kind == "bpe":
         assert scores == [-float(place) for place in range(len(learned))]
-        assert processor.id_to_piece(learned[0]) == "we"  # 7 times: no other two come as often
+        assert processor.id_to_piece(learned[0]) == "we"  # 4 times: no other two come as often
     else:
         assert all(score < -1 and score % 1 for score in scores)
 
-
-# ---------------------------------------------------------------------------------------- training
 
 PLAIN = (
     "training.optimiser=sgd",
@@ -118,6 +102,8 @@ PLAIN = (
     "training.label_smoothing=0.0",
     'training.precision="64"',
     "model.dropout=0.0",
+    "search.beam=1",  # the scores at the end are no matter here
+    "search.longest=1",
 )
 
 
@@ -184,6 +170,7 @@ def plain_loss(stepper, step, smoothing):
             [1, 1, 0.5, 0.5],
         ),
     ],
+    ids=["constant", "warmup", "linear", "cosine", "inverse-square-root", "halving"],
 )
 def test_a_clipped_step_goes_as_far_as_the_schedule_says(trained, settings, factors):
     """A gradient that is clipped has the length of the clip: so the way is rate times clip."""
@@ -288,9 +275,12 @@ def decoded(monkeypatch):
             [0.9, 0.7, 0.5, 0.3],
         ),
     ],
+    ids=["always", "constant", "linear"],
 )
 def test_the_decoder_is_forced_as_often_as_the_schedule_says(tmp_path, decoded, settings, wanted):
-    train(toy(tmp_path / "data", "training.steps=4", *settings), tmp_path / "run")
+    train(
+        toy(tmp_path / "data", "training.steps=4", "search.longest=1", *settings), tmp_path / "run"
+    )
     steps = [forcing for forcing, _, gradient, _ in decoded if gradient]
     looks = [forcing for forcing, training, _, _ in decoded if not training]
     assert steps == pytest.approx(wanted)
@@ -300,182 +290,13 @@ def test_the_decoder_is_forced_as_often_as_the_schedule_says(tmp_path, decoded, 
 @pytest.mark.parametrize(("precision", "dtype"), [("32", None), ("bf16", torch.bfloat16)])
 def test_a_precision_is_that_of_steps_and_looks(tmp_path, decoded, precision, dtype):
     train(
-        toy(tmp_path / "data", f'training.precision="{precision}"', "training.steps=2"),
+        toy(
+            tmp_path / "data",
+            f'training.precision="{precision}"',
+            "training.steps=2",
+            "search.longest=1",
+        ),
         tmp_path / "run",
     )
     assert {training for _, training, _, _ in decoded} == {True, False}
     assert {found for _, _, _, found in decoded} == {dtype}
-
-
-# ------------------------------------------------------------------------------ search and scoring
-
-WORDS = WordVocabulary(["un", "deux", "trois", "quatre"], cut="spaces")
-END_SURELY = {"</s>": 1.0}
-
-
-class Told(TranslationModel):
-    """Says a token with chances that follow from the last one, and looks at one place likewise."""
-
-    def __init__(self, chances, looks=()):
-        super().__init__()
-        table = torch.full((len(WORDS), len(WORDS)), 1e-9)
-        places = {word: number for number, word in enumerate(WORDS.entries)}
-        for last in WORDS.entries:
-            for word, chance in chances.get(last, END_SURELY).items():
-                table[places[last], places[word]] = chance
-        self.table = torch.nn.Parameter(table.log())
-        self.looks = torch.tensor([int(word in looks) for word in WORDS.entries])
-        self.sites = {"cross": 1}
-
-    def encode(self, source, mask, *, weights=False):
-        return Encoded(mask, ())
-
-    def start(self, encoded, beams=1):
-        return ()
-
-    def step(self, encoded, state, tokens, *, weights=False):
-        seen = torch.nn.functional.one_hot(self.looks[tokens], encoded.mask.shape[1]).float()
-        return Stepped(self.table[tokens], (), {"cross": seen[:, None]} if weights else {})
-
-    def decode(self, encoded, target, *, weights=False, forcing=1.0):
-        return Decoded(self.table[target])
-
-    def logits(self, features):
-        return features
-
-
-#: A long way and a short one: log 0.45 / lp(4) beside log 0.5 / lp(2).
-SHORT_OR_LONG = {
-    "<s>": {"un": 0.5, "deux": 0.45},
-    "deux": {"trois": 1.0},
-    "trois": {"quatre": 1.0},
-}
-#: The first word is the likelier, but nothing follows it surely: a beam finds the second.
-GARDEN_PATH = {
-    "<s>": {"un": 0.6, "deux": 0.4},
-    "un": {"un": 0.3, "trois": 0.4, "</s>": 0.3},
-    "trois": {"</s>": 1.0},
-}
-SEARCHES = [
-    (["search.unknown=true"], {"<s>": {"<unk>": 0.6, "un": 0.4}}, "<unk>"),
-    (["search.unknown=false"], {"<s>": {"<unk>": 0.6, "un": 0.4}}, "un"),
-    (["search.length_penalty=0.0"], SHORT_OR_LONG, "un"),
-    (["search.length_penalty=0.6"], SHORT_OR_LONG, "deux trois quatre"),
-    (["search.coverage_penalty=0.0"], {"<s>": {"un": 0.6, "deux": 0.4}}, "un"),
-    (["search.coverage_penalty=0.2"], {"<s>": {"un": 0.6, "deux": 0.4}}, "deux"),
-    (["search.longest=3"], {"<s>": {"un": 1.0}, "un": {"un": 1.0}}, "un un un"),
-    (["search.longest=0"], {"<s>": {"un": 1.0}, "un": {"un": 1.0}}, " ".join(["un"] * 14)),
-    (["search.beam=1"], GARDEN_PATH, "un trois"),
-    (["search.beam=2"], GARDEN_PATH, "deux"),
-]
-
-
-def told(chances, *settings, words=WORDS):
-    """The source has two places, its word and its end; only `deux` looks at the second."""
-    config = Config.from_table({}, settings)
-    return Checkpoint(config, words, words, Told(chances, looks=["deux"]))
-
-
-@pytest.mark.parametrize(("settings", "chances", "text"), SEARCHES)
-def test_a_search_finds_what_its_setting_says(settings, chances, text):
-    """Texts, and both ways to score them: chrF is 100 where the text is this one alone."""
-    checkpoint = told(chances, *settings)
-    search = checkpoint.config.search
-    assert translate_texts(checkpoint, ["un"], search, CPU) == [text]
-    pairs = [Pair("un", text, 1)]
-    assert score_pairs(checkpoint, pairs, search, CPU).chrf.value == pytest.approx(100)
-    assert final_scores(checkpoint, pairs, search, CPU).chrf.value == pytest.approx(100)
-
-
-def test_the_scores_of_a_run_are_those_of_its_search(tmp_path):
-    config = toy(tmp_path / "data", "training.steps=1", "search.longest=2", "search.beam=3")
-    run = train(config, tmp_path / "run")
-    pairs = read_pairs(*config.data.valid)
-    for name, path in (("best", run.folder.best), ("average", run.folder.average)):
-        found, other = (
-            final_scores(load_checkpoint(path), pairs, search, CPU)
-            for search in (SearchConfig(beam=3, longest=2), SearchConfig(beam=3))
-        )
-        assert run.scores[name, "valid"] == found != other
-
-
-@pytest.mark.parametrize("lower", [True, False])
-def test_case_counts_where_the_vocabulary_keeps_it(lower):
-    words = WordVocabulary(["un", "deux", "trois", "quatre"], cut="spaces", lower=lower)
-    checkpoint = told(
-        {"<s>": {"un": 1.0}, "un": {"deux": 1.0}, "deux": {"trois": 1.0}, "trois": {"quatre": 1.0}},
-        words=words,
-    )
-    pairs = [Pair("un", "UN Deux TROIS Quatre", 1)]
-    validated = score_pairs(checkpoint, pairs, SearchConfig(), CPU)
-    final = final_scores(checkpoint, pairs, SearchConfig(), CPU)
-    for found in (validated.bleu, validated.chrf, final.bleu, final.chrf):
-        assert found.value == pytest.approx(100) if lower else found.value < 50
-    assert final.words_bleu.value == pytest.approx(100)
-
-
-# -------------------------------------------------------------------------------------- validation
-
-
-def new_loop(tmp_path, chances, pairs, *settings):
-    """A training with a model that says what it was told."""
-    config = Config.from_table({}, settings)
-    fabric, model = new_fabric("32"), Told(chances, looks=["deux"])
-    both = Vocabularies(WORDS, WORDS)
-    examples = both.examples(pairs)
-    folder = RunFolder(tmp_path / "run")
-    setting = Setting(fabric, config, folder, both, model, examples, examples, pairs)
-    optimiser = new_optimiser(config.training.optimiser, model)
-    stepper = Stepper(fabric, model, optimiser, examples, config.training)
-    return Loop(
-        setting, stepper, Position(), torch.zeros(0, dtype=torch.float64),
-        clock=Clock(None), asked=Asked(), logs=[], watcher=Watcher(),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("metric", ["bleu", "chrf"])
-@pytest.mark.parametrize("beam", [1, 4])
-def test_validation_searches_greedily_whatever_the_beam(tmp_path, metric, beam):
-    settings = (f"training.validation.metric={metric}", f"search.beam={beam}")
-    pairs = [Pair("un", "un trois", 1)]
-    found = new_loop(tmp_path, GARDEN_PATH, pairs, *settings).look()
-    assert found.chrf == pytest.approx(100)
-
-
-@pytest.mark.parametrize(("sentences", "count"), [(0, 3), (1, 1), (2, 2), (9, 3)])
-def test_so_many_sentences_are_translated_for_a_look(tmp_path, sentences, count):
-    references = ["un", "un deux", "quatre trois"]
-    pairs = [Pair("un", text, line) for line, text in enumerate(references)]
-    settings = ("training.validation.metric=chrf", f"training.validation.sentences={sentences}")
-    found = new_loop(tmp_path, {"<s>": {"un": 1.0}}, pairs, *settings).look()
-    wanted = [score(["un"] * n, references[:n]).chrf.value for n in (1, 2, 3)]
-    assert len({*wanted}) == 3 and found.chrf == pytest.approx(wanted[count - 1])
-
-
-def test_loss_and_accuracy_of_a_look_are_those_of_the_table(tmp_path):
-    """Five tokens with their chances, of which the first, third and fifth are the first choice."""
-    chances = {
-        "<s>": {"un": 0.6, "deux": 0.4},
-        "un": {"trois": 0.5, "deux": 0.3, "</s>": 0.2},
-        "deux": {"</s>": 0.7, "un": 0.3},
-    }
-    pairs = [Pair("un", "un deux", 1), Pair("un", "deux", 2)]
-    found = new_loop(tmp_path, chances, pairs, "training.label_smoothing=0.3").look()
-    assert found.accuracy == pytest.approx(3 / 5)
-    total = sum(map(math.log, (0.6, 0.3, 0.7, 0.4, 0.7)))
-    assert found.loss == pytest.approx(-total / 5, rel=1e-5)
-
-
-@pytest.mark.parametrize("metric", ["bleu", "chrf"])
-def test_the_most_bleu_and_chrf_are_best(tmp_path, metric):
-    """Three looks, at models that say the first two, all four and the first three words."""
-    chain = dict(zip(["<s>", "un", "deux", "trois"], ["un", "deux", "trois", "quatre"]))
-    pairs = [Pair("un", "un deux trois quatre", 1)]
-    loop = new_loop(tmp_path, {}, pairs, f"training.validation.metric={metric}")
-    for step, words in enumerate((2, 4, 3), start=1):
-        said = {last: {word: 1.0} for last, word in list(chain.items())[:words]}
-        loop.setting.model.table.data = Told(said).table.data
-        loop.position = replace(loop.position, step=step)
-        loop.look()
-    assert loop.best.kept[0] == Kept(2, pytest.approx(100)) and loop.best.since == 1
-    assert FILE.header(loop.setting.folder.best)["extra"]["step"] == 2

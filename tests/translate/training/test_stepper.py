@@ -27,17 +27,17 @@ BATCHES = [[[0, 1], [2]], [[3, 4, 5]], [[6, 2, 1], [0], [4]]]  # of each step
 CASES = {
     "plain": {"name": "sgd", "clip": 0.0},
     "clip": {"name": "sgd", "clip": 0.05},
-    "clip more": {"name": "sgd", "clip": 0.02},
+    "clip-more": {"name": "sgd", "clip": 0.02},
     "smoothing": {"name": "sgd", "clip": 0.0, "smoothing": 0.3},
     "decay": {"name": "sgd", "clip": 0.0, "weight_decay": 0.7},
     "adam": {"name": "adam", "clip": 0.0},
-    "adam clip": {"name": "adam", "clip": 0.05, "epsilon": 1e-2},
-    "adam beta1": {"name": "adam", "clip": 0.0, "beta1": 0.3},
-    "adam beta2": {"name": "adam", "clip": 0.0, "beta2": 0.5},
-    "adam epsilon": {"name": "adam", "clip": 0.0, "epsilon": 1e-2},
-    "adam decay": {"name": "adam", "clip": 0.0, "weight_decay": 0.7},
+    "adam-clip": {"name": "adam", "clip": 0.05, "epsilon": 1e-2},
+    "adam-beta1": {"name": "adam", "clip": 0.0, "beta1": 0.3},
+    "adam-beta2": {"name": "adam", "clip": 0.0, "beta2": 0.5},
+    "adam-epsilon": {"name": "adam", "clip": 0.0, "epsilon": 1e-2},
+    "adam-decay": {"name": "adam", "clip": 0.0, "weight_decay": 0.7},
     "adamw": {"name": "adamw", "clip": 0.0, "weight_decay": 0.7},
-    "adamw betas": {
+    "adamw-betas": {
         "name": "adamw", "clip": 0.0, "weight_decay": 0.7, "beta1": 0.2, "beta2": 0.4,
     },
     "everything": {
