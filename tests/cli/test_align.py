@@ -10,7 +10,14 @@ from typer.testing import CliRunner
 from regard.cli.align import align
 from regard.errors import RegardError
 from regard.translate import remembered
-from regard.translate.alignment import Head, Sentence, force, read_links
+from regard.translate.alignment import (
+    Head,
+    Sentence,
+    by_agreement,
+    by_error,
+    force,
+    read_links,
+)
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build
@@ -284,3 +291,47 @@ def test_what_is_remembered_is_read(folder, tmp_path):
     remembered.remember(path, Head("7.cross", 1), "output")
     with pytest.raises(RegardError, match=r"head that the checkpoint remembers, 7\.cross:1, ex"):
         run(path, *texts(folder))
+
+
+def errors(folder, name, reading):
+    """The error of the best head in a reading."""
+    return by_error(seen(folder, name, reading), read_links(folder / "gold", first=1))[0].error
+
+
+def test_gold_chooses_the_reading_too(folder):
+    """A model that is better in the other reading than its own is read so."""
+    for name in ("there", "recurrent"):
+        result = run(
+            folder / f"{name}.safetensors", *texts(folder), "--gold", folder / "gold",
+            "--gold-first", 1,
+        )  # fmt: skip
+        found = {reading: errors(folder, name, reading) for reading in ("input", "output")}
+        least = min(found.values(), key=lambda one: one.error)
+        assert str(least) in result.stderr
+        for reading, one in found.items():
+            if one.error > least.error:
+                said = run(
+                    folder / f"{name}.safetensors", *texts(folder), "--gold", folder / "gold",
+                    "--gold-first", 1, "--reading", reading,
+                )  # fmt: skip
+                assert str(one) in said.stderr and f"({reading})" in said.stderr
+
+
+def test_agreement_chooses_the_readings_too(folder):
+    result = run(
+        folder / "there.safetensors", *texts(folder), "--backward", folder / "back.safetensors"
+    )
+    flipped_pairs = [pair[::-1] for pair in PAIRS]
+    loaded = load_checkpoint(folder / "back.safetensors")
+    sources, targets = zip(*flipped_pairs)
+    back = force(
+        loaded.model,
+        [Sentence.spaced(text, loaded.source) for text in sources],
+        [Sentence.spaced(text, loaded.target) for text in targets],
+    )
+    most = max(
+        by_agreement(seen(folder, "there", one), back.heads(other))[0].agreement
+        for one in ("input", "output")
+        for other in ("input", "output")
+    )
+    assert f"most agreement of both directions, {100 * most:.1f} %" in result.stderr

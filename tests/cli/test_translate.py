@@ -218,7 +218,7 @@ def test_an_empty_translation_is_told_and_not_drawn(run, tmp_path, monkeypatch):
         assert (code, said) == (1, "") and not list(tmp_path.iterdir())
         assert "--plot and --html: the translation is empty, so there is nothing to show" in told
     code, said, told = run("I love you.")
-    assert (code, said.strip(), told) == (0, "''", "")
+    assert (code, said.strip(), told) == (0, "the translation is empty", "")
 
 
 def test_a_model_without_attention_still_translates(run, models):
@@ -396,3 +396,17 @@ def test_lines_come_while_others_wait_and_keep_no_weights(run, monkeypatch):
     code, again, _ = run("--pharaoh", "links.txt", given=lines)
     assert (code, again) == (0, said) and asked == [False, True]
     assert len(read_links("links.txt")) == 3
+
+
+def test_a_beam_that_no_machine_holds_is_refused(run):
+    code, _, told = run("I love you.", "--beam", 1_000_000)
+    assert code == 2 and "1000" in told and "--beam" in told
+
+
+def test_the_reading_of_a_transformer_is_explained(run):
+    _, said, _ = run("I love you.", "--longest", 5, model="transformer")
+    assert "--reading output shows the step before" in " ".join(said.split())
+    _, said, _ = run("I love you.", "--reading", "output", "--longest", 5, model="transformer")
+    assert "--reading" not in said
+    _, said, _ = run("I love you.", "--longest", 5)
+    assert "--reading" not in said

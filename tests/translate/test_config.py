@@ -28,7 +28,7 @@ def test_toml_and_back_is_the_same():
 @given(st.text())
 @example('\U0001f600 \x7f\x00\x1b"\\\r\n\t\x85\u2028')
 def test_every_text_comes_back_from_toml(text):
-    config = Config.from_table({"data": {"train": [text, text], "source": text}})
+    config = Config.from_table({"data": {"train": [text, f"{text}2"], "source": text}})
     assert Config.from_table(tomllib.loads(config.toml())) == config
 
 
@@ -247,3 +247,16 @@ def test_a_setting_without_effect_is_refused(tmp_path, setting, said):
     name = setting.partition("=")[0].replace(".", r"\.")
     with pytest.raises(RegardError, match=rf"{name} is .*, which has no effect .*{said}"):
         Config.from_file(tmp_path / "a.toml", setting.split())
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"data": {"source": 1, "target": 1}}, r"data\.source and data\.target are both 1: a"),
+        ({"data": {"train": ["a", "a"]}}, r"data\.train is a twice: a sentence would be its own"),
+        ({"vocabulary": {"source_size": 3}}, r"vocabulary\.source_size must be above 4, .*found 3"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(table, said):
+    with pytest.raises(RegardError, match=said):
+        Config.from_table(table)

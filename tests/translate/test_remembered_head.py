@@ -53,3 +53,17 @@ def test_a_head_is_written_and_nothing_else_changes(tmp_path):
 def test_what_names_no_head_is_refused(named):
     with pytest.raises(RegardError, match=r"the checkpoint names the head .*, expected its site"):
         remembered({"head": named})
+
+
+def test_the_remembered_head_is_read_so_by_its_name_too(tmp_path):
+    path = tmp_path / "small.safetensors"
+    vocabulary = WordVocabulary.train(["a b c"], size=10)
+    config = ModelConfig("transformer", hidden=8, heads=2, layers=2, feed_forward=8)
+    model = build(config, len(vocabulary), len(vocabulary))
+    save_checkpoint(path, Checkpoint(Config(model=config), vocabulary, vocabulary, model))
+    assert Translator.load(path, head="1.cross").reading == "input"
+    remember(path, Head("1.cross", None), "output")
+    for head in (None, "1.cross"):
+        assert Translator.load(path, head=head).reading == "output"
+    assert Translator.load(path, head="0.cross:1").reading == "input"  # chosen for that head alone
+    assert Translator.load(path, head="1.cross", reading="input").reading == "input"

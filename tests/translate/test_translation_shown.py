@@ -27,13 +27,15 @@ def test_a_picture_has_words_on_both_axes(translator, tmp_path):
     drawn = found.plot()
     assert drawn.values is found.matrix.weights and drawn.title == f"I love you. → {found.text}"
     assert (drawn.rows, drawn.columns) == (found.matrix.target, found.matrix.source)
-    assert drawn.column_title == f"source without its end; {found.head}"
+    assert drawn.column_title == f"source without its end; {found.head} ({found.reading})"
     kept = Translator(translator.checkpoint, end="kept")(
         "I love you.", shortest=3, longest=6
     ).plot()
-    assert (kept.row_title, kept.column_title) == ("translation", f"source; {found.head}")
+    shown = f"source; {found.head} ({translator.reading})"
+    assert (kept.row_title, kept.column_title) == ("translation", shown)
     inner = Translator(checkpoint("encoder-dot"))("I love you.", longest=4).plot()
     assert inner.rows == inner.columns == found.matrix.source and inner.row_title == "source"
+    assert inner.column_title == "source without its end; inside the encoder"
     with pytest.raises(UnavailableError, match="no attention from target to source"):
         Translator(checkpoint("none"))("I love you.", longest=4).plot()
     with pytest.raises(UnavailableError, match="the translation is empty, so no word of it"):

@@ -204,3 +204,15 @@ def test_the_server_keeps_the_limit_of_the_checkpoint():
     *_, last = Translating("x", Translator(limited)).steps(LOVE, 200)
     assert last.written == Translator(limited)(LOVE).text
     assert len(last.words[1].pieces) == 3
+
+
+def test_models_that_are_not_served_are_told_how(tmp_path):
+    with pytest.raises(RegardError, match=r"nope: expected minilm, .*english-french, mobilesam"):
+        _served("nope", set())
+    with pytest.raises(RegardError, match=r"a checkpoint is served with --translator .*x\.safeten"):
+        _served("x.safetensors", set())
+    for name in ("best", "average"):
+        saved_translator(tmp_path / f"{name}.safetensors", "bahdanau")
+    first = _served(tmp_path / "best.safetensors", set())
+    second = _served(tmp_path / "average.safetensors", {first.name})
+    assert second.name == f"{first.name} (average)"

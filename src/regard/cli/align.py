@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -25,6 +25,7 @@ from regard.translate.alignment import (
     Reading,
     Sentence,
     above,
+    best_readings,
     choose,
     error_rate,
     flipped,
@@ -68,8 +69,8 @@ def align(
     reading: Annotated[
         str | None,
         typer.Option(
-            help="Which step is a word's: output (it says it) or input (it is given it); the "
-            "model's own when not said, which is input for Transformers."
+            help="Which step is a word's: output (it says it) or input (it is given it); when not "
+            "said, as --gold or --backward tell, else the model's own: input for Transformers."
         ),
     ] = None,
     rule: Annotated[
@@ -106,7 +107,8 @@ def align(
     """Link the words of sentences with those of their translations, by a translator's attention.
 
     With --gold the alignment error rate is printed, and the head is chosen that has the least;
-    with --backward alone the heads of both directions are chosen that agree most. Which is read is
+    with --backward alone the heads of both directions are chosen that agree most; so are readings,
+    where none is said. Which is read is
     told on standard error, as is the share of words that the model does not know if it is large.
 
     `regard align --links FILE --gold FILE` scores links that are there already.
@@ -150,6 +152,7 @@ def align(
     back = None
     if backward is not None:
         back = _Direction.of(backward, sides[::-1], reading)
+    there, back = _best_read(there, back, drawn, chosen_rule, head, backward_head)
     choice = _choice(there, back, drawn, chosen_rule, head, backward_head)
     _tell(there, back, choice)
     made = _links(there, back, choice, chosen_rule, how or "grow-diag")
@@ -187,9 +190,14 @@ def _score(
 class _Direction:
     """What one model attended to."""
 
-    seen: AllHeads
+    readings: dict[Reading, AllHeads]
     reading: Reading
     remembered: Head | None = None
+
+    @property
+    def seen(self) -> AllHeads:
+        """As it is read."""
+        return self.readings[self.reading]
 
     @classmethod
     def of(
@@ -202,19 +210,51 @@ class _Direction:
     ) -> _Direction:
         """A model on sources and targets, each with the file they are from.
 
-        With `remembers` it is read as its file says, where that says something.
+        With `remembers` it is read as its file says, where that says something. Where no reading is
+        said, all are there, the model's own first.
         """
         loaded = load_checkpoint(path)
         named = remembered.remembered(loaded.extra) if remembers else None
         if reading is None and named is not None:
             reading = named.reading
-        reading = loaded.model.reading if reading is None else reading
+        own = loaded.model.reading if reading is None else reading
+        readings = dict.fromkeys([own, *(get_args(Reading) if reading is None else ())])
         (source, read), (target, said) = texts
         sources = [Sentence.spaced(text, loaded.source) for text in read]
         targets = [Sentence.spaced(text, loaded.target) for text in said]
         tell_strange_languages(path, [(source, sources), (target, targets)])
-        seen = force(loaded.model, sources, targets).heads(reading)
-        return cls(seen, reading, None if named is None else named.head)
+        if not loaded.model.sites:
+            raise RegardError(
+                f"{path}: the model ({loaded.config.model.name}) has no attention from target to "
+                "source, so nothing to align by"
+            )
+        forced = force(loaded.model, sources, targets)
+        found = {one: forced.heads(one) for one in readings}
+        return cls(found, own, None if named is None else named.head)
+
+    def only(self, head: str | None, option: str) -> dict[Reading, AllHeads]:
+        """By reading, the head of this name alone, or all where there is none."""
+        if head is None:
+            return self.readings
+        named = head_named(head, self.seen.heads, option)
+        return {reading: seen.only(named) for reading, seen in self.readings.items()}
+
+
+def _best_read(
+    there: _Direction,
+    back: _Direction | None,
+    gold: list[Gold] | None,
+    rule: Rule,
+    head: str | None,
+    backward_head: str | None,
+) -> tuple[_Direction, _Direction | None]:
+    """Both in the readings that are best, where gold or the other direction tells."""
+    if not there.seen.heads:
+        return there, back
+    behind = None if back is None else back.only(backward_head, "--backward-head")
+    one, other = best_readings(there.only(head, "--head"), behind, gold, rule)
+    read = replace(there, reading=one)
+    return read, replace(back, reading=other) if back is not None and other is not None else back
 
 
 def _choice(

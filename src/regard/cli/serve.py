@@ -83,6 +83,8 @@ def serve(
 def _served(name: str | Path, taken: set[str]) -> Served:
     """A model as the server takes it; a path is a translator's. Visitors see no folders."""
     short = _short(name)
+    if short in taken and isinstance(name, Path) and name.stem != short:
+        short = f"{short} ({name.stem})"  # the best and the average of one run
     if short in taken:
         raise RegardError(f"{name}: two models are named {short!r}")
     if isinstance(name, Path):
@@ -97,8 +99,18 @@ def _served(name: str | Path, taken: set[str]) -> Served:
     if Path(name).is_dir():
         with packaged.quietly():
             return _of_text(short, from_folder(Path(name)), "")
+    if ":" not in name:
+        raise RegardError(_unknown(name))
     example = subject(name, None)  # an error now, rather than at the first request
     return Served(short, example.title, "text", lambda text: _scene_of_function(name, text))
+
+
+def _unknown(name: str) -> str:
+    """What is said of a name that is no model's."""
+    if Path(name).suffix == ".safetensors":
+        return f"{name}: a checkpoint is served with --translator {name}, a trace with --trace"
+    known = ", ".join([*PACKAGED, TRANSLATOR, "mobilesam"])
+    return f"{name}: expected {known}, a folder that transformers saved, or module:function"
 
 
 def _short(name: str | Path) -> str:

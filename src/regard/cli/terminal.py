@@ -91,7 +91,7 @@ def heatmap(
         drawn.append(_fitted(rows[top * step], layout.side, ink) + " ", "bold")
         line = _line(small[top : top + height], peak, layout, ink)
         drawn.append(edge).append_text(line).append(edge + "\n")
-    clipped = bool((small > peak).any())
+    clipped = bool((small > peak * 1.005).any())  # by more than the key can show
     drawn.append_text(_key(peak, clipped, layout.side, ink))
     return Group(drawn, *_left_out(rows, columns, step, every, ink))
 

@@ -21,6 +21,7 @@ from regard.translate.translator import Translator
 from regard.viewer.document import checked_page_path
 
 _SEARCH, _ATTENTION, _FILES = "How it searches", "What is shown of attention", "Lines and files"
+_WIDEST = 1000  # a beam; each hypothesis takes memory
 _ENDS = {"left-out": "left out", "renormalised": "renormalised", "kept": "kept"}
 
 
@@ -75,6 +76,7 @@ def translate(
         int | None,
         typer.Option(
             min=1,
+            max=_WIDEST,
             help="Hypotheses kept while searching; 1 is greedy; else as in training (5).",
             rich_help_panel=_SEARCH,
         ),

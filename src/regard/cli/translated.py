@@ -15,6 +15,7 @@ from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.files import written_whole
 from regard.translate.alignment import Matrix, write_pharaoh
+from regard.translate.remembered import remembered
 from regard.translate.translator import Translation, Translator
 
 
@@ -27,7 +28,11 @@ def no_matrix(translator: Translator) -> str:
 def show(console: Console, translator: Translator, translations: list[Translation]) -> None:
     """The translations, and the matrix of the best one, or what the model has instead."""
     best = translations[0]
+    if not best.text:
+        console.print(Text("the translation is empty", "italic"))
     for one in translations:
+        if not one.text:
+            continue
         score = f"   {one.score:.2f}" if len(translations) > 1 else ""
         console.print(Text.assemble((label(one.text), "bold"), (score, "dim")), soft_wrap=True)
     dash = "-" if ink_of(console) == "ascii" else "–"
@@ -38,6 +43,7 @@ def show(console: Console, translator: Translator, translations: list[Translatio
             said += f"{dash} {translator.head} ({translator.reading})"
             _draw(console, best.matrix, said)
             _tell_ends(console, translator, best)
+            _tell_of_reading(console, translator)
         return
     inner = "" if best.inside is not None else ", nor any inside its encoder"
     console.print(Text(f"no alignment: {no_matrix(translator)}{inner}", "italic"))
@@ -67,6 +73,21 @@ def _tell_ends(console: Console, translator: Translator, translation: Translatio
     if words:
         said = "looked mostly at the end of the sentence, which is not drawn"
         console.print(Text(f"{said}: {', '.join(words)}; --end kept draws it"))
+
+
+def _tell_of_reading(console: Console, translator: Translator) -> None:
+    """What a learner may take for the model's mistake: rows of the other step, or no alignment."""
+    name = translator.checkpoint.config.model.name
+    if name == "tutorial":
+        said = "the coefficients of this model never see the source words: this is no alignment"
+    elif translator.reading == "input" and remembered(translator.checkpoint.extra) is None:
+        said = (
+            "a row is the step in which its word is the input, as is usual for Transformers; if "
+            "all rows look one word too far, --reading output shows the step before"
+        )
+    else:
+        return
+    console.print(Text(said, "dim"), soft_wrap=True)
 
 
 def check_words(translation: Translation) -> None:

@@ -19,6 +19,7 @@ from regard.files import reading
 from regard.translate.models.build import ModelConfig, check_model_config
 from regard.translate.settings import check_numbers, merged, override, read_table, write_toml
 from regard.translate.shipped_translator import is_shipped
+from regard.translate.tokens import NAMES
 from regard.translate.training_config import (
     ForcingConfig,
     Metric,
@@ -86,6 +87,10 @@ class DataConfig:
     def __post_init__(self) -> None:
         for name in ("train", "valid", "test"):
             files = getattr(self, name)
+            if len(files) == 2 and files[0] == files[1]:
+                raise RegardError(
+                    f"data.{name} is {files[0]} twice: a sentence would be its own translation"
+                )
             if len(files) > 2:
                 raise RegardError(
                     f"data.{name} must be one file of pairs or two parallel files, "
@@ -93,6 +98,11 @@ class DataConfig:
                 )
         for name in ("source", "target"):
             column = getattr(self, name)
+            if column != "" and self.source == self.target:
+                raise RegardError(
+                    f"data.source and data.target are both {column!r}: a sentence would be its own "
+                    "translation"
+                )
             if isinstance(column, int) and column < 1:
                 raise RegardError(
                     f"data.{name} must be a column from 1, or its name; found {column}"
@@ -128,7 +138,13 @@ class VocabularyConfig:
     least: int = 1
 
     def __post_init__(self) -> None:
-        check_numbers("vocabulary", self, above_0=("source_size", "target_size", "least"))
+        check_numbers("vocabulary", self, above_0=("least",))
+        for name in ("source_size", "target_size"):
+            if getattr(self, name) <= len(NAMES):
+                raise RegardError(
+                    f"vocabulary.{name} must be above {len(NAMES)}, the tokens that every "
+                    f"vocabulary begins with; found {getattr(self, name)}"
+                )
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,9 @@ class Reader:
         records = [*self._records(rows, words), *self._inner_records(inside, words[0])]
         said, score = self.checkpoint.target.decode(found.tokens), found.score
         trace = Trace(records)
-        return Translation(text, said, score, found, words, matrix, trace, self.head, inner)
+        return Translation(
+            text, said, score, found, words, matrix, trace, self.head, inner, self.reading
+        )
 
     def _records(self, weights: dict[str, Rows], words: tuple[Words, Words]) -> list[Record]:
         """The attention from target to source of every site, rows as the reading has them."""

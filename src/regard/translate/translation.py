@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.aggregate import Words
 from regard.errors import RegardError, UnavailableError
 from regard.record import Trace, upward
-from regard.translate.alignment import Head, Links, Matrix, word_matrix
+from regard.translate.alignment import Head, Links, Matrix, Reading, word_matrix
 from regard.translate.search import Hypothesis
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Translation:
     | `head`       | the head that `matrix` shows; None where there is none                     |
     | `inside`     | of a model whose only attention is inside its encoder: that, among the     |
     |              | words of the source; the trace then holds it too                           |
+    | `reading`    | which row is a word's: the one that says it ("output"), or is given it     |
 
     Words are the tokeniser's: "t'aime." has three of them. `Translator.between_spaces` gives the
     matrix of what stands between spaces.
@@ -51,6 +52,7 @@ class Translation:
     trace: Trace
     head: Head | None = None
     inside: Matrix | None = None
+    reading: Reading = "output"
 
     @property
     def links(self) -> Links:
@@ -77,16 +79,15 @@ class Translation:
             raise UnavailableError(_EMPTY)
         aligned = self.matrix is not None
         whole = len(matrix.source) > len(self.words[0].without_special().names)
-        source = (
-            f"source{'' if whole else ' without its end'}; {self.head}" if aligned else "source"
-        )
+        end = "" if whole else " without its end"
+        shown = f"{self.head} ({self.reading})" if aligned else "inside the encoder"
         return upward.heatmap(
             matrix.weights,
             rows=matrix.target,
             columns=matrix.source,
             title=f"{self.source} → {self.text}" if aligned else self.source,
             row_title="translation" if aligned else "source",
-            column_title=source,
+            column_title=f"source{end}; {shown}",
         )
 
     def save(self, path: str | Path, **options: Any) -> Path:
@@ -118,6 +119,8 @@ class Translation:
     def page_options(self) -> dict[str, Any]:
         """What `regard.viewer.page` is told of a translation, besides its trace."""
         title, start = f"{self.source} → {self.text}", "view=lines&unit=words"
+        if self.head is not None and self.reading == "input":
+            title += " (a row is where its word is the input)"
         if self.head is None:
             return {"title": title, "words": [self.words[0]], "start": start}
         layer = list(self.trace.keys()).index(self.head.site)

@@ -49,8 +49,8 @@ class Translator:
         head: whose attention the matrices show, as a `Head` or by name: "3.cross:5", or "3.cross"
             for the mean of all; when None, the head that the checkpoint names, else the mean of the
             heads of the last layer but one (of the only layer, if there is one).
-        reading: which row is a word's; when None, that of the head which the checkpoint names, else
-            as the model says.
+        reading: which row is a word's; when None, of the head which the checkpoint names that which
+            it names with it, else as the model says.
         end: what becomes of attention to the end of the source, as in `alignment.word_matrix`.
     """
 
@@ -69,13 +69,16 @@ class Translator:
             )
         self.checkpoint = checkpoint
         self.model = checkpoint.model
-        self.head = None if head is None else _known_head(head, self.model.sites)
         named = remembered(checkpoint.extra) if self.model.sites else None
-        if head is None and named is not None:
+        self.head: Head | None = None
+        if head is not None:
+            self.head = _known_head(head, self.model.sites)
+        elif named is not None:
             self.head = _known_head(named.head, self.model.sites)
-            reading = named.reading if reading is None else reading
-        elif head is None and self.model.sites:
+        elif self.model.sites:
             self.head = usual_head(heads_of(self.model.sites))
+        if named is not None and self.head == named.head and reading is None:
+            reading = named.reading
         self.reading: Reading = self.model.reading if reading is None else reading
         self.end: End = end
         check_reading(self.reading)

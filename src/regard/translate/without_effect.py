@@ -24,6 +24,7 @@ _NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("training.schedule.floor", "training.schedule.name", ("linear", "cosine")),
     ("training.schedule.halve_after", "training.schedule.name", ("halving",)),
     ("training.schedule.halve_every", "training.schedule.name", ("halving",)),
+    ("training.validation.sentences", "training.validation.metric", ("bleu", "chrf")),
     ("training.forcing.end", "training.forcing.name", _GOES_DOWN),
     ("training.forcing.steps", "training.forcing.name", _GOES_DOWN),
 )

@@ -85,5 +85,5 @@ def test_what_cannot_be_aligned_is_refused(model, sentences, monkeypatch):
             force(model, *sentences)
     with monkeypatch.context() as patched:
         patched.setattr(model, "sites", {})
-        with pytest.raises(UnavailableError, match="Transformer has no attention from target to"):
+        with pytest.raises(UnavailableError, match="the model has no attention from target to"):
             force(model, *sentences)

@@ -1,12 +1,14 @@
 """The folder of a run: what is refused, what is kept, what is left behind by a mistake."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 from toy_training import toy
 
 from regard.errors import MissingExtraError, RegardError
-from regard.translate.training import RunFolder, train
+from regard.translate.config import Config
+from regard.translate.training import RunFolder, Watcher, train
 from regard.translate.training.logs import COLUMNS
 
 
@@ -129,3 +131,31 @@ def test_one_embedding_wants_one_vocabulary(tmp_path):
     with pytest.raises(RegardError, match=r"model\.tie is 'all', one .*vocabulary\.joint"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_what_is_no_configuration_is_refused(tmp_path):
+    wanted = r"train: config is 'a\.toml', expected a Config: Config\.from_file\(path\) reads one"
+    with pytest.raises(RegardError, match=wanted):
+        train("a.toml", tmp_path / "run")
+
+
+def test_validation_with_what_is_learned_is_told(tmp_path):
+    said = []
+    watcher = type("Notes", (Watcher,), {"note": lambda self, text: said.append(text)})()
+    config = toy(tmp_path / "data", "training.steps=1", "training.optimiser.rate=1e-7")
+    train(config, tmp_path / "run", watcher=watcher)
+    assert "flatter" not in said[0]
+    same = replace(config, data=replace(config.data, valid=config.data.train))
+    train(same, tmp_path / "same", watcher=watcher)
+    known = "200 of 200 validation sources are among the training pairs: their scores flatter"
+    assert known in "".join(said)
+
+
+def test_the_configuration_is_written_as_it_was_used(tmp_path):
+    quick = ("training.steps=1", "training.optimiser.rate=1e-9")
+    first = train(toy(tmp_path / "data", *quick, "vocabulary.lower=true"), tmp_path / "first")
+    more = (f"training.start={first.folder.best}", "vocabulary.source_size=77")
+    second = train(toy(tmp_path / "data", *quick, *more), tmp_path / "second")
+    written = Config.from_file(second.folder.config).vocabulary
+    assert written.lower and written.source_size != 77

@@ -1,6 +1,6 @@
 """Which source word each target word belongs to: matrices of words, links, and their error."""
 
-from regard.translate.alignment.choice import Choice, choose, usual_head
+from regard.translate.alignment.choice import Choice, best_readings, choose, usual_head
 from regard.translate.alignment.error_rate import ErrorRate, error_rate
 from regard.translate.alignment.forced import Forced, Sentence, force
 from regard.translate.alignment.heads import (
@@ -49,6 +49,7 @@ __all__ = [
     "Reading",
     "Sentence",
     "above",
+    "best_readings",
     "by_agreement",
     "by_error",
     "choose",

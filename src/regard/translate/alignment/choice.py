@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from regard.errors import RegardError
 from regard.translate.alignment.heads import AllHeads, Head, by_agreement, by_error
 from regard.translate.alignment.links import Rule, flipped, strongest
+from regard.translate.alignment.matrix import Reading
 from regard.translate.alignment.pharaoh import Gold
 
 
@@ -40,14 +42,53 @@ def choose(
         there = by_error(forward, gold, rule)[0].head
         if backward is None:
             return Choice(there, None, "least alignment error")
-        turned = [Gold(flipped(one.sure), flipped(one.possible)) for one in gold]
-        return Choice(there, by_error(backward, turned, rule)[0].head, "least alignment error")
+        back = by_error(backward, _turned(gold), rule)[0].head
+        return Choice(there, back, "least alignment error")
     if backward is not None:
         best = by_agreement(forward, backward, rule)[0]
         why = f"most agreement of both directions, {100 * best.agreement:.1f} %"
         return Choice(best.forward, best.backward, why)
     why = "the usual one, with neither gold links nor the other direction to choose by"
     return Choice(usual_head(forward.heads), None, why)
+
+
+def best_readings(
+    forward: Mapping[Reading, AllHeads],
+    backward: Mapping[Reading, AllHeads] | None = None,
+    gold: Sequence[Gold] | None = None,
+    rule: Rule = strongest,
+) -> tuple[Reading, Reading | None]:
+    """The reading of each model whose best head has the least error, else agrees most, else the
+    first.
+
+    Args:
+        forward: what the model from source to target attended to, by reading; the usual one first.
+        backward: the same of the model from target to source, if there is one.
+        gold: the links that people drew, if there are some.
+        rule: how weights become links.
+    """
+    others = {} if backward is None else backward
+    if gold is not None:
+        links = list(gold)
+        one = min(forward, key=lambda reading: _least(forward[reading], links, rule))
+        turned = _turned(links)
+        return one, min(
+            others, key=lambda reading: _least(others[reading], turned, rule), default=None
+        )
+    if others:
+        return max(
+            product(forward, others),
+            key=lambda pair: by_agreement(forward[pair[0]], others[pair[1]], rule)[0].agreement,
+        )
+    return next(iter(forward)), None
+
+
+def _least(seen: AllHeads, gold: Sequence[Gold], rule: Rule) -> float:
+    return by_error(seen, gold, rule)[0].error.error
+
+
+def _turned(gold: Sequence[Gold]) -> list[Gold]:
+    return [Gold(flipped(one.sure), flipped(one.possible)) for one in gold]
 
 
 def usual_head(heads: Sequence[Head]) -> Head:

@@ -80,7 +80,7 @@ def force(
     """
     if not model.sites:
         raise UnavailableError(
-            f"{type(model).__name__} has no attention from target to source, so nothing to align by"
+            "the model has no attention from target to source, so nothing to align by"
         )
     if len(sources) != len(targets):
         raise RegardError(f"there are {len(sources)} sources, but {len(targets)} targets")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from regard.errors import RegardError
 from regard.translate.config import Config
 from regard.translate.training.corpus import fingerprint, read_data
 from regard.translate.training.final_scores import FinalScores
@@ -75,6 +76,11 @@ def train(
         minutes: end after so much time, counted from now.
         watcher: who is told what happens.
     """
+    if not isinstance(config, Config):
+        raise RegardError(
+            f"train: config is {config!r:.60}, expected a Config: Config.from_file(path) reads "
+            "one, Config.from_table(table) makes one of a dict"
+        )
     clock = Clock(minutes)
     folder = RunFolder(Path(out))
     folder.check(resume)
@@ -136,7 +142,7 @@ def _train(
         restore_random_states(state.random[fabric.global_rank])
     _go_on_unless(asked, fabric)
     if fabric.is_global_zero:
-        folder.begin(config)
+        folder.begin(setting.config)
         watcher.note("\n".join([summary(setting, pairs, position), *map(str, reports)]))
     pending = torch.zeros(0, dtype=torch.float64) if state is None else state.pending
     with _opened_logs(setting, position.step) as logs:

@@ -27,6 +27,8 @@ from regard.translate.training.random_states import seed_all
 from regard.translate.training.schedules import least_forcing
 from regard.translate.training.state import Position, State
 
+_MANY = 0.1  # of the validation sources: more of them in the training pairs is told
+
 
 def set_up(
     fabric: Any, config: Config, folder: RunFolder, state: State | None, pairs: Pairs
@@ -81,12 +83,12 @@ def _loaded_start(config: Config) -> Checkpoint:
     except RegardError as error:
         raise RegardError(f"training.start: {error}") from error
     found, said = asdict(start.config.model), asdict(config.model)
-    for name in found:
-        if name != "dropout" and found[name] != said[name]:
-            raise RegardError(
-                f"model.{name} is {said[name]!r}, but it is {found[name]!r} in "
-                f"{config.training.start}, with which training.start begins"
-            )
+    wrong = [name for name in found if name != "dropout" and found[name] != said[name]]
+    if wrong:
+        has = ", ".join(
+            f"model.{name} is {said[name]!r}, but it is {found[name]!r}" for name in wrong
+        )
+        raise RegardError(f"{has} in {config.training.start}, with which training.start begins")
     return start
 
 
@@ -147,6 +149,7 @@ def summary(setting: Setting, pairs: Pairs, position: Position) -> str:
     return (
         f"{pairs.report}\n"
         f"{_without_places(setting, pairs)}"
+        f"{_known_already(pairs)}"
         f"{len(setting.train):,} pairs to learn from, {len(setting.valid):,} to validate with, "
         f"{len(pairs.test):,} to test with\n"
         f"{len(both.source):,} and {len(both.target):,} entries in the vocabularies\n"
@@ -168,6 +171,18 @@ def _about_losses(config: Config) -> str:
     steps = "the last step" if training.log_every == 1 else f"the last {training.log_every} steps"
     said = f"losses are nats a target token; that of training is of {steps}"
     return f"{said}, with {more}, which validation has not" if more else said
+
+
+def _known_already(pairs: Pairs) -> str:
+    """A line where a good part of the validation sentences are learned from, too."""
+    learned = {pair.source for pair in pairs.train}
+    known = sum(pair.source in learned for pair in pairs.valid)
+    if known <= _MANY * len(pairs.valid):
+        return ""
+    return (
+        f"{known:,} of {len(pairs.valid):,} validation sources are among the training pairs: their "
+        "scores flatter\n"
+    )
 
 
 def _without_places(setting: Setting, pairs: Pairs) -> str:
