@@ -6,60 +6,13 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
+from translate_command import ENGLISH
+from translate_command import models as models
+from translate_command import run as run
 
-from regard.cli import main
 from regard.translate import translator as translator_module
 from regard.translate.alignment import read_links
-from regard.translate.checkpoint import Checkpoint, save_checkpoint
-from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
 from regard.translate.translator import Translator
-from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
-
-ENGLISH = ["I love you.", "the small cat sleeps", "we don't sleep", "you love cats"]
-FRENCH = ["Je t'aime.", "le petit chat dort", "nous ne dormons pas", "tu aimes les chats"]
-
-
-SIZE = 320  # of pieces there are 256 bytes
-
-
-def checkpoint(name, vocabulary=WordVocabulary):
-    source, target = (vocabulary.train(texts * 4, size=SIZE) for texts in (ENGLISH, FRENCH))
-    config = Config(model=ModelConfig(name, embedding=12, hidden=12))
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model = build(config.model, len(source), len(target)).eval()
-    return Checkpoint(config, source, target, model)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    for name in ("bahdanau", "none", "encoder-qkv", "transformer"):
-        save_checkpoint(folder / f"{name}.safetensors", checkpoint(name))
-    save_checkpoint(folder / "pieces.safetensors", checkpoint("bahdanau", PieceVocabulary))
-    return folder
-
-
-@pytest.fixture
-def run(models, tmp_path, monkeypatch, capsys):
-    """Runs the command in an empty folder; gives its code, what it said, and what it complained."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments, given=None, model="bahdanau"):
-        command = ["regard", "translate", *map(str, arguments)]
-        if model:
-            command += ["--model", str(models / f"{model}.safetensors")]
-        monkeypatch.setattr(sys, "argv", command)
-        if given is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
-
-    return call
 
 
 @pytest.fixture
@@ -378,35 +331,3 @@ def test_words_that_looked_mostly_at_the_end_are_named(run, models, reading):
         assert "not drawn" not in run(text, "--end", "kept", **options)[1]
         named += bool(words)
     assert named
-
-
-def test_lines_come_while_others_wait_and_keep_no_weights(run, monkeypatch):
-    """Only links need weights; the windows of a stream are not held together."""
-    asked = []
-    stream = Translator.stream
-
-    def watched(self, texts, **options):
-        asked.append(options["weights"])
-        return stream(self, texts, window=1, **options)
-
-    monkeypatch.setattr(Translator, "stream", watched)
-    lines = b"I love you.\n\nyou love cats\n"
-    _, said, _ = run(given=lines)
-    assert len(said.splitlines()) == 3
-    code, again, _ = run("--pharaoh", "links.txt", given=lines)
-    assert (code, again) == (0, said) and asked == [False, True]
-    assert len(read_links("links.txt")) == 3
-
-
-def test_a_beam_that_no_machine_holds_is_refused(run):
-    code, _, told = run("I love you.", "--beam", 1_000_000)
-    assert code == 2 and "1000" in told and "--beam" in told
-
-
-def test_the_reading_of_a_transformer_is_explained(run):
-    _, said, _ = run("I love you.", "--longest", 5, model="transformer")
-    assert "--reading output shows the step before" in " ".join(said.split())
-    _, said, _ = run("I love you.", "--reading", "output", "--longest", 5, model="transformer")
-    assert "--reading" not in said
-    _, said, _ = run("I love you.", "--longest", 5)
-    assert "--reading" not in said

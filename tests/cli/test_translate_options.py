@@ -1,0 +1,39 @@
+"""`regard translate`: lines that stream, wide beams, the reading that is explained."""
+
+from translate_command import models as models
+from translate_command import run as run
+
+from regard.translate.alignment import read_links
+from regard.translate.translator import Translator
+
+
+def test_lines_come_while_others_wait_and_keep_no_weights(run, monkeypatch):
+    """Only links need weights; the windows of a stream are not held together."""
+    asked = []
+    stream = Translator.stream
+
+    def watched(self, texts, **options):
+        asked.append(options["weights"])
+        return stream(self, texts, window=1, **options)
+
+    monkeypatch.setattr(Translator, "stream", watched)
+    lines = b"I love you.\n\nyou love cats\n"
+    _, said, _ = run(given=lines)
+    assert len(said.splitlines()) == 3
+    code, again, _ = run("--pharaoh", "links.txt", given=lines)
+    assert (code, again) == (0, said) and asked == [False, True]
+    assert len(read_links("links.txt")) == 3
+
+
+def test_a_beam_that_no_machine_holds_is_refused(run):
+    code, _, told = run("I love you.", "--beam", 1_000_000)
+    assert code == 2 and "1000" in told and "--beam" in told
+
+
+def test_the_reading_of_a_transformer_is_explained(run):
+    _, said, _ = run("I love you.", "--longest", 5, model="transformer")
+    assert "--reading output shows the step before" in " ".join(said.split())
+    _, said, _ = run("I love you.", "--reading", "output", "--longest", 5, model="transformer")
+    assert "--reading" not in said
+    _, said, _ = run("I love you.", "--longest", 5)
+    assert "--reading" not in said
