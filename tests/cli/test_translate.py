@@ -3,7 +3,6 @@
 import gzip
 import io
 import sys
-from dataclasses import replace
 
 import pytest
 from translate_command import ENGLISH
@@ -156,22 +155,15 @@ def test_how_to_search_and_what_to_show(run, models):
     assert code == 0 and "0.cross, mean of heads" in said and "</s>" not in said
 
 
-def test_an_empty_translation_is_told_and_not_drawn(run, tmp_path, monkeypatch):
-    real = Translator.translate
-
-    def silent(self, texts, **options):
-        found = real(self, texts, **options)[0][0]
-        rows = found.matrix.weights[:0]
-        matrix = replace(found.matrix, weights=rows, target=[])
-        return [[replace(found, text="", matrix=matrix)]]
-
-    monkeypatch.setattr(Translator, "translate", silent)
+@pytest.mark.parametrize("model", ["silent-bahdanau", "silent-transformer"])
+def test_an_empty_translation_is_told_and_not_drawn(run, tmp_path, model):
     for option in ("--plot=a.png", "--html=a.html"):
-        code, said, told = run("I love you.", option)
+        code, said, told = run("I love you.", option, model=model)
         assert (code, said) == (1, "") and not list(tmp_path.iterdir())
         assert "--plot and --html: the translation is empty, so there is nothing to show" in told
-    code, said, told = run("I love you.")
+    code, said, told = run("I love you.", model=model)
     assert (code, said.strip(), told) == (0, "the translation is empty", "")
+    assert run(given=b"I love you.\n\n", model=model) == (0, "\n\n", "")
 
 
 def test_a_model_without_attention_still_translates(run, models):

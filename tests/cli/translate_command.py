@@ -10,6 +10,7 @@ from regard.cli import main
 from regard.translate.checkpoint import Checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build
+from regard.translate.tokens import END
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
 
 ENGLISH = ["I love you.", "the small cat sleeps", "we don't sleep", "you love cats"]
@@ -34,6 +35,10 @@ def models(tmp_path_factory):
     for name in ("bahdanau", "none", "encoder-qkv", "transformer"):
         save_checkpoint(folder / f"{name}.safetensors", checkpoint(name))
     save_checkpoint(folder / "pieces.safetensors", checkpoint("bahdanau", PieceVocabulary))
+    for name in ("bahdanau", "transformer"):
+        silent = checkpoint(name)
+        silent.model.embeddings.bias.data[END] = 1e4  # it ends before the first word
+        save_checkpoint(folder / f"silent-{name}.safetensors", silent)
     return folder
 
 
