@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -32,6 +34,14 @@ LONG = "we don't want to sleep tonight"
 def translator(name: str = "bahdanau") -> Translator:
     """A model of this name that has learned `PAIRS`."""
     return Translator(_checkpoint(name))
+
+
+def silent_translator(name: str) -> Translator:
+    """One that ends before it has said a word."""
+    learned = _checkpoint(name)
+    model = copy.deepcopy(learned.model)
+    model.embeddings.bias.data[END] = 1e4
+    return Translator(replace(learned, model=model))
 
 
 def saved_translator(path: Path, name: str = "bahdanau") -> Path:
