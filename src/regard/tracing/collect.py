@@ -23,7 +23,7 @@ from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
 from regard.tracing.names import Names, Place, attentive, related
 from regard.tracing.operators import Reader, Reading
-from regard.tracing.roles import Clues, Contraction
+from regard.tracing.roles import Contraction
 from regard.tracing.tags import Candidate
 from regard.tracing.where import Predicate, everything
 
@@ -218,14 +218,10 @@ class Collector:
         if tensor is None:
             return
         place = candidate.place
-        tag = self.flow.tag(contraction.values)
-        clues = Clues(
-            *self.names.heads(place),
-            None if tag is None else tag.copied,
-            tag.features[0][0] if tag is not None and tag.features else 0,
-        )
-        roles = contraction.roles(clues)
+        roles = contraction.roles(self.names.heads(place))
         layout = contraction.layout(roles)
+        if layout is None:
+            return
         kind: Any = candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys

@@ -13,20 +13,18 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from regard.tracing.axes import Dims, Factor, Origin, OriginKind, Piece, axis, laid_out, merged
 from regard.tracing.moves import Moves
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
-    Axis,
     Candidate,
     Mark,
     Spread,
     Tag,
-    carried,
-    covering,
-    new_axes,
-    split_over,
-    within,
+    Total,
+    Uses,
+    stretched,
 )
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
@@ -56,14 +54,14 @@ class Flow(Moves):
         mark = self._candidate(scores, dim, weights)
         if mark is not None:
             tag = Tag()
-            tag.mark = mark
+            tag.mark, tag.factors = mark, self._weight_factors(mark.candidate, scores, weights)
             self.put(weights, tag)
 
     def log_softmax(self, scores: Tensor, dim: int, logs: Tensor) -> None:
         mark = self._candidate(scores, dim, logs)
         if mark is not None:
             tag = Tag()
-            tag.log = mark
+            tag.log, tag.factors = mark, self._weight_factors(mark.candidate, scores, logs)
             self.put(logs, tag)
 
     def _candidate(self, scores: Tensor, dim: int, made: Tensor) -> Mark | None:
@@ -76,23 +74,32 @@ class Flow(Moves):
         candidate = Candidate(place, dim, tuple(made.shape))
         tag = self.tag(scores)
         if tag is not None:
-            candidate.sides = tag.sides
+            candidate.sides, candidate.widths = tag.sides, tag.widths
             if tag.constant:
                 candidate.kind = "constant"
-            elif within((scores.shape[dim], scores.stride(dim)), tag.features):
+            elif any(origin.kind == "feature" for _, origin in self.dims(scores)[dim]):
                 candidate.reason = FROM_PARAMETER
         if not self.wanted(place, candidate.reason is None):
             return None
-        return Mark(candidate, _axes(made))
+        return Mark(candidate)
+
+    def _weight_factors(
+        self, candidate: Candidate, scores: Tensor, made: Tensor
+    ) -> tuple[Factor, ...]:
+        """The axes of the weights, each with an origin of its own: query and key may share one."""
+        dims: Dims = [
+            tuple((size, Origin(origin.kind, size, origin)) for size, origin in pieces)
+            for pieces in self.dims(scores)
+        ]
+        candidate.keys = tuple(origin for _, origin in dims[candidate.key])
+        return laid_out(dims, made)
 
     def exponential(self, logs: Tensor, made: Tensor) -> None:
         """exp of log-weights is weights; of anything else, what may yet be divided by its sum."""
         before = self.tag(logs)
         tag = self._blend((logs,), made)
         if before is not None and before.log is not None:
-            axes = carried(before.log.axes, logs, made)
-            if axes is not None:
-                tag.log, tag.mark = None, before.log._replace(axes=axes)
+            tag.log, tag.mark = None, before.log
         else:
             tag.exp = tag.number
         self.put(made, tag)
@@ -100,8 +107,8 @@ class Flow(Moves):
     def log_sum_exp(self, scores: Tensor, dims: Sequence[int], made: Tensor) -> None:
         if len(dims) == 1:
             dim = dims[0] % scores.dim()
-            tag = Tag()
-            tag.total = (self.token(scores), (scores.shape[dim], scores.stride(dim)), True)
+            tag = self._reduced(scores, [dim], made)
+            tag.total = Total(self.token(scores), tag.widths)
             self.put(made, tag)
 
     def _normalised(self, above: Tensor, below: Tensor, made: Tensor, logs: bool) -> bool:
@@ -109,14 +116,15 @@ class Flow(Moves):
         mine, total = self.tag(above), self.tag(below)
         if mine is None or total is None or total.total is None:
             return False
-        number, axis, exact = total.total
+        number, keys, exact = total.total
         if number != (mine.number if logs else mine.exp) or number == 0:
             return False
-        dim = covering(axis, above)
-        if axis[0] == 1:
-            dim = above.dim() - 1
-        if dim is None:
-            return False
+        dim = above.dim() - 1
+        if keys:
+            dims = [tuple(origin for _, origin in pieces) for pieces in self.dims(above)]
+            if keys not in dims:
+                return False
+            dim = dims.index(keys)
         mark = self._candidate(above, dim, made)
         tag = Tag()
         if mark is not None:
@@ -124,6 +132,7 @@ class Flow(Moves):
             if not exact:
                 mark.candidate.kind = "partial"
             tag.log, tag.mark = (mark, None) if logs else (None, mark)
+            tag.factors = self._weight_factors(mark.candidate, above, made)
         self.put(made, tag)
         return True
 
@@ -157,26 +166,35 @@ class Flow(Moves):
 
     def _spread(self, mark: Mark, weights: Tensor, values: Tensor, made: Tensor) -> bool:
         """Weights stretched over a feature axis of the values, to be summed over the keys."""
-        if not new_axes(weights, made):
+        if not stretched(weights, made):
             return False
-        axes = carried(mark.axes, weights, made)
-        if axes is None:
-            return False
-        shift = made.dim() - values.dim()
-        over = []
-        for index, axis in enumerate(axes):
-            dim = covering(axis, made)
-            if dim is not None and (
-                dim < shift or values.shape[dim - shift] == 1 or values.stride(dim - shift) == 0
-            ):
-                over.append(index)
         box = self.boxed(weights, mark)
         tag = Tag()
-        tag.spread = Spread(mark, axes, tuple(over), self.constant(values), values.detach(), box)
-        if axes[mark.candidate.key][0] == 1:  # one key: nothing is left to sum
+        dims = self.dims(values)
+        tag.spread = Spread(
+            mark,
+            self._uses(mark, weights, dims, made),
+            self.constant(values),
+            values.detach(),
+            dims,
+            box,
+        )
+        tag.factors = self._spread_out((weights, values), made)
+        if not mark.candidate.keys:  # one key: nothing is left to sum
             self._settle(mark, Contraction.of_sum(tag.spread, made, made))
         self.put(made, tag)
         return True
+
+    def _uses(self, mark: Mark, weights: Tensor, values: Dims, made: Tensor) -> Uses:
+        """What each axis of the weights is in a product with values, place by place."""
+        uses: Uses = {}
+        shift = len(values) - weights.dim()
+        for dim, pieces in enumerate(self.dims(weights)):
+            shared = dim + shift >= 0 and bool(values[dim + shift])
+            for _, origin in pieces:
+                key = origin in mark.candidate.keys
+                uses[origin] = "key" if key else "shared" if shared else "row"
+        return uses
 
     def summed(self, given: Tensor, dims: Sequence[int], made: Tensor) -> None:
         """A sum: of exponentials, of weights times values, or of anything else."""
@@ -185,19 +203,51 @@ class Flow(Moves):
             return
         wanted = [dim % given.dim() for dim in dims] if given.dim() else []
         if tag.spread is not None:
-            key = tag.spread.axes[tag.spread.mark.candidate.key]
-            single = covering(key, given)
-            cut = split_over(key, given) or ([] if single is None else [single])
-            if key[0] == 1 or (cut and all(dim in wanted for dim in cut)):
+            keys = tag.spread.mark.candidate.keys
+            lying = [
+                dim
+                for dim, pieces in enumerate(self.dims(given))
+                if any(origin in keys for _, origin in pieces)
+            ]
+            if not keys or (lying and all(dim in wanted for dim in lying)):
                 self._settle(tag.spread.mark, Contraction.of_sum(tag.spread, given, made))
             return
         if tag.exp and len(wanted) == 1:
-            total = Tag()
-            axis = (given.shape[wanted[0]], given.stride(wanted[0]))
-            total.total = (tag.exp, axis, True)
+            total = self._reduced(given, wanted, made)
+            total.total = Total(tag.exp, total.widths)
             self.put(made, total)
         elif tag.constant:
             self.pointwise((given,), made)
+        else:
+            reduced = self._reduced(given, wanted, made)
+            reduced.sources, reduced.sides = tag.sources, tag.sides
+            self.put(made, reduced)
+
+    def _reduced(self, given: Tensor, dims: Sequence[int], made: Tensor) -> Tag:
+        """A reduction over some dimensions: the others stay, what was summed is remembered."""
+        tag = Tag()
+        if given.dim():
+            known = self.dims(given)
+            gone = [known[dim] for dim in dims]
+            kept = made.dim() == given.dim()
+            rest = [() if kept and dim in dims else pieces for dim, pieces in enumerate(known)]
+            if not kept:
+                rest = [pieces for dim, pieces in enumerate(rest) if dim not in dims]
+            if len(rest) == made.dim():
+                tag.factors = laid_out(rest, made)
+            tag.widths = tuple(origin for pieces in gone for _, origin in pieces)
+        return tag
+
+    def reduced(self, given: Tensor, dims: Sequence[int], made: Tensor) -> None:
+        """A mean, a maximum, and other operators that make dimensions go."""
+        before = self.tag(given)
+        tag = self._reduced(given, [dim % given.dim() for dim in dims] if given.dim() else [], made)
+        tag.widths = ()
+        if before is not None:
+            if before.mark is not None:
+                self.lose(before.mark.candidate)
+            tag.sources, tag.constant = before.sources, before.constant
+        self.put(made, tag)
 
     def absolute_sum(self, given: Tensor, dims: Sequence[int], made: Tensor) -> None:
         """The sum of absolute values: of exponentials, the same as their sum."""
@@ -221,17 +271,38 @@ class Flow(Moves):
             tag.constant, tag.sources = True, self._behind(one, mine)
         elif second:
             tag.sources = self._behind(one, mine)
-            tag.features = ((made.shape[-1], made.stride(-1)),)
-            if mine is not None:
-                tag.features += _rows_carried(mine.features, one, made)
-                if mine.sides is not None and made.shape[-1] == 1:
-                    tag.sides = mine.sides
+            if mine is not None and mine.sides is not None and made.shape[-1] == 1:
+                tag.sides, tag.widths = mine.sides, mine.widths
         elif first:
             tag.sources = self._behind(other, theirs)
-            tag.features = ((made.shape[-2], made.stride(-2)),)
         else:
             tag.sides = (self.sources(one), self.sources(other))
+        if not (first and second):
+            tag.factors, contracted = self._product_factors(one, other, made, first, second)
+            if not (first or second):
+                tag.widths = contracted
         self.put(made, tag)
+
+    def _product_factors(
+        self, one: Tensor, other: Tensor, made: Tensor, first: bool, second: bool
+    ) -> tuple[tuple[Factor, ...], tuple[Origin, ...]]:
+        """Axes of a matrix product, and those summed over; `first`, `second`: is it a constant?"""
+        mine, theirs = self.dims(one), self.dims(other)
+        dims: Dims = []
+        for index, size in enumerate(made.shape[:-2]):
+            left, right = mine[index], theirs[index]
+            if (first and not right) or (second and not left):  # an axis of the parameter alone
+                dims.append(axis(size, "feature"))
+            elif first or second:
+                dims.append(right if first else left)
+            else:
+                dims.append(merged([[left], [right]], firm=False)[0])
+        rows, columns = made.shape[-2:]
+        fixed = first or second
+        dims.append(_side(mine[-2], rows, "feature" if first else None, fixed))
+        dims.append(_side(theirs[-1], columns, "feature" if second else None, fixed))
+        contracted = tuple(origin for pieces in (mine[-1], theirs[-2]) for _, origin in pieces)
+        return laid_out(dims, made), contracted
 
     def _weighs(
         self, mark: Mark, weights: Tensor, values: Tensor, made: Tensor, swapped: bool
@@ -239,34 +310,23 @@ class Flow(Moves):
         """Weights in a product: with values along the softmax axis, or mixed by a parameter."""
         last = weights.dim() - 1
         contracted, rows = (last - 1, last) if swapped else (last, last - 1)
-        if along(mark, weights, contracted):
-            self._settle(mark, Contraction(weights, rows, values, made, mark, swapped=swapped))
-        elif self.constant(values):
-            return self._mixed(mark, weights, contracted, rows, made)
+        dims = self.dims(weights)
+        if along(mark.candidate, weights, dims, contracted):
+            uses = {
+                origin: "key" if dim == contracted else "row" if dim == rows else "shared"
+                for dim, pieces in enumerate(dims)
+                for _, origin in pieces
+            }
+            contraction = Contraction(
+                weights, dims, uses, values, self.dims(values), made, mark, swapped=swapped
+            )
+            self._settle(mark, contraction)
+        elif self.constant(values):  # heads mixed by a parameter ("talking heads") are weights yet
+            mark.candidate.kind = "signed"
+            return Mark(mark.candidate)
         else:
             self.lose(mark.candidate)
         return None
-
-    def _mixed(
-        self, mark: Mark, weights: Tensor, contracted: int, rows: int, made: Tensor
-    ) -> Mark | None:
-        """Weights whose heads a parameter mixes ("talking heads") are weights still."""
-        axes = []
-        swapped = contracted < rows
-        to_rows, to_columns = (made.dim() - 1, made.dim() - 2) if swapped else (-2, -1)
-        for axis in mark.axes:
-            dim = covering(axis, weights)
-            if dim is None:
-                axes.append((1, 0))
-            elif dim == contracted:
-                if axis != (weights.shape[dim], weights.stride(dim)):
-                    return None
-                axes.append((made.shape[to_columns], made.stride(to_columns)))
-            else:
-                target = to_rows if dim == rows else dim
-                axes.append((axis[0], made.stride(target) * (axis[1] // weights.stride(dim))))
-        mark.candidate.kind = "signed"
-        return Mark(mark.candidate, tuple(axes))
 
     def _settle(self, mark: Mark, contraction: Contraction) -> None:
         candidate = mark.candidate
@@ -298,23 +358,24 @@ class Flow(Moves):
             self.lost[candidate.place.path] = candidate
 
 
-def along(mark: Mark, weights: Tensor, contracted: int) -> bool:
+def along(candidate: Candidate, weights: Tensor, dims: Dims, contracted: int) -> bool:
     """Whether a product sums along the softmax axis."""
-    size, stride = mark.axes[mark.candidate.key]
-    if size == 1:
+    if not candidate.keys:
         return weights.shape[contracted] == 1
-    return weights.stride(contracted) == stride and weights.shape[contracted] > 1
+    pieces = dims[contracted]
+    return bool(pieces) and all(origin in candidate.keys for _, origin in pieces)
 
 
-def _axes(tensor: Tensor) -> tuple[Axis, ...]:
-    return tuple(zip(tensor.shape, tensor.stride()))
-
-
-def _rows_carried(features: tuple[Axis, ...], given: Tensor, made: Tensor) -> tuple[Axis, ...]:
-    """Axes among the rows of a product's first factor, in its result."""
-    found = []
-    for axis in features:
-        dim = covering(axis, given)
-        if dim is not None and dim < given.dim() - 1:
-            found.append((axis[0], made.stride(dim) * (axis[1] // given.stride(dim))))
-    return tuple(found)
+def _side(
+    pieces: tuple[Piece, ...], size: int, kind: OriginKind | None, fixed: bool
+) -> tuple[Piece, ...]:
+    """Rows or columns of a product: of a constant they are features; in a product of two inputs
+    each is an axis of its own, and features are places, as channels that attend to channels."""
+    if kind is not None:
+        return axis(size, kind)
+    if fixed:
+        return pieces
+    return tuple(
+        (count, Origin("data" if origin.kind == "feature" else origin.kind, count, origin))
+        for count, origin in pieces
+    )

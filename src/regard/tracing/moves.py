@@ -12,21 +12,18 @@ import torch
 from torch import Tensor
 
 from regard.record.held import detached
+from regard.tracing.axes import Dims, Factor, Origin, axis, dims_of, fresh_dims, laid_out, merged
 from regard.tracing.tags import (
     NOBODY,
-    Axis,
     Box,
     Candidate,
     Forbids,
     Mark,
     Sources,
     Tag,
-    carried,
     covers,
     joined,
-    new_axes,
-    trimmed,
-    within,
+    stretched,
 )
 from regard.types import Kind
 
@@ -119,6 +116,18 @@ class Tagging:
         tag = self.tag(tensor)
         return tag is not None and tag.constant
 
+    def dims(self, tensor: Tensor) -> Dims:
+        """What each dimension of a tensor is made of; of an unknown one, axes of its own."""
+        tag = self.tag(tensor)
+        if tag is None:
+            tag = Tag()
+            self.put(tensor, tag)
+        if tag.factors is None:
+            dims = fresh_dims(tensor, "parameter" if tag.constant else "data")
+            tag.factors = laid_out(dims, tensor)
+            return dims
+        return dims_of(tensor, tag.factors)
+
 
 def _address(tensor: Tensor) -> int | None:
     try:
@@ -146,7 +155,7 @@ class Moves(Tagging):
         if tag.mark is not None and tag.mark.candidate.kind != "signed":
             tag.mark.candidate.kind = kind
         if shifted and tag.total is not None:  # weights divided by it sum to less than 1
-            tag.total = (*tag.total[:2], False)
+            tag.total = tag.total._replace(exact=False)
         self.put(made, tag)
 
     def add(self, one: Tensor, other: Tensor, made: Tensor) -> None:
@@ -165,7 +174,7 @@ class Moves(Tagging):
         if mark.before is not None:
             return mark.before
         kept = weights if self.graph else detached(weights)
-        box = Box(kept, trimmed(mark.axes, weights), int(weights.storage_offset()))
+        box = Box(kept, self.dims(weights))
         self.boxes.add(box)
         return box
 
@@ -175,22 +184,20 @@ class Moves(Tagging):
         if tag is None or tag.mark is None:
             self.pointwise((weights,), made)
             return
-        axes = carried(tag.mark.axes, weights, made)
-        if axes is not None:
-            after = Tag()
-            after.mark = Mark(tag.mark.candidate, axes, self.boxed(weights, tag.mark))
-            self.put(made, after)
+        after = Tag()
+        after.mark = Mark(tag.mark.candidate, self.boxed(weights, tag.mark))
+        after.factors = self._spread_out((weights,), made)
+        self.put(made, after)
 
     def dropout_copy(self, weights: Tensor, copy: Tensor) -> None:
         """Dropout in place is about to happen: `copy` is what the weights were."""
         tag = self.tag(weights)
         assert tag is not None and tag.mark is not None
-        axes = carried(tag.mark.axes, weights, copy)
-        if axes is not None and tag.mark.before is None:
-            box = Box(copy, trimmed(axes, copy), int(copy.storage_offset()))
+        if tag.mark.before is None:
+            box = Box(copy, self.dims(weights))
             self.boxes.add(box)
             after = Tag()
-            after.mark = tag.mark._replace(before=box)
+            after.mark, after.factors = tag.mark._replace(before=box), tag.factors
             self.put(weights, after)
 
     def noise(self, made: Tensor) -> None:
@@ -211,11 +218,9 @@ class Moves(Tagging):
         self.put(made, tag)
 
     def copied(self, source: Tensor, made: Tensor) -> None:
-        """A copy in another layout; remembers how a permuted tensor lay before."""
+        """A copy, maybe in another layout."""
         tag = self._blend((source,), made)
         tag.same_as = self.token(source)  # a linear map of the copy is one of the source
-        if source.dim() >= 4 and not source.is_contiguous():
-            tag.copied = (tuple(source.shape), source.stride())
         self.put(made, tag)
 
     def selected(self, source: Tensor, dim: int, made: Tensor) -> None:
@@ -227,27 +232,114 @@ class Moves(Tagging):
             self.lose(before.mark.candidate)
         tag = Tag()
         tag.sources, tag.constant, tag.sides = before.sources, before.constant, before.sides
-        if source.dim() and made.dim():
-            axis = (source.shape[dim], source.stride(dim))
-            if within(axis, before.features):
-                tag.features = ((made.shape[dim], made.stride(dim)),)
+        tag.factors = self.resized(source, made)
         self.put(made, tag)
 
     def unknown(self, inputs: Sequence[Tensor], made: Sequence[Tensor]) -> None:
-        """An operator without a rule: of constants alone it makes a constant."""
+        """An operator without a rule: of constants alone it makes a constant; else dimensions of
+        the same number are taken for the same axes."""
         if inputs and all(self.constant(tensor) for tensor in inputs):
             for tensor in made:
                 self.fixed(tensor)
+            return
+        for tensor in made:
+            alike = [each for each in inputs if each.dim() == tensor.dim() > 0]
+            if alike and tensor.layout == torch.strided:
+                alike.sort(key=lambda each: (self.constant(each), each.shape != tensor.shape))
+                tag = Tag()
+                tag.factors = self.resized(alike[0], tensor)
+                self.put(tensor, tag)
 
     def moved(self, source: Tensor, made: Tensor) -> None:
-        """Numbers rearranged in a way that is not followed axis by axis."""
-        before = self.tag(source)
-        if before is not None and before.mark is not None:
-            self.lose(before.mark.candidate)
-        if before is not None and (before.sources or before.constant):
-            tag = Tag()
-            tag.sources, tag.constant = before.sources, before.constant
+        """Numbers rearranged in a way that is not followed place by place."""
+        tag = self._moved_tag(source)
+        tag.factors = self.resized(source, made)
+        if tag.sources or tag.constant or tag.factors is not None:
             self.put(made, tag)
+
+    def embedded(self, table: Tensor, ids: Tensor, made: Tensor) -> None:
+        """Rows of a table, one for each id."""
+        tag = self._moved_tag(table)
+        tag.factors = laid_out([*self.dims(ids), axis(made.shape[-1], "feature")], made)
+        self.put(made, tag)
+
+    def gathered(self, source: Tensor, dim: int, index: Tensor, made: Tensor) -> None:
+        """Entries chosen along one dimension."""
+        tag = self._moved_tag(source)
+        if made.dim() and source.dim() == made.dim():
+            dim %= made.dim()
+            dims = self.dims(source)
+            for other, size in enumerate(made.shape):
+                if other == dim or size != source.shape[other]:
+                    dims[other] = axis(size, "gathered", _last(dims[other]))
+            tag.factors = laid_out(dims, made)
+        self.put(made, tag)
+
+    def indexed(self, source: Tensor, indices: Sequence[Tensor | None], made: Tensor) -> None:
+        """Advanced indexing with tensors: their dimensions take the place of those indexed."""
+        tag = self._moved_tag(source)
+        tag.factors = self._indexed_factors(source, indices, made)
+        self.put(made, tag)
+
+    def _indexed_factors(
+        self, source: Tensor, indices: Sequence[Tensor | None], made: Tensor
+    ) -> tuple[Factor, ...] | None:
+        at = [dim for dim, index in enumerate(indices) if index is not None]
+        tensors = [index for index in indices if index is not None]
+        if not at or any(index.dtype in (torch.bool, torch.uint8) for index in tensors):
+            return self.resized(source, made)
+        known = self.dims(source)
+        chosen = merged([self.dims(index) for index in tensors], firm=False)
+        if chosen and chosen[-1]:
+            if len(chosen[-1]) == 1:  # the last dimension of the indices runs over the chosen
+                chosen[-1] = axis(chosen[-1][0][0], "gathered", _last(known[at[-1]]))
+        rest = [pieces for dim, pieces in enumerate(known) if dim not in at]
+        together = at == list(range(at[0], at[0] + len(at)))
+        start = at[0] if together else 0
+        dims = [*rest[:start], *chosen, *rest[start:]]
+        return laid_out(dims, made) if len(dims) == made.dim() else None
+
+    def repeated(self, source: Tensor, made: Tensor) -> None:
+        """Copies beside each other."""
+        tag = self._moved_tag(source)
+        dims = self.dims(source)
+        dims = [()] * (made.dim() - len(dims)) + dims
+        sizes = [1] * (made.dim() - source.dim()) + list(source.shape)
+        result: Dims = []
+        for pieces, before, after in zip(dims, sizes, made.shape):
+            count = after // max(1, before)
+            result.append((*axis(count, "expanded"), *pieces))
+        tag.factors = laid_out(result, made)
+        self.put(made, tag)
+
+    def _moved_tag(self, source: Tensor) -> Tag:
+        before = self.tag(source)
+        tag = Tag()
+        if before is not None:
+            if before.mark is not None:
+                self.lose(before.mark.candidate)
+            tag.sources, tag.constant = before.sources, before.constant
+        return tag
+
+    def viewed(self, source: Tensor) -> None:
+        """A view is about to hide the shape of a tensor that nothing is known about."""
+        tag = self.tag(source)
+        if tag is None or tag.factors is None:
+            self.dims(source)
+
+    def resized(self, source: Tensor, made: Tensor) -> tuple[Factor, ...] | None:
+        """Factors where dimensions stay in their order: of another size, entries were chosen."""
+        if source.dim() != made.dim():
+            return None
+        if source.shape == made.shape:
+            return self._spread_out((source,), made)
+        dims: Dims = []
+        for pieces, size, before in zip(self.dims(source), made.shape, source.shape):
+            if size != before and size > 1:
+                feature = bool(pieces) and pieces[-1][1].kind == "feature"
+                pieces = axis(size, "feature" if feature else "gathered", _last(pieces))
+            dims.append(pieces if size > 1 else ())
+        return laid_out(dims, made)
 
     def written(self, target: Tensor, source: Tensor) -> None:
         """A part of a storage was overwritten, as in a cache: what is known adds up."""
@@ -261,6 +353,8 @@ class Moves(Tagging):
         )
         tag.constant = mine is not None and theirs is not None and mine.constant and theirs.constant
         tag.written = True
+        if mine is not None:
+            tag.factors, tag.sides, tag.widths = mine.factors, mine.sides, mine.widths
         self.put(target, tag)
 
     def opposite(self, mask: Tensor, made: Tensor) -> None:
@@ -302,24 +396,68 @@ class Moves(Tagging):
             same = same and (not sources or mine == sources)
             sources = joined(sources, mine)
         tag.sources = sources
-        if same and made.dim():
-            dim %= made.dim()
-            tag.features = ((made.shape[dim], made.stride(dim)),)
-        if dim == 0:
-            tag.copied = _cut_apart(inputs)
+        if made.dim() and not tag.constant:
+            tag.factors = self._joined_factors(inputs, dim % made.dim(), made, same)
         sides = [known.sides for known in tags if known is not None and known.sides is not None]
-        if (sides and len(sides) == len(tags)) or sides:
+        if sides:
             tag.sides = sides[0]
-        if tag.sources or tag.constant or tag.sides is not None or tag.copied is not None:
-            self.put(made, tag)
+        self.put(made, tag)
+
+    def _joined_factors(
+        self, inputs: Sequence[Tensor], dim: int, made: Tensor, feature: bool
+    ) -> tuple[Factor, ...]:
+        """Several maps of one input beside each other are features; so are its slices' heads."""
+        first = inputs[0]
+        stacked = first.dim() < made.dim()
+        known = sorted(inputs, key=self.constant)[0]
+        dims = self.dims(known)
+        if stacked:
+            dims.insert(dim, ())
+            count = len(inputs)
+            kind: Any = "feature" if feature or self._cut_apart(inputs) else "data"
+            dims[dim] = axis(count, kind)
+        elif self._cut_apart(inputs) and known.shape[dim] * len(inputs) == made.shape[dim]:
+            dims[dim] = ((len(inputs), self._cut_apart(inputs)), *dims[dim])  # type: ignore[arg-type]
+        elif made.shape[dim] > 1:
+            pieces = [piece for tensor in inputs for piece in self.dims(tensor)[dim]]
+            roots = {origin.ancestor for _, origin in pieces}
+            all_features = bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
+            kind = "feature" if feature or all_features else "data"
+            base = pieces[0][1] if len(roots) == 1 else None
+            dims[dim] = axis(made.shape[dim], kind, base)
+        return laid_out(dims, made)
+
+    def _cut_apart(self, inputs: Sequence[Tensor]) -> Origin | None:
+        """The feature axis that these are slices of, one behind the other: heads."""
+        if len(inputs) < 2 or len({tensor.shape for tensor in inputs}) > 1:
+            return None
+        first, second = inputs[0], inputs[1]
+        if len({_address(tensor) for tensor in inputs}) > 1 or not first.numel():
+            return None
+        tag = self.tag(first)
+        step = (int(second.storage_offset()) - int(first.storage_offset())) * first.element_size()
+        for factor in tag.factors if tag is not None and tag.factors else ():
+            if factor.stride <= step < factor.stride * factor.size:
+                return factor.origin
+        return None
 
     def lose(self, candidate: Candidate) -> None:
         """A candidate went where it is not followed."""
 
-    def linear(self, given: Tensor, made: Tensor) -> None:
-        """A linear map whose weight is out of sight: quantised, or a convolution."""
+    def linear(self, given: Tensor, made: Tensor, features: int = -1) -> None:
+        """A linear map whose weight is out of sight: quantised, or a convolution.
+
+        `features` is the dimension that comes from the weight.
+        """
         tag = Tag()
         tag.sources = self._behind(given, self.tag(given))
+        if made.dim() and made.layout == torch.strided and given.dim() == made.dim():
+            dims = self.dims(given)
+            for index, size in enumerate(made.shape):
+                if size != given.shape[index]:
+                    dims[index] = axis(size, "gathered", _last(dims[index]))
+            dims[features] = axis(made.shape[features], "feature")
+            tag.factors = laid_out(dims, made)
         self.put(made, tag)
 
     def _behind(self, given: Tensor, tag: Tag | None) -> Sources:
@@ -346,44 +484,73 @@ class Moves(Tagging):
         if constant:
             blended.constant = True
             return blended
-        features: tuple[Axis, ...] = ()
-        scores = False
         for tensor, tag in known:
             if tag is None:
                 continue
             if tag.sides is not None and blended.sides is None:
                 blended.sides = tag.sides
-            if tag.features:
-                features += carried(tag.features, tensor, made) or ()
-            elif tag.sides is not None:
-                scores = True
+            if tag.widths and not blended.widths:
+                blended.widths = tag.widths
             if tag.exp:
                 blended.exp = blended.number
             if tag.total is not None and blended.total is None:
-                blended.total = (*tag.total[:2], tag.total[2] and len(known) == 1)
+                exact = tag.total.exact and len(known) == 1
+                blended.total = tag.total._replace(exact=exact)
             if tag.mark is not None:
-                blended.mark = _carried(tag.mark, tensor, made) or blended.mark
+                blended.mark = _carried(tag.mark, tensor, made)
             if tag.log is not None:
-                blended.log = _carried(tag.log, tensor, made) or blended.log
-        if not scores:  # a sum with scores of two inputs is such scores, as with learned positions
-            blended.features = features[:4]
+                blended.log = _carried(tag.log, tensor, made)
+        blended.factors = self._spread_out(inputs, made)
         return blended
 
+    def _spread_out(self, inputs: Sequence[Tensor], made: Tensor) -> tuple[Factor, ...] | None:
+        """Factors of what an operator that works place by place made of its inputs."""
+        if made.layout != torch.strided:
+            return None
+        tags = [(tensor, self.tag(tensor)) for tensor in inputs if tensor.dim()]
+        moving = [pair for pair in tags if pair[1] is None or not pair[1].constant] or tags
+        if not moving:
+            return None
+        if len(moving) == 1:
+            tensor, tag = moving[0]
+            if tag is not None and tag.factors is not None and _alike(tensor, made):
+                return tag.factors
+        # weights before scores, scores before the rest: theirs are the axes that count
+        moving.sort(key=lambda pair: -_rank(pair[1]))
+        firm = _rank(moving[0][1]) > 0
+        dims = merged([self.dims(tensor) for tensor, _ in moving], firm)
+        if len(dims) > made.dim():
+            return None
+        dims = [()] * (made.dim() - len(dims)) + dims
+        for index, pieces in enumerate(dims):
+            if not pieces and made.shape[index] > 1:  # stretched by a constant
+                dims[index] = self._constant_dim(tags, index - made.dim(), made.shape[index])
+        return laid_out(dims, made)
 
-def _carried(mark: Mark, source: Tensor, made: Tensor) -> Mark | None:
-    """Where weights lie in what an operator that works place by place made of them."""
-    axes = carried(mark.axes, source, made)
-    if axes is None:
-        return None
-    added = new_axes(source, made)
-    return Mark(mark.candidate, axes + added, None if added else mark.before)
+    def _constant_dim(self, tags: Sequence[Any], index: int, size: int) -> Any:
+        for tensor, _ in tags:
+            if tensor.dim() >= -index and tensor.shape[index] == size:
+                pieces = self.dims(tensor)[index]
+                if pieces:
+                    return pieces
+        return axis(size, "expanded")
 
 
-def _cut_apart(inputs: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Slices of one tensor's features put behind each other: heads, as a copy would show them."""
-    if len(inputs) < 2 or inputs[0].dim() != 3 or len({tensor.shape for tensor in inputs}) > 1:
-        return None
-    if len({tensor.untyped_storage()._cdata for tensor in inputs}) > 1:
-        return None
-    step = int(inputs[1].storage_offset()) - int(inputs[0].storage_offset())
-    return (len(inputs), *inputs[0].shape), (step, *inputs[0].stride())
+def _last(pieces: Sequence[Any]) -> Origin | None:
+    return pieces[-1][1] if pieces else None
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    same = one.shape == other.shape and one.stride() == other.stride()
+    return same and one.element_size() == other.element_size()
+
+
+def _rank(tag: Tag | None) -> int:
+    if tag is None:
+        return 0
+    return 2 if tag.mark is not None or tag.log is not None else int(tag.sides is not None)
+
+
+def _carried(mark: Mark, source: Tensor, made: Tensor) -> Mark:
+    """Weights in what an operator that works place by place made of them."""
+    return Mark(mark.candidate) if stretched(source, made) else mark

@@ -140,9 +140,8 @@ class Names:
             module = self.modules.get(path, module)
         return Place(path, module, source or "?")
 
-    def heads(self, place: Place) -> tuple[set[int], set[int]]:
-        """Numbers of heads that the module at a place, or its parents, speak of; and the sizes of
-        that module's parameters."""
+    def heads(self, place: Place) -> set[int]:
+        """Numbers of heads that the module at a place, or its parents, speak of."""
         found: set[int] = set()
         path, module = place.path, place.module
         for _ in range(3):
@@ -154,10 +153,7 @@ class Names:
                 break
             path = path.rpartition(".")[0]
             module = self.modules.get(path)
-        widths = (
-            {size for weight in module.parameters() for size in weight.shape} if found else set()
-        )
-        return found, widths
+        return found
 
 
 def first_argument(frame: Any) -> Any:

@@ -1,8 +1,10 @@
 """Which axis of found weights is batch, head, query and key: told by the product that used them.
 
-The axis summed over is the keys; axes among the rows of the product are queries; axes that weights
-and values share are batch and heads. Which of those is which, the module (its `num_heads`) and the
-way the values lie in memory tell: heads are cut out of the features, so they lie closer.
+The axis summed over is the keys; axes of the weights alone are queries; axes that weights and values
+share are batch, heads, or the queries of values that each query has for itself (gathered keys).
+Where an axis came from tells these apart: heads are cut out of the axis along which query and key
+were multiplied, or of the features of the values; an axis of the same input as the keys is the
+queries'.
 """
 
 from __future__ import annotations
@@ -14,26 +16,17 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.record.held import Layout
-from regard.tracing.tags import Axis, Box, Mark, Spread, covering, trimmed
-
-Copied = tuple[tuple[int, ...], tuple[int, ...]] | None
+from regard.tracing.axes import Dims, Origin
+from regard.tracing.tags import Box, Mark, Spread, Use, Uses
 
 
 class Part(NamedTuple):
-    """An axis of the weights, or a part of one in which two were merged."""
+    """An axis of the weights, or a part of one, where they met the values."""
 
-    axis: int  # which one of the mark
     size: int
-    step: int = 1  # how many of the axis's own steps one step is
-
-
-class Clues(NamedTuple):
-    """What else is known about a product that attended."""
-
-    heads: set[int]  #: numbers of heads the module speaks of
-    widths: set[int]  #: sizes of its parameters
-    copied: Copied  #: sizes and strides of the values before they were copied
-    features: int  #: how many features the linear map behind the values makes
+    stride: int  # in elements
+    origin: Origin
+    use: Use
 
 
 class Roles(NamedTuple):
@@ -43,15 +36,22 @@ class Roles(NamedTuple):
     head: list[Part]
     query: list[Part]
     key: list[Part]
+    certain: bool = True  # whether something told which is which
+
+    @property
+    def axes(self) -> tuple[list[Part], ...]:
+        return self.batch, self.head, self.query, self.key
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """Weights that met values: the product, and which of its axes was summed."""
+    """Weights that met values: the product, and what each axis of the weights is in it."""
 
     weights: Tensor
-    rows: int | None
+    dims: Dims
+    uses: Uses
     values: Tensor
+    value_dims: Dims
     made: Tensor
     mark: Mark
     swapped: bool = False  # values first
@@ -61,8 +61,18 @@ class Contraction:
     @classmethod
     def of_sum(cls, spread: Spread, given: Tensor, made: Tensor) -> Contraction:
         """Weights times values, summed."""
+        weights = spread.box.tensor
+        assert weights is not None
         return cls(
-            given, None, spread.value, made, spread.mark, constant=spread.constant, spread=spread
+            weights,
+            spread.box.dims,
+            spread.uses,
+            spread.value,
+            spread.value_dims,
+            made,
+            spread.mark,
+            constant=spread.constant,
+            spread=spread,
         )
 
     @property
@@ -73,161 +83,154 @@ class Contraction:
         """The tensor whose storage holds the weights before dropout."""
         return self.weights if self.box is None else self.box.tensor
 
-    def layout(self, roles: Roles) -> Layout:
-        """How (batch, head, query, key) lie in that storage."""
-        lying = self._lying()
-        axes = tuple(
-            tuple((part.size, lying[part.axis][1] * part.step) for part in parts) for parts in roles
+    def layout(self, roles: Roles) -> Layout | None:
+        """How (batch, head, query, key) lie in that storage; None where it cannot be told."""
+        tensor = self.tensor()
+        assert tensor is not None
+        axes = roles.axes
+        if self.box is not None and self.spread is None:
+            before = _parts(tensor, self.box.dims, self.uses)
+            axes = tuple(_the_same(parts, before) for parts in axes)
+            if any(part is None for parts in axes for part in parts):
+                return None
+        return Layout(
+            tuple(tuple((part.size, part.stride) for part in parts) for parts in axes),
+            int(tensor.storage_offset()),
         )
-        offset = int(self.weights.storage_offset()) if self.box is None else self.box.offset
-        return Layout(axes, offset)
 
     def value(self, roles: Roles) -> Layout | None:
         """How (batch, group, key, width) lie among the values, where the product shows them so."""
+        if self.spread is not None:
+            return None
         values = self.values.mT if self.swapped else self.values
         offset = int(values.storage_offset())
         inner = tuple(
             ((size, step),) for size, step in zip(values.shape[-2:], values.stride()[-2:])
         )
-        batch = math.prod(part.size for part in roles.batch)
-        if self.spread is not None:
-            return None
         if values.dim() == 2:
+            batch = math.prod(part.size for part in roles.batch)
             return Layout((((batch, 0),), (), *inner), offset)
-        shared = math.prod(part.size for part in [*roles.batch, *roles.head])
-        if shared != values.shape[0]:
-            whole = ((batch, values.stride(0)),)
-            return Layout((whole, (), *inner), offset) if values.shape[0] == batch else None
-        outer = max(1, self.weights.stride(0))
-        axes = tuple(
-            tuple(
-                (part.size, values.stride(0) * (self.mark.axes[part.axis][1] * part.step // outer))
-                for part in parts
-            )
-            for parts in (roles.batch, roles.head)
-        )
-        return Layout((*axes, *inner), offset)
-
-    def roles(self, clues: Clues) -> Roles:
-        """Which axis is which."""
-        key = self.mark.candidate.key
-        lying = self._lying()
-        size = [axis[0] for axis in lying]
-        query, shared, singles = self._sort(key)
-        heads = clues.heads
-        if query and singles and singles[-1] > query[-1] and all(size[i] in heads for i in query):
-            shared, query = [*shared, *query], []  # one query of heads that share the keys
-        if not query and singles and len(shared) >= 3:  # every query has keys of its own
-            sizes = [size[index] for index in shared]
-            grouped = any(math.prod(sizes[start:]) in heads for start in range(1, len(sizes)))
-            at = [index for index in shared[:-1] if size[index] in heads]
-            if at and not grouped:
-                query = [index for index in shared if index > at[-1]]
-                shared, singles = [index for index in shared if index not in query], []
-        if not query and singles:  # one query: the last axis of size one stands for it
-            query = [singles.pop()]
-        shared = sorted([*shared, *singles])
-        query, shared = _folded(query, shared, heads, size)
-        batch, head = self._split(shared, clues, size)
-        return Roles(
-            batch, head, [Part(index, size[index]) for index in query], [Part(key, size[key])]
-        )
-
-    def _sort(self, key: int) -> tuple[list[int], list[int], list[int]]:
-        """Axes of the weights by what the product does with them: queries, shared, size one."""
-        query: list[int] = []
-        shared: list[int] = []
-        singles: list[int] = []
-        axes = self.mark.axes if self.spread is None else self.spread.axes
-        for index, axis in enumerate(axes):
-            if index == key:
-                continue
-            dim = covering(axis, self.weights)
-            if dim is None:
-                singles.append(index)
-            elif self.spread is not None:
-                (query if index in self.spread.over else shared).append(index)
-            elif dim == self.rows:
-                query.append(index)
-            else:
-                shared.append(index)
-        return query, shared, singles
-
-    def _lying(self) -> list[Axis]:
-        """Sizes and strides of the axes where the weights lie, cut to what was used."""
-        if self.box is not None:
-            return list(self.box.axes)
-        return list(trimmed(self.mark.axes, self.weights))
-
-    def _split(
-        self, shared: list[int], clues: Clues, size: list[int]
-    ) -> tuple[list[Part], list[Part]]:
-        """Batch axes and head axes."""
-        parts = [Part(index, size[index]) for index in shared]
-        if len(parts) <= 1:
-            return self._unmerged(parts, clues)
-        head = self._head(shared, clues, size)
-        if head is not None:
-            return [part for part in parts if part.axis != head], [Part(head, size[head])]
-        for count in range(len(parts) - 1, 0, -1):  # as many as make up the heads
-            if math.prod(part.size for part in parts[-count:]) in clues.heads:
-                return parts[:-count], parts[-count:]
-        return parts[:-1], parts[-1:]
-
-    def _head(self, shared: list[int], clues: Clues, size: list[int]) -> int | None:
-        """The one axis that is the heads, where something tells."""
-        lay = self._heads_lay(shared, clues.copied) if len(shared) == 2 else None
-        if lay is not None and (not clues.heads or size[lay] in clues.heads):
-            return lay
-        if len(shared) == 2:
-            one, two = shared
-            return one if size[one] in clues.heads and size[two] not in clues.heads else two
-        sizes = [size[index] for index in shared]
-        if any(math.prod(sizes[start:]) in clues.heads for start in range(1, len(sizes))):
+        shared = [part for part in _parts(self.weights, self.dims, self.uses)]
+        shared = [part for part in shared if part.use == "shared"]
+        steps, step = {}, values.stride(0)
+        for part in reversed(shared):
+            steps[part] = step
+            step *= part.size
+        if math.prod(part.size for part in shared) != values.shape[0]:
             return None
-        return next((index for index in shared[1:] if size[index] in clues.heads), None)
+        outer = []
+        for parts in (roles.batch, roles.head):
+            if any(part not in steps for part in parts):
+                if parts is roles.batch:
+                    return None
+                parts = [part for part in parts if part in steps]
+            outer.append(tuple((part.size, steps[part]) for part in parts))
+        return Layout((*outer, *inner), offset)
 
-    def _heads_lay(self, shared: list[int], copied: Copied) -> int | None:
-        """Which of two axes are the heads, by how the values lay before they were copied."""
-        if copied is None or self.spread is not None or 1 in copied[0][:2]:
-            return None
-        outer, inner = sorted(shared, key=lambda index: -self.mark.axes[index][1])
-        if (self.mark.axes[outer][0], self.mark.axes[inner][0]) != copied[0][:2]:
-            return None
-        return outer if copied[1][0] < copied[1][1] else inner
+    def roles(self, hints: set[int]) -> Roles:
+        """Which axis is which; `hints` are numbers of heads that the module speaks of."""
+        parts = _parts(self.weights, self.dims, self.uses)
+        key = [part for part in parts if part.use == "key"]
+        rows = [part for part in parts if part.use == "row"]
+        shared = [part for part in parts if part.use == "shared"]
+        widths = self._widths()
+        head = [part for part in rows if part.origin.ancestor in widths]
+        query = [part for part in rows if part not in head]
+        if head and not query and not self._one_query(rows):
+            query, head = head, []  # rows that are nothing but heads
+        cut = [part for part in shared if part.origin.ancestor in widths]
+        cut = cut or [part for part in shared if part.origin.kind == "feature"]
+        head = [part for part in parts if part in head or part in cut]
+        batch = [part for part in shared if part not in head]
+        if not query:  # every query has keys of its own, or there is one query
+            roots = {part.origin.ancestor for part in key}
+            query = [part for part in batch if part.origin.ancestor in roots and _whole(part)]
+            batch = [part for part in batch if part not in query]
+        if len(query) > 1 and not batch:
+            batch, query = _folded_batch(query)
+        certain = True
+        if not head:
+            batch, head, certain = _by_hints(batch, widths, hints)
+        return Roles(batch, head, query, key, certain)
 
-    def _unmerged(self, parts: list[Part], clues: Clues) -> tuple[list[Part], list[Part]]:
-        """One axis: the batch, or batch and heads in one."""
-        if not parts or self.values.dim() != 3 or parts[0].size == 1:
-            return parts, []
-        index, size, _ = parts[0]
-        copied = clues.copied
-        if copied is not None and len(copied[0]) == 4 and math.prod(copied[0][:2]) == size:
-            (first, second), (far, near) = copied[0][:2], copied[1][:2]
-            outer, inner = Part(index, first, second), Part(index, second)
-            return ([inner], [outer]) if far < near else ([outer], [inner])
-        values = self.values.mT if self.swapped else self.values
-        width = values.shape[2]
-        cut = values.stride(0) == width  # heads cut out of the features
-        whole = values.is_contiguous()  # or copied: then their widths must make up the features
-        for number in sorted(clues.heads, reverse=True):
-            if size % number == 0 and (cut or (whole and number * width in clues.widths)):
-                return [Part(index, size // number, number)], [Part(index, number)]
-        if cut:  # nobody says how many: as many as the features hold
-            number = clues.features // width if clues.features % width == 0 else size
-            number = number if number and size % number == 0 else size
-            return [Part(index, size // number, number)], [Part(index, number)]
-        return parts, []
+    def _widths(self) -> set[Origin]:
+        """Axes summed to make the scores, and those of the values that are left in the output."""
+        widths = {origin.ancestor for origin in self.mark.candidate.widths}
+        if self.spread is not None:
+            free = self._free_dims()
+        else:
+            free = [self.value_dims[-2 if self.swapped else -1]]
+        widths |= {origin.ancestor for pieces in free for _, origin in pieces}
+        return widths
+
+    def _free_dims(self) -> Dims:
+        """Dimensions of the values in which weights were stretched."""
+        assert self.spread is not None
+        weights = self.weights
+        shift = len(self.value_dims) - weights.dim()
+        return [
+            pieces
+            for dim, pieces in enumerate(self.value_dims)
+            if dim < shift or weights.shape[dim - shift] == 1
+        ]
+
+    def _one_query(self, rows: list[Part]) -> bool:
+        """Whether a size of one among the weights' dimensions stands for the query."""
+        return 1 in self.mark.candidate.shape or len(self.mark.candidate.shape) == 3
 
 
-def _folded(
-    query: list[int], shared: list[int], heads: set[int], size: list[int]
-) -> tuple[list[int], list[int]]:
-    """Several axes among the rows: heads (that share one key head) or batch folded in."""
-    if len(query) < 2:
-        return query, shared
-    *first, last = query
-    named = any(size[index] in heads for index in first)
-    if not named and (len(shared) >= 2 or (len(shared) == 1 and heads)):
-        return query, shared  # queries on a grid
-    return [last], sorted([*shared, *first])
+def _parts(tensor: Tensor, dims: Dims, uses: Uses) -> list[Part]:
+    """The axes of weights in the order of their dimensions, with what the product does to each."""
+    parts = []
+    for pieces, stride in zip(dims, tensor.stride()):
+        inner = []
+        for size, origin in reversed(pieces):
+            inner.append(Part(size, stride, origin, uses.get(origin, "shared")))
+            stride *= size
+        parts.extend(reversed(inner))
+    return parts
+
+
+def _the_same(parts: list[Part], before: list[Part]) -> list[Part]:
+    """The same axes before dropout, where the weights may have lain in another way."""
+    return [
+        next((other for other in before if other.origin is part.origin), None)  # type: ignore[misc]
+        for part in parts
+    ]
+
+
+def _whole(part: Part) -> bool:
+    """Whether a part is an axis as it was made, not one that was cut out of a longer one."""
+    origin = part.origin.root
+    while origin.base is not None:
+        before = origin.base.root
+        if before.size != origin.size and origin.kind != "gathered":
+            return False
+        origin = before
+    return True
+
+
+def _folded_batch(query: list[Part]) -> tuple[list[Part], list[Part]]:
+    """Examples among the rows, where all of them look at the same keys."""
+    first, *rest = query
+    dim = first.origin.ancestor.dim
+    if dim is not None and dim[0] == 0 and dim[1] >= 3:
+        return [first], rest
+    return [], query
+
+
+def _by_hints(
+    batch: list[Part], widths: set[Origin], hints: set[int]
+) -> tuple[list[Part], list[Part], bool]:
+    """Heads among shared axes of which none is known to be cut out of features."""
+    if any(width.dim == (3, 4) for width in widths):  # inputs that come with their heads
+        for index, part in enumerate(batch):
+            if part.origin.ancestor.dim == (1, 4) and (part.size in hints or not hints):
+                return [*batch[:index], *batch[index + 1 :]], [part], True
+    unknown = [part for part in batch if part.origin.ancestor.kind == "unknown"]
+    if not unknown:
+        return batch, [], True
+    fitting = [part for part in unknown if part.size in hints]
+    if len(fitting) == 1:
+        return [part for part in batch if part not in fitting], fitting, True
+    return batch, [], False

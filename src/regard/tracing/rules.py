@@ -42,7 +42,7 @@ def _tensors(args: Any) -> list[Tensor]:
             found.append(arg)
         elif isinstance(arg, list | tuple):
             found.extend(part for part in arg if isinstance(part, Tensor))
-    return found
+    return [tensor for tensor in found if not tensor.is_nested]
 
 
 @_for("_softmax", "_safe_softmax", "softmax")
@@ -220,18 +220,59 @@ def _added_matrix_vector(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.product(args[1], args[2].unsqueeze(1), out.unsqueeze(1))
 
 
-@_for(
-    "linear_dynamic", "linear", "convolution", "_convolution", "mkldnn_linear", "_linear_pointwise"
-)
+@_for("linear_dynamic", "linear", "mkldnn_linear", "_linear_pointwise")
 def _linear(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.linear(args[0], out)
 
 
+@_for("convolution", "_convolution", "mkldnn_convolution", "conv1d", "conv2d", "conv3d")
+def _convolution(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.linear(args[0], out, features=1 if out.dim() > args[1].dim() - 1 else 0)
+
+
+@_for("view", "_unsafe_view", "_reshape_alias", "unsqueeze", "transpose", "permute", "t", "expand",
+      "split", "split_with_sizes", "slice", "select", "unbind", "squeeze", "unfold")  # fmt: skip
+def _view(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    if not args[0].is_nested:
+        flow.viewed(args[0])
+
+
+@_for("embedding")
+def _embedding(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.embedded(args[0], args[1], out)
+
+
+@_for("index")
+def _index(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.indexed(args[0], args[1], out)
+
+
+@_for("index_select", "gather")
+def _gather(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.gathered(args[0], args[1], args[2], out)
+
+
+@_for("repeat")
+def _repeat(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.repeated(args[0], out)
+
+
+@_for("mean", "amax", "amin", "max", "min", "prod", "any", "all", "var", "std", "median", "mode")
+def _reduction(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    results = _tensors((out,) if isinstance(out, Tensor) else out)
+    if len(args) > 1 and isinstance(args[1], Tensor):
+        flow.pointwise(args[:2], results[0])
+        return
+    dims = args[1] if len(args) > 1 and args[1] is not None else kwargs.get("dim")
+    dims = range(args[0].dim()) if dims is None or isinstance(dims, bool) else dims
+    for result in results:
+        flow.reduced(args[0], [dims] if isinstance(dims, int) else list(dims), result)
+
+
 @_for(
     "native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm", "roll",
-    "constant_pad_nd", "index", "index_select", "gather", "repeat", "flip", "repeat_interleave",
-    "_unsafe_index", "unfold_copy", "im2col", "cudnn_batch_norm",
-    "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "mean",
+    "constant_pad_nd", "flip", "repeat_interleave", "_unsafe_index", "unfold_copy", "im2col",
+    "cudnn_batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "glu",
 )  # fmt: skip
 def _moved(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     """Positions move, so axes are not followed: only where the numbers come from."""

@@ -97,15 +97,16 @@ class Axial(nn.Module):
 
 
 def _axial() -> Case:
-    """The lines of an image stand where heads stand: (batch, line, place, place)."""
+    """Every line of an image is an example of its own: (batch × line, 1, place, place)."""
     model, x = Axial(), torch.randn(B, C, SIDE, SIDE + 1) * 2
     truth, y = [], x.permute(0, 2, 3, 1)
     with torch.no_grad():
         for project, turned in ((model.rows, False), (model.columns, True)):
             z = y.transpose(1, 2) if turned else y
             q, k, v = project(z).chunk(3, -1)
-            truth.append(dense.weights(q, k))
-            mixed = dense.mix(truth[-1], v).float()
+            weights = dense.weights(q, k)
+            truth.append(weights.flatten(0, 1)[:, None])
+            mixed = dense.mix(weights, v).float()
             y = y + (mixed.transpose(1, 2) if turned else mixed)
     return Case(model, (x,), {}, truth, y)
 

@@ -1,0 +1,182 @@
+"""Where the axes of a tensor come from, followed through the operators of a run.
+
+A storage is a product of *factors*: axes with a size, a stride (in bytes, so that complex and real
+views agree) and an `Origin`. Views share their storage and so its factors; a view's dimension is
+one factor, several merged ones, or a part of one. That tells a batch axis from a head axis that
+was cut out of the features, whatever order they are folded in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+OriginKind = Literal["data", "feature", "parameter", "gathered", "expanded", "unknown"]
+
+
+class Origin:
+    """Where an axis comes from; two that turn out to be one axis are joined."""
+
+    __slots__ = ("_same", "base", "dim", "kind", "size")
+
+    def __init__(
+        self,
+        kind: OriginKind,
+        size: int,
+        base: Origin | None = None,
+        dim: tuple[int, int] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.size = size
+        self.base = base  # the axis this one is taken from: a softmax's, or gathered entries'
+        self.dim = dim  # of an input: which dimension of how many
+        self._same: Origin | None = None
+
+    @property
+    def root(self) -> Origin:
+        """The origin that stands for all that were joined with this one."""
+        origin = self
+        while origin._same is not None:
+            origin = origin._same
+        return origin
+
+    @property
+    def ancestor(self) -> Origin:
+        """The axis this one was first taken from."""
+        origin = self.root
+        while origin.base is not None:
+            origin = origin.base.root
+        return origin
+
+    def join(self, other: Origin) -> None:
+        """Both are one axis."""
+        if self.ancestor is other.ancestor:
+            return
+        mine, theirs = self.root, other.root
+        if mine.kind == theirs.kind:
+            if theirs.base is None:
+                theirs._same = mine
+            elif mine.base is None:
+                mine._same = theirs
+
+
+class Factor(NamedTuple):
+    """An axis of a storage."""
+
+    size: int
+    stride: int  # in bytes
+    origin: Origin
+
+
+Piece = tuple[int, Origin]  # a factor, or a part of one, inside a dimension
+Dims = list[tuple[Piece, ...]]  # of each dimension, outermost first
+
+
+def axis(
+    size: int, kind: OriginKind, base: Origin | None = None, dim: tuple[int, int] | None = None
+) -> tuple[Piece, ...]:
+    """A dimension that is one axis of its own; () for size one."""
+    return ((size, Origin(kind, size, base, dim)),) if size > 1 else ()
+
+
+def fresh_dims(tensor: Tensor, kind: OriginKind) -> Dims:
+    """Dimensions of which nothing is known: each an axis of its own."""
+    count = tensor.dim()
+    return [
+        axis(size, kind, dim=(index, count)) if size > 1 and stride else ()
+        for index, (size, stride) in enumerate(zip(tensor.shape, tensor.stride()))
+    ]
+
+
+def laid_out(dims: Dims, tensor: Tensor) -> tuple[Factor, ...]:
+    """The factors of a tensor's storage, given what its dimensions are made of."""
+    item = tensor.element_size()
+    factors = []
+    for pieces, stride in zip(dims, tensor.stride()):
+        step = stride * item
+        for size, origin in reversed(pieces):
+            factors.append(Factor(size, step, origin))
+            step *= size
+    return tuple(factors)
+
+
+def dims_of(tensor: Tensor, factors: Sequence[Factor]) -> Dims:
+    """What each dimension of a view is made of; () for size one and for expanded dimensions."""
+    item = tensor.element_size()
+    shape, strides = tensor.shape, tensor.stride()
+    dims = [
+        _pieces(size, stride * item, factors) if size > 1 and stride else ()
+        for size, stride in zip(shape, strides)
+    ]
+    for later in range(1, len(dims)):  # windows that overlap: the same axis twice
+        for earlier in range(later):
+            if _overlap(dims, shape, strides, earlier, later):
+                dims[later] = axis(shape[later], "gathered", dims[later][0][1])
+                break
+    return dims
+
+
+def _overlap(
+    dims: Dims, shape: Sequence[int], strides: Sequence[int], one: int, other: int
+) -> bool:
+    if len(dims[one]) != 1 or len(dims[other]) != 1 or dims[one][0][1] is not dims[other][0][1]:
+        return False
+    near, far = sorted((one, other), key=lambda dim: strides[dim])
+    return bool(strides[far] < strides[near] * shape[near])
+
+
+def _pieces(size: int, step: int, factors: Sequence[Factor]) -> tuple[Piece, ...]:
+    """The factors that a dimension of this size and stride runs through, outermost first."""
+    found: list[Piece] = []
+    left = size
+    for factor in sorted(factors, key=lambda factor: factor.stride):
+        reach = factor.stride * factor.size
+        if reach <= step:
+            continue
+        if factor.stride > step or step % factor.stride:
+            break
+        room = -(-reach // step)  # steps until this factor ends
+        if left <= room:
+            return ((left, factor.origin), *found)
+        if reach % step or left % room:
+            break
+        found.insert(0, (room, factor.origin))
+        left, step = left // room, reach
+    return axis(size, "unknown")
+
+
+def merged(dims: Sequence[Dims], firm: bool) -> Dims:
+    """Dimensions of a broadcast result: those of the first tensor that has them.
+
+    Equal ones are joined. Where one says feature and another data, `firm` keeps the first.
+    """
+    count = max(len(each) for each in dims)
+    result: Dims = [()] * count
+    for each in dims:
+        shift = count - len(each)
+        for index, pieces in enumerate(each):
+            if not pieces:
+                continue
+            before = result[index + shift]
+            if not before:
+                result[index + shift] = pieces
+            elif before is not pieces:
+                result[index + shift] = _agreed(before, pieces, firm)
+    return result
+
+
+def _agreed(one: tuple[Piece, ...], other: tuple[Piece, ...], firm: bool) -> tuple[Piece, ...]:
+    if [size for size, _ in one] != [size for size, _ in other]:
+        if firm or any(origin.kind in ("expanded", "unknown") for _, origin in other):
+            return one
+        stretched = any(origin.kind in ("expanded", "unknown") for _, origin in one)
+        return other if stretched or len(other) > len(one) else one
+    agreed = []
+    for (size, mine), (_, theirs) in zip(one, other):
+        mine.join(theirs)
+        prefer = not firm and theirs.kind == "feature" and mine.kind != "feature"
+        prefer = prefer or (mine.kind == "unknown" and theirs.kind != "unknown")
+        agreed.append((size, theirs if prefer else mine))
+    return tuple(agreed)
