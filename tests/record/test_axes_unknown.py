@@ -11,7 +11,6 @@ from regard import plots, viewer
 from regard.errors import ShapeError, UnavailableError
 from regard.recipe import Given
 from regard.record import Trace
-from regard.record.axes import in_order
 from regard.record.table import html
 
 WEIGHTS = words(8, 5, 5).softmax(-1)  # two examples of four heads, or one of eight, or none
@@ -76,6 +75,7 @@ ORDERS = {
     "batch head query key": WEIGHTS[None],
     "head, batch, query, key": WEIGHTS[:, None],
     "head key query": WEIGHTS.mT[None],
+    "1 batch query key": WEIGHTS[:, None],
 }
 
 
@@ -117,6 +117,7 @@ def test_words_stay_where_they_fit():
         ("(batch head) query key", {"head": 0}, "no multiple of head=0"),
         ("(batch head) query key", {"head": 4, "batch": 1}, "no multiple of batch=1, head=4"),
         ("head query key", {"head": 8}, "head=8: axes='head query key' has no such axis in brack"),
+        ("head 1 query key", {}, "the axis called 1 has size 8"),
         (["head"], {}, r"axes=\['head'\], expected words in a string"),
     ],
 )
@@ -141,7 +142,3 @@ def test_a_file_from_before_has_known_axes(tmp_path):
     with safe_open(file, "pt") as opened:
         assert "axes_known" not in opened.metadata()["trace"]
     assert regard.load(file)[0].site.axes_known
-
-
-def test_names_and_order_are_the_same_for_tensors():
-    assert torch.equal(in_order(WEIGHTS, "head query key"), WEIGHTS[None])

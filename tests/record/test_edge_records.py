@@ -7,7 +7,7 @@ import torch
 from record_examples import record
 
 import regard
-from regard.errors import UnavailableError
+from regard.errors import RegardError, UnavailableError
 from regard.recipe import Edges, Given
 from regard.record import EdgeList, Trace
 from regard.record.table import html
@@ -95,6 +95,21 @@ def test_edges_on_disk(tmp_path):
     assert torch.equal(loaded.weights(), found.weights())
     assert torch.equal(loaded.mixed(), found.mixed())
     assert loaded.edges.query.shape == (1, 1, 6)
+
+
+def test_no_edges_on_disk(tmp_path):
+    none = torch.zeros(0).long()
+    recipe = Edges.between(none, none, torch.zeros(2, 0), queries=3, keys=5, of="partial")
+    loaded = regard.load(Trace([record("conv", recipe)]).save(tmp_path / "none.safetensors"))[0]
+    assert loaded.shape == (1, 2, 3, 5) and loaded.kind == "partial" and loaded.n_edges == 0
+    assert not loaded.weights().any()
+
+
+def test_a_file_with_an_edge_to_nowhere_is_refused(tmp_path):
+    recipe = Edges(QUERY[None, None], KEY[None, None], torch.ones(1, 1, 6), 3, 2)
+    file = Trace([record("conv", recipe)]).save(tmp_path / "forged.safetensors")
+    with pytest.raises(RegardError, match="key_index holds 2, expected 0 to 1"):
+        regard.load(file)
 
 
 def test_weights_stay_sparse():

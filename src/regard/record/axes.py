@@ -26,7 +26,7 @@ def in_order(
     Args:
         weights: as they lie. Axes of size 1 in front of the named ones need no name.
         axes: their names as they lie, as "head batch query key"; several that lie in one axis
-            are in brackets, as "(batch head) query key".
+            are in brackets, as "(batch head) query key"; 1 stands for an axis of size 1.
         order: names there can be; 'query' and 'key' there must be.
         sizes: of axes in brackets, all but one of each pair at least.
     """
@@ -36,7 +36,7 @@ def in_order(
     lead = weights.dim() - len(groups)
     if lead < 0 or math.prod(weights.shape[:lead]) != 1:
         raise ShapeError(f"axes={axes!r} names {len(groups)} axes of {weights.dim()}")
-    names = [name for group in groups for name in group]
+    names = [name for group in groups for name in group if group != ["1"]]
     if len(set(names)) < len(names) or not {"query", "key"} <= set(names) <= set(order):
         others = ", ".join(repr(name) for name in order if name not in ("query", "key"))
         raise ShapeError(
@@ -50,7 +50,9 @@ def in_order(
             raise ShapeError(f"{name}={sizes[name]}: axes={axes!r} has no such axis in brackets")
     shape: list[int] = []
     for group, size in zip(groups, weights.shape[lead:]):
-        shape += _unfolded(group, size, sizes)
+        if group == ["1"] and size != 1:
+            raise ShapeError(f"axes={axes!r}: the axis called 1 has size {size}")
+        shape += [] if group == ["1"] else _unfolded(group, size, sizes)
     named = [name for name in order if name in names]
     weights = weights.reshape(shape).permute([names.index(name) for name in named])
     for axis, name in enumerate(order):

@@ -232,7 +232,7 @@ class Record:
 
         Args:
             axes: a name for each axis of `weights()`; axes of size 1 in front need none. Two that
-                lie in one are in brackets, as "(batch head) query key".
+                lie in one are in brackets, as "(batch head) query key"; 1 is an axis of size 1.
             sizes: of axes in brackets, all or all but one of each pair, as `head=4`.
         """
         try:
