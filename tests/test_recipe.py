@@ -9,7 +9,7 @@ from regard.errors import UnavailableError
 from regard.kernel import dense
 from regard.kernel.positions import AlibiBias, RelativeTable
 from regard.normalise import exp, log_sum_exp, softmax
-from regard.recipe import Additive, Dot, Given
+from regard.recipe import Additive, Dot, Edges, Given
 from regard.types import NEVER, Block, whole
 
 
@@ -47,6 +47,15 @@ def given():
     return Given(random(2, 4, 3, 5).softmax(-1).triu(), random(2, 2, 5, 7, seed=3))
 
 
+def edges(heads=1):
+    """Seven edges, one of them twice, one absent; query 1 has a single one."""
+    query_index = torch.tensor([2, 0, 2, 0, 1, 2, 0]).expand(1, heads, -1)
+    key_index = torch.stack([torch.tensor([4, 0, 4, 3, 2, 1, 2]).roll(n) for n in range(heads)])
+    weights = random(2, 4, 7).softmax(-1)
+    weights[..., 6] = 0
+    return Edges(query_index, key_index[None], weights, 3, 5, random(2, 2, 5, 7, seed=3))
+
+
 RECIPES = {
     "dot": dot,
     "dot with log-sum-exp": lambda: dot().with_lse(),
@@ -54,6 +63,9 @@ RECIPES = {
     "additive": additive,
     "additive with log-sum-exp": lambda: additive().with_lse(),
     "given": given,
+    "edges": edges,
+    "edges of each head": lambda: edges(heads=4),
+    "edges sorted": lambda: edges(heads=4).plain(),
 }
 every_recipe = pytest.mark.parametrize("make", RECIPES.values(), ids=RECIPES)
 

@@ -16,7 +16,7 @@ import regard
 from regard import masks
 from regard.errors import RegardError
 from regard.kernel.positions import AlibiBias
-from regard.recipe import Additive, Dot, Flex, Given, Projected
+from regard.recipe import Additive, Dot, Edges, Flex, Given, Projected
 from regard.record import Gate, Note, Record, Trace
 
 HALF = torch.tensor([4, 2])
@@ -66,6 +66,14 @@ RECIPES = {
     "given, signed": Given(words(2, 2, 3, 5), None, "signed"),
     "given, transposed": Given(words(2, 3, 2, 5).softmax(-1).transpose(1, 2)),
     "given, expanded": Given(words(1, 1, 3, 5).softmax(-1).expand(2, 4, -1, -1)),
+    "edges": Edges(
+        torch.tensor([[[0, 0, 2, 1]]]),
+        torch.tensor([[[4, 1, 0, 0]]]),
+        words(2, 2, 4).softmax(-1),
+        3,
+        5,
+        words(2, 2, 5, 6),
+    ),
     "projected": Projected(words(2, 3, 8), words(24, 8), words(24), 2).with_value(),
     "projected, norm first": Projected(
         words(2, 3, 8), words(24, 8), None, 2, norm_weight=words(8), norm_bias=words(8), epsilon=0.1

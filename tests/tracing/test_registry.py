@@ -7,7 +7,7 @@ from capture_models import Attention, Custom, Stack, flash_attn, words
 import regard
 from regard.errors import RegardError
 from regard.masks import pairs
-from regard.recipe import Dot, Given
+from regard.recipe import Dot, Edges, Given
 
 OVERLOAD = torch.ops.regard_tests.flash_attn.default
 PACKET = torch.ops.regard_tests.flash_attn
@@ -269,3 +269,25 @@ def test_what_is_no_reader(wrong):
 def test_an_overload_by_name():
     regard.register_recipe("regard_tests::flash_attn.default", reads)
     assert len(regard.trace(Custom(), words(2, 5, 8))) == 1
+
+
+def as_edges(args, kwargs, output):
+    """Every pair as an edge."""
+    weights = reads(args, kwargs, output).weights()
+    query, key = (torch.cartesian_prod(torch.arange(5), torch.arange(5))).T
+    return Edges(query[None, None], key[None, None], weights.flatten(2), 5, 5, args[2])
+
+
+@pytest.mark.parametrize("keep", ["recipe", "weights", "folder"])
+def test_an_operator_may_be_read_as_edges(tmp_path, keep):
+    regard.register_recipe(NAME, as_edges)
+    model, x = Custom(), words(2, 5, 8)
+    with (
+        torch.no_grad(),
+        regard.capture(model, keep=tmp_path if keep == "folder" else keep, max_bytes=None) as trace,
+    ):
+        model(x)
+    assert trace.notes == [] and trace[0].edges.weights.shape == (2, 2, 25)
+    torch.testing.assert_close(trace[0].weights(), model.weigh(x))
+    if keep == "weights":  # sparse, and not in the memory of the model
+        assert isinstance(trace[0].recipe, Edges) and trace[0].recipe.value is None

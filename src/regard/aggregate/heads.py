@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.aggregate.sources import layers_of, outside_graph_and_autocast
+from regard.aggregate.sources import layer_of, layers_of, outside_graph_and_autocast
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Reducer
 from regard.kernel.reducers import HeadMax, HeadMean, HeadMin
@@ -52,7 +52,7 @@ def fuse(
     """
     if isinstance(attention, Trace):
         return {
-            record.name: fused_map(record.recipe, heads, number)
+            record.name: fused_map(layer_of(record).recipe, heads, number)
             for number, record in enumerate(attention)
         }
     layers = layers_of(attention, axes=axes, kind=kind)

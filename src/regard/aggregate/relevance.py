@@ -29,6 +29,7 @@ from regard.aggregate.heads import head_weights
 from regard.aggregate.sources import (
     Layer,
     arranged,
+    layer_of,
     layers_of,
     outside_graph_and_autocast,
     single,
@@ -36,7 +37,7 @@ from regard.aggregate.sources import (
     token_places,
 )
 from regard.errors import RegardError, ShapeError
-from regard.record import Record, Trace
+from regard.record import Trace
 from regard.types import Kind
 
 
@@ -216,7 +217,7 @@ def _encoder_decoder(trace: Trace) -> CrossRelevance:
     for record in trace:
         if record.name not in by_name and record.attends != "cross":
             continue
-        step = _mean_map((_layer(record), record.gradient_parts))
+        step = _mean_map((layer_of(record), record.gradient_parts))
         if own is None:
             own = torch.eye(step.shape[1], dtype=step.dtype, device=step.device)
             own = own.expand(step.shape[0], -1, -1)
@@ -230,10 +231,6 @@ def _encoder_decoder(trace: Trace) -> CrossRelevance:
             own, across = own + step @ own, across + step @ across
     assert own is not None and across is not None
     return CrossRelevance(own, across)
-
-
-def _layer(record: Record) -> Layer:
-    return Layer(record.name, record.recipe, record)
 
 
 def _evened(relevant: Tensor) -> Tensor:

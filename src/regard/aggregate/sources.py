@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, ShapeError, UnavailableError
-from regard.recipe import Given, Recipe
+from regard.recipe import Edges, Given, Recipe
 from regard.record import Record, Trace, forms
+from regard.record.axes import AXES, in_order
 from regard.types import Kind
 
-_AXES = ("batch", "head", "query", "key")
 _AT_ONCE = 1 << 22  # weights whose sums are checked together
+_DRAWN = 1 << 24  # weights of a sparse attention up to which its matrix is made for a picture
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 
@@ -44,6 +45,12 @@ class Layer(NamedTuple):
     record: Record | None = None
 
 
+def layer_of(record: Record) -> Layer:
+    """The layer of a record, whose axes must be known."""
+    record.check_axes()
+    return Layer(record.name, record.recipe, record)
+
+
 def layers_of(
     attention: Any,
     *,
@@ -65,7 +72,7 @@ def layers_of(
     if isinstance(attention, Trace):
         if axes is not None:
             raise RegardError(f"axes={axes!r} is for tensors; a Trace knows its own")
-        found = [Layer(r.name, r.recipe, r) for r in _chosen(attention, part)]
+        found = [layer_of(record) for record in _chosen(attention, part)]
     elif part is not None:
         raise RegardError(f"part={part!r} chooses from a Trace; {_named(attention)} has no parts")
     else:
@@ -108,6 +115,18 @@ def check_shares(layer: Layer, so: str = "they cannot be passed on as such") -> 
         raise UnavailableError(f"{layer.name}: {kind} weights are no shares of a whole: {so}")
 
 
+def check_drawable(layer: Layer) -> None:
+    """Refuse to draw the matrix of a graph that fits in memory as edges only."""
+    _, _, queries, keys = layer.recipe.shape
+    if isinstance(layer.recipe, Edges) and queries * keys > _DRAWN:
+        raise UnavailableError(
+            f"{layer.name}: {layer.recipe.n_edges:,} edges of {queries:,} × {keys:,} positions are "
+            f"too many to draw as a matrix (at most {_DRAWN:,} weights): `regard serve --trace` "
+            "shows any part of it; or draw one, as "
+            "regard.plots.Heatmap(record.weights(slice(0, 500), slice(0, 500))[0, 0])"
+        )
+
+
 def _chosen(trace: Trace, part: str | None) -> list[Record]:
     records = list(trace)
     if not records:
@@ -135,7 +154,7 @@ def _chosen(trace: Trace, part: str | None) -> list[Record]:
 
 def _layers(attention: Any, axes: str | None, kind: Kind, name: str = "") -> Iterator[Layer]:
     if isinstance(attention, Record):
-        yield Layer(attention.name, attention.recipe, attention)
+        yield layer_of(attention)
     elif isinstance(attention, Recipe):
         yield Layer(name or "attention", attention)
     elif isinstance(attention, Tensor):
@@ -170,23 +189,7 @@ def arranged(weights: Tensor, axes: str | None) -> list[Tensor]:
                 + such.get(weights.dim(), '"layer batch head query key"')
             )
         return [weights]
-    if not isinstance(axes, str):
-        raise RegardError(f"axes={axes!r}, expected words in a string, as 'head batch query key'")
-    names = axes.replace(",", " ").split()
-    if len(names) != weights.dim():
-        raise ShapeError(f"axes={axes!r} names {len(names)} axes of {weights.dim()}")
-    unknown = set(names) - {"layer", *_AXES}
-    if unknown or len(set(names)) < len(names) or not {"query", "key"} <= set(names):
-        raise ShapeError(
-            f"axes={axes!r}: expected 'query' and 'key' and, where they are there, 'batch', 'head' "
-            "and 'layer', each once"
-        )
-    order = [name for name in ("layer", *_AXES) if name in names]
-    weights = weights.permute([names.index(name) for name in order])
-    for place, name in enumerate(("layer", *_AXES)):
-        if name not in names:
-            weights = weights.unsqueeze(place)
-    return list(weights)
+    return list(in_order(weights, axes, order=("layer", *AXES)))
 
 
 _KINDS = "say what the rows are, as kind='partial' (at most 1) or kind='signed'"
@@ -235,9 +238,7 @@ def _advice(weights: Tensor, slack: float, axes: str | None, otherwise: str) -> 
         sums = weights.sum(axis, dtype=torch.float64)
         if bool(((sums - 1).abs() <= slack).all()):
             if axes is not None:
-                return (
-                    f"The axis that axes={axes!r} calls {_AXES[axis]!r} does: are the keys there?"
-                )
+                return f"The axis that axes={axes!r} calls {AXES[axis]!r} does: are the keys there?"
             names = ["batch", "head", "query"]
             names.insert(axis, "key")
             return (

@@ -34,11 +34,12 @@ def seen(model: str, text: str | None, generate: int) -> Looked:
 
 def over_words(found: Looked) -> list[Record]:
     """The attentions that can be shown over the words: lowest layer first."""
+    records = [record for record in found.trace if record.site.axes_known]
     if not found.words:
-        first = found.trace[0].shape[2:] if len(found.trace) else None
-        return [record for record in found.trace if record.shape[2:] == first]
+        first = records[0].shape[2:] if records else None
+        return [record for record in records if record.shape[2:] == first]
     size = len(found.words[0].pieces)
-    return [record for record in found.trace if record.shape[2:] == (size, size)]
+    return [record for record in records if record.shape[2:] == (size, size)]
 
 
 def _written(model: str, text: str | None, count: int) -> Looked:

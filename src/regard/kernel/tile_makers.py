@@ -18,7 +18,8 @@ from regard.bias import Bias, bias_at, bias_block
 from regard.masks import clean
 from regard.masks.parts import Band, Mask
 from regard.normalise import exp
-from regard.recipe import Dot, Recipe, Softmaxed
+from regard.recipe import Dot, Edges, Recipe, Softmaxed
+from regard.recipe.base import logarithms
 from regard.types import NEVER, Block, pieces
 
 _MASKED = 512  # columns of a mask looked at together
@@ -38,6 +39,8 @@ def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
         recipe = recipe.with_lse()
     if isinstance(recipe, Softmaxed) and recipe.absorbs:  # whole rows, each made once
         return TileMaker(recipe, (size[0], max(1, recipe.shape.keys)))
+    if isinstance(recipe, Edges):
+        return EdgeTileMaker(recipe.plain(), size)
     return DotTileMaker(recipe, size) if isinstance(recipe, Dot) else TileMaker(recipe, size)
 
 
@@ -90,6 +93,61 @@ class TileMaker:
                 held[name] = torch.empty(max(size, room), dtype=dtype, device=self.recipe.device)
             view = held[name, shape] = held[name][:size].view(shape)
         return view
+
+
+class RowEdges(NamedTuple):
+    """The edges of a block of rows, sorted by the block of columns they lie in."""
+
+    rows: Tensor  # (edge,), counted from the first row of the block
+    columns: Tensor  # (edge,)
+    weights: Tensor  # (edge,)
+    starts: list[int]  # where the edges of each block of columns begin, and the last ones end
+
+
+class EdgeTileMaker(TileMaker):
+    """Tiles of a list of edges sorted by row; tiles without an edge are skipped."""
+
+    recipe: Edges
+
+    def queries(self, prepared: list[Edges], rows: slice) -> list[RowEdges]:
+        return [self._row_edges(matrix, rows) for matrix in prepared]
+
+    def _row_edges(self, matrix: Edges, rows: slice) -> RowEdges:
+        assert matrix.row_starts is not None
+        first, last = (int(matrix.row_starts[0, 0, row]) for row in (rows.start, rows.stop))
+        columns = matrix.key_index[0, 0, first:last]
+        blocks, order = (columns // self.breadth).sort()
+        ends = torch.bincount(blocks, minlength=-(-matrix.keys // self.breadth)).cumsum(0)
+        return RowEdges(
+            matrix.query_index[0, 0, first:last][order] - rows.start,
+            columns[order],
+            matrix.edge_weights[0, 0, first:last].to(matrix.dtype)[order],
+            [0, *ends.tolist()],
+        )
+
+    def tile(
+        self,
+        prepared: list[Edges],
+        queries: list[RowEdges],
+        place: int,
+        rows: slice,
+        columns: slice,
+        needs: Needs,
+    ) -> Tile | None:
+        edges, block = queries[place], columns.start // self.breadth
+        here = slice(edges.starts[block], edges.starts[block + 1])
+        if here.start == here.stop:
+            return None
+        height, breadth = rows.stop - rows.start, columns.stop - columns.start
+        cells = edges.rows[here] * breadth + (edges.columns[here] - columns.start)
+        weights = self.tile_buffer("weights", height, breadth).zero_()
+        weights.view(-1).index_add_(0, cells, edges.weights[here])
+        if not needs.logs:
+            return None, weights
+        logs = self.tile_buffer("logs", height, breadth).fill_(NEVER)
+        sums = weights.view(-1)[cells]  # an edge listed twice has its sum in both
+        logs.view(-1)[cells] = logarithms(sums, self.recipe.kind)
+        return logs, weights if needs.weights else None
 
 
 class Prepared(NamedTuple):

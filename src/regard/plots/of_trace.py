@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.aggregate import Words, mean_attention
 from regard.aggregate.heads import Fusion, fused_map
 from regard.aggregate.report import Report
-from regard.aggregate.sources import layers_of, token_places
+from regard.aggregate.sources import check_drawable, layers_of, token_places
 from regard.aggregate.statistics import FIGURES
 from regard.errors import RegardError
 from regard.plots.choices import checked_example, tokens_of, way_of
@@ -49,6 +49,7 @@ def heatmap(
     layers = layers_of(attention)
     if len(layers) > 1:
         raise RegardError(f"heatmap: {len(layers)} layers, expected one; grid() draws all of them")
+    check_drawable(layers[0])
     record = layers[0].record
     checked_example(example, layers[0].recipe.shape.batch)
     values = fused_map(layers[0].recipe, heads)[example]
@@ -92,6 +93,7 @@ def grid(
     layers = layers_of(list(trace) if every else trace, part=part)
     maps = []
     for layer in layers:
+        check_drawable(layer)
         batch, heads, _, _ = layer.recipe.shape
         place = checked_example(example, batch) % batch
         with torch.no_grad():

@@ -10,11 +10,13 @@ holds. The family is closed:
 | `Given`     | the matrix a model made itself                                                    |
 | `Projected` | input and projection weights: torch's native multi-head operators                 |
 | `Flex`      | query, key and the score and mask functions of flex attention                     |
+| `Edges`     | a sparse list of (query, key) pairs and their weights: graphs, gathered keys      |
 
 Half-precision inputs are computed in float32, so weights are never rounded to half precision.
 """
 
 from regard.recipe.base import Recipe, per_head, tensors
+from regard.recipe.edges import Edges
 from regard.recipe.flex import Flex
 from regard.recipe.given import Given
 from regard.recipe.projected import Projected
@@ -23,6 +25,7 @@ from regard.recipe.softmaxed import Additive, Dot, Softmaxed
 __all__ = [
     "Additive",
     "Dot",
+    "Edges",
     "Flex",
     "Given",
     "Projected",

@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from regard.bias import Bias
 from regard.errors import ShapeError, UnavailableError
 from regard.masks import Mask
 from regard.normalise import product
-from regard.types import Block, Kind, Mixed, Shape, Values, Weights, brief, pieces
+from regard.types import NEVER, Block, Kind, Mixed, Shape, Values, Weights, brief, pieces
 
 _STRIP = 1 << 22  # scores evaluated at once when the full matrix is not asked for
 
@@ -126,6 +126,14 @@ def span(where: slice | None, length: int, name: str = "rows") -> slice:
     return slice(start, max(start, stop))
 
 
+def logarithms(weights: Tensor, kind: Kind) -> Tensor:
+    """Logarithms of weights as they are, `NEVER` where they are 0."""
+    if kind in ("signed", "gate"):
+        raise UnavailableError(f"{kind} weights have no logarithm; this reducer needs one")
+    some = weights > 0
+    return torch.where(some, weights, 1.0).log().masked_fill(~some, NEVER)
+
+
 def per_head(tensor: Tensor, heads: int) -> Tensor:
     """(batch, group, key, width) to (batch, head, key, width): each group serves its heads."""
     groups = tensor.shape[1]
@@ -164,6 +172,12 @@ def _field_names(cls: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls))
 
 
+@overload
+def heads_of(tensor: Tensor, which: Sequence[int], heads: int) -> Tensor: ...
+@overload
+def heads_of(tensor: None, which: Sequence[int], heads: int) -> None: ...
+@overload
+def heads_of(tensor: Tensor | None, which: Sequence[int], heads: int) -> Tensor | None: ...
 def heads_of(tensor: Tensor | None, which: Sequence[int], heads: int) -> Tensor | None:
     """Some heads of a (batch, head or group or 1, …) tensor that serves `heads` heads."""
     if tensor is None or (tensor.shape[1] == 1 and heads > 1):

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.errors import UnavailableError
-from regard.recipe.base import Recipe, heads_of
-from regard.types import NEVER, Block, Kind, Shape, Values, Weights, register_pytree
+from regard.recipe.base import Recipe, heads_of, logarithms
+from regard.types import Block, Kind, Shape, Values, Weights, register_pytree
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,11 +39,7 @@ class Given(Recipe):
         return self.matrix[:, :, rows or slice(None), columns or slice(None)].to(self.dtype)
 
     def log_weights(self, block: Block) -> Weights:
-        if self.of in ("signed", "gate"):
-            raise UnavailableError(f"{self.of} weights have no logarithm; this reducer needs one")
-        weights = self.weights(block.rows, block.columns)
-        some = weights > 0
-        return torch.where(some, weights, 1.0).log().masked_fill(~some, NEVER)
+        return logarithms(self.weights(block.rows, block.columns), self.of)
 
     def of_heads(self, which: Sequence[int]) -> Given:
         value = heads_of(self.value, which, self.shape.heads)

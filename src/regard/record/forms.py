@@ -51,6 +51,7 @@ def part(records: Sequence[Record], name: str) -> tuple[Any, ...]:
 def _by_step(records: Sequence[Record]) -> tuple[Any, ...]:
     steps: dict[int, list[Any]] = {}
     for record in records:
+        record.check_axes()
         steps.setdefault(record.step, []).append(record.weights())
     if len(steps) <= 1:
         return tuple(weights for found in steps.values() for weights in found)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.errors import StateError
-from regard.recipe import Given, Recipe, tensors
+from regard.recipe import Edges, Given, Recipe, tensors
 from regard.types import Kind, Shape
 
 
@@ -51,6 +52,11 @@ class Held(ABC):
     def value_held(self) -> bool:
         return False
 
+    @property
+    def n_edges(self) -> int | None:
+        """Edges of one matrix, where weights are a list of them."""
+        return None
+
 
 class Ready(Held):
     """A finished recipe, with the version of each tensor when it was taken."""
@@ -84,6 +90,10 @@ class Ready(Held):
     @property
     def value_held(self) -> bool:
         return self._recipe.value is not None
+
+    @property
+    def n_edges(self) -> int | None:
+        return self._recipe.n_edges if isinstance(self._recipe, Edges) else None
 
     def __getstate__(self) -> Recipe:
         return self._recipe
@@ -170,6 +180,13 @@ class Made(Held):
     @property
     def value_held(self) -> bool:
         return self._value is not None
+
+
+def weights_of(recipe: Recipe) -> Recipe:
+    """The recipe that holds weights and nothing else: edges as they are, others as a matrix."""
+    if isinstance(recipe, Edges):
+        return replace(recipe, value=None)
+    return Given(recipe.weights(), None, recipe.kind)
 
 
 def detached(tensor: Tensor) -> Tensor:

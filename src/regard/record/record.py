@@ -5,24 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError, UnavailableError
+from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
-from regard.recipe import Given, Recipe
+from regard.recipe import Edges, Given, Recipe
 from regard.recipe.base import span
+from regard.recipe.edges import EdgeWeights, Index
 from regard.record import upward
+from regard.record.axes import in_order
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Ready, storage_bytes
+from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.site import Attends, Site
 from regard.record.tokens import Tokens, checked_tokens, count, fit, nested
 from regard.types import Kind, Mixed, Shape, Weights
 
 HeldAs = Literal["recipe", "weights", "reductions", "disk", "dropped"]
+
+
+class EdgeList(NamedTuple):
+    """A sparse attention as pairs: edge e joins query `query[…, e]` and key `key[…, e]`.
+
+    Edges come in the order the model has them. One of weight 0 may be absent (padding).
+    """
+
+    query: Index  #: (batch or 1, head or 1, edge): size 1 where all share the pairs
+    key: Index  #: as `query`
+    weights: EdgeWeights  #: (batch, head, edge), before dropout
 
 
 class Record:
@@ -60,10 +73,11 @@ class Record:
 
     def __repr__(self) -> str:
         batch, heads, queries, keys = self.shape
-        return (
-            f"Record({self.name!r}: {self.attends} {self.kind}, {heads} heads, "
-            f"{queries} × {keys}, batch {batch}, {self.held})"
-        )
+        sizes = f"{heads} heads, {queries} × {keys}, batch {batch}"
+        if not self.site.axes_known:
+            sizes = f"{tuple(self.shape)}, axes unknown"
+        edges = "" if self.n_edges is None else f", {self.n_edges} edges"
+        return f"Record({self.name!r}: {self.attends} {self.kind}, {sizes}{edges}, {self.held})"
 
     def _repr_html_(self) -> str:
         """The page in a frame; a table of one row where a page is not possible."""
@@ -131,6 +145,23 @@ class Record:
         return self._held.value_held if isinstance(self._held, Held) else self._value_held
 
     @property
+    def n_edges(self) -> int | None:
+        """Edges of one matrix, where a list of them is held in memory; else None."""
+        return self._held.n_edges if isinstance(self._held, Held) else None
+
+    @property
+    def edges(self) -> EdgeList:
+        """The pairs of a sparse attention (graphs, gathered keys, windows) and their weights."""
+        recipe = self.recipe
+        if not isinstance(recipe, Edges):
+            raise UnavailableError(
+                f"{self.name}: its weights are a matrix of {self.shape.queries} × "
+                f"{self.shape.keys}, not a list of edges: record.weights() has it"
+            )
+        weights = recipe.edge_weights.to(recipe.dtype)
+        return EdgeList(recipe.query_index, recipe.key_index, weights)
+
+    @property
     def storages(self) -> dict[int, int]:
         """Bytes of each storage this record keeps alive."""
         held = [*_answers(self.reductions), *([] if self.output is None else [self.output])]
@@ -144,7 +175,10 @@ class Record:
         return sum(self.storages.values())
 
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
-        """Exact weights (batch, head, query, key), before dropout; a block where asked."""
+        """Exact weights (batch, head, query, key), before dropout; a block where asked.
+
+        Where the axes are not known they lie as the model had them, with axes of size 1 in front.
+        """
         for side, where, size in (
             ("rows", rows, self.shape.queries),
             ("columns", columns, self.shape.keys),
@@ -183,8 +217,45 @@ class Record:
             )
         return self._gradient
 
+    def check_axes(self) -> None:
+        """Raise where it is not known which axis of the weights is which."""
+        if not self.site.axes_known:
+            raise UnavailableError(
+                f"{self.name}: the axes of its weights are not known (shape {tuple(self.shape)} as "
+                "they lie): per-head statistics would be guesses; "
+                "record.with_axes('batch head query key') says them"
+            )
+
+    def with_axes(self, axes: str, **sizes: int) -> Record:
+        """The same attention with its axes named, as they lie: `weights()` of the answer has them
+        in the order batch, head, query, key. Values, output and gradient are not kept.
+
+        Args:
+            axes: a name for each axis of `weights()`; axes of size 1 in front need none. Two that
+                lie in one are in brackets, as "(batch head) query key"; 1 is an axis of size 1.
+            sizes: of axes in brackets, all or all but one of each pair, as `head=4`.
+        """
+        try:
+            weights = in_order(self.recipe.weights(), axes, sizes=sizes)
+        except RegardError as error:
+            shape = tuple(self.shape)
+            raise ShapeError(f"{self.name}: {error}; weights are {shape} as they lie") from None
+        held = Ready(Given(weights, None, self.kind))
+        return self._copy(
+            site=replace(self.site, axes_known=True),
+            held=held,
+            held_as="weights" if self.held == "weights" else "recipe",
+            shape=held.shape,
+            output=None,
+            gradient=None,
+            query_tokens=_fitting(self.query_tokens, held.shape.batch, held.shape.queries),
+            key_tokens=_fitting(self.key_tokens, held.shape.batch, held.shape.keys),
+            value_held=False,
+        )
+
     def of_heads(self, *heads: int) -> Record:
         """The same attention, some heads of it, by number."""
+        self.check_axes()
         if not heads:
             raise RegardError(f"{self.name}: no heads were named; expected numbers from 0")
         picked = range(self.shape.heads)
@@ -227,9 +298,9 @@ class Record:
         return self._copy(held=held, output=None if self.output is None else self.output.detach())
 
     def with_weights(self) -> Record:
-        """The same record holding its weights instead of what they are made from."""
-        made = Ready(Given(self.recipe.weights(), None, self.kind))
-        return self._copy(held=made, held_as="weights")
+        """The same record holding its weights (of a sparse attention, its edges) instead of what
+        they are made from."""
+        return self._copy(held=Ready(weights_of(self.recipe)), held_as="weights")
 
     def relabelled(self, attends: Attends) -> Record:
         """The same record, known as self- or cross-attention."""
@@ -293,6 +364,11 @@ def _words(tokens: Tokens | None) -> Any:
     if tokens is None:
         return None
     return [list(example) for example in tokens] if nested(tokens) else list(tokens)
+
+
+def _fitting(tokens: Any, batch: int, positions: int) -> Any:
+    """Words, if they are still as many as there are positions."""
+    return tokens if tokens is not None and fit(tokens, batch, positions) else None
 
 
 def _answers(results: Any) -> Iterator[Tensor]:

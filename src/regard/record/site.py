@@ -14,7 +14,8 @@ class Site:
     """The place of one attention: which module made it, on which line, for which time.
 
     `attends` is told by data flow (do query and key come from the same input?), a heuristic:
-    `trace.relabel({name: "cross"})` overrides it.
+    `trace.relabel({name: "cross"})` overrides it. Where `axes_known` is False, nothing told which
+    axis of the weights is which: `record.with_axes("batch head query key")` does.
     """
 
     path: str  #: module path, `encoder.layer.3.attention.self`; empty for the model itself
@@ -24,6 +25,7 @@ class Site:
     call: int = 1  #: which call of the same module, from 1
     step: int = 0  #: which forward pass of the model, from 0
     attends: Attends = "unknown"
+    axes_known: bool = True  #: whether weights are (batch, head, query, key), or lie as they lay
 
     @property
     def base(self) -> str:

@@ -19,7 +19,7 @@ from regard.bias import Bias
 from regard.errors import RegardError
 from regard.kernel.reducers.rows import Supported, Top
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
-from regard.recipe import Additive, Dot, Flex, Given, Projected, Recipe
+from regard.recipe import Additive, Dot, Edges, Flex, Given, Projected, Recipe
 from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
 from regard.record.site import Gate, Note, Site
@@ -30,7 +30,7 @@ from regard.types import Kind, Shape
 _FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
-    for recipes in ((Dot, Additive, Given, Projected),)
+    for recipes in ((Dot, Additive, Given, Projected, Edges),)
     for cls in (*recipes, Padding, Band, Pairs, Segments, Both, Either, Opposite)
 }
 
@@ -45,6 +45,10 @@ _TENSORS = {
     "input",
     "key_input",
     "weight",
+    "query_index",
+    "key_index",
+    "edge_weights",
+    "row_starts",
 }
 _ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Top, Supported)}
 
@@ -135,7 +139,7 @@ class _Names:
 def _record(record: Record, name: Callable[[str, Tensor], str]) -> dict[str, Any]:
     held = record.held in ("recipe", "weights", "disk")
     return {
-        "site": asdict(record.site),
+        "site": _site(record.site),
         "shape": list(record.shape),
         "kind": record.kind,
         "dtype": str(record.dtype).removeprefix("torch."),
@@ -148,6 +152,14 @@ def _record(record: Record, name: Callable[[str, Tensor], str]) -> dict[str, Any
         "query_tokens": record.query_tokens,
         "key_tokens": record.key_tokens,
     }
+
+
+def _site(site: Site) -> dict[str, Any]:
+    """A site as JSON. That axes are known goes without saying, as in files of before."""
+    entry = asdict(site)
+    if site.axes_known:
+        del entry["axes_known"]
+    return entry
 
 
 def _read_record(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
@@ -204,6 +216,8 @@ def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None
         if made.get("mask") is not None and not isinstance(made["mask"], Mask):
             raise ValueError(f"mask is {type(made['mask']).__name__}")
         found = cls(**made)
+        if isinstance(found, Edges):
+            found.check()
     if kind is not None and found is not None and not isinstance(found, kind):
         raise ValueError(f"{type(found).__name__} where {kind.__name__} belongs")
     return found

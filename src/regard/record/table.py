@@ -67,13 +67,22 @@ def _row(records: Sequence[Record]) -> tuple[str, ...]:
     for record in records:
         storages.update(record.storages)
     held = _range(record.held for record in records)
+    sizes = f"{_range(r.shape.queries for r in records)} × {_range(r.shape.keys for r in records)}"
+    edges = [record.n_edges for record in records if record.n_edges is not None]
+    if edges:
+        sizes += f", {_range(edges)} edges"
+    batch = _range(record.shape.batch for record in records)
+    heads = _range(record.shape.heads for record in records)
+    if not all(record.site.axes_known for record in records):
+        batch, heads = "?", "?"
+        sizes = f"{_range(tuple(record.shape) for record in records)}, axes unknown"
     return (
         records[0].site.base + calls,
         _range(record.attends for record in records),
         _range(record.kind for record in records),
-        _range(record.shape.batch for record in records),
-        _range(record.shape.heads for record in records),
-        f"{_range(r.shape.queries for r in records)} × {_range(r.shape.keys for r in records)}",
+        batch,
+        heads,
+        sizes,
         f"{held}, {size(sum(storages.values()))}" if storages else held,
     )
 

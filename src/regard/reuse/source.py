@@ -18,7 +18,7 @@ from regard.errors import DtypeError, RegardError, ShapeError, UnavailableError
 from regard.masks import Mask
 from regard.masks.parts import Band, Pairs, parts
 from regard.mechanisms.inputs import finite
-from regard.recipe import Given, Projected, Recipe
+from regard.recipe import Edges, Given, Projected, Recipe
 from regard.recipe.base import tensors
 from regard.record import Record, Trace
 from regard.types import Kind, Shape, Weights
@@ -165,6 +165,7 @@ def source_of(
         _check_some_rows(source, axes)
         return source
     if isinstance(weights, Record):
+        weights.check_axes()
         own = _zeros_of(weights.recipe) if "softmax" in weights.operator else None
         source = _of_recipe(weights.name, weights.recipe, None, mask, causal, seen=own)
         attends = weights.attends
@@ -227,9 +228,9 @@ def _own(recipe: Recipe) -> Mask | None:
 
 def _zeros_of(recipe: Recipe) -> Mask | None:
     """What a softmax somebody else took had been told to leave out: there every head has 0."""
-    if not isinstance(recipe, Given):
+    if not isinstance(recipe, Given | Edges):
         return None
-    return masks.pairs((recipe.matrix.detach() != 0).any(1, keepdim=True))
+    return masks.pairs((recipe.weights().detach() != 0).any(1, keepdim=True))
 
 
 def _looks_back_only(seen: Tensor) -> bool:

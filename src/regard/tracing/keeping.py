@@ -16,10 +16,9 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
-from regard.recipe import Given
 from regard.record import Record, Site, Trace
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Ready, storage_bytes
+from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.tokens import fit
 
 Keep = str | Path | Reducer | Sequence[Reducer]
@@ -102,10 +101,15 @@ class Keeper:
         extra = [known["output"]] if known.get("output") is not None else []
         held_as: Any = self.keep
         if self.keep == "weights":
-            size = math.prod(held.shape) * held.dtype.itemsize
+            size = (
+                math.prod(held.shape) * held.dtype.itemsize
+                if held.n_edges is None
+                else weights_of(held.recipe()).nbytes
+            )
             if not self._fits(site, {0: size, **storage_bytes(extra)}):
                 return Record(site, None, held_as="dropped", **{**known, "output": None})
-            held = Ready(Given(_unshared(held.recipe().weights(), held), None, held.kind))
+            model = held
+            held = Ready(weights_of(held.recipe()).map(lambda part: _unshared(part, model)))
         storages = storage_bytes([*held.own(), *extra])
         if self.keep == "recipe" and not self._fits(site, storages):
             return Record(site, None, held_as="dropped", **{**known, "output": None})

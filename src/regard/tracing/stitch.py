@@ -185,6 +185,8 @@ def _growing(records: Sequence[Record]) -> bool:
 
 def _check_steps(records: Sequence[Record]) -> None:
     """A later step must see the positions before it."""
+    for record in records:
+        record.check_axes()
     if not _growing(records):
         return
     before, fed = records[0], records[0].shape.queries

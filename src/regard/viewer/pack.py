@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.aggregate.report import Report
+from regard.aggregate.sources import check_drawable, layer_of
 from regard.errors import RegardError
 from regard.kernel.reducers import Received
 from regard.kernel.tiles import reduce
@@ -42,6 +43,8 @@ def packed(scene: Scene, budget: int = BUDGET) -> Packed:
     """Everything a page needs to show a scene."""
     if budget < LEAST:
         raise RegardError(f"page: budget={budget}, expected at least {LEAST} bytes")
+    for site in scene.sites:
+        check_drawable(layer_of(site.record))
     far: set[int] = set()
     while True:  # at most once for each site, and rarely a second time
         plan = Plan.of(scene, budget, far)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.aggregate import Words
 from regard.aggregate.places import is_special
-from regard.aggregate.sources import Layer, layers_of
+from regard.aggregate.sources import layer_of, layers_of
 from regard.aggregate.statistics import layer_numbers
 from regard.errors import RegardError, UnavailableError
 from regard.record import Record, Trace, forms
@@ -109,7 +109,7 @@ def scenes_of(
         sites: list[Site] = []
         for name, label, members in _parts(records):
             first = len(sites)
-            numbers, _ = layer_numbers([Layer(r.name, r.recipe, r) for r in members])
+            numbers, _ = layer_numbers([layer_of(record) for record in members])
             sites += [Site(r, number, *lines.of(r, name)) for r, number in zip(members, numbers)]
             parts.append(Part(name, label, list(range(first, len(sites)))))
         made, used = lines.finished()
@@ -251,7 +251,7 @@ def _trace(attention: Any, axes: str | None, kind: Kind) -> tuple[Trace, int | N
     if not len(attention):
         raise UnavailableError("page: the trace is empty: trace.notes says why")
     for record in attention:
-        record.recipe  # noqa: B018  an error says why nothing is held
+        layer_of(record)  # an error says why nothing is held
     steps = attention.steps
     if len(steps) < 2:
         return attention, None
