@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Attends = Literal["self", "cross", "unknown"]
-NoteKind = Literal["empty", "unread", "filter", "unseen", "dropped", "error", "changed"]
+NoteKind = Literal["empty", "unread", "filter", "unseen", "dropped", "error", "changed", "axes"]
 
 
 @dataclass(frozen=True)

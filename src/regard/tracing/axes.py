@@ -50,6 +50,14 @@ class Origin:
             origin = origin.base.root
         return origin
 
+    @property
+    def gathered(self) -> bool:
+        """Whether entries of a longer axis were chosen on the way."""
+        origin = self.root
+        while origin.kind != "gathered" and origin.base is not None:
+            origin = origin.base.root
+        return origin.kind == "gathered"
+
     def join(self, other: Origin) -> None:
         """Both are one axis."""
         if self.ancestor is other.ancestor:

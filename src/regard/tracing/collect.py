@@ -221,16 +221,30 @@ class Collector:
         roles = contraction.roles(self.names.heads(place))
         layout = contraction.layout(roles)
         if layout is None:
+            self.flow.lost[place.path] = candidate
             return
         kind: Any = candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
         site = self._site(place, "softmax", _told(candidate.sides))
+        kept = tensor if self.attached else detached(tensor)
+        edges = contraction.edges(roles, layout.view(kept), kind) if roles.gathered else None
+        if not roles.certain or (roles.gathered and edges is None):
+            site = replace(site, axes_known=False)
+            what = "keys are chosen for each query, and which" if roles.certain else "axes"
+            self.note(
+                "axes",
+                site.base,
+                f"{what} is not known: weights {tuple(layout.shape)} are as they lie; "
+                "record.with_axes says what they are",
+            )
+        gradient = None
+        if edges is not None:
+            self._add(site, Ready(edges), contraction.made, gradient)
+            return
         lying = contraction.value(roles) if self.values else None
         values = contraction.values if self.attached else detached(contraction.values)
         value = None if lying is None else (values, lying)
-        kept = tensor if self.attached else detached(tensor)
-        gradient = None
         if self.grad and tensor.requires_grad:
             gradient = OutputGradient(None, _arranged(tensor, layout))
             tensor.register_hook(gradient.arrived)

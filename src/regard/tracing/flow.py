@@ -177,6 +177,7 @@ class Flow(Moves):
             self.constant(values),
             values.detach(),
             dims,
+            self.view(values),
             box,
         )
         tag.factors = self._spread_out((weights, values), made)
@@ -271,10 +272,14 @@ class Flow(Moves):
             tag.constant, tag.sources = True, self._behind(one, mine)
         elif second:
             tag.sources = self._behind(one, mine)
+            if mine is not None and mine.moved is not None:
+                tag.moved = self._mapped(one, made, -1)
             if mine is not None and mine.sides is not None and made.shape[-1] == 1:
                 tag.sides, tag.widths = mine.sides, mine.widths
         elif first:
             tag.sources = self._behind(other, theirs)
+            if theirs is not None and theirs.moved is not None:
+                tag.moved = self._mapped(other, made, -2)
         else:
             tag.sides = (self.sources(one), self.sources(other))
         if not (first and second):
@@ -312,13 +317,21 @@ class Flow(Moves):
         contracted, rows = (last - 1, last) if swapped else (last, last - 1)
         dims = self.dims(weights)
         if along(mark.candidate, weights, dims, contracted):
-            uses = {
+            uses: Uses = {
                 origin: "key" if dim == contracted else "row" if dim == rows else "shared"
                 for dim, pieces in enumerate(dims)
                 for _, origin in pieces
             }
             contraction = Contraction(
-                weights, dims, uses, values, self.dims(values), made, mark, swapped=swapped
+                weights,
+                dims,
+                uses,
+                values,
+                self.dims(values),
+                self.view(values),
+                made,
+                mark,
+                swapped=swapped,
             )
             self._settle(mark, contraction)
         elif self.constant(values):  # heads mixed by a parameter ("talking heads") are weights yet

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.record.held import detached
 from regard.tracing.axes import Dims, Factor, Origin, axis, dims_of, fresh_dims, laid_out, merged
+from regard.tracing.movement import Again, Movement, Start, View
 from regard.tracing.tags import (
     NOBODY,
     Box,
@@ -128,6 +129,15 @@ class Tagging:
             return dims
         return dims_of(tensor, tag.factors)
 
+    def view(self, tensor: Tensor) -> View:
+        """Where the entries of a tensor lie, and how they came there."""
+        self.dims(tensor)
+        tag = self.tag(tensor)
+        assert tag is not None and tag.factors is not None
+        item = tensor.element_size()
+        size = tensor.untyped_storage().nbytes() // item
+        return View.of(tensor, tag.moved or Start(tag.factors, item, size, tag.number))
+
 
 def _address(tensor: Tensor) -> int | None:
     try:
@@ -221,7 +231,21 @@ class Moves(Tagging):
         """A copy, maybe in another layout."""
         tag = self._blend((source,), made)
         tag.same_as = self.token(source)  # a linear map of the copy is one of the source
+        if tag.moved is None and self._overlaps(source):
+            tag.moved = self._movement(source, made, lambda numbers: numbers)
         self.put(made, tag)
+
+    def _overlaps(self, source: Tensor) -> bool:
+        """Whether a view shows entries of its storage more than once, as sliding windows do."""
+        tag = self.tag(source)
+        if tag is None or tag.factors is None or source.dim() < 2:
+            return False
+        own = {factor.origin for factor in tag.factors}
+        return any(
+            origin.kind == "gathered" and origin not in own
+            for pieces in dims_of(source, tag.factors)
+            for _, origin in pieces
+        )
 
     def selected(self, source: Tensor, dim: int, made: Tensor) -> None:
         """Some entries along an axis, as the best k: of a parameter's axis, still one."""
@@ -250,20 +274,23 @@ class Moves(Tagging):
                 tag.factors = self.resized(alike[0], tensor)
                 self.put(tensor, tag)
 
-    def moved(self, source: Tensor, made: Tensor) -> None:
-        """Numbers rearranged in a way that is not followed place by place."""
+    def moved(self, source: Tensor, made: Tensor, again: Again | None = None) -> None:
+        """Entries rearranged; `again` does the same to numbers."""
         tag = self._moved_tag(source)
         tag.factors = self.resized(source, made)
+        if again is not None and not tag.constant:
+            tag.moved = self._movement(source, made, again)
         if tag.sources or tag.constant or tag.factors is not None:
             self.put(made, tag)
 
     def embedded(self, table: Tensor, ids: Tensor, made: Tensor) -> None:
-        """Rows of a table, one for each id."""
-        tag = self._moved_tag(table)
+        """Rows of a table, one for each id: constant where the ids are."""
+        tag = Tag()
+        tag.constant = self.constant(table) and self.constant(ids)
         tag.factors = laid_out([*self.dims(ids), axis(made.shape[-1], "feature")], made)
         self.put(made, tag)
 
-    def gathered(self, source: Tensor, dim: int, index: Tensor, made: Tensor) -> None:
+    def gathered(self, source: Tensor, dim: int, made: Tensor, again: Again) -> None:
         """Entries chosen along one dimension."""
         tag = self._moved_tag(source)
         if made.dim() and source.dim() == made.dim():
@@ -273,12 +300,35 @@ class Moves(Tagging):
                 if other == dim or size != source.shape[other]:
                     dims[other] = axis(size, "gathered", _last(dims[other]))
             tag.factors = laid_out(dims, made)
+        if not tag.constant:
+            tag.moved = self._movement(source, made, again)
         self.put(made, tag)
 
     def indexed(self, source: Tensor, indices: Sequence[Tensor | None], made: Tensor) -> None:
         """Advanced indexing with tensors: their dimensions take the place of those indexed."""
         tag = self._moved_tag(source)
         tag.factors = self._indexed_factors(source, indices, made)
+        if not tag.constant:
+            tag.moved = self._movement(
+                source, made, lambda numbers: torch.ops.aten.index.Tensor(numbers, list(indices))
+            )
+        self.put(made, tag)
+
+    def windows(self, source: Tensor, made: Tensor, size: Sequence[int], again: Again) -> None:
+        """Patches around places: (batch, channel × window, place) of (batch, channel, *map)."""
+        tag = self._moved_tag(source)
+        dims = self.dims(source)
+        if source.dim() == 4 and not tag.constant:
+            map_dims = [*dims[2], *dims[3]]
+            whole = math.prod(source.shape[2:]) == made.shape[2]
+            window = [
+                piece
+                for count, pieces in zip(size, dims[2:])
+                for piece in axis(count, "gathered", _last(pieces))
+            ]
+            places = tuple(map_dims) if whole else axis(made.shape[2], "gathered", _last(dims[3]))
+            tag.factors = laid_out([dims[0], (*dims[1], *window), places], made)
+            tag.moved = self._movement(source, made, again)
         self.put(made, tag)
 
     def _indexed_factors(
@@ -290,9 +340,9 @@ class Moves(Tagging):
             return self.resized(source, made)
         known = self.dims(source)
         chosen = merged([self.dims(index) for index in tensors], firm=False)
-        if chosen and chosen[-1]:
-            if len(chosen[-1]) == 1:  # the last dimension of the indices runs over the chosen
-                chosen[-1] = axis(chosen[-1][0][0], "gathered", _last(known[at[-1]]))
+        if chosen and chosen[-1]:  # the last axis of the indices runs over what is chosen
+            *outer, (size, _) = chosen[-1]
+            chosen[-1] = (*outer, *axis(size, "gathered", _last(known[at[-1]])))
         rest = [pieces for dim, pieces in enumerate(known) if dim not in at]
         together = at == list(range(at[0], at[0] + len(at)))
         start = at[0] if together else 0
@@ -319,7 +369,13 @@ class Moves(Tagging):
             if before.mark is not None:
                 self.lose(before.mark.candidate)
             tag.sources, tag.constant = before.sources, before.constant
+        tag.same_as = self.token(source)
         return tag
+
+    def is_moved(self, tensor: Tensor) -> bool:
+        """Whether entries were gathered or taken from windows."""
+        tag = self.tag(tensor)
+        return tag is not None and tag.moved is not None
 
     def viewed(self, source: Tensor) -> None:
         """A view is about to hide the shape of a tensor that nothing is known about."""
@@ -382,7 +438,8 @@ class Moves(Tagging):
 
     def concatenated(self, inputs: Sequence[Tensor], dim: int, made: Tensor) -> None:
         """Joined along an axis: of several maps of one input that axis comes from parameters."""
-        tags = [self.tag(tensor) for tensor in inputs if tensor.numel()]
+        inputs = [tensor for tensor in inputs if tensor.numel()]
+        tags = [self.tag(tensor) for tensor in inputs]
         for known in tags:
             if known is not None and known.mark is not None:
                 self.lose(known.mark.candidate)
@@ -396,8 +453,9 @@ class Moves(Tagging):
             same = same and (not sources or mine == sources)
             sources = joined(sources, mine)
         tag.sources = sources
-        if made.dim() and not tag.constant:
+        if inputs and made.dim() and not tag.constant:
             tag.factors = self._joined_factors(inputs, dim % made.dim(), made, same)
+            tag.moved = self._joined_movement(inputs, dim, made)
         sides = [known.sides for known in tags if known is not None and known.sides is not None]
         if sides:
             tag.sides = sides[0]
@@ -426,6 +484,29 @@ class Moves(Tagging):
             base = pieces[0][1] if len(roots) == 1 else None
             dims[dim] = axis(made.shape[dim], kind, base)
         return laid_out(dims, made)
+
+    def _joined_movement(
+        self, inputs: Sequence[Tensor], dim: int, made: Tensor
+    ) -> Movement | None:
+        """Slices of one tensor beside each other, as windows that look at their neighbours."""
+        if len(inputs) < 2 or inputs[0].dim() != made.dim() or made.dim() < 3:
+            return None
+        views = [None if self.constant(tensor) else self.view(tensor) for tensor in inputs]
+        known = [view for view in views if view is not None]
+        if not known or len({view.start.number for view in known}) > 1:
+            return None
+        shapes = [tuple(tensor.shape) for tensor in inputs]
+
+        def again(numbers: Tensor) -> Tensor:
+            parts = [
+                torch.full(shape, -1, device=numbers.device)
+                if view is None
+                else view.numbers(numbers.device)
+                for view, shape in zip(views, shapes)
+            ]
+            return torch.cat(parts, dim)
+
+        return Movement.into(made, known[0], again)
 
     def _cut_apart(self, inputs: Sequence[Tensor]) -> Origin | None:
         """The feature axis that these are slices of, one behind the other: heads."""
@@ -458,7 +539,24 @@ class Moves(Tagging):
                     dims[index] = axis(size, "gathered", _last(dims[index]))
             dims[features] = axis(made.shape[features], "feature")
             tag.factors = laid_out(dims, made)
+            before = self.tag(given)
+            if before is not None and before.moved is not None:
+                tag.moved = self._mapped(given, made, features)
         self.put(made, tag)
+
+    def _mapped(self, given: Tensor, made: Tensor, features: int) -> Movement | None:
+        """A linear map of entries that were moved: its features all come from the same place."""
+        shape = made.shape
+        same = all(
+            one == other
+            for dim, (one, other) in enumerate(zip(given.shape, shape))
+            if dim != features % made.dim()
+        )
+        if not same:
+            return None
+        return self._movement(
+            given, made, lambda numbers: numbers.narrow(features, 0, 1).expand(shape)
+        )
 
     def _behind(self, given: Tensor, tag: Tag | None) -> Sources:
         """The input of a linear map, and what is behind that: q and k may be made in two steps."""
@@ -501,7 +599,18 @@ class Moves(Tagging):
             if tag.log is not None:
                 blended.log = _carried(tag.log, tensor, made)
         blended.factors = self._spread_out(inputs, made)
+        for tensor, tag in known:
+            if tag is not None and tag.moved is not None and not tag.constant:
+                shape = made.shape
+                blended.moved = self._movement(tensor, made, lambda numbers: numbers.expand(shape))
+                break
         return blended
+
+    def _movement(self, source: Tensor, made: Tensor, again: Again) -> Movement | None:
+        """What an operator did to the entries of a tensor, to be done to numbers if need be."""
+        if self.tag(source) is None or made.layout != torch.strided:
+            return None
+        return Movement.into(made, self.view(source), again)
 
     def _spread_out(self, inputs: Sequence[Tensor], made: Tensor) -> tuple[Factor, ...] | None:
         """Factors of what an operator that works place by place made of its inputs."""

@@ -1,8 +1,8 @@
 """Which axis of found weights is batch, head, query and key: told by the product that used them.
 
-The axis summed over is the keys; axes of the weights alone are queries; axes that weights and values
-share are batch, heads, or the queries of values that each query has for itself (gathered keys).
-Where an axis came from tells these apart: heads are cut out of the axis along which query and key
+The axis summed over is the keys; axes of the weights alone are queries; axes that weights and
+values share are batch, heads, or the queries of values that each query has for itself (gathered
+keys). Where an axis came from tells these apart: heads are cut out of the axis along which query and key
 were multiplied, or of the features of the values; an axis of the same input as the keys is the
 queries'.
 """
@@ -13,11 +13,15 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from regard.recipe import Edges
 from regard.record.held import Layout
 from regard.tracing.axes import Dims, Origin
+from regard.tracing.movement import View, positions
 from regard.tracing.tags import Box, Mark, Spread, Use, Uses
+from regard.types import Kind
 
 
 class Part(NamedTuple):
@@ -37,6 +41,7 @@ class Roles(NamedTuple):
     query: list[Part]
     key: list[Part]
     certain: bool = True  # whether something told which is which
+    gathered: bool = False  # whether every query has keys of its own, chosen from all
 
     @property
     def axes(self) -> tuple[list[Part], ...]:
@@ -52,6 +57,7 @@ class Contraction:
     uses: Uses
     values: Tensor
     value_dims: Dims
+    value_view: View
     made: Tensor
     mark: Mark
     swapped: bool = False  # values first
@@ -69,6 +75,7 @@ class Contraction:
             spread.uses,
             spread.value,
             spread.value_dims,
+            spread.value_view,
             made,
             spread.mark,
             constant=spread.constant,
@@ -110,8 +117,8 @@ class Contraction:
         if values.dim() == 2:
             batch = math.prod(part.size for part in roles.batch)
             return Layout((((batch, 0),), (), *inner), offset)
-        shared = [part for part in _parts(self.weights, self.dims, self.uses)]
-        shared = [part for part in shared if part.use == "shared"]
+        parts = _parts(self.weights, self.dims, self.uses)
+        shared = [part for part in parts if part.use == "shared"]
         steps, step = {}, values.stride(0)
         for part in reversed(shared):
             steps[part] = step
@@ -119,12 +126,10 @@ class Contraction:
         if math.prod(part.size for part in shared) != values.shape[0]:
             return None
         outer = []
-        for parts in (roles.batch, roles.head):
-            if any(part not in steps for part in parts):
-                if parts is roles.batch:
-                    return None
-                parts = [part for part in parts if part in steps]
-            outer.append(tuple((part.size, steps[part]) for part in parts))
+        if any(part not in steps for part in roles.batch):
+            return None
+        for role in (roles.batch, roles.head):  # heads among the rows share their values
+            outer.append(tuple((part.size, steps[part]) for part in role if part in steps))
         return Layout((*outer, *inner), offset)
 
     def roles(self, hints: set[int]) -> Roles:
@@ -142,16 +147,58 @@ class Contraction:
         cut = cut or [part for part in shared if part.origin.kind == "feature"]
         head = [part for part in parts if part in head or part in cut]
         batch = [part for part in shared if part not in head]
+        gathered = False
         if not query:  # every query has keys of its own, or there is one query
             roots = {part.origin.ancestor for part in key}
             query = [part for part in batch if part.origin.ancestor in roots and _whole(part)]
             batch = [part for part in batch if part not in query]
+            gathered = bool(query) and any(part.origin.gathered for part in key)
         if len(query) > 1 and not batch:
             batch, query = _folded_batch(query)
         certain = True
         if not head:
             batch, head, certain = _by_hints(batch, widths, hints)
-        return Roles(batch, head, query, key, certain)
+        return Roles(batch, head, query, key, certain, gathered)
+
+    def edges(self, roles: Roles, weights: Tensor, kind: Kind) -> Edges | None:
+        """Weights (batch, head, query, chosen key) of keys that were chosen, with which they are.
+
+        None where that cannot be told.
+        """
+        numbers = self._along_weights(self.value_view.numbers(weights.device))
+        known = positions(numbers, self.value_view.start, [part.origin for part in roles.key])
+        if known is None:
+            return None
+        places, keys = known
+        parts = _parts(self.weights, self.dims, self.uses)
+        order = [parts.index(part) for role in roles.axes for part in role]
+        places = places.reshape([part.size for part in parts]).permute(order).reshape(weights.shape)
+        outside = places < 0  # padding
+        if bool(outside.any()):
+            kind = "partial" if kind == "distribution" else kind
+            weights = weights.masked_fill(outside, 0.0)
+        queries = torch.arange(weights.shape[2], device=weights.device)
+        return Edges(
+            queries.repeat_interleave(weights.shape[3])[None, None],
+            places.clamp(min=0).flatten(2),
+            weights.flatten(2),
+            weights.shape[2],
+            keys,
+            of=kind,
+        )
+
+    def _along_weights(self, numbers: Tensor) -> Tensor:
+        """Numbers of the values' entries, one for each weight."""
+        if self.spread is None:
+            features, rows = (-2, -1) if self.swapped else (-1, -2)
+            return numbers.select(features, 0).unsqueeze(rows).expand(self.weights.shape)
+        shape = self.weights.shape
+        while numbers.dim() > len(shape):
+            numbers = numbers[0]
+        for dim in range(-1, -numbers.dim() - 1, -1):
+            if shape[dim] == 1:
+                numbers = numbers.narrow(dim, 0, 1)
+        return numbers.expand(shape)
 
     def _widths(self) -> set[Origin]:
         """Axes summed to make the scores, and those of the values that are left in the output."""
@@ -181,7 +228,7 @@ class Contraction:
 
 def _parts(tensor: Tensor, dims: Dims, uses: Uses) -> list[Part]:
     """The axes of weights in the order of their dimensions, with what the product does to each."""
-    parts = []
+    parts: list[Part] = []
     for pieces, stride in zip(dims, tensor.stride()):
         inner = []
         for size, origin in reversed(pieces):

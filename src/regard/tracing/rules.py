@@ -247,9 +247,45 @@ def _index(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.indexed(args[0], args[1], out)
 
 
-@_for("index_select", "gather")
+@_for("index_select")
+def _index_select(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    dim, index = args[1:3]
+    flow.gathered(args[0], dim, out, lambda numbers: numbers.index_select(dim, index))
+
+
+@_for("gather")
 def _gather(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.gathered(args[0], args[1], args[2], out)
+    dim, index = args[1:3]
+    flow.gathered(args[0], dim, out, lambda numbers: numbers.gather(dim, index))
+
+
+@_for("roll")
+def _roll(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    settings = args[1:]
+    flow.moved(args[0], out, lambda numbers: torch.roll(numbers, *settings))
+
+
+@_for("flip")
+def _flip(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    dims = args[1]
+    flow.moved(args[0], out, lambda numbers: numbers.flip(dims))
+
+
+@_for("constant_pad_nd")
+def _padded(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    pad = args[1]
+    flow.moved(args[0], out, lambda numbers: torch.constant_pad_nd(numbers, pad, -1))
+
+
+@_for("im2col")
+def _patches(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    settings = args[1:]
+
+    def again(numbers: Tensor) -> Tensor:  # padding is 0 there
+        patches = torch.ops.aten.im2col(numbers.double() + 1, *settings)
+        return patches.long() - 1
+
+    flow.windows(args[0], out, args[1], again)
 
 
 @_for("repeat")
@@ -270,13 +306,15 @@ def _reduction(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 
 
 @_for(
-    "native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm", "roll",
-    "constant_pad_nd", "flip", "repeat_interleave", "_unsafe_index", "unfold_copy", "im2col",
-    "cudnn_batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "glu",
+    "native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm",
+    "cudnn_batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit",
+    "repeat_interleave", "_unsafe_index", "unfold_copy", "glu",
 )  # fmt: skip
 def _moved(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    """Positions move, so axes are not followed: only where the numbers come from."""
-    flow.moved(args[0], out if isinstance(out, Tensor) else out[0])
+    """Weights are not followed: only where axes and numbers come from."""
+    result = out if isinstance(out, Tensor) else out[0]
+    alike = result.shape == args[0].shape and flow.is_moved(args[0])
+    flow.moved(args[0], result, (lambda numbers: numbers) if alike else None)
 
 
 @_for("where", "nan_to_num", "clamp", "clamp_min", "clamp_max", "tril", "triu", "relu", "abs")

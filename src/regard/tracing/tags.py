@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from regard.tracing.axes import Dims, Factor, Origin
+from regard.tracing.movement import Movement, View
 
 Sources = frozenset[int]
 
@@ -80,6 +81,7 @@ class Spread(NamedTuple):
     constant: bool
     value: Tensor
     value_dims: Dims
+    value_view: View
     box: Box
 
 
@@ -105,6 +107,7 @@ class Tag:
     sources: Sources = NOBODY  # inputs of the linear maps it comes from
     sides: tuple[Sources, Sources] | None = None  # of the two factors of a product
     factors: tuple[Factor, ...] | None = None  # the axes of the storage, and where they come from
+    moved: Movement | None = None  # how its entries were taken from another storage
     widths: tuple[Origin, ...] = ()  # of scores: the axes that were summed to make them
     mark: Mark | None = None  # weights
     log: Mark | None = None  # logarithms of weights
