@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.recipe import Dot, Projected, Recipe, tensors
+from regard.recipe import Dot, Edges, Given, Projected, Recipe, tensors
 from regard.record import Gate, Note, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Layout, Made, Ready, detached
@@ -23,7 +23,7 @@ from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
 from regard.tracing.names import Names, Place, attentive, related
 from regard.tracing.operators import Reader, Reading
-from regard.tracing.roles import Contraction
+from regard.tracing.roles import Contraction, Roles
 from regard.tracing.tags import Candidate
 from regard.tracing.where import Predicate, everything
 
@@ -139,6 +139,7 @@ class Collector:
 
     def _read(self, operator: str, reading: Reading, place: Place | None) -> None:
         """A fused operator attended."""
+        self.flow.flush()
         if place is None:
             return
         if operator == "_transformer_encoder_layer_fwd":  # the fast path passes by its attention
@@ -211,8 +212,9 @@ class Collector:
             return self.attends.get(place.path or place.module_class, "unknown")
         return _told((self.flow.sources(reading.query), self.flow.sources(reading.key)))
 
-    def _made(self, candidate: Candidate, contraction: Contraction) -> None:
-        """A softmax that the model spelt itself met its values."""
+    def _made(self, candidate: Candidate, contraction: Contraction, weights: Tensor | None) -> None:
+        """A softmax that the model spelt itself met its values; `weights` are those that were
+        never made, because they were normalised after the product."""
         self.others += 1
         tensor = contraction.tensor()
         if tensor is None:
@@ -226,10 +228,19 @@ class Collector:
         kind: Any = candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
-        site = self._site(place, "softmax", _told(candidate.sides))
+        site = self._site(place, "softmax", self._told(candidate, contraction, roles))
+        if weights is not None:
+            self._add(site, Ready(Given(weights, None, kind)), contraction.made, None)
+            return
         kept = tensor if self.attached else detached(tensor)
-        edges = contraction.edges(roles, layout.view(kept), kind) if roles.gathered else None
-        if not roles.certain or (roles.gathered and edges is None):
+        gathered = roles.gathered or candidate.segments is not None
+        edges: Edges | None = None
+        if candidate.segments is not None:
+            queries = int(contraction.made.shape[0])
+            edges = contraction.of_edges(roles, layout.view(kept), kind, queries)
+        elif roles.gathered:
+            edges = contraction.edges(roles, layout.view(kept), kind)
+        if not roles.certain or (gathered and edges is None):
             site = replace(site, axes_known=False)
             what = "keys are chosen for each query, and which" if roles.certain else "axes"
             self.note(
@@ -249,6 +260,19 @@ class Collector:
             gradient = OutputGradient(None, _arranged(tensor, layout))
             tensor.register_hook(gradient.arrived)
         self._add(site, Made(kept, layout, kind, value), contraction.made, gradient)
+
+    def _told(self, candidate: Candidate, contraction: Contraction, roles: Roles) -> Attends:
+        """Self or cross: by the two sides of the scores, or by where queries and keys lie."""
+        told = _told(candidate.sides)
+        if candidate.segments is not None:
+            chosen = {origin.ancestor for origin in self.flow.chosen_from(candidate.segments)}
+            edge = contraction.value_dims[0] if contraction.value_dims else ()
+            if chosen and edge:
+                return "self" if edge[-1][1].ancestor in chosen else "cross"
+            return told
+        mine = {part.origin.ancestor for part in roles.query}
+        theirs = {part.origin.ancestor for part in roles.key}
+        return "self" if mine and mine == theirs else told
 
     def _rejected(self, candidate: Candidate) -> None:
         self.others += 1
@@ -324,6 +348,7 @@ class Collector:
     def close(self, failed: bool) -> None:
         """The capture ends: let go of tensors, and say what is missing."""
         self.settle_hooks()
+        self.flow.flush()
         self.flow.clear()
         self.growth.clear()
         if not failed:

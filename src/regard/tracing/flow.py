@@ -10,28 +10,36 @@ queries that attend to each other before they have seen the input).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from regard.tracing.axes import Dims, Factor, Origin, OriginKind, Piece, axis, laid_out, merged
-from regard.tracing.moves import Moves
+from regard.record.held import detached
+from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
+from regard.tracing.moves import Moves, one_dimensional, same_index
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
+    Box,
     Candidate,
+    Late,
     Mark,
     Spread,
     Tag,
     Total,
     Uses,
+    WeightSum,
     stretched,
 )
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
 PARAMETER_SCORES = "the scores are parameters: they do not look at what they weigh"
+JOINS = "the scores are log-sum-exps of other scores: it joins softmaxes of parts"
+INVERTED = "the softmax is multiplied by itself, as a kernel is that is inverted"
 PARAMETER_VALUES = "the values are parameters or constants"
 
-Found = Callable[[Candidate, Contraction], None]
+Found = Callable[[Candidate, Contraction, Tensor | None], None]
 
 
 class Flow(Moves):
@@ -48,6 +56,7 @@ class Flow(Moves):
         super().__init__(graph)
         self.names, self.found, self.rejected, self.wanted = names, found, rejected, wanted
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
+        self.sliced: Contraction | None = None  # some keys of a softmax; others may meet values yet
 
     def softmax(self, scores: Tensor, dim: int, weights: Tensor) -> None:
         """A softmax was taken: mark it as a candidate."""
@@ -65,6 +74,7 @@ class Flow(Moves):
             self.put(logs, tag)
 
     def _candidate(self, scores: Tensor, dim: int, made: Tensor) -> Mark | None:
+        self.flush()
         if made.dim() == 0:
             return None
         place = self.names.place()
@@ -79,6 +89,8 @@ class Flow(Moves):
                 candidate.kind = "constant"
             elif any(origin.kind == "feature" for _, origin in self.dims(scores)[dim]):
                 candidate.reason = FROM_PARAMETER
+            elif tag.normaliser:
+                candidate.reason = JOINS
         if not self.wanted(place, candidate.reason is None):
             return None
         return Mark(candidate)
@@ -92,6 +104,9 @@ class Flow(Moves):
             for pieces in self.dims(scores)
         ]
         candidate.keys = tuple(origin for _, origin in dims[candidate.key])
+        candidate.origins = tuple(origin for pieces in dims for _, origin in pieces)
+        candidate.whole = Box(made if self.graph else detached(made), dims)
+        self.boxes.add(candidate.whole)
         return laid_out(dims, made)
 
     def exponential(self, logs: Tensor, made: Tensor) -> None:
@@ -102,13 +117,17 @@ class Flow(Moves):
             tag.log, tag.mark = None, before.log
         else:
             tag.exp = tag.number
+            if made is not logs and tag.sides is not None and tag.scores is None:
+                tag.scores = Box(logs.detach(), self.dims(logs))
+                self.boxes.add(tag.scores)
         self.put(made, tag)
 
     def log_sum_exp(self, scores: Tensor, dims: Sequence[int], made: Tensor) -> None:
         if len(dims) == 1:
             dim = dims[0] % scores.dim()
             tag = self._reduced(scores, [dim], made)
-            tag.total = Total(self.token(scores), tag.widths)
+            tag.total = Total(frozenset((self.token(scores),)), tag.widths)
+            tag.normaliser = True
             self.put(made, tag)
 
     def _normalised(self, above: Tensor, below: Tensor, made: Tensor, logs: bool) -> bool:
@@ -116,11 +135,15 @@ class Flow(Moves):
         mine, total = self.tag(above), self.tag(below)
         if mine is None or total is None or total.total is None:
             return False
-        number, keys, exact = total.total
-        if number != (mine.number if logs else mine.exp) or number == 0:
+        numbers, keys, exact, segments, at_edges = total.total
+        if numbers != {mine.number if logs else mine.exp}:
             return False
         dim = above.dim() - 1
-        if keys:
+        if segments is not None:
+            if not at_edges or len(segments) != above.shape[0]:
+                return False
+            dim = 0
+        elif keys:
             dims = [tuple(origin for _, origin in pieces) for pieces in self.dims(above)]
             if keys not in dims:
                 return False
@@ -128,7 +151,7 @@ class Flow(Moves):
         mark = self._candidate(above, dim, made)
         tag = Tag()
         if mark is not None:
-            mark.candidate.sides = mine.sides
+            mark.candidate.sides, mark.candidate.segments = mine.sides, segments
             if not exact:
                 mark.candidate.kind = "partial"
             tag.log, tag.mark = (mark, None) if logs else (None, mark)
@@ -139,16 +162,72 @@ class Flow(Moves):
     def subtract(self, one: Tensor, other: Tensor, made: Tensor) -> None:
         if not self._normalised(one, other, made, logs=True):
             self.pointwise((one, other), made)
+            tag, before = self.tag(made), self.tag(one)
+            # by a maximum, most likely; of one key it has the same shape
+            shifted = made is not one and (stretched(other, made) or made.shape[-1:] == (1,))
+            if shifted and tag is not None and before is not None and before.sides is not None:
+                tag.scores = Box(one.detach(), self.dims(one))
+                self.boxes.add(tag.scores)
 
     def divide(self, one: Tensor, other: Tensor, made: Tensor) -> None:
-        if not self._normalised(one, other, made, logs=False):
-            self.pointwise((one, other), made, kind="partial")
+        if self._normalised(one, other, made, logs=False):
+            return
+        if self._normalised_late(one, other, made) or self._normalised_again(one, other, made):
+            return
+        self.pointwise((one, other), made, kind="partial")
+
+    def _normalised_late(self, one: Tensor, other: Tensor, made: Tensor) -> bool:
+        """Exponentials times values, divided by the sums of the exponentials."""
+        mine, below = self.tag(one), self.tag(other)
+        if mine is None or not mine.late or below is None or below.total is None:
+            return False
+        late = mine.late
+        if {each.number for each in late} != below.total.numbers:
+            return False
+        self.pointwise((one, other), made)
+        tag = self.tag(made)
+        if tag is not None:
+            tag.late, tag.total = (), None
+        place = self.names.place()
+        first: Contraction = late[0].contraction
+        if place is None:
+            return True
+        self.flush()
+        candidate = Candidate(place, first.weights.dim() - 1, tuple(first.weights.shape))
+        candidate.sides, candidate.widths, candidate.keys = (
+            late[0].sides,
+            late[0].widths,
+            late[0].keys,
+        )
+        mark = Mark(candidate)
+        weights = late_weights(late, candidate)
+        if weights is None:
+            self.lose(candidate)
+        elif self.wanted(place, True):
+            self._settle(mark, replace(first, mark=mark), weights)
+        return True
+
+    def _normalised_again(self, one: Tensor, other: Tensor, made: Tensor) -> bool:
+        """A softmax over the queries, made to sum to 1 over the keys (slot attention)."""
+        mine, below = self.tag(one), self.tag(other)
+        if mine is None or mine.mark is None or below is None or below.weight_sum is None:
+            return False
+        candidate, keys = below.weight_sum
+        if candidate is not mine.mark.candidate or not keys or keys == candidate.keys:
+            return False
+        self.pointwise((one, other), made)
+        candidate.keys, candidate.kind, candidate.whole = keys, "distribution", None
+        feature = any(origin.kind == "feature" for origin in keys)
+        candidate.reason = FROM_PARAMETER if feature else None
+        return True
 
     def multiply(self, one: Tensor, other: Tensor, made: Tensor) -> None:
         """Dropout, a mask, weights times values that wait for their sum, or a plain product."""
         if self._normalised(one, other, made, logs=False):
             return
         if self._normalised(other, one, made, logs=False):
+            return
+        if self._normalised_late(one, other, made) or self._normalised_late(other, one, made):
             return
         for weights, factor in ((one, other), (other, one)):
             tag = self.tag(weights)
@@ -166,7 +245,7 @@ class Flow(Moves):
 
     def _spread(self, mark: Mark, weights: Tensor, values: Tensor, made: Tensor) -> bool:
         """Weights stretched over a feature axis of the values, to be summed over the keys."""
-        if not stretched(weights, made):
+        if not stretched(weights, made) and mark.candidate.segments is None:
             return False
         box = self.boxed(weights, mark)
         tag = Tag()
@@ -193,7 +272,7 @@ class Flow(Moves):
         for dim, pieces in enumerate(self.dims(weights)):
             shared = dim + shift >= 0 and bool(values[dim + shift])
             for _, origin in pieces:
-                key = origin in mark.candidate.keys
+                key = mark.candidate.has_key(origin)
                 uses[origin] = "key" if key else "shared" if shared else "row"
         return uses
 
@@ -204,24 +283,30 @@ class Flow(Moves):
             return
         wanted = [dim % given.dim() for dim in dims] if given.dim() else []
         if tag.spread is not None:
-            keys = tag.spread.mark.candidate.keys
+            candidate = tag.spread.mark.candidate
+            keys = candidate.keys
             lying = [
                 dim
                 for dim, pieces in enumerate(self.dims(given))
-                if any(origin in keys for _, origin in pieces)
+                if any(candidate.has_key(origin) for _, origin in pieces)
             ]
             if not keys or (lying and all(dim in wanted for dim in lying)):
                 self._settle(tag.spread.mark, Contraction.of_sum(tag.spread, given, made))
             return
-        if tag.exp and len(wanted) == 1:
+        if tag.exp and len(wanted) == 1 and not tag.late:
             total = self._reduced(given, wanted, made)
-            total.total = Total(tag.exp, total.widths)
+            total.total = Total(frozenset((tag.exp,)), total.widths)
             self.put(made, total)
         elif tag.constant:
             self.pointwise((given,), made)
         else:
             reduced = self._reduced(given, wanted, made)
-            reduced.sources, reduced.sides = tag.sources, tag.sides
+            reduced.sources, reduced.sides, reduced.late = tag.sources, tag.sides, tag.late
+            if tag.total is not None:
+                reduced.total = tag.total._replace(exact=False)
+            reduced.of_weights = tag.of_weights or tag.mark is not None
+            if tag.mark is not None:
+                reduced.weight_sum = WeightSum(tag.mark.candidate, reduced.widths)
             self.put(made, reduced)
 
     def _reduced(self, given: Tensor, dims: Sequence[int], made: Tensor) -> Tag:
@@ -248,12 +333,34 @@ class Flow(Moves):
             if before.mark is not None:
                 self.lose(before.mark.candidate)
             tag.sources, tag.constant = before.sources, before.constant
+            tag.normaliser, tag.of_weights = before.normaliser, before.of_weights
         self.put(made, tag)
+
+    def scattered(self, dim: int, index: Tensor, source: Tensor, made: Tensor) -> None:
+        """Entries added up by an index: exponentials of edges, or their weights times values."""
+        tag = self.tag(source)
+        if tag is not None and tag.exp and dim % source.dim() == 0:
+            total = Tag()
+            total.total = Total(frozenset((tag.exp,)), (), segments=one_dimensional(index))
+            self.put(made, total)
+            return
+        spread = None if tag is None else tag.spread
+        segments = None if spread is None else spread.mark.candidate.segments
+        if spread is not None and segments is not None and same_index(segments, index):
+            self._settle(spread.mark, Contraction.of_sum(spread, source, made))
+            nodes = Tag()
+            targets = [origin for origin in self.chosen_from(segments) if origin.size == len(made)]
+            dims = self.dims(source)
+            dims[0] = ((len(made), targets[0]),) if targets else axis(len(made), "data")
+            nodes.factors = laid_out(dims, made)
+            self.put(made, nodes)
+            return
+        self.written(made, source)
 
     def absolute_sum(self, given: Tensor, dims: Sequence[int], made: Tensor) -> None:
         """The sum of absolute values: of exponentials, the same as their sum."""
         tag = self.tag(given)
-        if tag is not None and tag.exp:
+        if tag is not None and (tag.exp or tag.mark is not None):
             self.summed(given, dims, made)
         else:
             self.pointwise((given,), made) if self.constant(given) else None
@@ -264,10 +371,20 @@ class Flow(Moves):
         tag = Tag()
         first = mine is not None and mine.constant
         second = theirs is not None and theirs.constant
-        if mine is not None and mine.mark is not None:
-            tag.mark = self._weighs(mine.mark, one, other, made, swapped=False)
-        if theirs is not None and theirs.mark is not None:
-            tag.mark = self._weighs(theirs.mark, other, one, made, swapped=True) or tag.mark
+        marks = [each.mark for each in (mine, theirs) if each is not None and each.mark is not None]
+        if len(marks) == 2 and marks[0].candidate is marks[1].candidate:
+            self._invert(marks[0].candidate)
+        tag.of_weights = all(map(_is_inverted, (mine, theirs)))
+        if not tag.of_weights:
+            if mine is not None and mine.mark is not None:
+                tag.mark = self._weighs(mine.mark, one, other, made, swapped=False)
+            if theirs is not None and theirs.mark is not None:
+                tag.mark = self._weighs(theirs.mark, other, one, made, swapped=True) or tag.mark
+        if not (first or second):
+            for each, tensor, values in ((mine, one, other), (theirs, other, one)):
+                if each is not None and each.exp:
+                    swapped = tensor is other
+                    tag.late += (self._late(each, tensor, values, made, swapped),)
         if first and second:
             tag.constant, tag.sources = True, self._behind(one, mine)
         elif second:
@@ -284,6 +401,8 @@ class Flow(Moves):
             tag.sides = (self.sources(one), self.sources(other))
         if not (first and second):
             tag.factors, contracted = self._product_factors(one, other, made, first, second)
+            if tag.mark is not None and (mine or theirs) and not (first or second):
+                self._new_keys(tag, made)
             if not (first or second):
                 tag.widths = contracted
         self.put(made, tag)
@@ -304,8 +423,8 @@ class Flow(Moves):
                 dims.append(merged([[left], [right]], firm=False)[0])
         rows, columns = made.shape[-2:]
         fixed = first or second
-        dims.append(_side(mine[-2], rows, "feature" if first else None, fixed))
-        dims.append(_side(theirs[-1], columns, "feature" if second else None, fixed))
+        dims.append(_side(mine[-2], rows, first, fixed))
+        dims.append(_side(theirs[-1], columns, second, fixed))
         contracted = tuple(origin for pieces in (mine[-1], theirs[-2]) for _, origin in pieces)
         return laid_out(dims, made), contracted
 
@@ -314,38 +433,91 @@ class Flow(Moves):
     ) -> Mark | None:
         """Weights in a product: with values along the softmax axis, or mixed by a parameter."""
         last = weights.dim() - 1
-        contracted, rows = (last - 1, last) if swapped else (last, last - 1)
+        contracted = last - 1 if swapped else last
         dims = self.dims(weights)
-        if along(mark.candidate, weights, dims, contracted):
-            uses: Uses = {
-                origin: "key" if dim == contracted else "row" if dim == rows else "shared"
-                for dim, pieces in enumerate(dims)
-                for _, origin in pieces
-            }
-            contraction = Contraction(
-                weights,
-                dims,
-                uses,
-                values,
-                self.dims(values),
-                self.view(values),
-                made,
-                mark,
-                swapped=swapped,
-            )
-            self._settle(mark, contraction)
+        theirs = self.tag(values)
+        candidate = mark.candidate
+        if along(candidate, weights, dims, contracted):
+            if theirs is not None and theirs.of_weights and not theirs.constant:
+                return Mark(candidate)  # times the inverse of a kernel: weights yet, of other keys
+            self._settle(mark, self._contraction(mark, weights, values, made, swapped))
         elif self.constant(values):  # heads mixed by a parameter ("talking heads") are weights yet
-            mark.candidate.kind = "signed"
-            return Mark(mark.candidate)
+            candidate.kind = "signed"
+            return Mark(candidate)
         else:
-            self.lose(mark.candidate)
+            self.lose(candidate)
         return None
 
-    def _settle(self, mark: Mark, contraction: Contraction) -> None:
+    def _contraction(
+        self, mark: Mark, weights: Tensor, values: Tensor, made: Tensor, swapped: bool
+    ) -> Contraction:
+        last = weights.dim() - 1
+        contracted, rows = (last - 1, last) if swapped else (last, last - 1)
+        dims = _told_apart(self.dims(weights))
+        uses: Uses = {
+            origin: "key" if dim == contracted else "row" if dim == rows else "shared"
+            for dim, pieces in enumerate(dims)
+            for _, origin in pieces
+        }
+        return Contraction(
+            weights,
+            dims,
+            uses,
+            values,
+            self.dims(values),
+            self.view(values),
+            made,
+            mark,
+            swapped=swapped,
+        )
+
+    def _late(self, tag: Tag, powers: Tensor, values: Tensor, made: Tensor, swapped: bool) -> Late:
+        contraction = self._contraction(
+            Mark(Candidate(None, 0, ())), powers.detach(), values.detach(), made, swapped
+        )
+        keys = tuple(origin for origin, use in contraction.uses.items() if use == "key")
+        return Late(tag.exp, keys, contraction, tag.scores, tag.sides, tag.widths)
+
+    def _invert(self, candidate: Candidate) -> None:
+        if not candidate.done:
+            candidate.done, candidate.reason, candidate.whole = True, INVERTED, None
+            self.rejected(candidate)
+
+    def _new_keys(self, tag: Tag, made: Tensor) -> None:
+        """Weights times the inverse of a kernel: the keys are the columns of the product."""
+        assert tag.mark is not None and tag.factors is not None
+        candidate = tag.mark.candidate
+        candidate.kind, candidate.whole = "signed", None
+        candidate.keys = tuple(origin for _, origin in dims_of(made, tag.factors)[-1])
+
+    def flush(self) -> None:
+        """What has met values with some of its keys alone is attention to those."""
+        contraction, self.sliced = self.sliced, None
+        if contraction is not None:
+            self._accept(contraction, None)
+
+    def _settle(self, mark: Mark, contraction: Contraction, weights: Tensor | None = None) -> None:
         candidate = mark.candidate
+        if self.sliced is not None and self.sliced.mark.candidate is candidate:
+            whole = self.sliced.joined(contraction)
+            if whole is not None:
+                self.sliced = None
+                self._accept(whole, None)
+            return
+        self.flush()
         if candidate.done:
             return
         candidate.done = True
+        for other in mark.others:
+            other.done, other.whole = True, None
+        if weights is None and contraction.sliced:
+            self.sliced = contraction
+        else:
+            self._accept(contraction, weights)
+
+    def _accept(self, contraction: Contraction, weights: Tensor | None) -> None:
+        candidate = contraction.mark.candidate
+        candidate.whole = None
         if self.lost.get(candidate.place.path) is candidate:
             del self.lost[candidate.place.path]
         constant = contraction.constant
@@ -360,10 +532,12 @@ class Flow(Moves):
                 candidate.reason = PARAMETER_SCORES
         elif candidate.reason is None and constant:
             candidate.reason = PARAMETER_VALUES
+        elif candidate.reason == FROM_PARAMETER and not constant and contraction.same_parameter():
+            candidate.reason = None  # learned tokens that have gathered the input before
         if candidate.reason is not None:
             self.rejected(candidate)
         else:
-            self.found(candidate, contraction)
+            self.found(candidate, contraction, weights)
 
     def lose(self, candidate: Candidate) -> None:
         """A softmax of products of two inputs, as attention has, went where it is not followed."""
@@ -371,21 +545,65 @@ class Flow(Moves):
             self.lost[candidate.place.path] = candidate
 
 
+def _is_inverted(tag: Tag | None) -> bool:
+    """Whether something is on its way to become the inverse of a softmax."""
+    if tag is None:
+        return False
+    inverted = tag.mark is not None and tag.mark.candidate.reason == INVERTED
+    return tag.constant or inverted or (tag.of_weights and tag.mark is None)
+
+
 def along(candidate: Candidate, weights: Tensor, dims: Dims, contracted: int) -> bool:
     """Whether a product sums along the softmax axis."""
     if not candidate.keys:
         return weights.shape[contracted] == 1
     pieces = dims[contracted]
-    return bool(pieces) and all(origin in candidate.keys for _, origin in pieces)
+    return bool(pieces) and all(candidate.has_key(origin) for _, origin in pieces)
 
 
-def _side(
-    pieces: tuple[Piece, ...], size: int, kind: OriginKind | None, fixed: bool
-) -> tuple[Piece, ...]:
+def late_weights(late: Sequence[Late], candidate: Candidate) -> Tensor | None:
+    """Weights (batch, head, query, key) out of exponentials, or, in parts, of their scores."""
+    matrices = []
+    for each in late:
+        contraction: Contraction = replace(each.contraction, mark=Mark(candidate))
+        candidate.keys = each.keys
+        if len(late) > 1:
+            if each.scores is None or each.scores.tensor is None:
+                return None
+            scores = each.scores.tensor
+            if (
+                scores.shape != contraction.weights.shape
+                and scores.numel() != contraction.weights.numel()
+            ):
+                return None
+            contraction = replace(contraction, weights=scores.reshape(contraction.weights.shape))
+        matrices.append(contraction.arranged(contraction.weights, contraction.roles(set())))
+    joined = torch.cat(matrices, -1)
+    if len(late) > 1:
+        return joined.softmax(-1)
+    return joined / joined.sum(-1, keepdim=True)
+
+
+def _told_apart(dims: Dims) -> Dims:
+    """Parts of one axis in several dimensions get origins of their own."""
+    seen: set[Origin] = set()
+    result: Dims = []
+    for pieces in dims:
+        apart = []
+        for size, origin in pieces:
+            if origin in seen:
+                origin = Origin(origin.kind, size, origin)
+            seen.add(origin)
+            apart.append((size, origin))
+        result.append(tuple(apart))
+    return result
+
+
+def _side(pieces: tuple[Piece, ...], size: int, constant: bool, fixed: bool) -> tuple[Piece, ...]:
     """Rows or columns of a product: of a constant they are features; in a product of two inputs
     each is an axis of its own, and features are places, as channels that attend to channels."""
-    if kind is not None:
-        return axis(size, kind)
+    if constant:
+        return axis(size, "feature", pieces[-1][1] if len(pieces) == 1 else None)
     if fixed:
         return pieces
     return tuple(

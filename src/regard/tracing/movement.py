@@ -73,9 +73,12 @@ class Movement(NamedTuple):
         return cls(source, again, tuple(made.shape), made.stride(), offset, size)
 
 
-def positions(
-    numbers: Tensor, start: Start, axes: Sequence[Origin]
-) -> tuple[Tensor, int] | None:
+def expanded(shape: Sequence[int]) -> Again:
+    """Numbers broadcast to a shape, as an operator that works place by place does."""
+    return lambda numbers: numbers.expand(tuple(shape))
+
+
+def positions(numbers: Tensor, start: Start, axes: Sequence[Origin]) -> tuple[Tensor, int] | None:
     """Places along some axes of the first storage, flat, and how many there are."""
     wanted = {origin.ancestor for origin in axes}
     factors = [factor for factor in start.factors if factor.origin.ancestor in wanted]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.record.held import detached
 from regard.tracing.axes import Dims, Factor, Origin, axis, dims_of, fresh_dims, laid_out, merged
-from regard.tracing.movement import Again, Movement, Start, View
+from regard.tracing.movement import Again, Movement, Start, View, expanded
 from regard.tracing.tags import (
     NOBODY,
     Box,
@@ -22,6 +22,7 @@ from regard.tracing.tags import (
     Mark,
     Sources,
     Tag,
+    Total,
     covers,
     joined,
     stretched,
@@ -38,6 +39,7 @@ class Tagging:
         self.key = f"regard_{next(_captures)}"
         self.graph = graph  # whether weights before dropout stay in the autograd graph
         self.boxes: WeakSet[Box] = WeakSet()
+        self.chosen_by: dict[tuple[int, int], set[Origin]] = {}  # by index: axes it chose from
         self._tagged: list[ref[Any]] = []  # storages with a tag, to be cleaned up
         self._prune_at = 1 << 12
 
@@ -85,6 +87,7 @@ class Tagging:
             if storage is not None:
                 storage.__dict__.pop(self.key, None)
         self._tagged.clear()
+        self.chosen_by.clear()
         for box in list(self.boxes):
             box.tensor = None
 
@@ -249,13 +252,7 @@ class Moves(Tagging):
 
     def selected(self, source: Tensor, dim: int, made: Tensor) -> None:
         """Some entries along an axis, as the best k: of a parameter's axis, still one."""
-        before = self.tag(source)
-        if before is None:
-            return
-        if before.mark is not None:
-            self.lose(before.mark.candidate)
-        tag = Tag()
-        tag.sources, tag.constant, tag.sides = before.sources, before.constant, before.sides
+        tag = self._moved_tag(source)
         tag.factors = self.resized(source, made)
         self.put(made, tag)
 
@@ -290,9 +287,26 @@ class Moves(Tagging):
         tag.factors = laid_out([*self.dims(ids), axis(made.shape[-1], "feature")], made)
         self.put(made, tag)
 
-    def gathered(self, source: Tensor, dim: int, made: Tensor, again: Again) -> None:
+    def _meet_edges(self, source: Tensor, dim: int, index: Tensor, tag: Tag) -> None:
+        """Nodes chosen by the edges that point to them: sums of exponentials, or queries."""
+        before = self.tag(source)
+        total = None if before is None else before.total
+        if total is not None and total.segments is not None:
+            if same_index(total.segments, index):
+                tag.total = total._replace(at_edges=True)
+        elif index.dim() == 1 and not tag.constant:
+            origin = _last(self.dims(source)[dim])
+            if origin is not None:
+                self.chosen_by.setdefault(_identity(index), set()).add(origin)
+
+    def chosen_from(self, index: Tensor) -> set[Origin]:
+        """The axes from which an index of edges chose."""
+        return self.chosen_by.get(_identity(index), set())
+
+    def gathered(self, source: Tensor, dim: int, index: Tensor, made: Tensor, again: Again) -> None:
         """Entries chosen along one dimension."""
         tag = self._moved_tag(source)
+        self._meet_edges(source, dim, index, tag)
         if made.dim() and source.dim() == made.dim():
             dim %= made.dim()
             dims = self.dims(source)
@@ -308,6 +322,9 @@ class Moves(Tagging):
         """Advanced indexing with tensors: their dimensions take the place of those indexed."""
         tag = self._moved_tag(source)
         tag.factors = self._indexed_factors(source, indices, made)
+        at = [dim for dim, index in enumerate(indices) if index is not None]
+        if at == [0]:
+            self._meet_edges(source, 0, indices[0], tag)  # type: ignore[arg-type]
         if not tag.constant:
             tag.moved = self._movement(
                 source, made, lambda numbers: torch.ops.aten.index.Tensor(numbers, list(indices))
@@ -366,9 +383,12 @@ class Moves(Tagging):
         before = self.tag(source)
         tag = Tag()
         if before is not None:
-            if before.mark is not None:
-                self.lose(before.mark.candidate)
+            if before.mark is not None:  # chosen, rolled or padded weights are weights yet
+                tag.mark = before.mark._replace(before=None)
             tag.sources, tag.constant = before.sources, before.constant
+            tag.normaliser, tag.sides, tag.widths = before.normaliser, before.sides, before.widths
+            if before.total is not None:
+                tag.total = before.total._replace(exact=False)
         tag.same_as = self.token(source)
         return tag
 
@@ -376,6 +396,10 @@ class Moves(Tagging):
         """Whether entries were gathered or taken from windows."""
         tag = self.tag(tensor)
         return tag is not None and tag.moved is not None
+
+    def is_weights(self, tensor: Tensor) -> bool:
+        tag = self.tag(tensor)
+        return tag is not None and tag.mark is not None
 
     def viewed(self, source: Tensor) -> None:
         """A view is about to hide the shape of a tensor that nothing is known about."""
@@ -440,10 +464,18 @@ class Moves(Tagging):
         """Joined along an axis: of several maps of one input that axis comes from parameters."""
         inputs = [tensor for tensor in inputs if tensor.numel()]
         tags = [self.tag(tensor) for tensor in inputs]
-        for known in tags:
-            if known is not None and known.mark is not None:
-                self.lose(known.mark.candidate)
         tag = Tag()
+        marks = [known.mark for known in tags if known is not None and known.mark is not None]
+        if marks:  # weights put together, of several heads or rows
+            tag.mark = marks[0]._replace(
+                before=None, others=tuple(mark.candidate for mark in marks[1:])
+            )
+        for known in tags:
+            if known is not None:
+                tag.late += known.late
+                tag.normaliser = tag.normaliser or known.normaliser
+                if known.total is not None:
+                    tag.total = _added(tag.total, known.total, alone=False)
         if tags and all(known is not None and known.constant for known in tags):
             tag.constant = True
         sources, same = NOBODY, len(tags) > 1
@@ -456,9 +488,9 @@ class Moves(Tagging):
         if inputs and made.dim() and not tag.constant:
             tag.factors = self._joined_factors(inputs, dim % made.dim(), made, same)
             tag.moved = self._joined_movement(inputs, dim, made)
-        sides = [known.sides for known in tags if known is not None and known.sides is not None]
-        if sides:
-            tag.sides = sides[0]
+        scores = [known for known in tags if known is not None and known.sides is not None]
+        if scores:
+            tag.sides, tag.widths = scores[0].sides, scores[0].widths
         self.put(made, tag)
 
     def _joined_factors(
@@ -485,9 +517,7 @@ class Moves(Tagging):
             dims[dim] = axis(made.shape[dim], kind, base)
         return laid_out(dims, made)
 
-    def _joined_movement(
-        self, inputs: Sequence[Tensor], dim: int, made: Tensor
-    ) -> Movement | None:
+    def _joined_movement(self, inputs: Sequence[Tensor], dim: int, made: Tensor) -> Movement | None:
         """Slices of one tensor beside each other, as windows that look at their neighbours."""
         if len(inputs) < 2 or inputs[0].dim() != made.dim() or made.dim() < 3:
             return None
@@ -542,6 +572,9 @@ class Moves(Tagging):
             before = self.tag(given)
             if before is not None and before.moved is not None:
                 tag.moved = self._mapped(given, made, features)
+            if before is not None and before.mark is not None and given.shape == made.shape:
+                before.mark.candidate.kind = "signed"  # heads mixed by a convolution
+                tag.mark = Mark(before.mark.candidate)
         self.put(made, tag)
 
     def _mapped(self, given: Tensor, made: Tensor, features: int) -> Movement | None:
@@ -554,9 +587,8 @@ class Moves(Tagging):
         )
         if not same:
             return None
-        return self._movement(
-            given, made, lambda numbers: numbers.narrow(features, 0, 1).expand(shape)
-        )
+        spread = expanded(shape)
+        return self._movement(given, made, lambda numbers: spread(numbers.narrow(features, 0, 1)))
 
     def _behind(self, given: Tensor, tag: Tag | None) -> Sources:
         """The input of a linear map, and what is behind that: q and k may be made in two steps."""
@@ -591,19 +623,29 @@ class Moves(Tagging):
                 blended.widths = tag.widths
             if tag.exp:
                 blended.exp = blended.number
-            if tag.total is not None and blended.total is None:
-                exact = tag.total.exact and len(known) == 1
-                blended.total = tag.total._replace(exact=exact)
+            if tag.total is not None:
+                blended.total = _added(blended.total, tag.total, len(known) == 1)
+            blended.late += tag.late
+            blended.normaliser = blended.normaliser or tag.normaliser
+            if tag.scores is not None:
+                blended.scores = tag.scores
             if tag.mark is not None:
                 blended.mark = _carried(tag.mark, tensor, made)
             if tag.log is not None:
                 blended.log = _carried(tag.log, tensor, made)
         blended.factors = self._spread_out(inputs, made)
+        blended.of_weights = all(
+            tag is not None and (tag.constant or tag.of_weights or tag.mark is not None)
+            for _, tag in known
+        )
         for tensor, tag in known:
             if tag is not None and tag.moved is not None and not tag.constant:
-                shape = made.shape
-                blended.moved = self._movement(tensor, made, lambda numbers: numbers.expand(shape))
+                blended.moved = self._movement(tensor, made, expanded(made.shape))
                 break
+        if blended.late or blended.total is not None:
+            blended.exp = 0
+        if len(known) == 1 and known[0][1] is not None:
+            blended.weight_sum = known[0][1].weight_sum
         return blended
 
     def _movement(self, source: Tensor, made: Tensor, again: Again) -> Movement | None:
@@ -645,8 +687,31 @@ class Moves(Tagging):
         return axis(size, "expanded")
 
 
+def _added(one: Total | None, other: Total, alone: bool) -> Total:
+    """A sum of sums of exponentials."""
+    if one is None:
+        return other._replace(exact=other.exact and alone)
+    return one._replace(numbers=one.numbers | other.numbers, exact=False)
+
+
 def _last(pieces: Sequence[Any]) -> Origin | None:
     return pieces[-1][1] if pieces else None
+
+
+def _identity(index: Tensor) -> tuple[int, int]:
+    return int(index.untyped_storage()._cdata), int(index.storage_offset())
+
+
+def same_index(one: Tensor, other: Tensor) -> bool:
+    """Whether two lists of edges have the same queries; expanded over heads or not."""
+    other = one_dimensional(other)
+    return one.shape == other.shape and bool(torch.equal(one, other))
+
+
+def one_dimensional(index: Tensor) -> Tensor:
+    while index.dim() > 1:
+        index = index.select(-1, 0)
+    return index
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -2,15 +2,15 @@
 
 The axis summed over is the keys; axes of the weights alone are queries; axes that weights and
 values share are batch, heads, or the queries of values that each query has for itself (gathered
-keys). Where an axis came from tells these apart: heads are cut out of the axis along which query and key
-were multiplied, or of the features of the values; an axis of the same input as the keys is the
-queries'.
+keys). Where an axis came from tells these apart: heads are cut out of the axis along which query
+and key were multiplied, or of the features of the values; an axis of the same input as the keys is
+the queries'.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -63,6 +63,7 @@ class Contraction:
     swapped: bool = False  # values first
     constant: bool | None = None
     spread: Spread | None = None
+    whole: bool = False  # of several products
 
     @classmethod
     def of_sum(cls, spread: Spread, given: Tensor, made: Tensor) -> Contraction:
@@ -105,9 +106,55 @@ class Contraction:
             int(tensor.storage_offset()),
         )
 
+    @property
+    def sliced(self) -> bool:
+        """Whether some keys of the softmax are not among these."""
+        whole = self.mark.candidate.whole
+        if whole is None or self.spread is not None or self.mark.before is not None:
+            return False
+        keys = math.prod(size for size, origin in self._key_pieces())
+        return keys < math.prod(
+            size
+            for pieces in whole.dims
+            for size, origin in pieces
+            if origin in self.mark.candidate.keys
+        )
+
+    def _key_pieces(self) -> list[tuple[int, Origin]]:
+        return [piece for pieces in self.dims for piece in pieces if self.uses[piece[1]] == "key"]
+
+    def joined(self, other: Contraction) -> Contraction | None:
+        """Two products with some keys each, of one softmax: as one with all of them."""
+        candidate = self.mark.candidate
+        whole = candidate.whole
+        if whole is None or whole.tensor is None:
+            return None
+        uses = {
+            origin: "key" if candidate.has_key(origin) else self.uses.get(origin, "shared")
+            for pieces in whole.dims
+            for _, origin in pieces
+        }
+        return replace(self, weights=whole.tensor, dims=whole.dims, uses=uses, whole=True)
+
+    def same_parameter(self) -> bool:
+        """Whether the keys of the values are the same learned axis as those of the scores."""
+        if self.spread is not None or not self.mark.candidate.keys:
+            return False
+        pieces = self.value_dims[-1 if self.swapped else -2]
+        mine = {origin.ancestor for origin in self.mark.candidate.keys}
+        theirs = {origin.ancestor for _, origin in pieces}
+        return bool(mine) and mine == theirs and all(o.kind == "parameter" for o in mine)
+
+    def arranged(self, tensor: Tensor, roles: Roles) -> Tensor:
+        """A tensor of the weights' shape as (batch, head, query, key)."""
+        parts = _parts(self.weights, self.dims, self.uses)
+        order = [parts.index(part) for role in roles.axes for part in role]
+        shape = [math.prod(part.size for part in role) for role in roles.axes]
+        return tensor.reshape([part.size for part in parts]).permute(order).reshape(shape)
+
     def value(self, roles: Roles) -> Layout | None:
         """How (batch, group, key, width) lie among the values, where the product shows them so."""
-        if self.spread is not None:
+        if self.spread is not None or self.whole:
             return None
         values = self.values.mT if self.swapped else self.values
         offset = int(values.storage_offset())
@@ -143,7 +190,8 @@ class Contraction:
         query = [part for part in rows if part not in head]
         if head and not query and not self._one_query(rows):
             query, head = head, []  # rows that are nothing but heads
-        cut = [part for part in shared if part.origin.ancestor in widths]
+        pairs = self._value_origins()
+        cut = [part for part in shared if {part.origin.ancestor, pairs.get(part.origin)} & widths]
         cut = cut or [part for part in shared if part.origin.kind == "feature"]
         head = [part for part in parts if part in head or part in cut]
         batch = [part for part in shared if part not in head]
@@ -158,7 +206,38 @@ class Contraction:
         certain = True
         if not head:
             batch, head, certain = _by_hints(batch, widths, hints)
-        return Roles(batch, head, query, key, certain, gathered)
+        roles = (self._in_order(role) for role in (batch, head, query, key))
+        return Roles(*roles, certain, gathered)
+
+    def _in_order(self, parts: list[Part]) -> list[Part]:
+        """Axes in the order of the softmax's dimensions, whatever the product made of it."""
+        origins = self.mark.candidate.origins
+        last = len(origins)
+        return sorted(
+            parts,
+            key=lambda part: origins.index(part.origin) if part.origin in origins else last,
+        )
+
+    def of_edges(self, roles: Roles, weights: Tensor, kind: Kind, queries: int) -> Edges | None:
+        """Weights (1, head, 1, edge) of a softmax over edges."""
+        segments = self.mark.candidate.segments
+        assert segments is not None
+        numbers = self._along_weights(self.value_view.numbers(weights.device))
+        while numbers.dim() > 1:
+            numbers = numbers.select(-1, 0)
+        edge = [origin for _, origin in self.value_dims[0]] if self.value_dims else []
+        known = positions(numbers, self.value_view.start, edge)
+        if known is None:
+            return None
+        key_index, keys = known
+        return Edges(
+            segments[None, None],
+            key_index[None, None],
+            weights.flatten(2),
+            queries,
+            keys,
+            of=kind,
+        )
 
     def edges(self, roles: Roles, weights: Tensor, kind: Kind) -> Edges | None:
         """Weights (batch, head, query, chosen key) of keys that were chosen, with which they are.
@@ -170,9 +249,7 @@ class Contraction:
         if known is None:
             return None
         places, keys = known
-        parts = _parts(self.weights, self.dims, self.uses)
-        order = [parts.index(part) for role in roles.axes for part in role]
-        places = places.reshape([part.size for part in parts]).permute(order).reshape(weights.shape)
+        places = self.arranged(places, roles)
         outside = places < 0  # padding
         if bool(outside.any()):
             kind = "partial" if kind == "distribution" else kind
@@ -209,6 +286,18 @@ class Contraction:
             free = [self.value_dims[-2 if self.swapped else -1]]
         widths |= {origin.ancestor for pieces in free for _, origin in pieces}
         return widths
+
+    def _value_origins(self) -> dict[Origin, Origin]:
+        """For axes that weights and values share: where that of the values was first taken from."""
+        pairs: dict[Origin, Origin] = {}
+        shift = len(self.value_dims) - len(self.dims)
+        for dim, pieces in enumerate(self.dims):
+            theirs = self.value_dims[dim + shift] if 0 <= dim + shift < len(self.value_dims) else ()
+            if [size for size, _ in pieces] == [size for size, _ in theirs]:
+                for (_, mine), (_, other) in zip(pieces, theirs):
+                    if self.uses.get(mine) == "shared":
+                        pairs[mine] = other.ancestor
+        return pairs
 
     def _free_dims(self) -> Dims:
         """Dimensions of the values in which weights were stretched."""

@@ -83,7 +83,8 @@ def _add(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
         flow.add(args[0], args[1], out)
     else:
-        flow.pointwise(_tensors(args[:2]), out, shifted=True)
+        tiny = isinstance(args[1], int | float) and abs(args[1]) < 1e-12
+        flow.pointwise(_tensors(args[:2]), out, shifted=not tiny)
 
 
 @_for("sub")
@@ -162,10 +163,23 @@ def _copy_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
         flow.written(target, source)
 
 
-@_for("index_copy", "index_put", "scatter", "slice_scatter", "index_add", "scatter_add")
+@_for("index_copy", "index_put", "scatter", "slice_scatter")
 def _write_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     tensors = _tensors(args)
     flow.written(out, tensors[-1])
+
+
+@_for("index_add", "scatter_add")
+def _scatter_add(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.scattered(args[1], args[2], args[3], out)
+
+
+@_for("scatter_reduce", "index_reduce")
+def _scatter_reduce(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    if args[4] in ("sum", "mean"):
+        flow.scattered(args[1], args[2], args[3], out)
+    else:
+        flow.written(out, args[3])
 
 
 @_for("topk")
@@ -250,13 +264,13 @@ def _index(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 @_for("index_select")
 def _index_select(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     dim, index = args[1:3]
-    flow.gathered(args[0], dim, out, lambda numbers: numbers.index_select(dim, index))
+    flow.gathered(args[0], dim, index, out, lambda numbers: numbers.index_select(dim, index))
 
 
 @_for("gather")
 def _gather(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     dim, index = args[1:3]
-    flow.gathered(args[0], dim, out, lambda numbers: numbers.gather(dim, index))
+    flow.gathered(args[0], dim, index, out, lambda numbers: numbers.gather(dim, index))
 
 
 @_for("roll")
@@ -313,6 +327,9 @@ def _reduction(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 def _moved(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     """Weights are not followed: only where axes and numbers come from."""
     result = out if isinstance(out, Tensor) else out[0]
+    if flow.is_weights(args[0]) and result.shape == args[0].shape:
+        flow.pointwise((args[0],), result)
+        return
     alike = result.shape == args[0].shape and flow.is_moved(args[0])
     flow.moved(args[0], result, (lambda numbers: numbers) if alike else None)
 

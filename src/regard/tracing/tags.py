@@ -35,7 +35,10 @@ class Box:
 class Candidate:
     """A softmax that may turn out to be attention."""
 
-    __slots__ = ("done", "key", "keys", "kind", "place", "reason", "shape", "sides", "widths")
+    __slots__ = (
+        "done", "key", "keys", "kind", "origins", "place", "reason", "segments", "shape", "sides",
+        "whole", "widths",
+    )  # fmt: skip
 
     def __init__(self, place: Any, key: int, shape: tuple[int, ...]) -> None:
         self.place = place  # where it was made; None when a filter left it out
@@ -45,8 +48,19 @@ class Candidate:
         self.reason: str | None = None  # why it is not attention, where that is known
         self.sides: tuple[Sources, Sources] | None = None
         self.keys: tuple[Origin, ...] = ()  # the axes that the softmax runs over
+        self.origins: tuple[Origin, ...] = ()  # all axes, in the order of its dimensions
+        self.segments: Tensor | None = None  # of a softmax over edges: the query of each
+        self.whole: Box | None = None  # what the softmax made, until it has met its values
         self.widths: tuple[Origin, ...] = ()  # the axes that were summed to make the scores
         self.done = False
+
+    def has_key(self, origin: Origin) -> bool:
+        """Whether an axis is the softmax axis, or entries of it."""
+        while origin not in self.keys:
+            if origin.base is None:
+                return False
+            origin = origin.base
+        return True
 
 
 class Mark(NamedTuple):
@@ -54,6 +68,7 @@ class Mark(NamedTuple):
 
     candidate: Candidate
     before: Box | None = None
+    others: tuple[Candidate, ...] = ()  # of weights that were put together
 
 
 class Forbids(NamedTuple):
@@ -88,9 +103,29 @@ class Spread(NamedTuple):
 class Total(NamedTuple):
     """A sum of exponentials."""
 
-    number: int  # of what
+    numbers: frozenset[int]  # of what
     keys: tuple[Origin, ...]  # over which axes
     exact: bool = True  # whether nothing was added to it
+    segments: Tensor | None = None  # over edges: the query of each
+    at_edges: bool = False  # whether each edge has the sum of its query
+
+
+class WeightSum(NamedTuple):
+    """Weights of a candidate, summed over some of their axes."""
+
+    candidate: Candidate
+    keys: tuple[Origin, ...]
+
+
+class Late(NamedTuple):
+    """Exponentials that met values before they were divided by their sum."""
+
+    number: int
+    keys: tuple[Origin, ...]
+    contraction: Any
+    scores: Box | None  # what they are exponentials of, with no maximum subtracted
+    sides: tuple[Sources, Sources] | None
+    widths: tuple[Origin, ...]
 
 
 class Tag:
@@ -113,6 +148,11 @@ class Tag:
     log: Mark | None = None  # logarithms of weights
     exp = 0  # number of exponentials not yet divided by their sum
     total: Total | None = None  # a sum of exponentials, or a log-sum-exp
+    scores: Box | None = None  # of exponentials: their exponents, with no maximum subtracted
+    late: tuple[Late, ...] = ()  # exponentials times values, not yet divided
+    weight_sum: WeightSum | None = None
+    of_weights = False  # made from weights alone, as their inverse is
+    normaliser = False  # made from log-sum-exps
     spread: Spread | None = None
     noise = False  # random: a dropout mask
     forbids: Forbids | None = None

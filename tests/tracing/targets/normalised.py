@@ -1,9 +1,9 @@
-"""Attention that is known to be missed: why, and what it should be."""
+"""Attention whose weights are normalised late, twice, or over edges, or put together."""
 
 import torch
 from torch import nn
 
-from . import EMPTY, Case, Target, dense
+from . import Case, Target, dense
 
 B, H, N, D = 2, 4, 5, 16
 
@@ -97,7 +97,7 @@ class Stacked(Projected):
 
 
 TARGETS = [
-    Target(f"gap_{kind.__name__.lower()}", "gaps", build, warns=EMPTY)
+    Target(f"unusual_{kind.__name__.lower()}", "normalised", build)
     for kind, build in (
         (Late, lambda: _heads(Late)),
         (Online, lambda: _heads(Online)),
