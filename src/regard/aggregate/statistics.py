@@ -143,7 +143,7 @@ def is_cross(layer: Layer) -> bool:
 
 
 def is_guess(layer: Layer) -> bool:
-    """Whether a record does not know, and as many keys as queries would be needed to tell."""
+    """Whether nothing tells: the record does not know, and queries and keys differ in number."""
     _, _, queries, keys = layer.recipe.shape
     return queries != keys and layer.record is not None and layer.record.attends == "unknown"
 
