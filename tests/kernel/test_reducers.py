@@ -299,3 +299,16 @@ def test_histograms_add_up_over_a_corpus():
     corpus = reducer.combine(results)
     assert corpus.shape == (2, 5) and corpus.sum() == 2 * 3 * (4 + 3 * 6)
     assert torch.equal(corpus, results[0].sum(0) + results[1].sum(0))
+
+
+@pytest.mark.parametrize("right", [0, 8])
+@pytest.mark.parametrize("signed", [False, True])
+def test_short_distances_are_exact_far_from_the_start(signed, right):
+    """Positions near 16384 differ by a few: float32 must not lose the difference."""
+    numbers = torch.randn(1, 1, 16384 + 600, 8, generator=torch.Generator().manual_seed(0))
+    query, key = numbers.split([600, 16384], dim=2)  # the last 600 positions look
+    recipe = Dot(query, key, mask=masks.window(8, right))
+    exact = Dot(query.double(), key.double(), mask=masks.window(8, right))
+    (distances,) = regard.reduce(recipe, [regard.Distance(signed=signed)])
+    (truth,) = regard.reduce(exact, [regard.Distance(signed=signed)])
+    torch.testing.assert_close(distances.double(), truth, rtol=0, atol=2e-5)

@@ -8,7 +8,7 @@ import torch
 from record_examples import Stack, dot, record, words
 
 import regard
-from regard.errors import RegardError, UnavailableError
+from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.recipe import Dot, Given
 from regard.record import Record, Site
 
@@ -117,7 +117,9 @@ def test_without_values():
     with regard.capture(model) as trace:
         model(words(2, 5, 8))
     for found in trace:
-        with pytest.raises(UnavailableError, match=r"made without values"):
+        with pytest.raises(
+            UnavailableError, match=r"layers\.\d: no values were kept: capture\(values=True\)"
+        ):
             found.mixed()
 
 
@@ -166,3 +168,9 @@ def test_copies():
     for again in (copy.copy(first), copy.deepcopy(first)):
         torch.testing.assert_close(again.weights(), first.weights())
         assert again.name == "a" and again.shape == first.shape
+
+
+def test_a_row_by_its_number_is_a_slice():
+    trace = regard.trace(Stack(True), words(2, 5, 8))
+    with pytest.raises(ShapeError, match=r"is a slice, as slice\(3, 4\); got rows=3"):
+        trace[0].weights(3)

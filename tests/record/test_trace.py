@@ -1,5 +1,9 @@
 """Trace: a mapping by name, a sequence by order, and the parts of it one asks for."""
 
+import copy
+import pickle
+
+import numpy as np
 import pytest
 import torch
 from record_examples import Attention, Stack, dot, record, three_layers_twice, words
@@ -43,6 +47,67 @@ def test_by_name_several_calls():
     assert isinstance(calls, Trace)
     assert list(calls) == [trace[1], trace[4]]
     assert trace["encoder.layer.1#2"] is trace[4]
+
+
+OF_A_RECORD = {
+    "weights", "recipe", "mixed", "gradient", "shape", "kind", "dtype", "attends", "name", "step",
+    "call", "of_heads", "query_tokens", "reductions", "site",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(OF_A_RECORD))
+def test_what_a_record_has_asked_of_several_calls(name):
+    """The message says how to take one, and what it says works."""
+    trace = three_layers_twice()
+    with pytest.raises(AttributeError) as raised:
+        getattr(trace["encoder.layer.1"], name)
+    text = str(raised.value)
+    assert text.startswith(
+        f"a Trace has no '{name}', a Record has: 'encoder.layer.1' ran 2 times "
+        "(encoder.layer.1#1, encoder.layer.1#2); take one call, as "
+    )
+    call = "()" if callable(getattr(Record, name, None)) else ""
+    ways = ['trace["encoder.layer.1#2"]', 'trace["encoder.layer.1"][0]']
+    ways.append("trace.steps[0]['encoder.layer.1']")
+    for way in ways[:2]:
+        assert f"{way}.{name}{call}" in text
+    assert f"{ways[2]} is that of the first pass" in text
+    wanted = (trace[4], trace[1], trace[1])
+    assert all(eval(way, {"trace": trace}) is record for way, record in zip(ways, wanted))
+
+
+def test_what_a_record_has_asked_of_a_trace():
+    trace = three_layers_twice().steps[0]
+    with pytest.raises(AttributeError, match=r"take one of 3, as trace\['encoder.layer.0'\].wei"):
+        trace.weights()
+    with pytest.raises(AttributeError, match=r"take it, as trace\[0\].shape$"):
+        trace[:1].shape  # noqa: B018
+    with pytest.raises(AttributeError, match=r"this trace is empty: trace.notes says why"):
+        Trace().weights()
+    assert not hasattr(trace, "weights")
+
+
+def test_other_attributes_fail_as_ever(monkeypatch):
+    trace = three_layers_twice()
+    with pytest.raises(AttributeError, match="'Trace' object has no attribute 'weigths'"):
+        trace.weigths  # noqa: B018
+    broken = property(lambda self: self.missing)
+    monkeypatch.setattr(Trace, "attentions", broken)
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        trace.attentions  # noqa: B018
+    assert len(copy.copy(trace)) == len(copy.deepcopy(trace)) == 6
+    assert len(pickle.loads(pickle.dumps(trace))) == 6
+
+
+@pytest.mark.parametrize("where", [(0, 1), None, 1.0])
+def test_an_index_that_is_none(where):
+    with pytest.raises(TypeError, match=r"expected a name, a number or a slice; one head of a rec"):
+        three_layers_twice()[where]
+
+
+def test_a_number_of_numpy_is_a_number():
+    trace = three_layers_twice()
+    assert trace[np.int64(1)] is trace[1] and trace[torch.tensor(-1)] is trace[5]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from regard.aggregate import chain
 from regard.aggregate.heads import Fusion, fused_map, joined, streams
-from regard.aggregate.sources import layers_of, outside_graph_and_autocast, single, token_places
+from regard.aggregate.sources import (
+    layers_of,
+    one_size,
+    outside_graph_and_autocast,
+    single,
+    token_places,
+)
 from regard.errors import RegardError, ShapeError
 from regard.types import Kind
 
@@ -66,8 +72,9 @@ def mean_attention(
         before = each[-1] if each else total
         if before is not None and before.shape != answer.shape:
             raise ShapeError(
-                f"{layer.name}: {tuple(answer.shape)}, expected {tuple(before.shape)} as below; "
-                "layers of different sizes have no mean and no stack"
+                f"{layer.name}: {tuple(answer.shape)}, expected {tuple(before.shape)} as in "
+                f"{chosen[0][1].name}; layers of different sizes have no mean and no stack: "
+                + one_size(found)
             )
         if layers == "each":
             each.append(answer)

@@ -29,15 +29,17 @@ from regard.aggregate.heads import head_weights
 from regard.aggregate.sources import (
     Layer,
     arranged,
+    has_both,
     layer_of,
     layers_of,
+    one_size,
     outside_graph_and_autocast,
     single,
     stack_of,
     token_places,
 )
-from regard.errors import RegardError, ShapeError
-from regard.record import Trace
+from regard.errors import RegardError, ShapeError, UnavailableError
+from regard.record import Trace, forms
 from regard.types import Kind
 
 
@@ -78,7 +80,7 @@ def relevance(
         (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all;
         for an encoder–decoder model a `CrossRelevance` of such.
     """
-    if isinstance(attention, Trace) and part is None and _has_both(attention):
+    if isinstance(attention, Trace) and part is None and has_both(attention):
         return _picked(_encoder_decoder(attention), token)
     layers = stack_of(attention, part=part, axes=axes, kind=kind)
     found = weighted(layers, gradients, axes)
@@ -131,7 +133,9 @@ def gradient_attention(
         answer = answer[:, 0] if places is None or single(token) else answer
         if answers and answers[0].shape != answer.shape:
             raise ShapeError(
-                f"{layer.name}: {tuple(answer.shape)}, expected {tuple(answers[0].shape)} as below"
+                f"{layer.name}: {tuple(answer.shape)}, expected {tuple(answers[0].shape)} as in "
+                f"{found[0][0].name}; layers of different sizes have no mean and no stack: "
+                + one_size([layer for layer, _ in found])
             )
         answers.append(answer.to(answers[0]) if answers else answer)
     if layers == "each":
@@ -204,14 +208,20 @@ def _identity(like: Tensor) -> Tensor:
     return eye.expand(like.shape[0], -1, -1)
 
 
-def _has_both(trace: Trace) -> bool:
-    return len({record.attends == "cross" for record in trace}) > 1
-
-
 def _encoder_decoder(trace: Trace) -> CrossRelevance:
     """Self-attention updates both maps of the decoder; cross-attention brings the encoder in."""
-    encoder = _self_map(weighted(stack_of(trace, part="encoder"), None))
-    by_name = {layer.name: layer for layer in layers_of(trace, part="decoder")}
+    records = list(trace)
+    for name in ("encoder", "decoder"):
+        if not forms.PARTS[name](records):
+            raise UnavailableError(
+                f"relevance: the trace has cross-attention, and no self-attention in its {name}; "
+                f"say which attention to follow: {forms.parts(records)}"
+            )
+    try:
+        encoder = _self_map(weighted(stack_of(trace, part="encoder"), None))
+        by_name = {layer.name: layer for layer in stack_of(trace, part="decoder")}
+    except ShapeError as error:
+        raise ShapeError(f"{error}; or say what to follow: {forms.parts(records)}") from None
     own: Tensor | None = None
     across: Tensor | None = None
     for record in trace:

@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass, fields
 from html import escape
 from typing import Any, NamedTuple
 
-from regard.aggregate.sources import Layer, layers_of
+from regard.aggregate.sources import Layer, check_one_pass, has_both, layers_of
 from regard.aggregate.statistics import (
     FIGURES,
     HeadStatistics,
+    is_guess,
     layer_numbers,
     statistics_of,
 )
@@ -140,7 +141,7 @@ class Report:
         found = [statistics_of(layer, window=window, cross=cross, **given) for layer in layers]
         numbers, sites = layer_numbers(layers)
         rows = [row for number, one in zip(numbers, found) for row in _rows(number, one)]
-        return cls(rows, notes=_notes(found), sites=sites)
+        return cls(rows, notes=[*_notes(found), *_guesses(layers, cross)], sites=sites)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -293,16 +294,22 @@ def head_type(figures: Mapping[str, float], repeats: int = 0) -> str:
 def _layers(attention: Any, part: str | None, named: list[str], **options: Any) -> list[Layer]:
     if not isinstance(attention, Trace) or part is not None:
         return layers_of(attention, part=part, **options)
-    if len({record.attends == "cross" for record in attention}) < 2:
-        return layers_of(attention, **options)
+    if not has_both(attention):
+        layers = layers_of(attention, **options)
+        sizes = {layer.recipe.shape.keys for layer in layers}
+        if len(sizes) > 1 and {"tokens", "real"} & set(named):
+            raise RegardError(
+                f"{', '.join(named)}: of which sequence? Layers have {sorted(sizes)} keys; report "
+                f"those of one, as regard.Trace([r for r in trace if r.shape.keys == {max(sizes)}])"
+            )
+        return layers
     if named:
         raise RegardError(
             f"{', '.join(named)}: of which sequence? The trace has self- and cross-attention; say "
-            "part='encoder', 'decoder' or 'cross'"
+            + forms.parts(list(attention))
         )
-    layers = [layer for part in forms.PARTS for layer in layers_of(attention, part=part)]
-    order = attention.names()
-    return sorted(layers, key=lambda layer: order.index(layer.name))
+    check_one_pass(attention)
+    return layers_of(list(attention), **options)
 
 
 def _rows(layer: int, found: HeadStatistics) -> Iterator[HeadRow]:
@@ -327,6 +334,20 @@ def _notes(found: Sequence[HeadStatistics]) -> list[str]:
     if all(bool(one.special.isnan().all()) for one in found):
         notes.append("special needs special=, or words as tokens=")
     return notes
+
+
+def _guesses(layers: Sequence[Layer], cross: bool | None) -> list[str]:
+    """Layers of which it is not known whether queries and keys are one sequence."""
+    if cross is not None:
+        return []
+    names = [layer.name for layer in layers if is_guess(layer)]
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        f"{names[0]}{more}: not known to be self-attention, and queries and keys differ in number: "
+        f"taken for different sequences; trace.relabel({{{names[0]!r}: 'self'}}) says otherwise"
+    ]
 
 
 def _ranked(rows: Sequence[HeadRow], figure: str, least: bool = False) -> list[HeadRow]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.recipe import Edges, Given, Recipe
@@ -89,23 +90,70 @@ def layers_of(
 def stack_of(attention: Any, **options: Any) -> list[Layer]:
     """Layers that follow each other over the same positions, as rollout needs them."""
     layers = layers_of(attention, **options)
-    first = layers[0].recipe.shape
+    check_one_pass(layer.record for layer in layers if layer.record is not None)
+    fitting = [layer for layer in layers if _over_one_sequence(layer)]
     for layer in layers:
-        batch, _, queries, keys = layer.recipe.shape
-        crosses = layer.record is not None and layer.record.attends == "cross"
-        if queries != keys or crosses:
-            what = "cross-attention, " if crosses else ""
-            raise ShapeError(
-                f"{layer.name}: {what}{queries} queries × {keys} keys; layers follow each other "
-                "only in self-attention over one sequence. For generate(), take regard.stitch; for "
-                "an encoder–decoder model, part='encoder' or 'decoder'"
-            )
+        if not _over_one_sequence(layer):
+            raise ShapeError(_unchained(layer, fitting))
+        (batch, _, queries, _), first = layer.recipe.shape, layers[0].recipe.shape
         if (batch, queries) != (first.batch, first.queries):
             raise ShapeError(
                 f"{layer.name}: batch {batch}, {queries} positions, expected batch {first.batch}, "
-                f"{first.queries} positions as in {layers[0].name}"
+                f"{first.queries} positions as in {layers[0].name}: only layers over the same "
+                f"positions follow each other; {one_size(layers)}"
             )
     return layers
+
+
+def _over_one_sequence(layer: Layer) -> bool:
+    """Whether an attention gives the positions that it takes."""
+    queries, keys = layer.recipe.shape[2:]
+    return queries == keys and (layer.record is None or layer.record.attends != "cross")
+
+
+def _unchained(layer: Layer, fitting: Sequence[Layer]) -> str:
+    """Why a layer cannot follow others, and what can be done."""
+    queries, keys = layer.recipe.shape[2:]
+    crosses = layer.record is not None and layer.record.attends == "cross"
+    if crosses:
+        reason = "cross-attention reads another sequence than the one it writes"
+    elif queries == 1:
+        reason = "one query pools the sequence, or is a step of generate()"
+    else:
+        reason = "it reads other positions than it writes"
+    text = (
+        f"{layer.name}: {queries} {'query' if queries == 1 else 'queries'} × {keys} keys cannot "
+        f"be chained with other layers: {reason}"
+    )
+    if fitting:
+        same = "r.attends == 'self'" if crosses else "r.shape.queries == r.shape.keys"
+        names = fitting[0].name if len(fitting) == 1 else f"{fitting[0].name} … {fitting[-1].name}"
+        if layer.record is None:
+            return f"{text}. Leave it out of the list"
+        return (
+            f"{text}. {len(fitting)} of the layers can be ({names}): hand over "
+            f"[r for r in trace if {same}]. {_own(layer)}"
+        )
+    if layer.record is None:
+        return text
+    whole = "" if crosses else "regard.stitch(trace, output) joins the steps of generate(); "
+    return f"{text}. {whole}{_own(layer)}"
+
+
+def one_size(layers: Sequence[Layer]) -> str:
+    """How to hand over the layers of the size that most have."""
+    if layers[0].record is None:
+        return "leave out those of other sizes"
+    sizes = Counter((layer.recipe.shape.batch, *layer.recipe.shape[2:]) for layer in layers)
+    size = sizes.most_common(1)[0][0]
+    return (
+        "hand over those of one size, as "
+        f"[r for r in trace if (r.shape.batch, *r.shape[2:]) == {size}]"
+    )
+
+
+def _own(layer: Layer) -> str:
+    return f"trace[{layer.name!r}].weights() has its own map"
 
 
 def check_shares(layer: Layer, so: str = "they cannot be passed on as such") -> None:
@@ -131,25 +179,36 @@ def _chosen(trace: Trace, part: str | None) -> list[Record]:
     records = list(trace)
     if not records:
         raise UnavailableError("the trace is empty: trace.notes says why")
+    check_one_pass(records)
+    if part is not None:
+        if part not in forms.PARTS:
+            raise RegardError(f"part={part!r}, expected one of {', '.join(forms.PARTS)}")
+        chosen = forms.PARTS[part](records)
+        if not chosen:
+            raise UnavailableError(
+                f"part={part!r}: no such attention was captured; say {forms.parts(records)}"
+            )
+        return chosen
+    if has_both(records):
+        raise RegardError(
+            f"the trace has self- and cross-attention; say which: {forms.parts(records)}"
+        )
+    return records
+
+
+def check_one_pass(records: Iterable[Record]) -> None:
+    """Refuse records of several passes of the model."""
     steps = {record.step for record in records}
     if len(steps) > 1:
         raise RegardError(
             f"the trace has {len(steps)} passes of the model; take one, as trace.steps[0], or put "
             "a generation together by regard.stitch(trace, output)"
         )
-    if part is not None:
-        if part not in forms.PARTS:
-            raise RegardError(f"part={part!r}, expected one of {', '.join(forms.PARTS)}")
-        chosen = forms.PARTS[part](records)
-        if not chosen:
-            raise UnavailableError(f"part={part!r}: no such attention was captured")
-        return chosen
-    if len({record.attends == "cross" for record in records}) > 1:
-        raise RegardError(
-            "the trace has self- and cross-attention; say which: part='encoder', 'decoder' or "
-            "'cross'"
-        )
-    return records
+
+
+def has_both(records: Iterable[Record]) -> bool:
+    """Whether there is cross-attention, and other attention besides."""
+    return len({record.attends == "cross" for record in records}) > 1
 
 
 def _layers(attention: Any, axes: str | None, kind: Kind, name: str = "") -> Iterator[Layer]:
@@ -168,12 +227,25 @@ def _layers(attention: Any, axes: str | None, kind: Kind, name: str = "") -> Ite
     else:
         raise RegardError(
             f"expected a Trace, a Record, or tensors (batch, head, query, key), not "
-            f"{_named(attention)}"
+            f"{_named(attention)}{_hint(attention)}"
         )
 
 
 def _named(thing: Any) -> str:
-    return f"a {type(thing).__name__}"
+    return "None" if thing is None else f"a {type(thing).__name__}"
+
+
+def _hint(thing: Any) -> str:
+    """What else to hand over, where that can be told."""
+    if isinstance(thing, nn.Module):
+        return "; run it in a capture: regard.trace(model, inputs) gives a Trace"
+    if thing is None:
+        return "; transformers gives attentions with output_attentions=True only, a Trace always"
+    if getattr(thing, "attentions", None) is not None:
+        return "; its attentions are such tensors: output.attentions"
+    if hasattr(thing, "attentions"):
+        return "; it has no attentions: regard.trace(model, inputs) gives a Trace"
+    return ""
 
 
 def arranged(weights: Tensor, axes: str | None) -> list[Tensor]:

@@ -96,7 +96,8 @@ def head_statistics(
             (batch, key). When None they are told by their spelling, if words are known.
         window: how many positions to each side are local.
         cross: whether queries and keys are different sequences, in which nothing is before or
-            after; when None, as the record says, or when queries outnumber keys.
+            after; when None, as the record says; where it does not know, or is a tensor, when
+            queries outnumber keys, and for a record also when they are fewer.
         part: of the trace of an encoder–decoder model, "encoder", "decoder" or "cross".
         axes: the order of a tensor's axes, as "layer batch head query key".
         kind: what the rows of tensors are.
@@ -137,7 +138,14 @@ def statistics_of(
 def is_cross(layer: Layer) -> bool:
     """Whether queries and keys are different sequences."""
     _, _, queries, keys = layer.recipe.shape
-    return queries > keys or (layer.record is not None and layer.record.attends == "cross")
+    known = layer.record is not None and layer.record.attends == "cross"
+    return queries > keys or known or is_guess(layer)
+
+
+def is_guess(layer: Layer) -> bool:
+    """Whether nothing tells: the record does not know, and queries and keys differ in number."""
+    _, _, queries, keys = layer.recipe.shape
+    return queries != keys and layer.record is not None and layer.record.attends == "unknown"
 
 
 def layer_numbers(layers: Sequence[Layer]) -> tuple[list[int], bool]:

@@ -8,7 +8,7 @@ engine makes a copy for each matrix, calls `start`, then `tile` for every block 
 >>> class PreviousToken(regard.Reducer):
 ...     "Mean weight on the key just before the query."
 ...     def start(self, matrix):
-...         self.total, self.queries = torch.zeros(()), matrix.queries
+...         self.total, self.queries = matrix.zeros(), matrix.queries
 ...     def tile(self, rows, columns, log_weights, weights):
 ...         self.total += weights.diagonal(rows.start - columns.start - 1).sum()
 ...     def merge(self, other):

@@ -117,9 +117,8 @@ def span(where: slice | None, length: int, name: str = "rows") -> slice:
     if where is None:
         return slice(0, length)
     if not isinstance(where, slice):
-        raise ShapeError(
-            f"a block of weights is a slice, got {name}={where!r}; slice({where}, ...)"
-        )
+        one = f", as slice({where}, {where + 1})" if isinstance(where, int) else ""
+        raise ShapeError(f"a block of weights is a slice{one}; got {name}={where!r}")
     start, stop, step = where.indices(length)
     if step != 1:
         raise ShapeError(f"a block of weights is a plain range, got step {step} in {where}")

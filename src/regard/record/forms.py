@@ -13,9 +13,9 @@ from regard.record.record import Record
 def attentions(records: Sequence[Record]) -> tuple[Any, ...]:
     """Self-attention of a model with one stack; after several passes a tuple for each pass."""
     if any(record.attends == "cross" for record in records):
+        takes = [f"trace.{name}_attentions ({sites})" for name, sites in _sites(records).items()]
         raise UnavailableError(
-            "this model has self- and cross-attention: take trace.encoder_attentions, "
-            "trace.decoder_attentions and trace.cross_attentions"
+            f"the trace has self- and cross-attention: take {_either(takes, 'and')}"
         )
     return _by_step(records)
 
@@ -35,7 +35,7 @@ def of_decoder(records: Sequence[Record]) -> list[Record]:
 def of_cross(records: Sequence[Record]) -> list[Record]:
     """Attention from one sequence to another."""
     if not any(record.attends == "cross" for record in records):
-        raise UnavailableError("no cross-attention was captured: take trace.attentions")
+        raise UnavailableError(f"no cross-attention was captured: {_without_cross(records)}")
     return [r for r in records if r.attends == "cross"]
 
 
@@ -46,6 +46,27 @@ PARTS = {"encoder": of_encoder, "decoder": of_decoder, "cross": of_cross}
 def part(records: Sequence[Record], name: str) -> tuple[Any, ...]:
     """Weights of one part, layer by layer."""
     return _by_step(PARTS[name](records))
+
+
+def parts(records: Sequence[Record]) -> str:
+    """The parts that a trace with cross-attention has, as they are asked for, and their sites."""
+    return _either([f"part={name!r} ({sites})" for name, sites in _sites(records).items()], "or")
+
+
+def _sites(records: Sequence[Record]) -> dict[str, str]:
+    """The sites of each part that has some."""
+    chosen = {name: choose(records) for name, choose in PARTS.items()}
+    names = {name: list(dict.fromkeys(r.site.base for r in some)) for name, some in chosen.items()}
+    return {
+        name: bases[0] if len(bases) == 1 else f"{bases[0]} and {len(bases) - 1} more"
+        for name, bases in names.items()
+        if bases
+    }
+
+
+def _either(choices: Sequence[str], word: str) -> str:
+    *some, last = choices
+    return f"{', '.join(some)} {word} {last}" if some else last
 
 
 def _by_step(records: Sequence[Record]) -> tuple[Any, ...]:
@@ -67,7 +88,7 @@ def _decoder_path(records: Sequence[Record]) -> list[str]:
     if not paths:
         raise UnavailableError(
             "no cross-attention was captured, so there is no encoder and decoder to tell apart: "
-            "take trace.attentions"
+            + _without_cross(records)
         )
     common = [parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, zip(*paths))]
     if common != paths[0]:  # several: what they have in common is the stack
@@ -76,6 +97,18 @@ def _decoder_path(records: Sequence[Record]) -> list[str]:
     if digits:
         return common[: digits[-1]]
     return common[:-1]  # one module alone: what it lies in
+
+
+def _without_cross(records: Sequence[Record]) -> str:
+    """What to ask for where no attention is known to go from one sequence to another."""
+    unknown = [r for r in records if r.attends == "unknown" and r.shape.queries != r.shape.keys]
+    if not unknown:
+        return "take trace.attentions, or leave part= out"
+    queries, keys = unknown[0].shape[2:]
+    return (
+        f"{unknown[0].name} ({queries} × {keys}) may be; if it is, say so: "
+        f"trace.relabel({{{unknown[0].site.base!r}: 'cross'}})"
+    )
 
 
 def _inside(path: str, stack: list[str]) -> bool:

@@ -189,7 +189,10 @@ class Record:
 
     def mixed(self) -> Mixed:
         """Weights times values (needs `values=True`), before dropout and output projection."""
-        return self.recipe.mixed()
+        recipe = self.recipe
+        if recipe.value is None:
+            raise UnavailableError(f"{self.name}: no values were kept: capture(values=True) does")
+        return recipe.mixed()
 
     def reduce(self, *reducers: Reducer) -> tuple[Any, ...]:
         """The reducers' answers, streamed, in the order asked."""

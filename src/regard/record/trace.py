@@ -67,10 +67,11 @@ class Trace:
     def __getitem__(self, where: int | slice | str) -> Any:
         if isinstance(where, slice):
             return self._of(self._records[where])
-        if isinstance(where, int):
-            if not -len(self) <= where < len(self):
-                raise IndexError(f"record {where}, but the trace has {len(self)}")
-            return self._records[where]
+        if not isinstance(where, str):
+            place = _place(where)
+            if not -len(self) <= place < len(self):
+                raise IndexError(f"record {place}, but the trace has {len(self)}")
+            return self._records[place]
         found = [record for record in self if record.name == where.removesuffix("#1")]
         calls = [record for record in self if record.site.base == where]
         if len(calls) > 1:
@@ -78,6 +79,36 @@ class Trace:
         if not found and not calls:
             raise KeyError(self._unknown(where))
         return (found or calls)[0]
+
+    if not TYPE_CHECKING:  # a type checker should refuse such names itself
+
+        def __getattr__(self, name: str) -> Any:
+            """An attribute of a record, asked of a trace: say how to take one."""
+            public = not name.startswith("_") and not hasattr(type(self), name)
+            if public and name in dir(self._records[0] if self._records else Record):
+                raise AttributeError(self._of_a_record(name))
+            return object.__getattribute__(self, name)  # raises what was raised before
+
+    def _of_a_record(self, name: str) -> str:
+        """How to take the record whose attribute `name` was asked of a trace."""
+        text = f"a Trace has no {name!r}, a Record has"
+        if not self._records:
+            return f"{text}; this trace is empty: trace.notes says why"
+        call = f".{name}()" if callable(getattr(Record, name, None)) else f".{name}"
+        bases = list(dict.fromkeys(record.site.base for record in self))
+        if len(self) == 1:
+            return f"{text}: take it, as trace[0]{call}"
+        if len(bases) > 1:
+            names = ", ".join(repr(base) for base in bases[:3]) + ", …" * (len(bases) > 3)
+            return f"{text}: take one of {len(self)}, as trace[{bases[0]!r}]{call} ({names})"
+        base, steps = bases[0], {record.step for record in self}
+        calls = ", ".join(f"{base}#{record.call}" for record in self._records[:3])
+        more = ", …" if len(self) > 3 else ""
+        passes = f"; trace.steps[0][{base!r}] is that of the first pass" if len(steps) > 1 else ""
+        return (
+            f"{text}: {base!r} ran {len(self)} times ({calls}{more}); take one call, as "
+            f'trace["{base}#{self._records[-1].call}"]{call} or trace["{base}"][0]{call}{passes}'
+        )
 
     def _unknown(self, name: str) -> str:
         names = self.names()
@@ -266,6 +297,16 @@ class Trace:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "output": None}
+
+
+def _place(where: Any) -> int:
+    try:
+        return operator.index(where)
+    except TypeError:
+        raise TypeError(
+            f"trace[{where!r}]: expected a name, a number or a slice; one head of a record is "
+            "trace[name].weights()[:, head]"
+        ) from None
 
 
 def _numbers(given: Sequence[Any], what: str) -> list[int]:

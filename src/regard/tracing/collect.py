@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.errors import UnavailableError
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, tensors
 from regard.record import Gate, Note, Site, Trace
 from regard.record.gradient import OutputGradient
@@ -129,7 +130,11 @@ class Collector:
     def _failed(self, operator: str, error: Exception) -> None:
         place = self.names.place()
         where = "" if place is None else place.path or place.module_class
-        self.note("error", where, f"{operator}: {type(error).__name__}: {error}")
+        if isinstance(error, UnavailableError):  # a reader's own refusal
+            self.others += 1
+            self.note("unread", where, f"the operator {operator} cannot be read: {error}")
+        else:
+            self.note("error", where, f"{operator}: {type(error).__name__}: {error}")
 
     def _allowed_by(self, added: Tensor) -> Tensor | None:
         tag = self.flow.tag(added)
@@ -170,9 +175,10 @@ class Collector:
             recipe = self._copied(recipe)
         gradient = None
         if self.grad and reading.output is not None and reading.value is not None:
-            gradient = OutputGradient(reading.value.detach(), lambda arrived: arrived)
+            gradient = OutputGradient(reading.value.detach(), reading.arrange)
             self.waiting.append((reading.output, gradient))
-        self._add(site, held or Ready(recipe), reading.output, gradient)
+        output = None if reading.output is None else reading.arrange(reading.output)
+        self._add(site, held or Ready(recipe), output, gradient)
 
     def _copied(self, recipe: Dot) -> Dot:
         """Keys and values that a cache may write to, where writing is not seen: copies."""

@@ -57,13 +57,16 @@ def plan_of(func: Any) -> Plan:
     )
     reads = registered(full)
     if space not in _OWN:
+        reader = reader_of(full) if reads is None else None  # somebody's own comes first
         looks = any(word in name.lower() for word in ("attention", "attn", "mha", "sdpa"))
-        unread = looks and reads is None and "backward" not in name and "bwd" not in name
+        looks = looks and "backward" not in name and "bwd" not in name
+        unread = looks and reads is None and reader is None
         names = tuple(argument.name for argument in func._schema.arguments)
         return Plan(
             run,
-            follow=bool(changes or reads or unread),
+            follow=bool(changes or reads or reader or unread),
             changes=changes,
+            reader=reader,
             reads=reads,
             names=names,
             name=full,
@@ -72,11 +75,11 @@ def plan_of(func: Any) -> Plan:
     composite = space == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeImplicitAutograd"
     )
-    reader = reader_of(name) if func._overloadname == "default" else None
-    looks = name in ("_flash_attention_forward", "_efficient_attention_forward") or name in (
-        "_cudnn_attention_forward",
-        "_triton_multi_head_attention",
-        "_triton_scaled_dot_attention",
+    reader = reader_of(name) if reads is None and func._overloadname == "default" else None
+    looks = reader is None and (
+        reader_of(name) is not None  # another overload of it, as of quantised keys
+        or name in ("_efficient_attention_forward", "_cudnn_attention_forward")
+        or name in ("_triton_multi_head_attention", "_triton_scaled_dot_attention")
     )
     rule = rule_of(name) or (None if changes or _is_view(func) else default_rule)
     return Plan(

@@ -1,7 +1,7 @@
 """Operators that attend by themselves, and the recipe each one is.
 
-Arguments are taken by the names of the operator's schema, so one reader serves flash attention
-for CPU and CUDA, memory-efficient, cuDNN and the overrideable kernel of other devices.
+Arguments are taken by the names of the operator's schema, so one reader serves the operators of
+several devices. Those of GPUs were read through stand-ins of the same schemas, never on a GPU.
 """
 
 from __future__ import annotations
@@ -13,8 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.masks.parts import Band, Mask, Padding, Pairs
+from regard.errors import UnavailableError
+from regard.kernel.positions import AlibiBias
+from regard.masks.parts import Band, Mask, Padding, Pairs, Segments
 from regard.recipe import Dot, Flex, Projected, Recipe
+
+
+def _on_heads(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,9 @@ class Reading:
     key: Tensor
     value: Tensor | None = None
     output: Tensor | None = None
+    arrange: Callable[[Tensor], Tensor] = (
+        _on_heads  # the output's axes to (batch, head, query, width)
+    )
 
 
 Reader = Callable[[dict[str, Any], Any, Callable[[Tensor], Tensor | None]], Reading]
@@ -33,7 +42,7 @@ _READERS: dict[str, Reader] = {}
 
 
 def reader_of(name: str) -> Reader | None:
-    """The reader of an operator, by the name of its packet."""
+    """The reader of an operator: of torch's own by its bare name, else by "namespace::name"."""
     return _READERS.get(name)
 
 
@@ -47,64 +56,221 @@ def _for(*names: str) -> Callable[[Reader], Reader]:
 
 @_for(
     "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
 def _fused(
-    given: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
+    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
 ) -> Reading:
-    query, key, value = given["query"], given["key"], given["value"]
-    added = given.get("attn_mask")
-    added = given.get("attn_bias") if added is None else added
-    mask: Mask | None = None
-    if given.get("is_causal"):  # aligned at the top left; ours at the bottom right
-        mask = Band(None, query.shape[2] - key.shape[2])
+    # Causal is aligned at the top left; ours at the bottom right.
+    return _scaled(
+        arguments,
+        out[0],
+        out[1],
+        allowed_by,
+        arguments["query"].shape[2] - arguments["key"].shape[2],
+    )
+
+
+@_for("_scaled_dot_product_flash_attention")
+def _flash_on_cuda(
+    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
+) -> Reading:
+    return _scaled(arguments, out[0], out[1], allowed_by, 0)  # bottom right, unlike its kin
+
+
+@_for("_scaled_dot_product_attention_math_for_mps")
+def _mps(
+    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
+) -> Reading:
+    lead, mask = arguments["query"].shape[:-3], arguments.get("attn_mask")
+    if mask is not None and len(lead) > 1:
+        mask = mask.expand(*lead, *_four(mask).shape[-3:])
+    arguments = arguments | {name: _four(arguments[name]) for name in ("query", "key", "value")}
+    arguments["attn_mask"] = None if mask is None else _four(mask)
+    shift = arguments["query"].shape[2] - arguments["key"].shape[2]
+    # Beside the output it gives weights, in the dtype of the query: less exact than the recipe.
+    return _scaled(arguments, _four(out[0]), None, allowed_by, shift)
+
+
+def _scaled(
+    arguments: dict[str, Any],
+    output: Tensor,
+    lse: Any,
+    allowed_by: Callable[[Tensor], Tensor | None],
+    shift: int,
+) -> Reading:
+    """An operator of `scaled_dot_product_attention`; its causal mask ends at key = query + shift,
+    counted from the bottom right."""
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
+    added = arguments.get("attn_mask")
+    added = arguments.get("attn_bias") if added is None else added
+    mask: Mask | None = Band(None, shift) if arguments.get("is_causal") else None
     if added is not None:
         allowed = added if added.dtype == torch.bool else allowed_by(added)
         added = None if allowed is not None else _four(added)
         if allowed is not None:
             pairs = Pairs(_four(allowed))
             mask = pairs if mask is None else mask & pairs
-    scale = given.get("scale")
+    scale = arguments.get("scale")
     recipe = Dot(
         query,
         key,
         mask=mask,
         bias=added,
         scale=query.shape[3] ** -0.5 if scale is None else scale,
-        lse=_log_sum_exp(out[1], query, masked=mask is not None or added is not None),
+        lse=_log_sum_exp(lse, query, masked=mask is not None or added is not None),
     )
-    return Reading(recipe, query, key, value, out[0])
+    return Reading(recipe, query, key, value, output)
+
+
+@_for(
+    "_flash_attention_forward",
+    "flash_attn::_flash_attn_forward",
+    "flash_attn::_flash_attn_varlen_forward",
+    "torch_attn::_varlen_attn",
+)
+def _flash(
+    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
+) -> Reading:
+    """(batch, position, head, width), or (position, head, width) for sequences side by side, which
+    become one example; causal, windows and ALiBi are aligned at the end of each sequence."""
+    for name, meaning in _UNREAD.items():
+        if arguments.get(name) is not None:
+            raise UnavailableError(f"{name} is given: {meaning}")
+    starts = _argument(arguments, "cum_seq_q", "cu_seqlens_q", "cu_seq_q")
+    key_starts = _argument(arguments, "cum_seq_k", "cu_seqlens_k", "cu_seq_k")
+    packed = starts is not None
+    if packed and key_starts is None:
+        raise UnavailableError("it has the starts of the queries' sequences, none for the keys'")
+    arrange = _from_packed if packed else _from_positions
+    query, key, value = (
+        arrange(_argument(arguments, name, name[0])) for name in ("query", "key", "value")
+    )
+    band = _window(arguments)
+    alike = query.shape[2] == key.shape[2]
+    alike = alike and (key_starts is starts or torch.equal(starts, key_starts))
+    mask: Mask | None = band
+    if packed:
+        mask = _side_by_side(starts, key_starts, query.shape[2], key.shape[2], band, alike)
+    slopes = arguments.get("alibi_slopes")
+    scale = _argument(arguments, "scale", "softmax_scale")
+    lse = out[1][None] if packed and out[1].dim() == 2 else None if packed else out[1]
+    recipe = Dot(
+        query,
+        key,
+        mask=mask,
+        bias=None if slopes is None else _alibi(slopes, packed and not alike),
+        scale=query.shape[3] ** -0.5 if scale is None else scale,
+        softcap=arguments.get("softcap") or None,
+        # With ALiBi a causal kernel leaves out what a row has in common: another log-sum-exp.
+        lse=None if slopes is not None else _log_sum_exp(lse, query, masked=mask is not None),
+    )
+    return Reading(recipe, query, key, value, out[0], arrange)
+
+
+_UNREAD = {
+    "block_table": "keys lie in pages",
+    "leftpad_k": "keys begin at places of their own",
+    "seqused_k": "keys are used in part",
+}
+
+
+def _argument(arguments: dict[str, Any], *names: str) -> Any:
+    """An argument that operators call by different names; None where it is not given."""
+    return next((arguments[name] for name in names if arguments.get(name) is not None), None)
+
+
+def _from_positions(tensor: Tensor) -> Tensor:
+    return tensor.transpose(
+        1, 2
+    )  # (batch, position, head, width) to (batch, head, position, width)
+
+
+def _from_packed(tensor: Tensor) -> Tensor:
+    return tensor.transpose(0, 1)[None]  # (position, head, width) to (1, head, position, width)
+
+
+def _window(arguments: dict[str, Any]) -> Band | None:
+    """How far a query sees to each side; a negative size is no limit."""
+    sizes = arguments.get("window_size")
+    if sizes is None:
+        sizes = (arguments.get("window_size_left"), arguments.get("window_size_right"))
+    left, right = (None if size is None or size < 0 else int(size) for size in sizes)
+    if _argument(arguments, "causal", "is_causal"):
+        right = 0
+    return None if left is None and right is None else Band(left, right)
+
+
+def _side_by_side(
+    starts: Tensor, key_starts: Tensor, queries: int, keys: int, band: Band | None, alike: bool
+) -> Mask:
+    """Sequences that see themselves; `starts` has one place more than there are sequences."""
+    numbers = _numbers(starts, queries)
+    numbers = numbers.masked_fill(numbers == len(starts) - 1, -1)  # behind the last: sees nothing
+    segments = Segments(numbers[None], _numbers(key_starts, keys)[None])
+    if band is None:
+        return segments
+    if alike:
+        return segments & band
+    ends = (key_starts - starts)[1:].long()  # each sequence is aligned at its own end
+    here = torch.arange(queries, device=starts.device) + ends[numbers]
+    offset = torch.arange(keys, device=starts.device) - here[:, None]
+    allowed = torch.ones_like(offset, dtype=torch.bool)
+    if band.left is not None:
+        allowed &= offset >= -band.left
+    if band.right is not None:
+        allowed &= offset <= band.right
+    return segments & Pairs(allowed[None, None])
+
+
+def _numbers(starts: Tensor, length: int) -> Tensor:
+    """The number of the sequence that each position lies in."""
+    positions = torch.arange(length, device=starts.device)
+    return torch.searchsorted(starts.long(), positions, right=True) - 1
+
+
+def _alibi(slopes: Tensor, shifted: bool) -> AlibiBias:
+    if slopes.dim() == 2 and len(slopes) == 1:
+        slopes = slopes[0]
+    if slopes.dim() != 1:
+        raise UnavailableError(
+            f"alibi_slopes has shape {tuple(slopes.shape)}, expected one slope a head"
+        )
+    if shifted:
+        raise UnavailableError(
+            "alibi_slopes is given, and the queries' sequences are of other lengths than the keys'"
+        )
+    return AlibiBias(slopes)
 
 
 @_for("_native_multi_head_attention")
 def _native(
-    given: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
+    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
 ) -> Reading:
-    query, key = given["query"], given["key"]
-    return _projected(given, query, None if key is query else key, given["num_head"])
+    query, key = arguments["query"], arguments["key"]
+    return _projected(arguments, query, None if key is query else key, arguments["num_head"])
 
 
 @_for("_transformer_encoder_layer_fwd")
 def _encoder_layer(
-    given: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
+    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
 ) -> Reading:
     norm = {}
-    if given["norm_first"]:
+    if arguments["norm_first"]:
         norm = {
-            "norm_weight": given["norm_weight_1"],
-            "norm_bias": given["norm_bias_1"],
-            "epsilon": given["eps"],
+            "norm_weight": arguments["norm_weight_1"],
+            "norm_bias": arguments["norm_bias_1"],
+            "epsilon": arguments["eps"],
         }
-    return _projected(given, given["src"], None, given["num_heads"], **norm)
+    return _projected(arguments, arguments["src"], None, arguments["num_heads"], **norm)
 
 
 def _projected(
-    given: dict[str, Any], query: Tensor, key: Tensor | None, n_heads: int, **norm: Any
+    arguments: dict[str, Any], query: Tensor, key: Tensor | None, n_heads: int, **norm: Any
 ) -> Reading:
-    mask = _native_mask(given.get("mask"), given.get("mask_type"), n_heads)
+    mask = _native_mask(arguments.get("mask"), arguments.get("mask_type"), n_heads)
     if query.is_nested:
         lengths = torch.tensor([part.shape[0] for part in query.unbind()], device=query.device)
         query = torch.nested.to_padded_tensor(query, 0.0)
@@ -113,7 +279,13 @@ def _projected(
         mask = rows if mask is None else mask & rows
         key = None
     recipe = Projected(
-        query, given["qkv_weight"], given["qkv_bias"], n_heads, key_input=key, mask=mask, **norm
+        query,
+        arguments["qkv_weight"],
+        arguments["qkv_bias"],
+        n_heads,
+        key_input=key,
+        mask=mask,
+        **norm,
     )
     return Reading(recipe, query, query if key is None else key)
 
@@ -132,17 +304,17 @@ def _native_mask(mask: Tensor | None, mask_type: int | None, n_heads: int) -> Ma
 
 @_for("flex_attention")
 def _flex(
-    given: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
+    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
 ) -> Reading:
-    query, key, value = given["query"], given["key"], given["value"]
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
     recipe = Flex(
         query,
         key,
         torch.arange(query.shape[0], device=query.device),
         torch.arange(query.shape[1], device=query.device),
-        score_mod=given["score_mod"],
-        mask_mod=given["block_mask"][-1],
-        scale=given["scale"],
+        score_mod=arguments["score_mod"],
+        mask_mod=arguments["block_mask"][-1],
+        scale=arguments["scale"],
     )
     return Reading(recipe, query, key, value, out[0])
 
@@ -150,17 +322,19 @@ def _flex(
 FLEX_ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale")
 
 
-def _four(mask: Tensor) -> Tensor:
-    """(query, key) or (batch, query, key) in the full form."""
-    while mask.dim() < 4:
-        mask = mask.unsqueeze(0)
-    return mask
+def _four(tensor: Tensor) -> Tensor:
+    """Four axes: further ones before them become one, missing ones have size 1."""
+    if tensor.dim() > 4:
+        return tensor.flatten(0, -4)
+    return tensor[(None,) * (4 - tensor.dim())]
 
 
 def _log_sum_exp(lse: Any, query: Tensor, masked: bool) -> Tensor | None:
-    """A kernel's log-sum-exp where it gives one of this size; 0 for a row that sees nothing."""
-    if not isinstance(lse, Tensor) or lse.shape != query.shape[:3] or query.is_meta:
+    """A kernel's log-sum-exp where it gives one; 0 for a row that sees nothing."""
+    if not isinstance(lse, Tensor) or query.is_meta:
         return None
-    if not masked:
-        return lse
-    return torch.nan_to_num(lse, nan=0.0, neginf=0.0, posinf=0.0)
+    by_row: Tensor = lse.squeeze(3) if lse.dim() == 4 and lse.shape[3] == 1 else lse  # cuDNN
+    by_row = by_row[..., : query.shape[2]]  # memory-efficient: padded to a multiple of 32
+    if by_row.shape != query.shape[:3]:
+        return None
+    return torch.nan_to_num(by_row, nan=0.0, neginf=0.0, posinf=0.0) if masked else by_row

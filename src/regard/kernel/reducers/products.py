@@ -221,11 +221,13 @@ class Distance(Sum):
         there = _range(columns, weights)
         behind = columns.stop - 1 <= rows.start + shift
         ahead = columns.start >= rows.stop - 1 + shift
-        if self.signed or behind or ahead:  # j − i has one sign: two vector products do
-            moved = weights @ there - here * weights.sum(1)
+        if behind or ahead:  # j − i has one sign: two vector products do
+            edge = columns.stop - 1 if behind else columns.start  # from 0, j and i would cancel
+            moved = weights @ (there - edge) - (here - edge) * weights.sum(1)
             self.total[rows] += -moved if behind and not self.signed else moved
         else:
-            self.total[rows] += (weights * (there - here[:, None]).abs()).sum(1)
+            moved = there - here[:, None]
+            self.total[rows] += (weights * (moved if self.signed else moved.abs())).sum(1)
 
 
 def _range(where: slice, like: Tensor) -> Tensor:
