@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
 from regard.record.tokens import count
+from regard.tracing.axes import Origin
 from regard.tracing.checked import checked
 from regard.tracing.flow import Flow
 from regard.tracing.fused_path import OPERATORS
@@ -216,7 +217,14 @@ class Collector:
             return "self"
         if not self.following:
             return self.attends.get(place.path or place.module_class, "unknown")
-        return _told((self.flow.sources(reading.query), self.flow.sources(reading.key)))
+        sides = (self.flow.sources(reading.query), self.flow.sources(reading.key))
+        if reading.query.is_nested or reading.query.dim() != 4 or reading.key.dim() != 4:
+            return _told(sides)
+        mine, theirs = (
+            {origin.ancestor for _, origin in self.flow.dims(tensor)[-2]}
+            for tensor in (reading.query, reading.key)
+        )
+        return _told(sides, mine, theirs)
 
     def _made(self, candidate: Candidate, contraction: Contraction, weights: Tensor | None) -> None:
         """A softmax that the model spelt itself met its values; `weights` are those that were
@@ -269,16 +277,15 @@ class Collector:
 
     def _told(self, candidate: Candidate, contraction: Contraction, roles: Roles) -> Attends:
         """Self or cross: by the two sides of the scores, or by where queries and keys lie."""
-        told = _told(candidate.sides)
         if candidate.segments is not None:
             chosen = {origin.ancestor for origin in self.flow.chosen_from(candidate.segments)}
             edge = contraction.value_dims[0] if contraction.value_dims else ()
             if chosen and edge:
                 return "self" if edge[-1][1].ancestor in chosen else "cross"
-            return told
+            return _told(candidate.sides)
         mine = {part.origin.ancestor for part in roles.query}
         theirs = {part.origin.ancestor for part in roles.key}
-        return "self" if mine and mine == theirs else told
+        return _told(candidate.sides, mine, theirs)
 
     def _rejected(self, candidate: Candidate) -> None:
         self.others += 1
@@ -434,8 +441,13 @@ def _in_graph(recipe: Recipe) -> bool:
     return any(tensor.requires_grad for tensor in tensors(recipe))
 
 
-def _told(sides: Any) -> Attends:
-    """Self where the two sides of the scores have an input in common."""
-    if sides is None:
+def _told(
+    sides: Any, queries: Set[Origin] = frozenset(), keys: Set[Origin] = frozenset()
+) -> Attends:
+    """Self where queries and keys lie along one axis, or the scores' two sides have an input in
+    common; cross where two inputs are known and differ."""
+    if queries and queries == keys:
+        return "self"
+    if sides is None or not sides[0] or not sides[1]:
         return "unknown"
     return "self" if sides[0] & sides[1] else "cross"

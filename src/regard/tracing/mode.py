@@ -64,8 +64,9 @@ def plan_of(func: Any) -> Plan:
         names = tuple(argument.name for argument in func._schema.arguments)
         return Plan(
             run,
-            follow=bool(changes or reads or reader or unread),
+            follow=True,
             changes=changes,
+            rule=None if changes or _is_view(func) else default_rule,
             reader=reader,
             reads=reads,
             names=names,

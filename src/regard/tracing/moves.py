@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -74,11 +74,12 @@ class Tagging:
 
     def constants(self, tensors: Sequence[Tensor]) -> None:
         """Parameters and buffers; forgotten again by `clear`."""
-        for tensor in tensors:
-            if tensor.layout == torch.strided:
-                tag = Tag()
-                tag.constant = tag.parameter = True
-                self.put(tensor, tag)
+        for outer in tensors:
+            for tensor in plain_tensors(outer):
+                if tensor.layout == torch.strided:
+                    tag = Tag()
+                    tag.constant = tag.parameter = True
+                    self.put(tensor, tag)
 
     def clear(self) -> None:
         """Take every tag away, also from storages that live on, and let go of every tensor."""
@@ -263,13 +264,20 @@ class Moves(Tagging):
             for tensor in made:
                 self.fixed(tensor)
             return
+        sources = NOBODY
+        for tensor in inputs:
+            if not self.constant(tensor):
+                sources = joined(sources, self.sources(tensor))
         for tensor in made:
+            if tensor.layout != torch.strided:
+                continue
+            tag = Tag()
+            tag.sources = sources
             alike = [each for each in inputs if each.dim() == tensor.dim() > 0]
-            if alike and tensor.layout == torch.strided:
+            if alike:
                 alike.sort(key=lambda each: (self.constant(each), each.shape != tensor.shape))
-                tag = Tag()
                 tag.factors = self.resized(alike[0], tensor)
-                self.put(tensor, tag)
+            self.put(tensor, tag)
 
     def moved(self, source: Tensor, made: Tensor, again: Again | None = None) -> None:
         """Entries rearranged; `again` does the same to numbers."""
@@ -685,6 +693,15 @@ class Moves(Tagging):
                 if pieces:
                     return pieces
         return axis(size, "expanded")
+
+
+def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
+    """A tensor, or those inside a wrapper: of quantised and of sharded parameters."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from plain_tensors(getattr(tensor, name))
+    else:
+        yield tensor
 
 
 def _added(one: Total | None, other: Total, alone: bool) -> Total:

@@ -206,8 +206,8 @@ class Contraction:
         certain = True
         if not head:
             batch, head, certain = _by_hints(batch, widths, hints)
-        roles = (self._in_order(role) for role in (batch, head, query, key))
-        return Roles(*roles, certain, gathered)
+        order = self._in_order
+        return Roles(order(batch), order(head), order(query), order(key), certain, gathered)
 
     def _in_order(self, parts: list[Part]) -> list[Part]:
         """Axes in the order of the softmax's dimensions, whatever the product made of it."""

@@ -296,7 +296,7 @@ def _patches(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     settings = args[1:]
 
     def again(numbers: Tensor) -> Tensor:  # padding is 0 there
-        patches = torch.ops.aten.im2col(numbers.double() + 1, *settings)
+        patches: Tensor = torch.ops.aten.im2col(numbers.double() + 1, *settings)
         return patches.long() - 1
 
     flow.windows(args[0], out, args[1], again)
