@@ -6,7 +6,8 @@ thread that includes the key in its local set meets them; all other threads neve
 nothing changes for them, not even while the kernels are being registered.
 
 The key is off while a kernel runs: operators inside the operator, and what a listener computes, are
-not told.
+not told. A transform of torch.func brings the key back and calls the operator again on the tensors
+inside its own; then that call is told, and the outer one is not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from torch._C import DispatchKey
 _NAME = "TESTING_ONLY_GenericMode"
 _KEY: DispatchKey = torch._C._parse_dispatch_key(_NAME)
 _include = torch._C._dispatch_tls_set_dispatch_key_included
-_included = torch._C._dispatch_tls_is_dispatch_key_included
 
 #: Operators that attend by themselves.
 OPERATORS = (
@@ -54,6 +54,7 @@ Listener = Callable[[str, tuple[str, ...], tuple[Any, ...], dict[str, Any], Any]
 
 class _Here(threading.local):
     listeners: tuple[Listener, ...] = ()
+    told = 0  # how many operators listeners were told of
 
 
 _here = _Here()
@@ -104,15 +105,19 @@ def _register() -> None:
 def _kernel(name: str, overload: str) -> Callable[..., Any]:
     operator = getattr(getattr(torch.ops.aten, name), overload)
     names = tuple(argument.name for argument in operator._schema.arguments)
-    told = name if overload == "default" else f"{name}.{overload}"
-    run = operator._op
+    return _telling(name if overload == "default" else f"{name}.{overload}", names, operator._op)
 
+
+def _telling(name: str, names: tuple[str, ...], operator: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        told = _here.told
         _include(_KEY, False)
         try:
-            output = run(*args, **kwargs)
-            for listener in _here.listeners:
-                listener(told, names, args, kwargs, output)
+            output = operator(*args, **kwargs)
+            if _here.told == told:
+                _here.told += 1
+                for listener in _here.listeners:
+                    listener(name, names, args, kwargs, output)
         finally:
             _include(_KEY, True)
         return output
@@ -133,19 +138,6 @@ def _fall_through() -> None:
                 operator.fallthrough(_KEY)
     flex = torch._ops._higher_order_ops.get("flex_attention")
     if flex is not None and _KEY not in flex.py_kernels:
-        flex.py_impl(_KEY)(_flex_kernel(flex))
+        flex.py_impl(_KEY)(_telling("flex_attention", (), flex))
         flex.non_fallthrough_keys = flex.non_fallthrough_keys.add(_KEY)
 
-
-def _flex_kernel(operator: Any) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        _include(_KEY, False)
-        try:
-            output = operator(*args, **kwargs)
-            for listener in _here.listeners:
-                listener("flex_attention", (), args, kwargs, output)
-        finally:
-            _include(_KEY, True)
-        return output
-
-    return kernel

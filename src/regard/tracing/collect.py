@@ -164,6 +164,13 @@ class Collector:
         if tag is not None and tag.mark is not None:
             lesson.softmax(key, tag.mark.candidate, out)
 
+    def all_read(self) -> bool:
+        """Whether nothing so far was lost, said, or changed in place under a record's feet."""
+        with self._lock:
+            if self.closed or self.cached or self.keeper.changed:
+                return False
+            return not self.flow.lost and not self.trace.notes
+
     def _lesson_of(self, candidate: Candidate) -> Lesson | None:
         """The pass that learns from a softmax; one that has ended learned something wrong."""
         lesson = self.here.lesson

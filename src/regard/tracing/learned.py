@@ -177,6 +177,12 @@ class PassPlan(NamedTuple):
         """What an operator is; None where no pass of the kind had it."""
         return self.entries.get(key)
 
+    def attends(self) -> bool:
+        return any(isinstance(entry, Attending | Weights) for entry in self.entries.values())
+
+    def has_weights(self) -> bool:
+        return any(isinstance(entry, Weights) for entry in self.entries.values())
+
     def lets_pass(self, operator: str) -> bool:
         return self.exponentials and operator in _EXPONENTIALS
 
@@ -260,9 +266,6 @@ class Lesson:
             entries[key] = entry
         quiet = any(key[2] in _EXPONENTIALS for key in entries)
         return PassPlan(entries, frozenset(ran), quiet)
-
-    def has_weights(self) -> bool:
-        return any(isinstance(e, Weights) for entries in self._outcomes.values() for e in entries)
 
 
 def _same(outcomes: list[Entry]) -> Entry | None:
@@ -351,6 +354,7 @@ def signature_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         cuda.cudnn_sdp_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         torch.backends.mha.get_fastpath_enabled(),
+        torch._C._len_torch_function_stack(),
     )
     return Signature((state, arguments), tuple(sizes))
 

@@ -135,7 +135,7 @@ class Run:
         now = _Guards.now()
         if now.inference and not self._guards.inference:
             # Its exit will bring the mode's dispatch key back: the mode must be there to meet it.
-            _dead.modes = [*_dead.modes, (self.mode, self._guards)]
+            _dead.modes = (*_dead.modes, (self.mode, self._guards))
             return (
                 "capture: left before torch.inference_mode(), which was entered inside it; leave "
                 "contexts in the opposite order of entering (a dead mode slows this thread down "
@@ -172,7 +172,7 @@ class Run:
         plan = self._plans.get(signature)
         if plan is None and self._plans is not self._shared_plans:
             plan = self._shared_plans.get(signature)
-        if plan is not None and any(isinstance(e, Weights) for e in plan.entries.values()):
+        if plan is not None and plan.has_weights():
             mine = self.collector
             if mine.attached or mine.values or mine.keeper.outputs:
                 return None
@@ -182,11 +182,11 @@ class Run:
         """A full pass has ended: remember it, where the cheaper path would see all there was."""
         mine, lesson, signature = self.collector, call.lesson, call.signature
         assert lesson is not None and signature is not None
-        if mine.cached or mine.keeper.changed or mine.flow.lost or self.trace.notes:
+        if not mine.all_read():
             return
         plan = lesson.plan(mine.ran)
-        if plan is not None and any(isinstance(e, Attending | Weights) for e in plan.entries.values()):
-            self._plans.learn(signature, plan, sized=lesson.has_weights())
+        if plan is not None and plan.attends():
+            self._plans.learn(signature, plan, sized=plan.has_weights())
             plans = self._plans
             mine.lessons.append((lesson, lambda: plans.give_up(signature)))
 
@@ -396,7 +396,7 @@ def _push_at(mode: CaptureMode, depth: int) -> None:
 
 
 class _Dead(threading.local):
-    modes: list[tuple[CaptureMode, _Guards]] = []
+    modes: tuple[tuple[CaptureMode, _Guards], ...] = ()
 
 
 _dead = _Dead()
@@ -406,10 +406,10 @@ _leftover: list[tuple[Any, set[int]]] = []
 def _bury() -> None:
     """Modes that had to stay on this thread's stack go when the guard they waited for is gone."""
     now = _Guards.now()
-    for entry in list(_dead.modes):
-        if entry[1] == now:
-            entry[0].leave()
-            _dead.modes = [other for other in _dead.modes if other is not entry]
+    for mode, guards in _dead.modes:
+        if guards == now:
+            mode.leave()
+    _dead.modes = tuple(entry for entry in _dead.modes if entry[1] != now)
     _leftover[:] = [entry for entry in _leftover if not _removed(*entry)]
 
 
