@@ -20,11 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import regard
 
+aten = torch.ops.aten
+
 
 class CountsOperators(TorchDispatchMode):
     """A mode of the user's, which must see what it would see without a capture.
 
-    But for `detach`: a record holds its tensors outside the autograd graph.
+    But for what a record needs to hold a tensor: `detach`, and a question about dtypes.
     """
 
     def __init__(self) -> None:
@@ -32,7 +34,7 @@ class CountsOperators(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is not torch.ops.aten.detach.default
+        self.count += func not in (aten.detach.default, aten.promote_types.default)
         return func(*args, **(kwargs or {}))
 
 

@@ -25,7 +25,11 @@ class Block:
     """A `with` that counts in threads that are started inside it too.
 
     `context` is a value of each thread; a new one begins with that of the thread it came from.
+    `on_hand_over` is called before another thread gets to belong to the block.
     """
+
+    def __init__(self, on_hand_over: Callable[[], None] = lambda: None) -> None:
+        self.on_hand_over = on_hand_over
 
     def open(self, context: Any = None) -> None:
         """Begin, in this thread."""
@@ -67,7 +71,10 @@ def _blocks() -> _Blocks:
 
 
 def _to_hand_over() -> _Blocks:
-    return {block: context for block, context in _blocks().items() if block in _wrappers.open}
+    blocks = {block: context for block, context in _blocks().items() if block in _wrappers.open}
+    for block in blocks:
+        block.on_hand_over()
+    return blocks
 
 
 class _Wrappers:

@@ -59,7 +59,7 @@ class Collector:
         self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
         self.names = Names(model)
         self.flow = Flow(self.names, self._made, self._rejected, self._wanted, grad or attached)
-        self.flow.constants(self.names.tensors())
+        self.ready = False  # whether the flow knows the parameters: not before it follows anything
         self.growth = Growth()
         self.block = Block()  # its context is the number of the pass, in each thread
         self.here = _Here()
@@ -82,8 +82,15 @@ class Collector:
     def adopt(self, module: nn.Module) -> None:
         """A model that was not named beforehand runs: learn its modules and parameters."""
         self.names.adopt(module)
-        self.flow.constants(self.names.tensors())
+        self.ready = False
         self.attentive = attentive(self.names)
+
+    def get_ready(self) -> None:
+        """An operator is about to be followed."""
+        with self._lock:
+            if not self.closed:
+                self.flow.constants(self.names.tensors())
+                self.ready = True
 
     @property
     def following(self) -> bool:

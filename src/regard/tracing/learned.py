@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -379,10 +380,12 @@ def _form(argument: Any, sizes: list[Any]) -> Any:
     return kind
 
 
-_PLAIN = (bool, int, float, str, type(None))
+_RUN = "regard.tracing.run"  # hooks of captures are there for a while
+_PLAIN = {bool, int, float, str, type(None)}
+_PARTS = _PLAIN | {dict, OrderedDict, set, list, tuple, Tensor, nn.Parameter}
 
 
-def fingerprint(names: Names) -> Any:
+def fingerprint(names: Names) -> int:
     """What a model is made of: its modules, their hooks, and plain settings of theirs.
 
     A setting may lie in an object that modules share, such as a configuration.
@@ -390,25 +393,16 @@ def fingerprint(names: Names) -> Any:
     parts: list[Any] = []
     others: dict[int, Any] = {}
     for path, module in names.modules.items():
-        parts.append((path, id(module), type(module)))
-        for name, value in module.__dict__.items():
-            kind = type(value)
-            if kind in _PLAIN:
-                parts.append(value)
-            elif name in _HOOKS:
-                if value:
-                    parts.append((name, tuple(map(id, value.values()))))
-            elif name == "forward":
-                parts.append(id(value))
-            elif name == "_parameters":
-                parts.extend((p, type(t)) for p, t in value.items() if t is not None)
-            elif len(others) < _MOST_OBJECTS and name[:1] != "_" and not isinstance(value, Tensor):
-                others[id(value)] = value
+        own = module.__dict__
+        values = own.values()
+        parts += (path, id(module), type(module), id(own.get("forward")))
+        parts += [value for value in values if type(value) in _PLAIN]
+        if module._forward_hooks or module._forward_pre_hooks:
+            local = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+            parts += [id(hook) for hook in local if getattr(hook, "__module__", "") != _RUN]
+        if len(others) < _MOST_OBJECTS:
+            others.update((id(value), value) for value in values if type(value) not in _PARTS)
     for value in others.values():
-        parts.append(type(value))
-        settings = getattr(value, "__dict__", {})
-        parts.extend(setting for setting in settings.values() if type(setting) in _PLAIN)
+        settings = getattr(value, "__dict__", {}).values()
+        parts += [setting for setting in settings if type(setting) in _PLAIN]
     return hash(tuple(parts))
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")

@@ -178,6 +178,8 @@ class CaptureMode(TorchDispatchMode):
             return plan.run(*args, **kwargs)
         if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
             return plan.run(*args, **kwargs)
+        if not collector.ready:
+            collector.get_ready()
         if collector.waiting:
             collector.settle_hooks()
         if plan.changes:

@@ -69,7 +69,8 @@ class Names:
         before = f"{type(model).__name__}." if self.modules else ""
         strip = "module." if isinstance(model, _LEADING_MODULE) else ""
         for path, module in _named(model):
-            plain = (_plain(path) if "_" in path else path).removeprefix(strip)
+            wrapped = path[:1] == "_" or "._" in path
+            plain = (_plain(path) if wrapped else path).removeprefix(strip)
             plain = "" if strip and plain == "module" else plain
             plain = f"{before}{plain}".removesuffix(".")
             self.paths.setdefault(id(module), plain)

@@ -40,6 +40,7 @@ from regard.tracing.names import argument, first_argument
 from regard.tracing.surroundings import eager_surroundings
 from regard.tracing.where import everything
 
+_FAST_PATHS = (nn.TransformerEncoderLayer, nn.MultiheadAttention, torch.jit.ScriptModule)
 _transforms = torch._C._functorch.peek_interpreter_stack
 
 
@@ -53,6 +54,7 @@ class _Call:
         self.lesson: Lesson | None = None
         self.mode: CaptureMode | None = None  # entered for this call
         self.listening = False
+        self.told_again = False  # whether the model's own hook will tell of this very call too
         self.below = -1  # how many modes lay under the one that was taken off
 
 
@@ -80,6 +82,7 @@ class Run:
         self.collector = Collector(module, trace, **options)
         self.collector.unexpected = self._unexpected
         self.block = self.collector.block
+        self.block.on_hand_over = self._hand_over
         self.root = self.collector.names.modules.get("")
         self.home = threading.get_ident()
         self.mode: CaptureMode | None = None  # of the thread that entered
@@ -89,6 +92,9 @@ class Run:
         self._here = _Here()
         self._inside: set[int] = set()  # other threads in which a call is under way
         self._stack = ExitStack()
+        self._hooks: list[Any] = []  # on all modules: before a call, after it
+        self._own_hooks = False  # whether the model itself has them too
+        self._handed_over = False  # whether other threads may belong to the capture
         self._plans = self._shared_plans = Plans()
         self._guards = _Guards.now()
 
@@ -100,10 +106,8 @@ class Run:
             self._stack.callback(self.block.close)
             if self.module is not None and self.path == "auto" and available():
                 self._recall()
-            before = hooks.register_module_forward_pre_hook(self._before)
-            self._stack.callback(before.remove)
-            self._leaving = hooks.register_module_forward_hook(self._after, always_call=True)
-            self._stack.callback(self._stop_leaving)
+            self._watch_modules()
+            self._stack.callback(self._stop_watching_modules)
             if self.path == "fused" and available():
                 listen(self._ran_fused)
                 self._stack.callback(unlisten, self._ran_fused)
@@ -153,10 +157,54 @@ class Run:
             )
         return None
 
-    def _stop_leaving(self) -> None:
+    # -- hooks: on the calls of all modules, as one on a single module may turn torch's fast paths
+    # off; on the model alone where that is safe and nothing else is asked for, as they cost time
+
+    def _watch_modules(self) -> None:
+        with self._lock:
+            if not self._hooks:
+                self._hooks = [
+                    hooks.register_module_forward_pre_hook(self._before),
+                    hooks.register_module_forward_hook(self._after, always_call=True),
+                ]
+
+    def _stop_watching_modules(self) -> None:
         """Threads that are still in a call need the hook that lets them leave."""
-        _leftover.append((self._leaving, self._inside))
+        for handle in self._hooks:
+            _leftover.append((handle, self._inside))
         _leftover[:] = [entry for entry in _leftover if not _removed(*entry)]
+
+    def _watch_model(self, call: _Call) -> None:
+        """The hooks on the model take over for one call."""
+        root = self.root
+        assert root is not None
+        call.told_again = self._own_hooks
+        if not self._own_hooks:
+            if self._handed_over or self.module is not root or isinstance(root, _FAST_PATHS):
+                return
+            if root._compiled_call_impl is not None:  # type: ignore[unused-ignore]
+                return
+            self._own_hooks = True
+            self._stack.callback(root.register_forward_pre_hook(self._before_model).remove)
+            after = root.register_forward_hook(self._after, always_call=True)
+            self._stack.callback(after.remove)
+        if not self._handed_over and self.collector.ran.issuperset(self.collector.attentive.values()):
+            with self._lock:
+                for handle in self._hooks:
+                    handle.remove()
+                self._hooks = []
+
+    def _before_model(self, module: nn.Module, args: Any) -> None:
+        call = self._here.call
+        if call is not None and call.told_again:
+            call.told_again = False
+        elif not self._hooks:  # a call inside one of its own, or after an interrupt
+            self._before(module, args)
+
+    def _hand_over(self) -> None:
+        """Another thread is about to belong to the capture: its calls must be seen."""
+        self._handed_over = True
+        self._watch_modules()
 
     # -- plans
 
@@ -190,7 +238,7 @@ class Run:
             plans = self._plans
             mine.lessons.append((lesson, lambda: plans.give_up(signature)))
 
-    # -- a hook on every module's call; one on a single module would turn torch's fast paths off
+    # -- calls of modules
 
     def _before(self, module: nn.Module, args: Any) -> None:
         call = self._here.call
@@ -241,6 +289,7 @@ class Run:
             if self.path == "auto" and self.module is not None and not self.collector.grad:
                 self._take_plan(call, args)
         if call.plan is not None:
+            self.collector.ran |= call.plan.ran
             self._listen(call, home)
         elif not home:
             self._inside.add(threading.get_ident())
@@ -258,7 +307,10 @@ class Run:
         """The plan for a call, or a lesson that may become one."""
         if _transforms() is not None or torch._C._current_graph_task_id() != -1:
             return  # kernels would see the tensors of transforms
-        kwargs = argument(sys._getframe(3), "kwargs") or {}
+        frame: Any = sys._getframe(2)
+        while frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        kwargs = argument(frame, "kwargs") or {}
         signature = call.signature = signature_of(call.module, args, kwargs)
         if not available():
             return
@@ -275,13 +327,12 @@ class Run:
         """The cheaper path for one call: the mode goes, and the kernels tell."""
         if home:
             assert self.mode is not None
+            self._watch_model(call)
             self.mode.__exit__()
             call.below = _len_torch_dispatch_stack()
         else:
             self._inside.add(threading.get_ident())
-        assert call.plan is not None
         self.collector.here.following = False
-        self.collector.ran |= call.plan.ran
         listen(self._ran)
         call.listening = True
 
@@ -307,6 +358,7 @@ class Run:
         elif call.below >= 0:
             assert self.mode is not None
             _push_at(self.mode, call.below)
+            self._watch_modules()
             self.mode.idle = self.alarm is None
         self._inside.discard(threading.get_ident())
 
