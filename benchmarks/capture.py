@@ -204,12 +204,16 @@ def learned(quick: bool) -> None:
     """Models that an earlier capture has learned: one pass each, of sizes where Python counts."""
     torch.manual_seed(0)
     image, text = torch.randn(2, 3, 112, 112), models.tokens(2, 16)
-    protein, sound, memory = torch.randint(4, 24, (2, 64)), torch.randn(2, 16000), torch.randn(4, 50, 128)
+    protein, sound = torch.randint(4, 24, (1, 32)), torch.randn(1, 16000)
     cases = {
-        "ESM-2-like encoder, 2 × 64": (models.esm(), {"input_ids": protein}, 1.25),
+        "ESM-2-like encoder, 1 × 32": (models.esm(), {"input_ids": protein}, 1.25),
         "CLIP, 2 × (49 + 16)": (models.clip(), {"input_ids": text, "pixel_values": image}, 1.25),
-        "Conformer, 2 × 1 s": (models.conformer(), {"input_values": sound}, 1.25),
-        "location-aware decoder, 20 steps": (models.LocationAware().eval(), {"memory": memory}, 2.0),
+        "Conformer, 1 × 1 s": (models.conformer(), {"input_values": sound}, 1.25),
+        "location-aware decoder, 20 steps": (
+            models.LocationAware().eval(),
+            {"memory": torch.randn(4, 50, 128)},
+            2.0,
+        ),
     }
     rows = []
     for name, (model, inputs, bar) in cases.items():

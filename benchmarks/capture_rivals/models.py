@@ -80,7 +80,7 @@ def esm(layers: int = 6, width: int = 320, heads: int = 20) -> EsmModel:
     return EsmModel(config).eval()
 
 
-def clip(layers: int = 4, width: int = 128, heads: int = 4) -> CLIPModel:
+def clip(layers: int = 4, width: int = 192, heads: int = 4) -> CLIPModel:
     """Two small towers: 49 patches and a text."""
     torch.manual_seed(0)
     tower = {

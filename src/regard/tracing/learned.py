@@ -383,6 +383,7 @@ def _form(argument: Any, sizes: list[Any]) -> Any:
 _RUN = "regard.tracing.run"  # hooks of captures are there for a while
 _PLAIN = {bool, int, float, str, type(None)}
 _PARTS = _PLAIN | {dict, OrderedDict, set, list, tuple, Tensor, nn.Parameter}
+_OF_EVERY_MODULE = len(nn.Module().__dict__)
 
 
 def fingerprint(names: Names) -> int:
@@ -394,14 +395,18 @@ def fingerprint(names: Names) -> int:
     others: dict[int, Any] = {}
     for path, module in names.modules.items():
         own = module.__dict__
-        values = own.values()
-        parts += (path, id(module), type(module), id(own.get("forward")))
+        values = list(own.values())
+        if next(iter(own)) == "training":  # what every module begins with is no setting
+            values = values[_OF_EVERY_MODULE:]
+        parts += (path, id(module), type(module), module.training, id(own.get("forward")))
         parts += [value for value in values if type(value) in _PLAIN]
         if module._forward_hooks or module._forward_pre_hooks:
             local = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
             parts += [id(hook) for hook in local if getattr(hook, "__module__", "") != _RUN]
         if len(others) < _MOST_OBJECTS:
-            others.update((id(value), value) for value in values if type(value) not in _PARTS)
+            for value in values:
+                if type(value) not in _PARTS:
+                    others[id(value)] = value
     for value in others.values():
         settings = getattr(value, "__dict__", {}).values()
         parts += [setting for setting in settings if type(setting) in _PLAIN]

@@ -6,6 +6,7 @@ fast path off. The innermost frame whose first argument is one of the model's mo
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
@@ -220,15 +221,20 @@ def attentive(names: Names) -> dict[int, str]:
     """Modules that are attention by class or path; parts of torch.nn that only serve it are not."""
     found = {}
     for path, module in names.modules.items():
-        last = path.rpartition(".")[2]
-        home = type(module).__module__
-        plain = home.startswith("torch.") and not isinstance(module, nn.MultiheadAttention)
-        if plain:
-            continue
-        by_class = _ATTENTIVE.search(type(module).__name__)
-        if by_class or (module._modules and _ATTENTIVE.search(last)):
+        by_class = _by_class(type(module))
+        if by_class or (
+            by_class is None and module._modules and _ATTENTIVE.search(path.rpartition(".")[2])
+        ):
             found[id(module)] = path
     return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _by_class(kind: type) -> bool | None:
+    """Whether modules of a class are attention; None where their path may say it."""
+    if kind.__module__.startswith("torch.") and not issubclass(kind, nn.MultiheadAttention):
+        return False
+    return True if _ATTENTIVE.search(kind.__name__) else None
 
 
 def related(path: str, other: str) -> bool:
