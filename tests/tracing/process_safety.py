@@ -168,7 +168,9 @@ def main(context: str, position: str, path: str) -> None:
                 with regard.capture(model, path="full") as trace:
                     model(x)
                 truth = [record.weights() for record in trace]
-        missed = [t for t in range(PASSES) if is_inside(t, position)] if unread(context, path) else []
+        missed = (
+            [t for t in range(PASSES) if is_inside(t, position)] if unread(context, path) else []
+        )
         for _ in range(2):  # the second capture begins with what the first one learned
             with warnings.catch_warnings():
                 if missed:

@@ -115,14 +115,17 @@ def test_a_model_that_ran_in_a_strange_thread_alone_is_said():
         model(x)
         done.set()
 
+    def ask():
+        go.set()
+        assert done.wait(30)
+
     thread = threading.Thread(target=serves)
     thread.start()
     with (
         pytest.warns(regard.CaptureWarning, match="thread that was started before the capture"),
         regard.capture(model) as trace,
     ):
-        go.set()
-        assert done.wait(30)
+        ask()
     thread.join()
     assert len(trace) == 0
 
@@ -182,10 +185,14 @@ def test_a_thread_that_outlives_the_capture():
         model(x)
         left.append(_get_current_dispatch_mode_stack())
 
-    with pytest.warns(regard.CaptureWarning), regard.capture(model):
+    def begin():
         thread = threading.Thread(target=run)
         thread.start()
         assert inside.wait(30)
+        return thread
+
+    with pytest.warns(regard.CaptureWarning), regard.capture(model):
+        thread = begin()
     go.set()
     thread.join()
     assert left == [[]]

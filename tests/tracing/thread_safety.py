@@ -1,6 +1,6 @@
 """A script for test_threads: four threads capture one encoder at once, beside two that do not.
 
-    python thread_safety.py SEED
+python thread_safety.py SEED
 """
 
 import sys

@@ -12,17 +12,15 @@ inside its own; then that call is told, and the outer one is not.
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 
 _NAME = "TESTING_ONLY_GenericMode"
-_KEY: DispatchKey = torch._C._parse_dispatch_key(_NAME)
+_KEY: Any = torch._C._parse_dispatch_key(_NAME)
 _include = torch._C._dispatch_tls_set_dispatch_key_included
 
 #: Operators that attend by themselves.
@@ -140,4 +138,3 @@ def _fall_through() -> None:
     if flex is not None and _KEY not in flex.py_kernels:
         flex.py_impl(_KEY)(_telling("flex_attention", (), flex))
         flex.non_fallthrough_keys = flex.non_fallthrough_keys.add(_KEY)
-

@@ -13,7 +13,6 @@ from __future__ import annotations
 import enum
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from regard.record.held import Layout
 from regard.record.site import Attends
-from regard.tracing.names import Names, Place
+from regard.tracing.names import Names, Place, related
 from regard.types import Kind
 
 Key = tuple[str, str, str]  #: module path, source line, operator
@@ -113,17 +112,17 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
     for index, size in enumerate(shape):
         if size == 1:
             continue
-        parts = sorted(cover.pop(index, []))
-        steps = [part[0] for part in parts]
-        sizes = [part[1] for part in parts]
-        roles = [part[2] for part in parts]
+        inside = sorted(cover.pop(index, []))
+        steps = [part[0] for part in inside]
+        sizes = [part[1] for part in inside]
+        roles = [part[2] for part in inside]
         if sizes == [size] and steps == [stride[index]]:
-            axes[roles[0], parts[0][3]] = Axis(index, size if roles[0] == 1 else 0)
-        elif len(parts) == 2 and roles.count(1) == 1 and sizes[0] * sizes[1] == size:
+            axes[roles[0], inside[0][3]] = Axis(index, size if roles[0] == 1 else 0)
+        elif len(inside) == 2 and roles.count(1) == 1 and sizes[0] * sizes[1] == size:
             if steps != [stride[index], stride[index] * sizes[0]]:
                 return None
             heads = sizes[roles.index(1)]
-            for number, (_, _, role, order) in enumerate(parts):
+            for number, (_, _, role, order) in enumerate(inside):
                 axes[role, order] = Axis(index, heads, whole=False, inner=number == 0)
         else:
             return None
@@ -172,6 +171,7 @@ class PassPlan(NamedTuple):
 
     entries: dict[Key, Entry]
     ran: frozenset[str]  # modules that are attention by name, and ran
+    unseen: frozenset[str]  # those of them in which no attention was seen
     exponentials: bool  # whether exponentials ran and were no attention: others are let pass too
 
     def entry(self, key: Key) -> Entry | None:
@@ -207,6 +207,7 @@ class Lesson:
     def __init__(self) -> None:
         self.learnable = True
         self.softmaxes: dict[int, _Softmax] = {}
+        self.modules: set[str] = set()  # that are attention by name, and ran
         self._calls: dict[Key, int] = {}
         self._outcomes: dict[Key, list[Entry]] = {}
 
@@ -230,7 +231,9 @@ class Lesson:
     def attended(self, key: Key, attends: Attends) -> None:
         self._outcome(key, Attending(attends))
 
-    def made(self, candidate: Any, layout: Layout, kept: Tensor, kind: Kind, label: Attends) -> None:
+    def made(
+        self, candidate: Any, layout: Layout, kept: Tensor, kind: Kind, label: Attends
+    ) -> None:
         """A candidate was recorded as attention: `kept` holds the weights, as `layout` says."""
         softmax = self.softmaxes.get(id(candidate))
         storage = None if softmax is None else softmax.storage()
@@ -255,7 +258,7 @@ class Lesson:
         if self.learnable:
             self._outcomes.setdefault(key, []).append(entry)
 
-    def plan(self, ran: Iterable[str]) -> PassPlan | None:
+    def plan(self) -> PassPlan | None:
         """What was learned; None where calls of one line differed, or a plan cannot hold it."""
         if not self.learnable:
             return None
@@ -266,7 +269,9 @@ class Lesson:
                 return None
             entries[key] = entry
         quiet = any(key[2] in _EXPONENTIALS for key in entries)
-        return PassPlan(entries, frozenset(ran), quiet)
+        seen = {key[0] for key, entry in entries.items() if entry is not HARMLESS}
+        unseen = {path for path in self.modules if not any(related(path, s) for s in seen)}
+        return PassPlan(entries, frozenset(self.modules), frozenset(unseen), quiet)
 
 
 def _same(outcomes: list[Entry]) -> Entry | None:

@@ -221,7 +221,7 @@ def attentive(names: Names) -> dict[int, str]:
     """Modules that are attention by class or path; parts of torch.nn that only serve it are not."""
     found = {}
     for path, module in names.modules.items():
-        by_class = _by_class(type(module))
+        by_class = _by_class(type(module))  # type: ignore[arg-type]
         if by_class or (
             by_class is None and module._modules and _ATTENTIVE.search(path.rpartition(".")[2])
         ):

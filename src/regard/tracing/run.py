@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
-from torch.utils._python_dispatch import _len_torch_dispatch_stack, _pop_mode, _push_mode
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from regard.errors import RegardError
 from regard.interception import SPELLINGS, available, listen, unlisten
@@ -188,7 +189,9 @@ class Run:
             self._stack.callback(root.register_forward_pre_hook(self._before_model).remove)
             after = root.register_forward_hook(self._after, always_call=True)
             self._stack.callback(after.remove)
-        if not self._handed_over and self.collector.ran.issuperset(self.collector.attentive.values()):
+        assert call.plan is not None
+        known = call.plan.ran.issuperset(self.collector.attentive.values())
+        if known and not self._handed_over:
             with self._lock:
                 for handle in self._hooks:
                     handle.remove()
@@ -232,7 +235,7 @@ class Run:
         assert lesson is not None and signature is not None
         if not mine.all_read():
             return
-        plan = lesson.plan(mine.ran)
+        plan = lesson.plan()
         if plan is not None and plan.attends():
             self._plans.learn(signature, plan, sized=plan.has_weights())
             plans = self._plans
@@ -269,6 +272,8 @@ class Run:
         path = self.collector.attentive.get(id(module))
         if path is not None:
             self.collector.ran.add(path)
+            if self.collector.here.lesson is not None:
+                self.collector.here.lesson.modules.add(path)
 
     def _running(self, module: nn.Module) -> int:
         """How many calls of a module are under way in this thread."""
@@ -289,7 +294,7 @@ class Run:
             if self.path == "auto" and self.module is not None and not self.collector.grad:
                 self._take_plan(call, args)
         if call.plan is not None:
-            self.collector.ran |= call.plan.ran
+            self.collector.ran |= call.plan.unseen
             self._listen(call, home)
         elif not home:
             self._inside.add(threading.get_ident())
