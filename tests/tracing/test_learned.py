@@ -347,26 +347,52 @@ def test_a_direct_forward_is_read():
     check(trace, model.weigh(x))
 
 
-def test_a_direct_forward_between_passes():
-    """Its parts are called as modules, and so followed; where there are none it is said."""
+def test_attention_between_learned_passes():
+    """No hook tells of a method that is called directly; it is read when attention runs."""
 
-    class Bare(nn.Module):
+    class Methods(nn.Module):
+        def __init__(self, fused):
+            super().__init__()
+            self.fused = fused
+
         def forward(self, x):
-            return F.scaled_dot_product_attention(x, x, x)
+            if self.fused:
+                return F.scaled_dot_product_attention(x, x, x)
+            return (x @ x.mT / 2).softmax(-1) @ x
 
-    model, x = fused(), words(2, 5, 8)
-    captured(model, x)
+        def attend(self, x):
+            return (x @ x.mT / 2).softmax(-1) @ x
+
+    x = words(2, 2, 5, 4)
+    truth = (x @ x.mT / 2).softmax(-1)
+    for model in (Methods(True), Methods(False)):
+        captured(model, x)
+        with regard.capture(model) as trace:
+            for run in (model, model.forward, model, model.attend, model):
+                run(x)
+                x.softmax(-1)
+        check(trace, [truth] * 5)
+        assert [record.step for record in trace] == [0, 0, 1, 1, 2]
+        assert {record.attends for record in trace} == {"self"}
+
+
+def test_learned_passes_with_checkpoints():
+    """Backward runs the forward again, and that is no attention of its own."""
+
+    class Checkpoints(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = handmade()
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+    model, x = Looks(Checkpoints()), words(2, 5, 8)
     with regard.capture(model) as trace:
-        model(x)
-        model.forward(x)
-    check(trace, model.weigh(x) * 2)
-
-    model, x = Bare(), words(2, 2, 5, 4)
-    captured(model, x)
-    said = "Bare: _scaled_dot.* which the fused path cannot"
-    with pytest.warns(regard.CaptureWarning, match=said), regard.capture(model) as trace:
-        [run(x) for run in (model, model.forward)]
-    assert len(trace) == 1
+        for _ in range(3):
+            model(x).sum().backward()
+    assert model.followed == [True, False, False] and trace.notes == []
+    check(trace, model.inner.inner.weigh(x) * 3)
 
 
 @every_kind

@@ -21,7 +21,7 @@ from regard.tracing.checked import checked
 from regard.tracing.flow import Flow
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
-from regard.tracing.learned import Lesson, Weights, key_of
+from regard.tracing.learned import GateEntry, Lesson, SoftmaxEntry, key_of
 from regard.tracing.names import Names, Place, attentive, related
 from regard.tracing.operators import Reading, reader_of
 from regard.tracing.roles import Clues, Contraction
@@ -68,7 +68,6 @@ class Collector:
         self.closed = False
         self.lessons: list[tuple[Lesson, Callable[[], None]]] = []  # that became plans
         self.cached = False  # whether keys lie in a cache that is written in place
-        self.unexpected: Callable[[str], None] = lambda operator: None
         self.attends: dict[str, Attends] = {}
         self.filtered: set[str] = set()
         self.ran: set[str] = set()  # modules that are attention by name, and ran
@@ -136,6 +135,18 @@ class Collector:
         with self._lock:
             if not self.closed:
                 self._after(plan, args, kwargs, out)
+
+    def read_alone(self, plan: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator that may attend where nothing was followed before it."""
+        if not self.ready:
+            self.get_ready()
+        out = plan.run(*args, **kwargs)
+        self.here.following = False
+        try:
+            self.after(plan, args, kwargs, out)
+        finally:
+            self.here.following = True
+        return out
 
     def _after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
         lesson = self.here.lesson
@@ -257,7 +268,7 @@ class Collector:
 
     # -- what the kernels of the cheaper path tell
 
-    def attended(
+    def read_operator(
         self,
         operator: str,
         arguments: dict[str, Any],
@@ -274,7 +285,7 @@ class Collector:
                 except Exception as error:
                     self._failed(operator, error)
 
-    def made(self, entry: Weights, weights: Tensor, dim: int, place: Place) -> bool:
+    def read_softmax(self, entry: SoftmaxEntry, weights: Tensor, dim: int, place: Place) -> bool:
         """A softmax whose axes were learned ran; whether they fit."""
         layout = entry.arrangement.layout(weights, dim)
         if layout is None:
@@ -287,6 +298,10 @@ class Collector:
                 except Exception as error:
                     self._failed("softmax", error)
         return True
+
+    def read_gate(self, entry: GateEntry, output: Tensor, place: Place) -> None:
+        if self._wanted(place, attention=False):
+            self.gate(place, tuple(output.shape), entry.reason)
 
     def gate(self, place: Place, shape: tuple[int, ...], reason: str) -> None:
         """A softmax that is no attention: listed once, however often it runs."""

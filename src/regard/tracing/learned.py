@@ -138,13 +138,13 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
 # -- plans
 
 
-class Attending(NamedTuple):
+class FusedEntry(NamedTuple):
     """An operator that attends by itself."""
 
     attends: Attends
 
 
-class Weights(NamedTuple):
+class SoftmaxEntry(NamedTuple):
     """A softmax whose result is the weights."""
 
     arrangement: Arrangement
@@ -152,7 +152,7 @@ class Weights(NamedTuple):
     attends: Attends
 
 
-class Rejected(NamedTuple):
+class GateEntry(NamedTuple):
     """A softmax that is no attention."""
 
     reason: str
@@ -163,7 +163,7 @@ class _Harmless(enum.Enum):
 
 
 HARMLESS = _Harmless.HARMLESS
-Entry = Attending | Weights | Rejected | _Harmless
+Entry = FusedEntry | SoftmaxEntry | GateEntry | _Harmless
 
 
 class PassPlan(NamedTuple):
@@ -179,10 +179,10 @@ class PassPlan(NamedTuple):
         return self.entries.get(key)
 
     def attends(self) -> bool:
-        return any(isinstance(entry, Attending | Weights) for entry in self.entries.values())
+        return any(isinstance(entry, FusedEntry | SoftmaxEntry) for entry in self.entries.values())
 
     def has_weights(self) -> bool:
-        return any(isinstance(entry, Weights) for entry in self.entries.values())
+        return any(isinstance(entry, SoftmaxEntry) for entry in self.entries.values())
 
     def lets_pass(self, operator: str) -> bool:
         return self.exponentials and operator in _EXPONENTIALS
@@ -229,7 +229,7 @@ class Lesson:
             self.softmaxes[id(candidate)] = _Softmax(candidate, key, geometry, storage)
 
     def attended(self, key: Key, attends: Attends) -> None:
-        self._outcome(key, Attending(attends))
+        self._outcome(key, FusedEntry(attends))
 
     def made(
         self, candidate: Any, layout: Layout, kept: Tensor, kind: Kind, label: Attends
@@ -245,14 +245,14 @@ class Lesson:
         if arrangement is None or kind != "distribution":
             self.refuse()
             return
-        self._outcome(softmax.key, Weights(arrangement, kind, label))
+        self._outcome(softmax.key, SoftmaxEntry(arrangement, kind, label))
 
     def rejected(self, candidate: Any) -> None:
         softmax = self.softmaxes.get(id(candidate))
         if softmax is None:
             self.refuse()
         else:
-            self._outcome(softmax.key, Rejected(candidate.reason or ""))
+            self._outcome(softmax.key, GateEntry(candidate.reason or ""))
 
     def _outcome(self, key: Key, entry: Entry) -> None:
         if self.learnable:
@@ -277,7 +277,7 @@ class Lesson:
 def _same(outcomes: list[Entry]) -> Entry | None:
     entry = outcomes[0]
     for other in outcomes[1:]:
-        if isinstance(entry, Weights) and isinstance(other, Weights):
+        if isinstance(entry, SoftmaxEntry) and isinstance(other, SoftmaxEntry):
             both = entry.arrangement.merged(other.arrangement)
             if both is None or entry[1:] != other[1:]:
                 return None

@@ -129,7 +129,7 @@ class CaptureMode(TorchDispatchMode):
     def __init__(self, collector: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.collector = collector
-        self.idle = False  # between passes of a model that is known: only spellings are looked at
+        self.idle = False  # between learned passes: nothing is followed until attention runs
         if registry.version not in _plans:
             _plans.clear()
         self.plans = _plans.setdefault(registry.version, {})
@@ -172,11 +172,12 @@ class CaptureMode(TorchDispatchMode):
         if plan.composite and not _has_own_kernel(func, args):
             with self:
                 return func.decompose(*args, **kwargs)
-        if self.idle:
-            if plan.attends:
-                collector.unexpected(plan.name)
-            return plan.run(*args, **kwargs)
         if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
+            return plan.run(*args, **kwargs)
+        if self.idle:
+            if plan.attends and collector.names.place() is not None:
+                self.idle = False
+                return collector.read_alone(plan, args, kwargs)
             return plan.run(*args, **kwargs)
         if not collector.ready:
             collector.get_ready()

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules import module as hooks
 from torch._C import _len_torch_dispatch_stack
+from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from regard.errors import RegardError
@@ -24,13 +24,13 @@ from regard.record import Trace
 from regard.tracing.collect import Collector
 from regard.tracing.learned import (
     HARMLESS,
-    Attending,
+    FusedEntry,
+    GateEntry,
     Lesson,
     PassPlan,
     Plans,
-    Rejected,
     Signature,
-    Weights,
+    SoftmaxEntry,
     fingerprint,
     key_of,
     plans_of,
@@ -81,7 +81,6 @@ class Run:
     ) -> None:
         self.trace, self.path, self.module = trace, path, module
         self.collector = Collector(module, trace, **options)
-        self.collector.unexpected = self._unexpected
         self.block = self.collector.block
         self.block.on_hand_over = self._hand_over
         self.root = self.collector.names.modules.get("")
@@ -97,6 +96,7 @@ class Run:
         self._own_hooks = False  # whether the model itself has them too
         self._handed_over = False  # whether other threads may belong to the capture
         self._plans = self._shared_plans = Plans()
+        self._recalled = False  # whether passes may follow plans, and be learned
         self._guards = _Guards.now()
 
     def begin(self) -> Trace:
@@ -105,7 +105,7 @@ class Run:
             self._stack.enter_context(eager_surroundings())
             self.block.open(-1)
             self._stack.callback(self.block.close)
-            if self.module is not None and self.path == "auto" and available():
+            if self.path == "auto" and not self.collector.grad and available():
                 self._recall()
             self._watch_modules()
             self._stack.callback(self._stop_watching_modules)
@@ -213,9 +213,15 @@ class Run:
 
     def _recall(self) -> None:
         """Plans of earlier captures; a filter's own are no use to others."""
-        assert self.module is not None
+        if self.module is None:
+            return
+        try:
+            now = fingerprint(self.collector.names)
+        except Exception:  # a model that cannot be looked at: the full path serves
+            return
+        self._recalled = True
         self._shared_plans = plans_of(self.module)
-        self._shared_plans.check(fingerprint(self.collector.names))
+        self._shared_plans.check(now)
         if self.collector.where is everything:
             self._plans = self._shared_plans
 
@@ -291,7 +297,7 @@ class Run:
                 self.block.context = self._passes
                 self._passes += 1
             self._say_alarm("later passes are read fully")
-            if self.path == "auto" and self.module is not None and not self.collector.grad:
+            if self._recalled and not self.collector.grad:
                 self._take_plan(call, args)
         if call.plan is not None:
             self.collector.ran |= call.plan.unseen
@@ -316,8 +322,9 @@ class Run:
         while frame.f_code.co_filename == __file__:
             frame = frame.f_back
         kwargs = argument(frame, "kwargs") or {}
-        signature = call.signature = signature_of(call.module, args, kwargs)
-        if not available():
+        try:
+            signature = call.signature = signature_of(call.module, args, kwargs)
+        except Exception:  # arguments that cannot even be looked at: the full path serves
             return
         plan = self._plan(signature)
         if plan is not None and (threading.get_ident() != self.home or self._on_top()):
@@ -364,7 +371,7 @@ class Run:
             assert self.mode is not None
             _push_at(self.mode, call.below)
             self._watch_modules()
-            self.mode.idle = self.alarm is None
+            self.mode.idle = True
         self._inside.discard(threading.get_ident())
 
     # -- what the kernels tell
@@ -383,16 +390,16 @@ class Run:
         if entry is HARMLESS:
             return
         wrapped = _transforms() is not None
-        if not wrapped and isinstance(entry, Attending):
+        if not wrapped and isinstance(entry, FusedEntry):
             arguments = dict(zip(names, args)) | kwargs
-            self.collector.attended(operator, arguments, out, place, entry.attends)
-        elif isinstance(entry, Rejected):
-            self.collector.gate(place, tuple(out.shape), entry.reason)
-        elif wrapped or not isinstance(entry, Weights):
+            self.collector.read_operator(operator, arguments, out, place, entry.attends)
+        elif isinstance(entry, GateEntry):
+            self.collector.read_gate(entry, out, place)
+        elif wrapped or not isinstance(entry, SoftmaxEntry):
             self._forget(call, place, operator, None if wrapped else (names, args, kwargs, out))
         else:
             dim = args[names.index("dim")] if len(args) > names.index("dim") else kwargs.get("dim")
-            if dim is None or not self.collector.made(entry, out, dim, place):
+            if dim is None or not self.collector.read_softmax(entry, out, dim, place):
                 self._forget(call, place, operator, None)
 
     def _forget(self, call: _Call, place: Any, operator: str, ran: Any) -> None:
@@ -402,7 +409,7 @@ class Run:
         self._shared_plans.give_up(call.signature)
         if ran is not None and operator not in SPELLINGS and ran[0]:
             names, args, kwargs, out = ran
-            self.collector.attended(operator, dict(zip(names, args)) | kwargs, out, place)
+            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
         elif self.alarm is None:
             self.alarm = (place.path or place.module_class, operator)
 
@@ -418,19 +425,11 @@ class Run:
         if names and operator.startswith("_scaled") and _transforms() is None:
             self.collector.here.following = False
             try:
-                self.collector.attended(operator, dict(zip(names, args)) | kwargs, out, place)
+                self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
             finally:
                 self.collector.here.following = True
-        else:
-            self._unexpected(operator)
-
-    def _unexpected(self, operator: str) -> None:
-        """Attention may have run where nothing is followed."""
-        place = self.collector.names.place()
-        if self.alarm is None and place is not None and self.collector.names.in_forward():
+        elif self.alarm is None and self.collector.names.in_forward():
             self.alarm = (place.path or place.module_class, operator)
-            if self.mode is not None:
-                self.mode.idle = False
 
     def _say_alarm(self, later: str) -> None:
         if self.alarm is not None and not (self.path == "fused" and later.startswith("later")):
