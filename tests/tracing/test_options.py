@@ -357,3 +357,30 @@ def test_a_full_disk_does_not_break_the_model(tmp_path, monkeypatch):
 def test_keep_that_means_nothing(keep, said):
     with pytest.raises(RegardError, match=said):
         regard.capture(None, keep=keep)
+
+
+# -- mistakes people make
+
+
+def test_a_class_is_refused():
+    with pytest.raises(regard.RegardError, match=r"the class Linear, expected an object of it"):
+        regard.capture(nn.Linear)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda trace: trace[0],
+        lambda trace: trace["layers.0"],
+        lambda trace: len(trace),
+        lambda trace: list(trace),
+        lambda trace: trace.names(),
+        lambda trace: trace.attentions,
+    ],
+)
+def test_a_forgotten_with_says_so(ask):
+    """The capture itself is taken for a trace."""
+    trace = regard.capture(fused())
+    with pytest.raises(regard.RegardError, match=r"write `with regard.capture\(model\) as trace:`"):
+        ask(trace)
+    assert trace and not hasattr(trace, "no_such_thing") and not hasattr(trace, "names")

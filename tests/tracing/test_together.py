@@ -1,7 +1,6 @@
 """Several captures at once, in several threads, and exceptions in the middle of them."""
 
 import threading
-import time
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import regard
-from regard.tracing import fused_path
 
 # -- several at once
 
@@ -78,31 +76,6 @@ def test_a_model_inside_another(build):
 
 
 # -- threads
-
-
-def test_the_cheaper_path_is_for_those_who_are_alone():
-    """Torch's table of kernels must not change while another thread looks into it."""
-    waiting, running, stop = threading.Event(), threading.Event(), threading.Event()
-
-    def busy():
-        waiting.wait()
-        running.set()
-        while not stop.is_set():
-            sum(range(100))
-
-    assert fused_path.possible()
-    thread = threading.Thread(target=busy)
-    thread.start()
-    try:
-        time.sleep(0.1)
-        assert fused_path.possible()  # it waits
-        waiting.set()
-        running.wait()
-        assert not fused_path.possible()
-    finally:
-        stop.set()
-        thread.join()
-    assert fused_path.possible()
 
 
 @every_way

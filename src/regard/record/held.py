@@ -62,11 +62,11 @@ class Ready(Held):
     """A finished recipe, with the version of each tensor when it was taken."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        self._versions = versions(tensors(recipe))
+        self._recipe, self._tensors = recipe, tensors(recipe)
+        self._versions = versions(self._tensors)
 
     def recipe(self) -> Recipe:
-        check_versions(tensors(self._recipe), self._versions)
+        check_versions(self._tensors, self._versions)
         return self._recipe
 
     @property
@@ -82,7 +82,7 @@ class Ready(Held):
         return self._recipe.dtype
 
     def tensors(self) -> Sequence[Tensor]:
-        return tensors(self._recipe)
+        return self._tensors
 
     def protect(self, storage: int) -> None:
         self.__init__(self._recipe.map(copied(storage)))  # type: ignore[misc]

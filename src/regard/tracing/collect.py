@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UnavailableError
+from regard.interception import OPERATORS, Block
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, tensors
 from regard.record import Gate, Note, Site, Trace
 from regard.record.gradient import OutputGradient
@@ -20,18 +21,26 @@ from regard.record.tokens import count
 from regard.tracing.axes import Origin
 from regard.tracing.checked import checked
 from regard.tracing.flow import Flow
-from regard.tracing.fused_path import OPERATORS
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
+from regard.tracing.learned import GateEntry, Lesson, SoftmaxEntry, key_of
+from regard.tracing.moves import plain_tensors
 from regard.tracing.names import Names, Place, attentive, related
-from regard.tracing.operators import Reader, Reading
+from regard.tracing.operators import Reading, reader_of
 from regard.tracing.roles import Contraction, Roles
 from regard.tracing.tags import Candidate
 from regard.tracing.where import Predicate, everything
 
 
+class _Here(threading.local):
+    """What a capture knows of each thread."""
+
+    following = True  # whether data is followed; not on the cheaper path
+    lesson: Lesson | None = None  # the full pass that is being learned
+
+
 class Collector:
-    """One capture's records in the making."""
+    """One capture's records in the making. Threads tell it what they see one at a time."""
 
     def __init__(
         self,
@@ -53,20 +62,20 @@ class Collector:
         self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
         self.names = Names(model)
         self.flow = Flow(self.names, self._made, self._rejected, self._wanted, grad or attached)
-        self.flow.constants(self.names.tensors())
+        self.ready = False  # whether the flow knows the parameters: not before it follows anything
         self.growth = Growth()
-        self.step = -1
-        self.fused = self.others = 0  # sites of the fused operators, and anything else seen
+        self.block = Block()  # its context is the number of the pass, in each thread
+        self.here = _Here()
         self.called = False  # whether a module was called
-        self.following = True  # whether data is followed; not on the cheaper path
-        self.busy: set[int] = set()  # threads in which regard computes something itself
+        self.elsewhere = False  # whether the model ran in a thread that is none of ours
+        self.closed = False
+        self.lessons: list[tuple[Lesson, Callable[[], None]]] = []  # that became plans
         self.cached = False  # whether keys lie in a cache that is written in place
-        self.spelt: set[str] = set()  # operators seen by which attention can be spelt
         self.attends: dict[str, Attends] = {}
         self.filtered: set[str] = set()
         self.ran: set[str] = set()  # modules that are attention by name, and ran
         self.attentive = attentive(self.names)
-        self.waiting: list[tuple[Tensor, OutputGradient]] = []
+        self.waiting: list[tuple[int, Tensor, OutputGradient]] = []  # by thread
         self._calls: dict[str, int] = {}
         self._gates: set[tuple[str, str, str]] = set()
         self._dropped: dict[str, list[int]] = {}  # place of a site's note, and later calls
@@ -75,13 +84,37 @@ class Collector:
     def adopt(self, module: nn.Module) -> None:
         """A model that was not named beforehand runs: learn its modules and parameters."""
         self.names.adopt(module)
-        self.flow.constants(self.names.tensors())
+        self.ready = False
         self.attentive = attentive(self.names)
+
+    def get_ready(self) -> None:
+        """An operator is about to be followed."""
+        with self._lock:
+            if not self.closed:
+                self.flow.constants(self.names.tensors())
+                self.ready = True
+
+    @property
+    def following(self) -> bool:
+        return self.here.following
+
+    def meet(self, module: nn.Module) -> None:
+        """A module is about to run: learn parameters that were put there since (FSDP does)."""
+        for tensor in module._parameters.values():
+            if tensor is not None and any(
+                self.flow.tag(part) is None for part in plain_tensors(tensor)
+            ):
+                self.flow.constants([tensor])
 
     # -- what the mode tells
 
     def before_change(self, plan: Any, args: Any, kwargs: Any) -> None:
         """Tensors are about to be changed in place: copy what is held of them."""
+        with self._lock:
+            if not self.closed:
+                self._before_changes(plan, args, kwargs)
+
+    def _before_changes(self, plan: Any, args: Any, kwargs: Any) -> None:
         try:
             for index in plan.changes:
                 given = args[index] if index < len(args) else kwargs.get(plan.names[index])
@@ -110,14 +143,30 @@ class Collector:
 
     def after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
         """An operator has run. Whatever fails here must never break the model."""
+        with self._lock:
+            if not self.closed:
+                self._after(plan, args, kwargs, out)
+
+    def read_alone(self, plan: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator that may attend where nothing was followed before it."""
+        if not self.ready:
+            self.get_ready()
+        out = plan.run(*args, **kwargs)
+        self.here.following = False
         try:
-            if plan.spelling and self.names.in_forward():
-                self.spelt.add(plan.name)
+            self.after(plan, args, kwargs, out)
+        finally:
+            self.here.following = True
+        return out
+
+    def _after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
+        lesson = self.here.lesson
+        try:
             if plan.reader is not None:
                 given = dict(zip(plan.names, args)) | kwargs
                 self._read(plan.name, plan.reader(given, out, self._allowed_by), self.names.place())
             elif plan.reads is not None:
-                self.others += 1
+                self._unlearnable()
                 recipe = plan.reads(args, kwargs, out)
                 if recipe is not None:
                     self._registered(plan.name, checked(recipe), out)
@@ -125,14 +174,52 @@ class Collector:
                 self._unread(plan.name)
             if plan.rule is not None:
                 plan.rule(self.flow, args, kwargs, out)
+            if plan.spelling and lesson is not None and lesson.learnable:
+                self._spelled(lesson, plan, out)
         except Exception as error:
             self._failed(plan.name, error)
 
+    def _spelled(self, lesson: Lesson, plan: Any, out: Any) -> None:
+        """An operator by which attention can be spelled: does it make a candidate?"""
+        place = self.names.place()
+        if place is None:
+            return
+        if plan.overload:
+            lesson.refuse()
+            return
+        key = key_of(place, plan.name)
+        lesson.ran(key)
+        tag = self.flow.tag(out)
+        if tag is not None and tag.mark is not None:
+            lesson.softmax(key, tag.mark.candidate, out)
+
+    def all_read(self) -> bool:
+        """Whether nothing so far was lost, said, or changed in place under a record's feet."""
+        with self._lock:
+            if self.closed or self.cached or self.keeper.changed:
+                return False
+            return not self.flow.lost and not self.trace.notes
+
+    def _lesson_of(self, candidate: Candidate) -> Lesson | None:
+        """The pass that learns from a softmax; one that has ended learned something wrong."""
+        lesson = self.here.lesson
+        if lesson is not None and id(candidate) in lesson.softmaxes:
+            return lesson
+        for before, forget in self.lessons:
+            if id(candidate) in before.softmaxes:
+                forget()
+        return lesson
+
+    def _unlearnable(self) -> None:
+        """Something was seen that the cheaper path would not see."""
+        if self.here.lesson is not None:
+            self.here.lesson.refuse()
+
     def _failed(self, operator: str, error: Exception) -> None:
+        self._unlearnable()
         place = self.names.place()
         where = "" if place is None else place.path or place.module_class
         if isinstance(error, UnavailableError):  # a reader's own refusal
-            self.others += 1
             self.note("unread", where, f"the operator {operator} cannot be read: {error}")
         else:
             self.note("error", where, f"{operator}: {type(error).__name__}: {error}")
@@ -143,21 +230,28 @@ class Collector:
 
     # -- sites
 
-    def _read(self, operator: str, reading: Reading, place: Place | None) -> None:
-        """A fused operator attended."""
+    def _read(
+        self, operator: str, reading: Reading, place: Place | None, attends: Attends | None = None
+    ) -> None:
+        """A fused operator attended; `attends` is what was learned of it."""
         self.flow.flush()
         if place is None:
             return
+        key, lesson = key_of(place, operator), self.here.lesson
+        if lesson is not None:
+            lesson.ran(key)
+            if operator not in OPERATORS:
+                lesson.refuse()
         if operator == "_transformer_encoder_layer_fwd":  # the fast path passes by its attention
             place = self.names.inside(place, "self_attn")
-        if operator in OPERATORS:
-            self.fused += 1
-        else:
-            self.others += 1
         if not self._wanted(place):
+            if lesson is not None:
+                lesson.attended(key, "unknown")
             return
         recipe = reading.recipe
-        site = self._site(place, operator, self._between(place, reading))
+        site = self._site(place, operator, attends or self._between(place, reading))
+        if lesson is not None:
+            lesson.attended(key, site.attends)
         tag = self.flow.tag(reading.key)
         self.cached = self.cached or (tag is not None and tag.written)
         if self.values and reading.value is not None:
@@ -177,7 +271,7 @@ class Collector:
         gradient = None
         if self.grad and reading.output is not None and reading.value is not None:
             gradient = OutputGradient(reading.value.detach(), reading.arrange)
-            self.waiting.append((reading.output, gradient))
+            self.waiting.append((threading.get_ident(), reading.output, gradient))
         output = None if reading.output is None else reading.arrange(reading.output)
         self._add(site, held or Ready(recipe), output, gradient)
 
@@ -188,18 +282,50 @@ class Collector:
         value = None if recipe.value is None else recipe.value.clone()
         return replace(recipe, key=recipe.key.clone(), value=value)
 
-    def read_fused(self, name: str, reader: Reader, given: dict[str, Any], out: Any) -> None:
-        """The same from the cheaper path, which cannot tell self from cross: the first pass did."""
-        here = threading.get_ident()
-        self.busy.add(here)
-        try:
-            place = self.names.place()
-            if place is not None:
-                self._read(name, reader(given, out, lambda added: None), place)
-        except Exception as error:
-            self._failed(name, error)
-        finally:
-            self.busy.discard(here)
+    # -- what the kernels of the cheaper path tell
+
+    def read_operator(
+        self,
+        operator: str,
+        arguments: dict[str, Any],
+        out: Any,
+        place: Place,
+        attends: Attends | None = None,
+    ) -> None:
+        """An operator that attends by itself ran; self or cross is what a full pass told."""
+        reader = reader_of(operator)
+        with self._lock:
+            if reader is not None and not self.closed:
+                try:
+                    self._read(operator, reader(arguments, out, lambda added: None), place, attends)
+                except Exception as error:
+                    self._failed(operator, error)
+
+    def read_softmax(self, entry: SoftmaxEntry, weights: Tensor, dim: int, place: Place) -> bool:
+        """A softmax whose axes were learned ran; whether they fit."""
+        layout = entry.arrangement.layout(weights, dim)
+        if layout is None:
+            return False
+        with self._lock:
+            if not self.closed and self._wanted(place):
+                try:
+                    site = self._site(place, "softmax", entry.attends)
+                    self._add(site, Made(detached(weights), layout, entry.kind), None, None)
+                except Exception as error:
+                    self._failed("softmax", error)
+        return True
+
+    def read_gate(self, entry: GateEntry, output: Tensor, place: Place) -> None:
+        if self._wanted(place, attention=False):
+            self.gate(place, tuple(output.shape), entry.reason)
+
+    def gate(self, place: Place, shape: tuple[int, ...], reason: str) -> None:
+        """A softmax that is no attention: listed once, however often it runs."""
+        if (place.path, place.source, reason) not in self._gates:
+            self._gates.add((place.path, place.source, reason))
+            self.trace.gates.append(
+                Gate(place.path, place.module_class, place.source, shape, reason)
+            )
 
     def _registered(self, operator: str, recipe: Recipe, out: Any) -> None:
         place = self.names.place()
@@ -227,18 +353,21 @@ class Collector:
         return _told(sides, mine, theirs)
 
     def _made(self, candidate: Candidate, contraction: Contraction, weights: Tensor | None) -> None:
-        """A softmax that the model spelt itself met its values; `weights` are those that were
+        """A softmax that the model spelled itself met its values; `weights` are those that were
         never made, because they were normalised after the product."""
-        self.others += 1
         tensor = contraction.tensor()
         if tensor is None:
+            self._unlearnable()
             return
         place = candidate.place
         roles = contraction.roles(self.names.heads(place))
         layout = contraction.layout(roles)
         if layout is None:
+            self._unlearnable()
             self.flow.lost[place.path] = candidate
             return
+        if weights is not None or candidate.segments is not None or roles.gathered:
+            self._unlearnable()  # nothing that one operator makes
         kind: Any = candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
@@ -273,6 +402,9 @@ class Collector:
         if self.grad and tensor.requires_grad:
             gradient = OutputGradient(None, _arranged(tensor, layout))
             tensor.register_hook(gradient.arrived)
+        lesson = self._lesson_of(candidate)
+        if lesson is not None:
+            lesson.made(candidate, layout, kept, kind, site.attends)
         self._add(site, Made(kept, layout, kind, value), contraction.made, gradient)
 
     def _told(self, candidate: Candidate, contraction: Contraction, roles: Roles) -> Attends:
@@ -288,17 +420,13 @@ class Collector:
         return _told(candidate.sides, mine, theirs)
 
     def _rejected(self, candidate: Candidate) -> None:
-        self.others += 1
-        place: Place = candidate.place
-        reason = candidate.reason or ""
-        if (place.path, place.source, reason) not in self._gates:  # once, however often it runs
-            self._gates.add((place.path, place.source, reason))
-            self.trace.gates.append(
-                Gate(place.path, place.module_class, place.source, candidate.shape, reason)
-            )
+        lesson = self._lesson_of(candidate)
+        if lesson is not None:
+            lesson.rejected(candidate)
+        self.gate(candidate.place, candidate.shape, candidate.reason or "")
 
     def _unread(self, operator: str) -> None:
-        self.others += 1
+        self._unlearnable()
         place = self.names.place()
         if place is not None:
             self.note(
@@ -327,8 +455,13 @@ class Collector:
         else:
             self.attends.setdefault(base, attends)
         return Site(
-            place.path, place.module_class, place.source, operator, call, max(self.step, 0), attends
+            place.path, place.module_class, place.source, operator, call, self.step, attends
         )
+
+    @property
+    def step(self) -> int:
+        """The number of the pass that this thread is in."""
+        return max(self.block.context or 0, 0)
 
     def _add(
         self, site: Site, held: Held, output: Tensor | None, gradient: OutputGradient | None
@@ -340,10 +473,14 @@ class Collector:
 
     def settle_hooks(self) -> None:
         """Outputs of fused operators have their place in the graph only once they were returned."""
-        while self.waiting:
-            output, gradient = self.waiting.pop()
-            if output.requires_grad:
-                output.register_hook(gradient.arrived)
+        here = threading.get_ident()
+        with self._lock:
+            waiting, self.waiting = self.waiting, []
+            for thread, output, gradient in waiting:
+                if thread != here and not self.closed:
+                    self.waiting.append((thread, output, gradient))
+                elif output.requires_grad:
+                    output.register_hook(gradient.arrived)
 
     # -- what must be said
 
@@ -360,6 +497,8 @@ class Collector:
 
     def close(self, failed: bool) -> None:
         """The capture ends: let go of tensors, and say what is missing."""
+        with self._lock:
+            self.closed = True
         self.settle_hooks()
         self.flow.flush()
         self.flow.clear()
@@ -415,12 +554,14 @@ class Collector:
                 )
             elif not self.trace.notes:
                 ran = "no attention was seen in the model, which ran"
-                why = (
-                    ran
-                    if self.called
-                    else "no attention was seen: did the model run in the capture?"
-                )
-                self.note("empty", "", why)
+                if not self.called:
+                    ran = "no attention was seen: did the model run in the capture?"
+                    if self.elsewhere:
+                        ran = (
+                            "no attention was seen: the model ran in a thread that was started "
+                            "before the capture; open the capture there"
+                        )
+                self.note("empty", "", ran)
 
 
 def _arranged(tensor: Tensor, layout: Layout) -> Callable[[Tensor], Tensor]:

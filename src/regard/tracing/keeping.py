@@ -79,6 +79,8 @@ class Keeper:
                 if fit(self.tokens, held.shape.batch, size):
                     self.labelled = True
                     known[f"{side}_tokens"] = self.tokens
+        if self.keep == "recipe":  # nothing is computed
+            return self._record(site, held, known)
         with torch.enable_grad() if self.attached else torch.no_grad():
             return self._record(site, held, known)
 

@@ -7,10 +7,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
+from regard.interception import SPELLINGS
 from regard.tracing import registry
-from regard.tracing.fused_path import SPELLINGS
 from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
 from regard.tracing.registry import Reads, registered
 from regard.tracing.rules import Rule, default_rule, rule_of
@@ -31,7 +37,9 @@ class Plan(NamedTuple):
     names: tuple[str, ...] = ()
     name: str = ""
     looks_like_attention: bool = False
-    spelling: bool = False  # one by which attention can be spelt
+    spelling: bool = False  # one by which attention can be spelled
+    overload: bool = False  # of such a one: not the plain form
+    attends: bool = False  # whether attention may be in it: all that matters between passes
 
 
 _plans: dict[int, dict[int, tuple[Plan, Any]]] = {}  # of each operator, by version of the registry
@@ -44,7 +52,7 @@ def plan_of(func: Any) -> Plan:
         reader = reader_of(name)
         if reader is None:
             return Plan(func)
-        return Plan(func, True, reader=reader, names=FLEX_ARGUMENTS, name=name)
+        return Plan(func, True, reader=reader, names=FLEX_ARGUMENTS, name=name, attends=True)
     if not isinstance(func, OpOverload):
         return Plan(func)
     run = func._op if type(func) is OpOverload else func
@@ -72,6 +80,7 @@ def plan_of(func: Any) -> Plan:
             names=names,
             name=full,
             looks_like_attention=unread,
+            attends=bool(reads or unread),
         )
     composite = space == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeImplicitAutograd"
@@ -95,6 +104,8 @@ def plan_of(func: Any) -> Plan:
         name=name,
         looks_like_attention=looks,
         spelling=name in SPELLINGS,
+        overload=func._overloadname != "default",
+        attends=bool(reader or reads or looks) or name in SPELLINGS,
     )
 
 
@@ -104,7 +115,12 @@ def _is_view(func: OpOverload) -> bool:
 
 
 class CaptureMode(TorchDispatchMode):
-    """Runs every operator as it is, and tells a collector what it needs to know."""
+    """Runs every operator as it is, and tells a collector what it needs to know.
+
+    One object belongs to one thread. Its `with` pushes it on the thread's stack and pops it again,
+    without the flags of torch that count modes for the compiler: they belong to the process, and
+    threads that enter and leave in turns would leave them set. Nothing is compiled meanwhile.
+    """
 
     supports_higher_order_operators = True
 
@@ -117,9 +133,34 @@ class CaptureMode(TorchDispatchMode):
     def __init__(self, collector: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.collector = collector
+        self.idle = False  # between learned passes: nothing is followed until attention runs
         if registry.version not in _plans:
             _plans.clear()
         self.plans = _plans.setdefault(registry.version, {})
+
+    def __enter__(self) -> CaptureMode:
+        _push_mode(self)
+        return self
+
+    def __exit__(self, kind: Any = None, error: Any = None, where: Any = None) -> None:
+        _pop_mode()
+
+    @property
+    def on_top(self) -> bool:
+        """Whether no other mode of this thread was entered later."""
+        return _get_current_dispatch_mode() is self
+
+    def leave(self) -> bool:
+        """Off this thread's stack, wherever it lies there; False where it is not on it."""
+        above = []
+        stack = _get_current_dispatch_mode_stack()
+        if not any(mode is self for mode in stack):
+            return False
+        while (mode := _pop_mode()) is not self:
+            above.append(mode)
+        for mode in reversed(above):
+            _push_mode(mode)
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -129,14 +170,21 @@ class CaptureMode(TorchDispatchMode):
         if known is None:
             known = self.plans[id(func)] = (plan_of(func), func)  # held, so the id stays its own
         plan = known[0]
-        if not plan.follow:
+        collector = self.collector
+        if not plan.follow or collector.closed:
             return plan.run(*args, **kwargs)
         if plan.composite and not _has_own_kernel(func, args):
             with self:
                 return func.decompose(*args, **kwargs)
-        collector = self.collector
         if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
             return plan.run(*args, **kwargs)
+        if self.idle:
+            if plan.attends and collector.names.place() is not None:
+                self.idle = False
+                return collector.read_alone(plan, args, kwargs)
+            return plan.run(*args, **kwargs)
+        if not collector.ready:
+            collector.get_ready()
         if collector.waiting:
             collector.settle_hooks()
         if plan.changes:

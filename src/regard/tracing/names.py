@@ -6,6 +6,7 @@ fast path off. The innermost frame whose first argument is one of the model's mo
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
@@ -18,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parent)
+_HERE = tuple(str(Path(__file__).parents[1] / package) for package in ("tracing", "interception"))
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _SOFTMAX = re.compile("softmax|dropout", re.IGNORECASE)
+_FORWARD = ("forward", "_call_impl")
 _ATTENTIVE = re.compile("attn|attention", re.IGNORECASE)
 _LEADING_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -68,7 +70,8 @@ class Names:
         before = f"{type(model).__name__}." if self.modules else ""
         strip = "module." if isinstance(model, _LEADING_MODULE) else ""
         for path, module in _named(model):
-            plain = (_plain(path) if "_" in path else path).removeprefix(strip)
+            wrapped = path[:1] == "_" or "._" in path
+            plain = (_plain(path) if wrapped else path).removeprefix(strip)
             plain = "" if strip and plain == "module" else plain
             plain = f"{before}{plain}".removesuffix(".")
             self.paths.setdefault(id(module), plain)
@@ -90,10 +93,15 @@ class Names:
         ]
 
     def place(self) -> Place | None:
-        """Where we are; None when no module of the model is running."""
+        """Where we are; None when no module of the model is running.
+
+        Another model that runs inside a method of this one, as an assistant does inside
+        `generate`, is not of it; a module that the model calls in its forward and does not own is.
+        """
         source = ""
         frame: Any = sys._getframe(2)
-        fallback = None
+        fallback = ours = None
+        foreign = False
         while frame is not None:
             code = frame.f_code
             file = code.co_filename
@@ -106,9 +114,14 @@ class Names:
                 first = first_argument(frame)
                 path = self.paths.get(id(first))
                 if path is not None:
-                    return self._parent(path, first, source)
-                if fallback is None and self.model is None and isinstance(first, nn.Module):
-                    fallback = Place("", first, source)
+                    ours = ours or self._parent(path, first, source)
+                    if not foreign or code.co_name in _FORWARD:
+                        return ours
+                elif isinstance(first, nn.Module):
+                    if self.model is None:
+                        fallback = fallback or Place("", first, source)
+                    elif ours is None and code.co_name in _FORWARD:
+                        foreign = True
             frame = frame.f_back
         if self.model is not None:
             return None
@@ -126,7 +139,7 @@ class Names:
         frame: Any = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
-            if code.co_name in ("forward", "_call_impl") and code.co_argcount:
+            if code.co_name in _FORWARD and code.co_argcount:
                 first = first_argument(frame)
                 if id(first) in self.paths or (self.model is None and isinstance(first, nn.Module)):
                     return True
@@ -157,7 +170,12 @@ class Names:
 
 
 def first_argument(frame: Any) -> Any:
-    """What a running function was given first, or None.
+    """What a running function was given first, or None."""
+    return argument(frame)
+
+
+def argument(frame: Any, name: str | None = None) -> Any:
+    """A variable of a running function, by default its first argument; None where it has none.
 
     Up to Python 3.12 a frame that is asked for its locals keeps what it answers until it returns,
     and with it a tensor that the function deletes before. So its values are taken out again, but
@@ -170,12 +188,12 @@ def first_argument(frame: Any) -> Any:
         if len(_variables) > 1000:
             _variables.clear()
         known = _variables[id(code)] = _variables_of(code)
-    first = found.get(known.first)
+    value = found.get(known.first if name is None else name)
     alone = _KEPT and sys.getrefcount(found) == 3  # ours, the frame's and the call's
     watched = sys.gettrace() is not None or sys.getprofile() is not None
     if alone and not watched:
         found.update(known.nothing)
-    return first
+    return value
 
 
 class _Variables(NamedTuple):
@@ -192,22 +210,27 @@ _variables: dict[int, _Variables] = {}  # by the id of the code: its own hash is
 def _variables_of(code: Any) -> _Variables:
     own = code.co_flags & _FUNCTION == _FUNCTION
     names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars) if own else ()
-    return _Variables(code.co_varnames[0], dict.fromkeys(names), code)
+    return _Variables(code.co_varnames[0] if code.co_varnames else "", dict.fromkeys(names), code)
 
 
 def attentive(names: Names) -> dict[int, str]:
     """Modules that are attention by class or path; parts of torch.nn that only serve it are not."""
     found = {}
     for path, module in names.modules.items():
-        last = path.rpartition(".")[2]
-        home = type(module).__module__
-        plain = home.startswith("torch.") and not isinstance(module, nn.MultiheadAttention)
-        if plain:
-            continue
-        by_class = _ATTENTIVE.search(type(module).__name__)
-        if by_class or (module._modules and _ATTENTIVE.search(last)):
+        by_class = _by_class(type(module))  # type: ignore[arg-type]
+        if by_class or (
+            by_class is None and module._modules and _ATTENTIVE.search(path.rpartition(".")[2])
+        ):
             found[id(module)] = path
     return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _by_class(kind: type) -> bool | None:
+    """Whether modules of a class are attention; None where their path may say it."""
+    if kind.__module__.startswith("torch.") and not issubclass(kind, nn.MultiheadAttention):
+        return False
+    return True if _ATTENTIVE.search(kind.__name__) else None
 
 
 def related(path: str, other: str) -> bool:

@@ -1,0 +1,140 @@
+"""Kernels in front of the operators that attend, or by which attention is spelled.
+
+They are registered once in a process, at the first use, and stay. They stand at a dispatch key
+above autograd that torch keeps for its own tests, where every other operator falls through. A
+thread that includes the key in its local set meets them; all other threads never look there, so
+nothing changes for them, not even while the kernels are being registered.
+
+The key is off while a kernel runs: operators inside the operator, and what a listener computes, are
+not told. A transform of torch.func brings the key back and calls the operator again on the tensors
+inside its own; then that call is told, and the outer one is not.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_NAME = "TESTING_ONLY_GenericMode"
+_KEY: Any = torch._C._parse_dispatch_key(_NAME)
+_include = torch._C._dispatch_tls_set_dispatch_key_included
+
+#: Operators that attend by themselves.
+OPERATORS = (
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd",
+)
+#: Operators by which a model spells attention itself.
+SPELLINGS = (
+    "_softmax",
+    "_safe_softmax",
+    "_log_softmax",
+    "_masked_softmax",
+    "logsumexp",
+    "exp",
+    "exp_",
+)
+_OUT = ("_softmax", "_log_softmax", "logsumexp", "exp")  # they write into a tensor as well
+
+#: Told of an operator that ran in this thread: its name, the names of its arguments, what it got
+#: and what it gave. It must not raise.
+Listener = Callable[[str, tuple[str, ...], tuple[Any, ...], dict[str, Any], Any], None]
+
+
+class _Here(threading.local):
+    listeners: tuple[Listener, ...] = ()
+    told = 0  # how many operators listeners were told of
+
+
+_here = _Here()
+_lock = threading.Lock()
+_libraries: list[Any] = []
+_refused = False
+
+
+def available() -> bool:
+    """Register the kernels unless they are; False where somebody else has the key."""
+    global _refused
+    with _lock:
+        if not _libraries and not _refused:
+            if torch._C._dispatch_has_backend_fallback(_KEY):
+                _refused = True
+            else:
+                _register()
+        return not _refused
+
+
+def listen(listener: Listener) -> None:
+    """Tell of every such operator that runs in this thread from now on; `available` came before."""
+    _fall_through()
+    _here.listeners = (*_here.listeners, listener)
+    _include(_KEY, True)
+
+
+def unlisten(listener: Listener) -> None:
+    """No longer. The key goes with the last listener of the thread."""
+    _here.listeners = tuple(one for one in _here.listeners if one != listener)
+    if not _here.listeners:
+        _include(_KEY, False)
+
+
+def _register() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        others = torch.library.Library("_", "IMPL")
+        others.fallback(torch.library.fallthrough_kernel, _NAME)
+        kernels = torch.library.Library("aten", "IMPL")
+        for name in (*OPERATORS, *SPELLINGS):
+            kernels.impl(name, _kernel(name, "default"), _NAME)
+        for name in _OUT:
+            kernels.impl(f"{name}.out", _kernel(name, "out"), _NAME)
+    _libraries.extend([others, kernels])
+
+
+def _kernel(name: str, overload: str) -> Callable[..., Any]:
+    operator = getattr(getattr(torch.ops.aten, name), overload)
+    names = tuple(argument.name for argument in operator._schema.arguments)
+    return _telling(name if overload == "default" else f"{name}.{overload}", names, operator._op)
+
+
+def _telling(name: str, names: tuple[str, ...], operator: Any) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        told = _here.told
+        _include(_KEY, False)
+        try:
+            output = operator(*args, **kwargs)
+            if _here.told == told:
+                _here.told += 1
+                for listener in _here.listeners:
+                    listener(name, names, args, kwargs, output)
+        finally:
+            _include(_KEY, True)
+        return output
+
+    return kernel
+
+
+def _fall_through() -> None:
+    """Higher-order operators dispatch in Python and know no fallback: they are told one by one.
+
+    Flex attention is one of them, and is told of as the others are.
+    """
+    default = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+    if _KEY not in default:
+        default.append(_KEY)  # for those that are yet to be made
+        for operator in list(torch._ops._higher_order_ops.values()):
+            if _KEY not in operator.py_kernels:
+                operator.fallthrough(_KEY)
+    flex = torch._ops._higher_order_ops.get("flex_attention")
+    if flex is not None and _KEY not in flex.py_kernels:
+        flex.py_impl(_KEY)(_telling("flex_attention", (), flex))
+        flex.non_fallthrough_keys = flex.non_fallthrough_keys.add(_KEY)

@@ -1,0 +1,418 @@
+"""What a full pass of a model consisted of, so that later passes of the kind need not follow data.
+
+A full pass tells for every operator that may attend, by module, line and operator, what it is: one
+that attends by itself, a softmax whose result is the weights, one that is none (a gate), or nothing
+of concern. That is a *plan*. Under a plan nothing but those operators is looked at. Plans belong to
+a model, for as long as it lives and is what it was (`fingerprint`), and to a kind of call
+(`signature`). A pass that holds anything else is not learned, and neither is a model whose passes
+turned out to differ.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import OrderedDict
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+
+from regard.record.held import Layout
+from regard.record.site import Attends
+from regard.tracing.names import Names, Place, related
+from regard.types import Kind
+
+Key = tuple[str, str, str]  #: module path, source line, operator
+_SOFTMAXES = ("_softmax", "_safe_softmax", "_masked_softmax")
+_EXPONENTIALS = ("exp", "exp_")
+_MOST_PLANS = 64
+_MOST_OBJECTS = 64
+
+
+def key_of(place: Place, operator: str) -> Key:
+    return place.path, place.source, operator
+
+
+# -- which axes of a softmax's result are which
+
+
+class Axis(NamedTuple):
+    """A dim of the softmax's result, or the part of one in which heads and another axis merged."""
+
+    dim: int
+    heads: int = 0  # how many heads the dim holds; 0 for a dim that holds none
+    whole: bool = True
+    inner: bool = False  # of a merged dim: whether this part varies fastest
+
+
+class Arrangement(NamedTuple):
+    """(batch, head, query, key) by dims of the softmax's result."""
+
+    rank: int
+    dim: int  # of the softmax
+    single: frozenset[int]  # dims of size one: nothing is known of them
+    roles: tuple[tuple[Axis, ...], ...]
+
+    def layout(self, weights: Tensor, dim: int) -> Layout | None:
+        """How the weights lie in a result of other sizes; None where it does not fit."""
+        shape, stride = weights.shape, weights.stride()
+        if len(shape) != self.rank or dim % self.rank != self.dim:
+            return None
+        if any(shape[index] != 1 for index in self.single):
+            return None
+        axes = []
+        for role, parts in enumerate(self.roles):
+            axis = []
+            for index, heads, whole, inner in parts:
+                size, step = shape[index], stride[index]
+                if whole:
+                    if heads and size != heads:
+                        return None
+                    axis.append((size, step))
+                    continue
+                if size % heads:
+                    return None
+                length = heads if role == 1 else size // heads
+                axis.append((length, step if inner else step * (size // length)))
+            axes.append(tuple(axis))
+        return Layout(tuple(axes), int(weights.storage_offset()))
+
+    def merged(self, other: Arrangement) -> Arrangement | None:
+        """The one that knows more dims, where both agree on what they know."""
+        if self.single > other.single:
+            return other.merged(self)
+        known = tuple(
+            tuple(axis for axis in parts if axis.dim not in other.single) for parts in self.roles
+        )
+        agree = (self.rank, self.dim, known) == (other.rank, other.dim, other.roles)
+        return self if agree and self.single <= other.single else None
+
+
+def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement | None:
+    """What a recorded layout says of the dims; None where it shows less or more than the result."""
+    shape, stride, offset = geometry
+    if layout.offset != offset:
+        return None
+    cover: dict[int, list[tuple[int, int, int, int]]] = {}
+    for role, parts in enumerate(layout.axes):
+        for order, (size, step) in enumerate(parts):
+            if size == 1:
+                continue
+            dims = [
+                (stride[index], index)
+                for index in range(len(shape))
+                if shape[index] > 1 and 0 < stride[index] <= step < stride[index] * shape[index]
+            ]
+            if not dims:
+                return None
+            cover.setdefault(max(dims)[1], []).append((step, size, role, order))
+    axes: dict[tuple[int, int], Axis] = {}
+    for index, size in enumerate(shape):
+        if size == 1:
+            continue
+        inside = sorted(cover.pop(index, []))
+        steps = [part[0] for part in inside]
+        sizes = [part[1] for part in inside]
+        roles = [part[2] for part in inside]
+        if sizes == [size] and steps == [stride[index]]:
+            axes[roles[0], inside[0][3]] = Axis(index, size if roles[0] == 1 else 0)
+        elif len(inside) == 2 and roles.count(1) == 1 and sizes[0] * sizes[1] == size:
+            if steps != [stride[index], stride[index] * sizes[0]]:
+                return None
+            heads = sizes[roles.index(1)]
+            for number, (_, _, role, order) in enumerate(inside):
+                axes[role, order] = Axis(index, heads, whole=False, inner=number == 0)
+        else:
+            return None
+    if cover:
+        return None
+    single = frozenset(index for index, size in enumerate(shape) if size == 1)
+    found = tuple(tuple(axes[at] for at in sorted(axes) if at[0] == role) for role in range(4))
+    if any(axis.dim != dim for axis in found[3]):
+        return None
+    return Arrangement(len(shape), dim, single, found)
+
+
+# -- plans
+
+
+class FusedEntry(NamedTuple):
+    """An operator that attends by itself."""
+
+    attends: Attends
+
+
+class SoftmaxEntry(NamedTuple):
+    """A softmax whose result is the weights."""
+
+    arrangement: Arrangement
+    kind: Kind
+    attends: Attends
+
+
+class GateEntry(NamedTuple):
+    """A softmax that is no attention."""
+
+    reason: str
+
+
+class _Harmless(enum.Enum):
+    HARMLESS = "neither attention nor listed as a gate"
+
+
+HARMLESS = _Harmless.HARMLESS
+Entry = FusedEntry | SoftmaxEntry | GateEntry | _Harmless
+
+
+class PassPlan(NamedTuple):
+    """What a kind of pass consists of."""
+
+    entries: dict[Key, Entry]
+    ran: frozenset[str]  # modules that are attention by name, and ran
+    unseen: frozenset[str]  # those of them in which no attention was seen
+    exponentials: bool  # whether exponentials ran and were no attention: others are let pass too
+
+    def entry(self, key: Key) -> Entry | None:
+        """What an operator is; None where no pass of the kind had it."""
+        return self.entries.get(key)
+
+    def attends(self) -> bool:
+        return any(isinstance(entry, FusedEntry | SoftmaxEntry) for entry in self.entries.values())
+
+    def has_weights(self) -> bool:
+        return any(isinstance(entry, SoftmaxEntry) for entry in self.entries.values())
+
+    def lets_pass(self, operator: str) -> bool:
+        return self.exponentials and operator in _EXPONENTIALS
+
+
+class _Geometry(NamedTuple):
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+class _Softmax(NamedTuple):
+    candidate: Any  # held, so that its id stays its own
+    key: Key
+    geometry: _Geometry
+    storage: ref[Any]
+
+
+class Lesson:
+    """One full pass, while it is being learned."""
+
+    def __init__(self) -> None:
+        self.learnable = True
+        self.softmaxes: dict[int, _Softmax] = {}
+        self.modules: set[str] = set()  # that are attention by name, and ran
+        self._calls: dict[Key, int] = {}
+        self._outcomes: dict[Key, list[Entry]] = {}
+
+    def refuse(self) -> None:
+        """Something ran that a plan cannot hold."""
+        self.learnable = False
+        self.softmaxes.clear()
+
+    def ran(self, key: Key) -> None:
+        """An operator of those that count ran."""
+        if self.learnable:
+            self._calls[key] = self._calls.get(key, 0) + 1
+
+    def softmax(self, key: Key, candidate: Any, output: Tensor) -> None:
+        """It made a candidate."""
+        if self.learnable and key[2] in _SOFTMAXES:
+            geometry = _Geometry(tuple(output.shape), output.stride(), int(output.storage_offset()))
+            storage = ref(output.untyped_storage())
+            self.softmaxes[id(candidate)] = _Softmax(candidate, key, geometry, storage)
+
+    def attended(self, key: Key, attends: Attends) -> None:
+        self._outcome(key, FusedEntry(attends))
+
+    def made(
+        self, candidate: Any, layout: Layout, kept: Tensor, kind: Kind, label: Attends
+    ) -> None:
+        """A candidate was recorded as attention: `kept` holds the weights, as `layout` says."""
+        softmax = self.softmaxes.get(id(candidate))
+        storage = None if softmax is None else softmax.storage()
+        if softmax is None or storage is None:
+            self.refuse()
+            return
+        own = storage._cdata == kept.untyped_storage()._cdata
+        arrangement = arrangement_of(layout, candidate.key, softmax.geometry) if own else None
+        if arrangement is None or kind != "distribution":
+            self.refuse()
+            return
+        self._outcome(softmax.key, SoftmaxEntry(arrangement, kind, label))
+
+    def rejected(self, candidate: Any) -> None:
+        softmax = self.softmaxes.get(id(candidate))
+        if softmax is None:
+            self.refuse()
+        else:
+            self._outcome(softmax.key, GateEntry(candidate.reason or ""))
+
+    def _outcome(self, key: Key, entry: Entry) -> None:
+        if self.learnable:
+            self._outcomes.setdefault(key, []).append(entry)
+
+    def plan(self) -> PassPlan | None:
+        """What was learned; None where calls of one line differed, or a plan cannot hold it."""
+        if not self.learnable:
+            return None
+        entries: dict[Key, Entry] = dict.fromkeys(self._calls, HARMLESS)
+        for key, outcomes in self._outcomes.items():
+            entry = _same(outcomes)
+            if entry is None or len(outcomes) != self._calls.get(key):
+                return None
+            entries[key] = entry
+        quiet = any(key[2] in _EXPONENTIALS for key in entries)
+        seen = {key[0] for key, entry in entries.items() if entry is not HARMLESS}
+        unseen = {path for path in self.modules if not any(related(path, s) for s in seen)}
+        return PassPlan(entries, frozenset(self.modules), frozenset(unseen), quiet)
+
+
+def _same(outcomes: list[Entry]) -> Entry | None:
+    entry = outcomes[0]
+    for other in outcomes[1:]:
+        if isinstance(entry, SoftmaxEntry) and isinstance(other, SoftmaxEntry):
+            both = entry.arrangement.merged(other.arrangement)
+            if both is None or entry[1:] != other[1:]:
+                return None
+            entry = entry._replace(arrangement=both)
+        elif entry != other:
+            return None
+    return entry
+
+
+# -- plans of a model
+
+
+class Plans:
+    """Plans of one model, by the kind of call."""
+
+    def __init__(self) -> None:
+        self.fingerprint: Any = None
+        self._plans: dict[Any, PassPlan | None] = {}
+        self._lock = threading.Lock()
+
+    def check(self, fingerprint: Any) -> None:
+        """Forget everything where the model is not what it was."""
+        with self._lock:
+            if fingerprint != self.fingerprint:
+                self.fingerprint = fingerprint
+                self._plans.clear()
+
+    def get(self, call: Signature) -> PassPlan | None:
+        plan = self._plans.get(call.kind)
+        return self._plans.get(call) if plan is None else plan
+
+    def open(self, call: Signature) -> bool:
+        """Whether a pass of this kind may still be learned."""
+        return call not in self._plans and self._plans.get(call.kind, 0) is not None
+
+    def learn(self, call: Signature, plan: PassPlan, sized: bool) -> None:
+        """`sized`: the plan holds for calls of like sizes alone."""
+        with self._lock:
+            while len(self._plans) >= _MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[call if sized else call.kind] = plan
+
+    def give_up(self, call: Signature) -> None:
+        """Passes of this kind differ: never learn them again."""
+        with self._lock:
+            self._plans[call] = self._plans[call.kind] = None
+
+
+_plans: WeakKeyDictionary[nn.Module, Plans] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def plans_of(model: nn.Module) -> Plans:
+    with _lock:
+        return _plans.setdefault(model, Plans())
+
+
+class Signature(NamedTuple):
+    """A kind of call, and the sizes that a reading of its axes may hang on."""
+
+    kind: tuple[Any, ...]
+    sizes: tuple[Any, ...]
+
+
+def signature_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+    """What decides which operators a call will run: its arguments, and the state of torch."""
+    sizes: list[Any] = []
+    arguments = _form(args, sizes), _form(kwargs, sizes)
+    cuda, cpu = torch.backends.cuda, torch.is_autocast_enabled("cpu")
+    state = (
+        model.training,
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        cpu,
+        torch.get_autocast_dtype("cpu") if cpu else None,
+        torch.is_autocast_enabled("cuda"),
+        cuda.flash_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.mha.get_fastpath_enabled(),
+        torch._C._len_torch_function_stack(),
+    )
+    return Signature((state, arguments), tuple(sizes))
+
+
+def _form(argument: Any, sizes: list[Any]) -> Any:
+    """Tensors by type, rank and dtype, plain values by themselves, other objects by class."""
+    if isinstance(argument, Tensor):
+        shape = argument.shape
+        sizes.append((shape[:1], tuple(size == 1 for size in shape)))
+        return type(argument), len(shape), argument.dtype, argument.device, argument.requires_grad
+    kind = type(argument)
+    if kind is dict:
+        return tuple((name, _form(value, sizes)) for name, value in argument.items())
+    if kind in (tuple, list):
+        return kind, tuple(_form(value, sizes) for value in argument)
+    if kind is int:
+        return kind, argument if -1 <= argument <= 1 else 2
+    if kind in (bool, str, type(None), torch.dtype, torch.device):
+        return argument
+    if isinstance(argument, dict):  # a tokenizer's batch, a model's output
+        return kind, tuple((str(name), _form(value, sizes)) for name, value in argument.items())
+    return kind
+
+
+_RUN = "regard.tracing.run"  # hooks of captures are there for a while
+_PLAIN = {bool, int, float, str, type(None)}
+_PARTS = _PLAIN | {dict, OrderedDict, set, list, tuple, Tensor, nn.Parameter}
+_OF_EVERY_MODULE = len(nn.Module().__dict__)
+
+
+def fingerprint(names: Names) -> int:
+    """What a model is made of: its modules, their hooks, and plain settings of theirs.
+
+    A setting may lie in an object that modules share, such as a configuration.
+    """
+    parts: list[Any] = []
+    others: dict[int, Any] = {}
+    for path, module in names.modules.items():
+        own = module.__dict__
+        values = list(own.values())
+        if next(iter(own)) == "training":  # what every module begins with is no setting
+            values = values[_OF_EVERY_MODULE:]
+        parts += (path, id(module), type(module), module.training, id(own.get("forward")))
+        parts += [value for value in values if type(value) in _PLAIN]
+        if module._forward_hooks or module._forward_pre_hooks:
+            local = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+            parts += [id(hook) for hook in local if getattr(hook, "__module__", "") != _RUN]
+        if len(others) < _MOST_OBJECTS:
+            for value in values:
+                if type(value) not in _PARTS:
+                    others[id(value)] = value
+    for value in others.values():
+        settings = getattr(value, "__dict__", {}).values()
+        parts += [setting for setting in settings if type(setting) in _PLAIN]
+    return hash(tuple(parts))
