@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +56,9 @@ class capture:  # a context manager and a decorator is written like a function
         tokens: words for positions, where their number fits: a list, or a list for each example.
         path: "full" sees every operator; "fused" only fused attention, and is cheaper; "auto"
             begins with the first, and looks at attention alone in passes of a kind it has learned.
+        rules: attention that is no softmax: what stands between the product of query and key and
+            that with the values, as "sigmoid" or "relu"; "none" for products that meet as they
+            are (linear attention, retention), "any" for whatever stands there.
 
     >>> import torch, regard
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
@@ -79,6 +82,7 @@ class capture:  # a context manager and a decorator is written like a function
         attached: bool = False,
         tokens: Tokens | None = None,
         path: Literal["auto", "full", "fused"] = "auto",
+        rules: str | Sequence[str] = (),
     ) -> None:
         if isinstance(model, type):
             raise RegardError(
@@ -104,6 +108,7 @@ class capture:  # a context manager and a decorator is written like a function
             "outputs": outputs,
             "grad": grad,
             "attached": attached,
+            "rules": _checked_rules(rules),
             "tokens": None if tokens is None else checked_tokens(tokens, "capture: tokens="),
         }
         self.trace: Trace | None = None
@@ -178,6 +183,17 @@ def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
     with capture(model) as found:
         found.output = model(*inputs, **named)
     return found
+
+
+def _checked_rules(rules: Any) -> frozenset[str]:
+    names = (rules,) if isinstance(rules, str) else tuple(rules)
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise RegardError(
+                f"capture: rules has {name!r}, expected names of operators, as 'sigmoid', or "
+                "'none' or 'any'"
+            )
+    return frozenset(names)
 
 
 def _checked_keep(keep: Any, attached: bool) -> Keep:

@@ -56,12 +56,15 @@ class Collector:
         grad: bool,
         attached: bool,
         tokens: Sequence[Any] | None,
+        rules: frozenset[str] = frozenset(),
     ) -> None:
         self.trace, self.where, self._asked = trace, where, asked
         self.values, self.grad, self.attached = values, grad, attached
         self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
         self.names = Names(model)
-        self.flow = Flow(self.names, self._made, self._rejected, self._wanted, grad or attached)
+        self.flow = Flow(
+            self.names, self._made, self._rejected, self._wanted, grad or attached, rules
+        )
         self.ready = False  # whether the flow knows the parameters: not before it follows anything
         self.growth = Growth()
         self.block = Block()  # its context is the number of the pass, in each thread
@@ -91,8 +94,11 @@ class Collector:
         """An operator is about to be followed."""
         with self._lock:
             if not self.closed:
-                self.flow.constants(self.names.tensors())
                 self.ready = True
+                try:
+                    self.flow.constants(self.names.tensors())
+                except Exception as error:
+                    self._failed("parameters", error)
 
     @property
     def following(self) -> bool:
@@ -100,11 +106,14 @@ class Collector:
 
     def meet(self, module: nn.Module) -> None:
         """A module is about to run: learn parameters that were put there since (FSDP does)."""
-        for tensor in module._parameters.values():
-            if tensor is not None and any(
-                self.flow.tag(part) is None for part in plain_tensors(tensor)
-            ):
-                self.flow.constants([tensor])
+        try:
+            for tensor in module._parameters.values():
+                if tensor is not None and any(
+                    self.flow.tag(part) is None for part in plain_tensors(tensor)
+                ):
+                    self.flow.constants([tensor])
+        except Exception as error:
+            self._failed("parameters", error)
 
     # -- what the mode tells
 
@@ -164,7 +173,10 @@ class Collector:
         try:
             if plan.reader is not None:
                 given = dict(zip(plan.names, args)) | kwargs
-                self._read(plan.name, plan.reader(given, out, self._allowed_by), self.names.place())
+                reading = plan.reader(given, out, self._allowed_by)
+                self._read(plan.name, reading, self.names.place())
+                if reading.value is not None and reading.output is not None:
+                    self.flow.attended(reading.query, reading.value, reading.output)
             elif plan.reads is not None:
                 self._unlearnable()
                 recipe = plan.reads(args, kwargs, out)
@@ -172,7 +184,8 @@ class Collector:
                     self._registered(plan.name, checked(recipe), out)
             elif plan.looks_like_attention:
                 self._unread(plan.name)
-            if plan.rule is not None:
+            if plan.rule is not None and plan.reader is None:
+                self.flow.operator = plan.name
                 plan.rule(self.flow, args, kwargs, out)
             if plan.spelling and lesson is not None and lesson.learnable:
                 self._spelled(lesson, plan, out)
@@ -331,7 +344,11 @@ class Collector:
         place = self.names.place()
         if place is not None and self._wanted(place):
             attends: Attends = "unknown"
-            if isinstance(recipe, Dot):
+            followed = isinstance(recipe, Dot) and None not in (
+                self.flow.tag(recipe.query),
+                self.flow.tag(recipe.key),
+            )
+            if followed and isinstance(recipe, Dot):
                 attends = self._between(place, Reading(recipe, recipe.query, recipe.key))
             site = self._site(place, operator, attends)
             output = out if isinstance(out, Tensor) else None
@@ -526,6 +543,16 @@ class Collector:
                 self.trace.notes[place] = replace(note, text=text)
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
         seen |= self.filtered | {note.where for note in self.trace.notes}
+        for path, (place, steps) in self.flow.unasked.items():
+            if not any(related(path, other) for other in seen):
+                what = " and ".join(steps) if steps else "nothing"
+                rule = steps[-1] if steps else "none"
+                self.note(
+                    "unread",
+                    path or place.module_class,
+                    f"a product of two inputs, with {what} done to it, was multiplied by a third: "
+                    f"attention that is no softmax? capture(rules={rule!r}) records it",
+                )
         for candidate in self.flow.lost.values():
             self.note(
                 "unread",

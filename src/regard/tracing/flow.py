@@ -25,6 +25,7 @@ from regard.tracing.tags import (
     Candidate,
     Late,
     Mark,
+    Pairing,
     Spread,
     Tag,
     Total,
@@ -52,8 +53,11 @@ class Flow(Moves):
         rejected: Callable[[Candidate], None],
         wanted: Callable[[Place, bool], bool],
         graph: bool = False,
+        rules: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(graph)
+        self.rules = rules  # what else is attention: operators between two products
+        self.unasked: dict[str, tuple[Place, tuple[str, ...]]] = {}  # by path: what they would be
         self.names, self.found, self.rejected, self.wanted = names, found, rejected, wanted
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
         self.sliced: Contraction | None = None  # some keys of a softmax; others may meet values yet
@@ -382,9 +386,11 @@ class Flow(Moves):
                 tag.mark = self._weighs(theirs.mark, other, one, made, swapped=True) or tag.mark
         if not (first or second):
             for each, tensor, values in ((mine, one, other), (theirs, other, one)):
+                swapped = tensor is other
                 if each is not None and each.exp:
-                    swapped = tensor is other
                     tag.late += (self._late(each, tensor, values, made, swapped),)
+                elif each is not None and each.pairing is not None and each.mark is None:
+                    self._unnormalised(each, tensor, values, made, swapped)
         if first and second:
             tag.constant, tag.sources = True, self._behind(one, mine)
         elif second:
@@ -401,8 +407,10 @@ class Flow(Moves):
             tag.sides = (self.sources(one), self.sources(other))
         if not (first and second):
             tag.factors, contracted = self._product_factors(one, other, made, first, second)
-            if tag.mark is not None and (mine or theirs) and not (first or second):
+            if tag.mark is not None and not (first or second):
                 self._new_keys(tag, made)
+            elif not (first or second):
+                tag.pairing = _pairing(dims_of(made, tag.factors))
             if not (first or second):
                 tag.widths = contracted
         self.put(made, tag)
@@ -470,6 +478,29 @@ class Flow(Moves):
             mark,
             swapped=swapped,
         )
+
+    def _unnormalised(
+        self, tag: Tag, scores: Tensor, values: Tensor, made: Tensor, swapped: bool
+    ) -> None:
+        """Scores that met values with no softmax between: attention where somebody asked for it."""
+        assert tag.pairing is not None
+        contracted = {origin for _, origin in self.dims(scores)[-2 if swapped else -1]}
+        rows, columns, steps = tag.pairing
+        if not contracted or contracted not in (set(rows), set(columns)):
+            return
+        place = self.names.place()
+        if place is None:
+            return
+        if not self.rules & {"any", *(steps or ("none",))}:
+            if steps:
+                self.unasked.setdefault(place.path, (place, steps))
+            return
+        candidate = Candidate(place, scores.dim() - 1, tuple(scores.shape))
+        candidate.kind, candidate.sides, candidate.widths = "signed", tag.sides, tag.widths
+        candidate.keys = tuple(contracted)
+        mark = Mark(candidate)
+        if self.wanted(place, True):
+            self._settle(mark, self._contraction(mark, scores, values, made, swapped))
 
     def _late(self, tag: Tag, powers: Tensor, values: Tensor, made: Tensor, swapped: bool) -> Late:
         contraction = self._contraction(
@@ -543,6 +574,21 @@ class Flow(Moves):
         """A softmax of products of two inputs, as attention has, went where it is not followed."""
         if candidate.sides is not None and candidate.reason is None and not candidate.done:
             self.lost[candidate.place.path] = candidate
+
+
+def _pairing(dims: Dims) -> Pairing | None:
+    """Rows and columns of a product, where both are places and not features."""
+    rows, columns = (tuple(origin for _, origin in pieces) for pieces in dims[-2:])
+    both = (*rows, *columns)
+    return Pairing(rows, columns) if rows and columns and all(map(_of_places, both)) else None
+
+
+def _of_places(origin: Origin) -> bool:
+    ancestor = origin.ancestor
+    last = (
+        ancestor.dim is not None and ancestor.dim[1] >= 3 and ancestor.dim[0] + 1 == ancestor.dim[1]
+    )
+    return ancestor.kind in ("data", "gathered") and not last
 
 
 def _is_inverted(tag: Tag | None) -> bool:

@@ -111,6 +111,8 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
     axes: dict[tuple[int, int], Axis] = {}
     for index, size in enumerate(shape):
         if size == 1:
+            if index == dim:  # one key yet, as in the first step of a decoder
+                axes[3, 0] = Axis(index)
             continue
         inside = sorted(cover.pop(index, []))
         steps = [part[0] for part in inside]
@@ -128,7 +130,7 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
             return None
     if cover:
         return None
-    single = frozenset(index for index, size in enumerate(shape) if size == 1)
+    single = frozenset(index for index, size in enumerate(shape) if size == 1 and index != dim)
     found = tuple(tuple(axes[at] for at in sorted(axes) if at[0] == role) for role in range(4))
     if any(axis.dim != dim for axis in found[3]):
         return None

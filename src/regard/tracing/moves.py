@@ -30,6 +30,10 @@ from regard.tracing.tags import (
 from regard.types import Kind
 
 _captures = itertools.count(1)
+_LINEAR = {
+    "add", "sub", "rsub", "mul", "div", "neg", "masked_fill", "where", "clone", "_to_copy", "copy",
+    "contiguous", "tril", "triu", "nan_to_num", "native_dropout",
+}  # fmt: skip
 
 
 class Tagging:
@@ -37,6 +41,7 @@ class Tagging:
 
     def __init__(self, graph: bool) -> None:
         self.key = f"regard_{next(_captures)}"
+        self.operator = ""  # that is being followed
         self.graph = graph  # whether weights before dropout stay in the autograd graph
         self.boxes: WeakSet[Box] = WeakSet()
         self.chosen_by: dict[tuple[int, int], set[Origin]] = {}  # by index: axes it chose from
@@ -63,7 +68,7 @@ class Tagging:
             if len(self._tagged) > self._prune_at:
                 self._tagged = [there for there in self._tagged if there() is not None]
                 self._prune_at = max(self._prune_at, 2 * len(self._tagged))
-        elif before.parameter:
+        elif before.parameter and not tag.written:
             return
         known[self.key] = tag
 
@@ -264,10 +269,8 @@ class Moves(Tagging):
             for tensor in made:
                 self.fixed(tensor)
             return
-        sources = NOBODY
-        for tensor in inputs:
-            if not self.constant(tensor):
-                sources = joined(sources, self.sources(tensor))
+        first = next((tensor for tensor in inputs if not self.constant(tensor)), None)
+        sources = NOBODY if first is None else self.sources(first)
         for tensor in made:
             if tensor.layout != torch.strided:
                 continue
@@ -278,6 +281,13 @@ class Moves(Tagging):
                 alike.sort(key=lambda each: (self.constant(each), each.shape != tensor.shape))
                 tag.factors = self.resized(alike[0], tensor)
             self.put(tensor, tag)
+
+    def attended(self, query: Tensor, value: Tensor, output: Tensor) -> None:
+        """An operator that attends: places of the queries, features of the values."""
+        tag = Tag()
+        if query.dim() == value.dim() == output.dim() and not query.is_nested:
+            tag.factors = laid_out([*self.dims(query)[:-1], self.dims(value)[-1]], output)
+        self.put(output, tag)
 
     def moved(self, source: Tensor, made: Tensor, again: Again | None = None) -> None:
         """Entries rearranged; `again` does the same to numbers."""
@@ -629,6 +639,11 @@ class Moves(Tagging):
                 blended.sides = tag.sides
             if tag.widths and not blended.widths:
                 blended.widths = tag.widths
+            if tag.pairing is not None and blended.pairing is None:
+                blended.pairing = tag.pairing
+                if self.operator.removesuffix("_") not in _LINEAR:
+                    steps = (*tag.pairing.steps, self.operator.removesuffix("_"))
+                    blended.pairing = tag.pairing._replace(steps=steps)
             if tag.exp:
                 blended.exp = blended.number
             if tag.total is not None:
@@ -699,7 +714,9 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
     """A tensor, or those inside a wrapper: of quantised and of sharded parameters."""
     if hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from plain_tensors(getattr(tensor, name))
+            inner = getattr(tensor, name)
+            if isinstance(inner, Tensor):
+                yield from plain_tensors(inner)
     else:
         yield tensor
 

@@ -205,7 +205,8 @@ class Contraction:
             batch, query = _folded_batch(query)
         certain = True
         if not head:
-            batch, head, certain = _by_hints(batch, widths, hints)
+            scored = [origin.ancestor for origin in self.mark.candidate.widths]
+            batch, head, certain = _by_hints(batch, scored, hints)
         order = self._in_order
         return Roles(order(batch), order(head), order(query), order(key), certain, gathered)
 
@@ -356,7 +357,7 @@ def _folded_batch(query: list[Part]) -> tuple[list[Part], list[Part]]:
 
 
 def _by_hints(
-    batch: list[Part], widths: set[Origin], hints: set[int]
+    batch: list[Part], widths: list[Origin], hints: set[int]
 ) -> tuple[list[Part], list[Part], bool]:
     """Heads among shared axes of which none is known to be cut out of features."""
     if any(width.dim == (3, 4) for width in widths):  # inputs that come with their heads

@@ -117,6 +117,14 @@ class WeightSum(NamedTuple):
     keys: tuple[Origin, ...]
 
 
+class Pairing(NamedTuple):
+    """A product of two inputs, places by places, as scores are."""
+
+    rows: tuple[Origin, ...]
+    columns: tuple[Origin, ...]
+    steps: tuple[str, ...] = ()  # what was done to it since, other than masks and factors
+
+
 class Late(NamedTuple):
     """Exponentials that met values before they were divided by their sum."""
 
@@ -151,6 +159,7 @@ class Tag:
     scores: Box | None = None  # of exponentials: their exponents, with no maximum subtracted
     late: tuple[Late, ...] = ()  # exponentials times values, not yet divided
     weight_sum: WeightSum | None = None
+    pairing: Pairing | None = None
     of_weights = False  # made from weights alone, as their inverse is
     normaliser = False  # made from log-sum-exps
     spread: Spread | None = None

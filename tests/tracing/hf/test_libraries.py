@@ -151,19 +151,27 @@ def test_other_models_of_vit_pytorch(name, sites, kind):
     assert [record.kind for record in trace] == [kind] * sites
 
 
-def test_attention_that_is_normalised_anew_is_not_missed_in_silence():
-    """DeepViT puts a layer norm between its weights and the values: no weights are left to show."""
+def test_attention_that_is_normalised_anew():
+    """DeepViT mixes its heads and puts a layer norm between its weights and the values."""
     torch.manual_seed(0)
     model = (
         imported("vit_pytorch.deepvit")
         .DeepViT(image_size=32, patch_size=8, num_classes=5, dim=64, heads=4, depth=2, mlp_dim=96)
         .eval()
     )
-    said = "was not followed to values|no attention was seen in it"
-    with torch.no_grad(), pytest.warns(regard.CaptureWarning, match=said):
+    truth = []
+    handles = [
+        layer[0].reattn_norm.register_forward_hook(lambda _, __, out: truth.append(out))
+        for layer in model.transformer.layers
+    ]
+    with torch.no_grad():
+        model(image())
+        for handle in handles:
+            handle.remove()
         trace = regard.trace(model, image())
-    assert len(trace) == 0
-    assert {note.where for note in trace.notes} == {f"transformer.layers.{i}.0" for i in range(2)}
+    assert trace.names() == [f"transformer.layers.{i}.0" for i in range(2)]
+    assert [record.kind for record in trace] == ["signed", "signed"]
+    torch.testing.assert_close([record.weights() for record in trace], truth)
 
 
 # timm: weights from the unfused form of the same module

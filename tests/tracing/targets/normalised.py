@@ -70,6 +70,7 @@ class Edges(Projected):
     """Graph attention over a list of edges: the softmax runs by scatter, and no axis holds it."""
 
     def forward(self, x, source, target):
+        x = self.qkv(x)[:, :D]
         powers = (x[source] * x[target]).sum(-1).div(4).exp()
         total = torch.zeros(len(x)).index_add(0, target, powers)
         weights = powers / total[target]
@@ -82,8 +83,9 @@ def _edges() -> Case:
     source, target = torch.tensor([0, 1, 2, 3, 4, 0, 2]), torch.tensor([1, 1, 3, 3, 0, 4, 2])
     allowed = torch.zeros(N, N, dtype=torch.bool)
     allowed[target, source] = True
-    weights = dense.weights(x[None, None], x[None, None], allowed=allowed)
-    expected = dense.mix(weights, x[None, None])[0, 0].float()
+    nodes = model.qkv(x)[None, None, :, :D]
+    weights = dense.weights(nodes, nodes, allowed=allowed)
+    expected = dense.mix(weights, nodes)[0, 0].float()
     return Case(model, (x, source, target), {}, [weights], expected)
 
 
