@@ -111,7 +111,7 @@ class Collector:
                     if isinstance(target, Tensor):
                         self._before_change(plan, target, args)
         except Exception as error:
-            self._failed(plan.name, error)
+            self.failed(plan.name, error)
 
     def _before_change(self, plan: Any, target: Tensor, args: Any) -> None:
         self.keeper.about_to_change(target)
@@ -166,7 +166,7 @@ class Collector:
             if plan.spelling and lesson is not None and lesson.learnable:
                 self._spelled(lesson, plan, out)
         except Exception as error:
-            self._failed(plan.name, error)
+            self.failed(plan.name, error)
 
     def _spelled(self, lesson: Lesson, plan: Any, out: Any) -> None:
         """An operator by which attention can be spelled: does it make a candidate?"""
@@ -204,7 +204,7 @@ class Collector:
         if self.here.lesson is not None:
             self.here.lesson.refuse()
 
-    def _failed(self, operator: str, error: Exception) -> None:
+    def failed(self, operator: str, error: Exception) -> None:
         self._unlearnable()
         place = self.names.place()
         where = "" if place is None else place.path or place.module_class
@@ -283,7 +283,7 @@ class Collector:
                 try:
                     self._read(operator, reader(arguments, out, lambda added: None), place, attends)
                 except Exception as error:
-                    self._failed(operator, error)
+                    self.failed(operator, error)
 
     def read_softmax(self, entry: SoftmaxEntry, weights: Tensor, dim: int, place: Place) -> bool:
         """A softmax whose axes were learned ran; whether they fit."""
@@ -296,7 +296,7 @@ class Collector:
                     site = self._site(place, "softmax", entry.attends)
                     self._add(site, Made(detached(weights), layout, entry.kind), None, None)
                 except Exception as error:
-                    self._failed("softmax", error)
+                    self.failed("softmax", error)
         return True
 
     def read_gate(self, entry: GateEntry, output: Tensor, place: Place) -> None:

@@ -178,6 +178,13 @@ class PassPlan(NamedTuple):
         """What an operator is; None where no pass of the kind had it."""
         return self.entries.get(key)
 
+    def fused_at(self, place: Place) -> FusedEntry | None:
+        """What another fused operator was at the same line: torch chooses among them."""
+        for (path, source, _), entry in self.entries.items():
+            if (path, source) == (place.path, place.source) and isinstance(entry, FusedEntry):
+                return entry
+        return None
+
     def attends(self) -> bool:
         return any(isinstance(entry, FusedEntry | SoftmaxEntry) for entry in self.entries.values())
 
