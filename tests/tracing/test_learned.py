@@ -295,6 +295,28 @@ def test_changes_in_place_are_not_learned():
     assert model.followed == [True, True]
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_keys_that_grow_from_one(batch):
+    """A cache in the model's own hands: the first step has one key, and says nothing of others."""
+
+    class Caches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.keys = []
+
+        def forward(self, x):
+            self.keys.append(x)
+            keys = torch.cat(self.keys, 2)
+            return (x @ keys.mT).softmax(-1) @ keys
+
+    model, x = Looks(Caches()), words(batch, 2, 1, 4)
+    with torch.no_grad(), regard.capture(model) as trace:
+        for _ in range(4):
+            model(x)
+    assert [record.shape for record in trace] == [(batch, 2, 1, keys) for keys in (1, 2, 3, 4)]
+    assert model.followed == [True, False, False, False] and trace.notes == []
+
+
 # -- options
 
 

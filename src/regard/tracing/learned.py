@@ -52,7 +52,7 @@ class Arrangement(NamedTuple):
 
     rank: int
     dim: int  # of the softmax
-    single: frozenset[int]  # dims of size one: nothing is known of them
+    single: frozenset[int]  # dims of size one of which nothing is known
     roles: tuple[tuple[Axis, ...], ...]
 
     def layout(self, weights: Tensor, dim: int) -> Layout | None:
@@ -129,6 +129,13 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
     if cover:
         return None
     single = frozenset(index for index, size in enumerate(shape) if size == 1)
+    if dim in single:  # one key: more may come
+        axes[3, 0] = Axis(dim)
+        single -= {dim}
+    unknown = [role for role in range(3) if not any(at[0] == role for at in axes)]
+    if len(single) == len(unknown) == 1:
+        axes[unknown[0], 0] = Axis(*single, heads=int(unknown[0] == 1))
+        single = frozenset()
     found = tuple(tuple(axes[at] for at in sorted(axes) if at[0] == role) for role in range(4))
     if any(axis.dim != dim for axis in found[3]):
         return None
