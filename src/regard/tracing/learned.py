@@ -134,7 +134,7 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
         single -= {dim}
     unknown = [role for role in range(3) if not any(at[0] == role for at in axes)]
     if len(single) == len(unknown) == 1:
-        axes[unknown[0], 0] = Axis(*single, heads=int(unknown[0] == 1))
+        axes[unknown[0], 0] = Axis(min(single), heads=int(unknown[0] == 1))
         single = frozenset()
     found = tuple(tuple(axes[at] for at in sorted(axes) if at[0] == role) for role in range(4))
     if any(axis.dim != dim for axis in found[3]):
