@@ -487,3 +487,17 @@ def test_axes_of_a_softmax():
 )
 def test_axes_that_are_not_learned(axes):
     assert arrangement_of(Layout(axes, 0), 2, ((6, 5, 7), (35, 7, 1), 0)) is None
+
+
+@every_kind
+def test_a_trace_is_freed_with_its_last_name(build):
+    """No cycle: what a trace holds must not wait for the collector of garbage."""
+    model, x = build(), words(2, 5, 8)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            there = weakref.ref(captured(model, x))
+            assert there() is None
+    finally:
+        gc.enable()

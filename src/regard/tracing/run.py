@@ -130,6 +130,9 @@ class Run:
         finally:
             self._say_alarm("its weights are not there")
             self.collector.close(failed)
+            # They know us: without this only the collector of garbage ends it.
+            self.block.on_hand_over = _nothing
+            self.collector.lessons.clear()
         if error is not None and not failed:
             raise RegardError(error)
 
@@ -460,6 +463,10 @@ class Run:
                 "capture(path='full') reads everything",
             )
             self.alarm = None
+
+
+def _nothing() -> None:
+    """Nobody is to be told of new threads."""
 
 
 def _push_at(mode: CaptureMode, depth: int) -> None:
