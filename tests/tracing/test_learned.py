@@ -295,6 +295,28 @@ def test_changes_in_place_are_not_learned():
     assert model.followed == [True, True]
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_keys_that_grow_from_one(batch):
+    """A cache in the model's own hands: the first step has one key, and says nothing of others."""
+
+    class Caches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.keys = []
+
+        def forward(self, x):
+            self.keys.append(x)
+            keys = torch.cat(self.keys, 2)
+            return (x @ keys.mT).softmax(-1) @ keys
+
+    model, x = Looks(Caches()), words(batch, 2, 1, 4)
+    with torch.no_grad(), regard.capture(model) as trace:
+        for _ in range(4):
+            model(x)
+    assert [record.shape for record in trace] == [(batch, 2, 1, keys) for keys in (1, 2, 3, 4)]
+    assert model.followed == [True, False, False, False] and trace.notes == []
+
+
 # -- options
 
 
@@ -465,3 +487,17 @@ def test_axes_of_a_softmax():
 )
 def test_axes_that_are_not_learned(axes):
     assert arrangement_of(Layout(axes, 0), 2, ((6, 5, 7), (35, 7, 1), 0)) is None
+
+
+@every_kind
+def test_a_trace_is_freed_with_its_last_name(build):
+    """No cycle: what a trace holds must not wait for the collector of garbage."""
+    model, x = build(), words(2, 5, 8)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            there = weakref.ref(captured(model, x))
+            assert there() is None
+    finally:
+        gc.enable()

@@ -15,7 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 import regard
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=pytest.mark.slow if seed > 3 else ()) for seed in range(10)],
+)
 def test_four_threads_capture_one_encoder(seed):
     """In a process of its own: a fault there would end all of them."""
     run_script("thread_safety.py", str(seed))

@@ -116,8 +116,8 @@ def _telling(name: str, names: tuple[str, ...], operator: Any) -> Callable[..., 
                 _here.told += 1
                 for listener in _here.listeners:
                     listener(name, names, args, kwargs, output)
-        finally:
-            _include(_KEY, True)
+        finally:  # a guard that is left late may bring the key back after the last listener
+            _include(_KEY, bool(_here.listeners))
         return output
 
     return kernel

@@ -104,6 +104,15 @@ class Collector:
     def following(self) -> bool:
         return self.here.following
 
+    def finish_pass(self) -> None:
+        """A pass has ended: what waited for more of its keys gets no more."""
+        with self._lock:
+            if not self.closed:
+                try:
+                    self.flow.flush()
+                except Exception as error:
+                    self._failed("softmax", error)
+
     def meet(self, module: nn.Module) -> None:
         """A module is about to run: learn parameters that were put there since (FSDP does)."""
         try:
@@ -131,7 +140,7 @@ class Collector:
                     if isinstance(target, Tensor):
                         self._before_change(plan, target, args)
         except Exception as error:
-            self._failed(plan.name, error)
+            self.failed(plan.name, error)
 
     def _before_change(self, plan: Any, target: Tensor, args: Any) -> None:
         self.keeper.about_to_change(target)
@@ -190,7 +199,7 @@ class Collector:
             if plan.spelling and lesson is not None and lesson.learnable:
                 self._spelled(lesson, plan, out)
         except Exception as error:
-            self._failed(plan.name, error)
+            self.failed(plan.name, error)
 
     def _spelled(self, lesson: Lesson, plan: Any, out: Any) -> None:
         """An operator by which attention can be spelled: does it make a candidate?"""
@@ -228,7 +237,7 @@ class Collector:
         if self.here.lesson is not None:
             self.here.lesson.refuse()
 
-    def _failed(self, operator: str, error: Exception) -> None:
+    def failed(self, operator: str, error: Exception) -> None:
         self._unlearnable()
         place = self.names.place()
         where = "" if place is None else place.path or place.module_class
@@ -312,7 +321,7 @@ class Collector:
                 try:
                     self._read(operator, reader(arguments, out, lambda added: None), place, attends)
                 except Exception as error:
-                    self._failed(operator, error)
+                    self.failed(operator, error)
 
     def read_softmax(self, entry: SoftmaxEntry, weights: Tensor, dim: int, place: Place) -> bool:
         """A softmax whose axes were learned ran; whether they fit."""
@@ -325,7 +334,7 @@ class Collector:
                     site = self._site(place, "softmax", entry.attends)
                     self._add(site, Made(detached(weights), layout, entry.kind), None, None)
                 except Exception as error:
-                    self._failed("softmax", error)
+                    self.failed("softmax", error)
         return True
 
     def read_gate(self, entry: GateEntry, output: Tensor, place: Place) -> None:

@@ -52,7 +52,7 @@ class Arrangement(NamedTuple):
 
     rank: int
     dim: int  # of the softmax
-    single: frozenset[int]  # dims of size one: nothing is known of them
+    single: frozenset[int]  # dims of size one of which nothing is known
     roles: tuple[tuple[Axis, ...], ...]
 
     def layout(self, weights: Tensor, dim: int) -> Layout | None:
@@ -111,8 +111,6 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
     axes: dict[tuple[int, int], Axis] = {}
     for index, size in enumerate(shape):
         if size == 1:
-            if index == dim:  # one key yet, as in the first step of a decoder
-                axes[3, 0] = Axis(index)
             continue
         inside = sorted(cover.pop(index, []))
         steps = [part[0] for part in inside]
@@ -130,7 +128,14 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
             return None
     if cover:
         return None
-    single = frozenset(index for index, size in enumerate(shape) if size == 1 and index != dim)
+    single = frozenset(index for index, size in enumerate(shape) if size == 1)
+    if dim in single:  # one key: more may come
+        axes[3, 0] = Axis(dim)
+        single -= {dim}
+    unknown = [role for role in range(3) if not any(at[0] == role for at in axes)]
+    if len(single) == len(unknown) == 1:
+        axes[unknown[0], 0] = Axis(min(single), heads=int(unknown[0] == 1))
+        single = frozenset()
     found = tuple(tuple(axes[at] for at in sorted(axes) if at[0] == role) for role in range(4))
     if any(axis.dim != dim for axis in found[3]):
         return None
@@ -179,6 +184,13 @@ class PassPlan(NamedTuple):
     def entry(self, key: Key) -> Entry | None:
         """What an operator is; None where no pass of the kind had it."""
         return self.entries.get(key)
+
+    def fused_at(self, place: Place) -> FusedEntry | None:
+        """What another fused operator was at the same line: torch chooses among them."""
+        for (path, source, _), entry in self.entries.items():
+            if (path, source) == (place.path, place.source) and isinstance(entry, FusedEntry):
+                return entry
+        return None
 
     def attends(self) -> bool:
         return any(isinstance(entry, FusedEntry | SoftmaxEntry) for entry in self.entries.values())

@@ -19,7 +19,7 @@ from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from regard.errors import RegardError
-from regard.interception import SPELLINGS, available, listen, unlisten
+from regard.interception import OPERATORS, available, listen, unlisten
 from regard.record import Trace
 from regard.tracing.collect import Collector
 from regard.tracing.learned import (
@@ -130,6 +130,9 @@ class Run:
         finally:
             self._say_alarm("its weights are not there")
             self.collector.close(failed)
+            # They know us: without this only the collector of garbage ends it.
+            self.block.on_hand_over = _nothing
+            self.collector.lessons.clear()
         if error is not None and not failed:
             raise RegardError(error)
 
@@ -163,7 +166,7 @@ class Run:
 
     def _watch_modules(self) -> None:
         with self._lock:
-            if not self._hooks:
+            if not self._hooks and not self.collector.closed:
                 self._hooks = [
                     hooks.register_module_forward_pre_hook(self._before),
                     hooks.register_module_forward_hook(self._after, always_call=True),
@@ -171,8 +174,9 @@ class Run:
 
     def _stop_watching_modules(self) -> None:
         """Threads that are still in a call need the hook that lets them leave."""
-        for handle in self._hooks:
-            _leftover.append((handle, self._inside))
+        with self._lock:
+            self.collector.closed = True
+            _leftover.extend((handle, self._inside) for handle in self._hooks)
         _leftover[:] = [entry for entry in _leftover if not _removed(*entry)]
 
     def _watch_model(self, call: _Call) -> None:
@@ -257,6 +261,8 @@ class Run:
             if self.collector.attentive:
                 self._mind(module)
             return
+        if self.collector.closed:
+            return
         home = threading.get_ident() == self.home
         if not home and not self.block.here():
             self.collector.elsewhere = self.collector.elsewhere or module is self.root
@@ -299,7 +305,7 @@ class Run:
                 self.block.context = self._passes
                 self._passes += 1
             self._say_alarm("later passes are read fully")
-            if self._recalled and not self.collector.grad:
+            if self._recalled:
                 self._take_plan(call, args)
         if call.plan is not None:
             self.collector.ran |= call.plan.unseen
@@ -357,11 +363,13 @@ class Run:
         call.depth -= 1
         if not call.depth:
             self._here.call = None
-            if call.plan is None:
-                self.collector.flow.flush()
-            if call.lesson is not None and output is not None:
-                self._learn(call)
-            self._leave(call)
+            try:
+                if call.plan is None:
+                    self.collector.finish_pass()
+                if call.lesson is not None and output is not None:
+                    self._learn(call)
+            finally:
+                self._leave(call)
 
     def _leave(self, call: _Call) -> None:
         """What `_enter` changed goes back."""
@@ -385,12 +393,28 @@ class Run:
         call = self._here.call
         if call is None or call.plan is None or torch._C._current_graph_task_id() != -1:
             return
-        if call.plan.lets_pass(operator):
-            return
+        if not call.plan.lets_pass(operator):
+            try:
+                self._follow_plan(call, call.plan, operator, names, args, kwargs, out)
+            except Exception as error:
+                self.collector.failed(operator, error)
+
+    def _follow_plan(
+        self,
+        call: _Call,
+        plan: PassPlan,
+        operator: str,
+        names: tuple[str, ...],
+        args: Any,
+        kwargs: Any,
+        out: Any,
+    ) -> None:
         place = self.collector.names.place()
         if place is None:
             return
-        entry = call.plan.entry(key_of(place, operator))
+        entry = plan.entry(key_of(place, operator))
+        if entry is None and operator in OPERATORS:
+            entry = plan.fused_at(place)
         if entry is HARMLESS:
             return
         wrapped = _transforms() is not None
@@ -411,7 +435,7 @@ class Run:
         assert call.signature is not None
         self._plans.give_up(call.signature)
         self._shared_plans.give_up(call.signature)
-        if ran is not None and operator not in SPELLINGS and ran[0]:
+        if ran is not None and operator in OPERATORS:
             names, args, kwargs, out = ran
             self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
         elif self.alarm is None:
@@ -428,10 +452,8 @@ class Run:
             return
         if names and operator.startswith("_scaled") and _transforms() is None:
             self.collector.here.following = False
-            try:
-                self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
-            finally:
-                self.collector.here.following = True
+            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
+            self.collector.here.following = True
         elif self.alarm is None and self.collector.names.in_forward():
             self.alarm = (place.path or place.module_class, operator)
 
@@ -445,6 +467,10 @@ class Run:
                 "capture(path='full') reads everything",
             )
             self.alarm = None
+
+
+def _nothing() -> None:
+    """Nobody is to be told of new threads."""
 
 
 def _push_at(mode: CaptureMode, depth: int) -> None:

@@ -242,13 +242,17 @@ def _image() -> tuple[Tensor]:
 def _patches(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
     places = x.flatten(1, 2)
     q, k, v = (part.unflatten(-1, (H, -1)).transpose(1, 2).double() for part in model.parts(places))
-    row, column = torch.arange(SIDE * (SIDE + 1)) // (SIDE + 1), torch.arange(SIDE * (SIDE + 1)) % (
-        SIDE + 1
+    row, column = (
+        torch.arange(SIDE * (SIDE + 1)) // (SIDE + 1),
+        torch.arange(SIDE * (SIDE + 1)) % (SIDE + 1),
     )
     near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
     scores = torch.where(near, q @ k.mT / 2, -torch.inf)
-    outside = (9 - near.sum(-1)).clamp(min=1).log()[:, None].masked_fill(
-        near.sum(-1, keepdim=True) == 9, -torch.inf
+    outside = (
+        (9 - near.sum(-1))
+        .clamp(min=1)
+        .log()[:, None]
+        .masked_fill(near.sum(-1, keepdim=True) == 9, -torch.inf)
     )
     outside = outside.double().expand(B, H, -1, 1)
     weights = torch.cat([scores, outside], -1).softmax(-1)[..., :-1]
@@ -259,7 +263,8 @@ def windows_of_an_image(self, x):
     """Stand-alone self-attention (Ramachandran et al. 2019): 3 × 3 places around each."""
     q, k, v = self.parts(x)
     k, v = (
-        F.unfold(part.permute(0, 3, 1, 2), 3, padding=1).view(B, H, D // H, 9, -1) for part in (k, v)
+        F.unfold(part.permute(0, 3, 1, 2), 3, padding=1).view(B, H, D // H, 9, -1)
+        for part in (k, v)
     )
     q = q.flatten(1, 2).mT.reshape(B, H, D // H, 1, -1)
     weights = (q * k).sum(2).div(2).softmax(2)  # (batch, head, window, place)
