@@ -1,0 +1,44 @@
+"""Models that have their truth beside them: a method of slow formulas, run on a float64 copy."""
+
+import re
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from . import Case, Target
+
+
+class Model(nn.Module):
+    """`forward` is the spelling under test; `truth` never calls it."""
+
+    attends: ClassVar[list[str] | None] = None
+
+    @staticmethod
+    def inputs() -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def truth(self, *args: Any) -> tuple[list[Tensor], Any]:
+        """Weights (batch, head, query, key) of every site, and the output that follows."""
+        raise NotImplementedError
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def target(kind: type[Model], group: str) -> Target:
+    """Named after the group and the class."""
+
+    @torch.no_grad()
+    def build() -> Case:
+        model, args = kind().eval(), kind.inputs()
+        exact = deepcopy(model).double()
+        weights, output = exact.truth(*tree_map_only(Tensor, _double, args))
+        expected = tree_map_only(Tensor, Tensor.float, output)
+        return Case(model, args, {}, weights, expected, attends=kind.attends)
+
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
+    return Target(f"{group}_{name}", group, build)

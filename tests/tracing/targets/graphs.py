@@ -1,0 +1,207 @@
+"""Graphs as lists of edges: a softmax over the edges that end in the same node, by scatter.
+
+A graph is one example: (1, head, target node, source node). Pooling is a graph of two kinds of
+nodes, (1, 1, graph, node).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import dense, formulas
+
+N, M, H, D = 9, 7, 4, 12
+GRAPHS = torch.tensor([0] * 4 + [1] * 7)  # the graph of each of 11 nodes
+
+
+def _edges(sources: int = N, targets: int = N) -> Tensor:
+    """(2, edge): source and target, no edge twice; some nodes may have none."""
+    pairs = torch.stack([torch.randint(sources, (30,)), torch.randint(targets, (30,))])
+    return torch.unique(pairs, dim=1)
+
+
+def _weights(scores: Tensor, edges: Tensor) -> Tensor:
+    """(1, head, target, source) of scores (head, target, source)."""
+    allowed = torch.zeros(scores.shape[1:], dtype=torch.bool)
+    allowed[edges[1], edges[0]] = True
+    return dense.softmax(scores.masked_fill(~allowed, -torch.inf))[None]
+
+
+def segment_softmax(scores: Tensor, index: Tensor, count: int) -> Tensor:
+    """As in PyTorch Geometric: scores (edge, head), index (edge,) into `count` nodes."""
+    wide = index.view(-1, 1).expand_as(scores)
+    top = scores.new_zeros(count, scores.shape[1])
+    top = top.scatter_reduce_(0, wide, scores.detach(), "amax", include_self=False)
+    powers = (scores - top.index_select(0, index)).exp()
+    total = scores.new_zeros(count, scores.shape[1]).scatter_add_(0, wide, powers) + 1e-16
+    return powers / total.index_select(0, index)
+
+
+def segment_sum(messages: Tensor, index: Tensor, count: int) -> Tensor:
+    """(node, …) of messages (edge, …)."""
+    wide = index.view(-1, *[1] * (messages.dim() - 1)).expand_as(messages)
+    return messages.new_zeros(count, *messages.shape[1:]).scatter_add_(0, wide, messages)
+
+
+class Gat(formulas.Model):
+    """Graph attention (Veličković et al. 2018), as GATConv of PyTorch Geometric."""
+
+    attends = ["self"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.project = H, nn.Linear(D, H * 5, bias=False)
+        self.source, self.target = (nn.Parameter(torch.randn(1, H, 5)) for _ in range(2))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(N, D), _edges()
+
+    def forward(self, x, edges):
+        source, target = edges
+        x = self.project(x).view(-1, H, 5)
+        left, right = (x * self.source).sum(-1), (x * self.target).sum(-1)  # (node, head)
+        scores = left.index_select(0, source) + right.index_select(0, target)
+        weights = segment_softmax(F.leaky_relu(scores, 0.2), target, N)
+        messages = weights.unsqueeze(-1) * x.index_select(0, source)  # (edge, head, width)
+        return segment_sum(messages, target, N).view(N, -1)
+
+    def truth(self, x, edges):
+        x = self.project(x).view(N, H, 5).transpose(0, 1)  # (head, node, width)
+        left, right = ((x * part[0, :, None]).sum(-1) for part in (self.source, self.target))
+        weights = _weights(F.leaky_relu(right[:, :, None] + left[:, None], 0.2), edges)
+        return [weights], dense.merged(dense.mix(weights, x[None]))[0]
+
+
+class GatV2(Gat):
+    """Brody et al. 2022: the nonlinearity stands before the scoring vector."""
+
+    def forward(self, x, edges):
+        source, target = edges
+        x = self.project(x).view(-1, H, 5)
+        keys = x.index_select(0, source)
+        both = F.leaky_relu(keys + x.index_select(0, target), 0.2)
+        weights = segment_softmax((both * self.source).sum(-1), target, N)
+        return segment_sum(keys * weights.unsqueeze(-1), target, N).view(N, -1)
+
+    def truth(self, x, edges):
+        x = self.project(x).view(N, H, 5).transpose(0, 1)
+        both = F.leaky_relu(x[:, :, None] + x[:, None], 0.2)  # (head, target, source, width)
+        weights = _weights((both * self.source[0, :, None, None]).sum(-1), edges)
+        return [weights], dense.merged(dense.mix(weights, x[None]))[0]
+
+
+class Bipartite(formulas.Model):
+    """Dot products between two kinds of nodes (TransformerConv, HGT), by `index_add_`."""
+
+    attends = ["cross"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = H
+        self.q, self.k, self.v = nn.Linear(D, H * 6), nn.Linear(10, H * 6), nn.Linear(10, H * 6)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        return torch.randn(N, D), torch.randn(M, 10), _edges(M, N)
+
+    def forward(self, targets, sources, edges):
+        source, target = edges
+        q = self.q(targets).view(-1, H, 6)[target]
+        k, v = (project(sources).view(-1, H, 6)[source] for project in (self.k, self.v))
+        scores = (q * k).sum(-1) / 6**0.5
+        top = torch.full((N, H), -torch.inf)
+        top = top.scatter_reduce(0, target[:, None].expand(-1, H), scores, "amax")
+        powers = (scores - top[target]).exp()
+        weights = powers / torch.zeros(N, H).index_add_(0, target, powers)[target]
+        return torch.zeros(N, H, 6).index_add_(0, target, weights[..., None] * v).flatten(1)
+
+    def truth(self, targets, sources, edges):
+        parts = (self.q(targets), self.k(sources), self.v(sources))
+        q, k, v = (part.view(-1, H, 6).transpose(0, 1) for part in parts)
+        weights = _weights(q @ k.mT / 6**0.5, edges)
+        return [weights], dense.merged(dense.mix(weights, v[None]))[0]
+
+
+class Vectors(formulas.Model):
+    """PointTransformerConv: a weight for every channel, which stand where heads do."""
+
+    attends = ["self"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D, 5) for _ in range(3))
+        self.offset = nn.Linear(3, 5)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        return torch.randn(N, D), torch.randn(N, 3), _edges()
+
+    def forward(self, x, points, edges):
+        source, target = edges
+        offset = self.offset(points[target] - points[source])
+        scores = self.q(x)[target] - self.k(x)[source] + offset  # (edge, channel)
+        weights = segment_softmax(scores, target, N)
+        return segment_sum(weights * (self.v(x)[source] + offset), target, N)
+
+    def truth(self, x, points, edges):
+        offset = self.offset(points[:, None] - points)  # (target, source, channel)
+        scores = self.q(x)[:, None] - self.k(x) + offset
+        weights = _weights(scores.permute(2, 0, 1), edges)
+        return [weights], torch.einsum("cts,tsc->tc", weights[0], self.v(x) + offset)
+
+
+def _pooled(scores: Tensor) -> Tensor:
+    """(1, 1, graph, node) of scores (graph, node), or (node,)."""
+    edges = torch.stack([torch.arange(len(GRAPHS)), GRAPHS])
+    return _weights(scores.expand(2, -1)[None], edges)
+
+
+class Pooling(formulas.Model):
+    """AttentionalAggregation: the nodes of a graph are weighed by a gate; nothing is gathered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(D, 1)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(len(GRAPHS), D), GRAPHS
+
+    def forward(self, x, graph):
+        return segment_sum(segment_softmax(self.gate(x), graph, 2) * x, graph, 2)
+
+    def truth(self, x, graph):
+        weights = _pooled(self.gate(x)[:, 0])
+        return [weights], (weights @ x)[0, 0]
+
+
+class SetToSet(Pooling):
+    """Set2Set (Vinyals et al. 2016): a query for each graph, three times anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTMCell(2 * D, D)
+
+    def forward(self, x, graph):
+        state, memory = x.new_zeros(2, D), (x.new_zeros(2, D), x.new_zeros(2, D))
+        state = torch.cat([state, state], -1)
+        for _ in range(3):
+            memory = self.lstm(state, memory)
+            query = memory[0]
+            scores = (x * query[graph]).sum(-1, keepdim=True)
+            read = segment_sum(segment_softmax(scores, graph, 2) * x, graph, 2)
+            state = torch.cat([query, read], -1)
+        return state
+
+    def truth(self, x, graph):
+        state, memory, sites = x.new_zeros(2, 2 * D), None, []
+        for _ in range(3):
+            memory = self.lstm(state, memory)
+            sites.append(_pooled(memory[0] @ x.mT))
+            state = torch.cat([memory[0], (sites[-1] @ x)[0, 0]], -1)
+        return sites, state
+
+
+KINDS = (Gat, GatV2, Bipartite, Vectors, Pooling, SetToSet)
+TARGETS = [formulas.target(kind, "graphs") for kind in KINDS]
