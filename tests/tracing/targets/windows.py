@@ -1,0 +1,211 @@
+"""Windows, frames and columns: blocks of queries that share their keys.
+
+A block is an example: (batch × block, head, query in the block, key in the block).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import dense, formulas
+
+B, H, D, W = 2, 4, 32, 6  # W: width of a head
+
+
+class Windowed(formulas.Model):
+    attends = ["self"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.qkv = H, nn.Linear(D, 3 * H * W, bias=False)
+
+    def parts(self, x: Tensor) -> list[Tensor]:
+        """Query, key and value, (batch, head, position, width)."""
+        return [dense.heads(part, H) for part in self.qkv(x).chunk(3, -1)]
+
+
+class Local(Windowed):
+    """local-attention: windows of 5 positions, which also see the window before them."""
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 15, D),)
+
+    def forward(self, x):
+        q, k, v = (part.reshape(B * H, 3, 5, W) for part in self.parts(x))
+        padded = (F.pad(part, (0, 0, 0, 0, 1, 0), value=-1.0) for part in (k, v))
+        k, v = (torch.cat([part[:, :-1], part[:, 1:]], 2) for part in padded)
+        queries = torch.arange(15).view(3, 5, 1)
+        keys = (torch.arange(3)[:, None] * 5 + torch.arange(-5, 5))[:, None]  # (window, 1, key)
+        scores = torch.einsum("bwid,bwjd->bwij", q * W**-0.5, k)
+        scores = scores.masked_fill((keys < 0) | (keys > queries), -3e38)
+        mixed = torch.einsum("bwij,bwjd->bwid", scores.softmax(-1), v)
+        return mixed.reshape(B, H, 15, W).transpose(1, 2).reshape(B, 15, H * W)
+
+    def truth(self, x):
+        q, k, v = self.parts(x)
+        k, v = (F.pad(part, (0, 0, 5, 0)) for part in (k, v))
+        causal = torch.ones(5, 10, dtype=torch.bool).tril(5)
+        weights, mixed = [], []
+        for start in (0, 5, 10):
+            keys = slice(start, start + 10)  # of the padded ones
+            allowed = causal & (torch.arange(start, start + 10) >= 5)
+            site = dense.weights(q[:, :, start : start + 5], k[:, :, keys], allowed=allowed)
+            weights.append(site)
+            mixed.append(dense.mix(site, v[:, :, keys]))
+        return [torch.stack(weights, 1).flatten(0, 1)], dense.merged(torch.cat(mixed, 2))
+
+
+class Time(Windowed):
+    """TimeSformer: every place looks at itself in all frames; heads stand between the two."""
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 45, D),)  # 5 frames of 9 places
+
+    def forward(self, x):
+        q, k, v = (part.reshape(B * H, 45, W) for part in self.parts(x))
+        q, k, v = (  # (batch × head × place, frame, width)
+            part.view(-1, 5, 9, W).transpose(1, 2).reshape(-1, 5, W) for part in (q, k, v)
+        )
+        weights = (torch.einsum("bid,bjd->bij", q, k) * W**-0.5).softmax(-1)
+        mixed = torch.einsum("bij,bjd->bid", weights, v)
+        mixed = mixed.view(B * H, 9, 5, W).transpose(1, 2).reshape(B, H, 45, W)
+        return mixed.transpose(1, 2).reshape(B, 45, H * W)
+
+    def truth(self, x):
+        parts = (self._places(part) for part in self.parts(x))
+        q, k, v = parts
+        weights = dense.weights(q, k)
+        return [weights], self._frames(dense.mix(weights, v))
+
+    @staticmethod
+    def _places(part: Tensor) -> Tensor:
+        """(batch × place, head, frame, width) of (batch, head, frame × place, width)."""
+        return part.reshape(B, H, 5, 9, W).permute(0, 3, 1, 2, 4).flatten(0, 1)
+
+    @staticmethod
+    def _frames(mixed: Tensor) -> Tensor:
+        return mixed.view(B, 9, H, 5, W).permute(0, 3, 1, 2, 4).reshape(B, 45, H * W)
+
+
+class TimeWithClass(Time):
+    """A class token in front is a key of every place."""
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 46, D),)
+
+    def forward(self, x):
+        q, k, v = (part.reshape(B * H, 46, W) for part in self.parts(x))
+        (_, q), (first_k, k), (first_v, v) = ((t[:, :1], t[:, 1:]) for t in (q, k, v))
+        q, k, v = (
+            part.reshape(-1, 5, 9, W).transpose(1, 2).reshape(-1, 5, W) for part in (q, k, v)
+        )
+        first_k, first_v = (
+            part[:, None].expand(-1, 9, -1, -1).reshape(-1, 1, W) for part in (first_k, first_v)
+        )
+        k, v = torch.cat((first_k, k), 1), torch.cat((first_v, v), 1)
+        weights = (torch.einsum("bid,bjd->bij", q, k) * W**-0.5).softmax(-1)
+        mixed = torch.einsum("bij,bjd->bid", weights, v)
+        mixed = mixed.view(B * H, 9, 5, W).transpose(1, 2).reshape(B, H, 45, W)
+        return mixed.transpose(1, 2).reshape(B, 45, H * W)
+
+    def truth(self, x):
+        q, k, v = self.parts(x)
+        first = (part[:, :, :1].repeat_interleave(9, 0) for part in (k, v))
+        k, v = (
+            torch.cat([token, self._places(part[:, :, 1:])], 2)
+            for token, part in zip(first, (k, v))
+        )
+        weights = dense.weights(self._places(q[:, :, 1:]), k)
+        return [weights], self._frames(dense.mix(weights, v))
+
+
+class Halo(Windowed):
+    """HaloNet (Vaswani et al. 2021): blocks of 3 × 3 places see 5 × 5; zeros lie around."""
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, D, 6, 9),)
+
+    def forward(self, x):
+        blocks = x.view(B, D, 2, 3, 3, 3).permute(0, 2, 4, 3, 5, 1).reshape(B * 6, 9, D)
+        around = F.unfold(x, 5, stride=3, padding=1).view(B, D, 25, 6)
+        around = around.permute(0, 3, 2, 1).reshape(B * 6, 25, D)
+        parts = (self.parts(blocks)[0], *self.parts(around)[1:])
+        q, k, v = (part.reshape(B * 6 * H, -1, W) for part in parts)
+        weights = torch.einsum("bid,bjd->bij", q * W**-0.5, k).softmax(-1)
+        mixed = torch.einsum("bij,bjd->bid", weights, v).view(B * 6, H, 9, W)
+        return mixed.transpose(1, 2).reshape(B * 6, 9, H * W)
+
+    def truth(self, x):
+        padded = F.pad(x, (1, 1, 1, 1))
+        corners = [(example, 3 * y, 3 * z) for example in range(B) for y in (0, 1) for z in range(3)]
+        blocks = [x[e, :, y : y + 3, z : z + 3].flatten(1).mT for e, y, z in corners]
+        around = [padded[e, :, y : y + 5, z : z + 5].flatten(1).mT for e, y, z in corners]
+        q, (_, k, v) = self.parts(torch.stack(blocks))[0], self.parts(torch.stack(around))
+        weights = dense.weights(q, k)
+        return [weights], dense.merged(dense.mix(weights, v))
+
+
+class HaloOfChannels(formulas.Model):
+    """As in timm: heads from channels that come first, windows beside batch × head."""
+
+    attends = ["self"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.q, self.kv = 3, nn.Conv2d(24, 24, 1), nn.Conv2d(24, 48, 1)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 24, 8, 12),)
+
+    def forward(self, x):
+        q = self.q(x).reshape(-1, 8, 2, 4, 3, 4).permute(0, 1, 3, 5, 2, 4)
+        q = q.reshape(B * 3, 8, 16, -1).transpose(1, 3)  # (batch × head, window, place, width)
+        kv = F.pad(self.kv(x), (1, 1, 1, 1)).unfold(2, 6, 4).unfold(3, 6, 4)
+        k, v = kv.reshape(B * 3, 16, 6, -1).permute(0, 2, 3, 1).split(8, -1)
+        return ((q @ k.mT).softmax(-1) @ v).transpose(1, 3)
+
+    def truth(self, x):
+        q, kv = self.q(x), F.pad(self.kv(x), (1, 1, 1, 1))
+        corners = [(example, 4 * y, 4 * z) for example in range(B) for y in (0, 1) for z in range(3)]
+        q = torch.stack([q[e, :, y : y + 4, z : z + 4].flatten(1) for e, y, z in corners])
+        kv = torch.stack([kv[e, :, y : y + 6, z : z + 6].flatten(1) for e, y, z in corners])
+        q, kv = q.view(-1, 3, 8, 16).mT, kv.view(-1, 3, 16, 36).mT  # (window, head, place, width)
+        weights = dense.weights(q, kv[..., :8], scale=1.0)
+        mixed = dense.mix(weights, kv[..., 8:]).view(B, 6, 3, 16, 8)
+        return [weights], mixed.permute(0, 2, 4, 3, 1).reshape(B * 3, 8, 16, 6)
+
+
+class Columns(formulas.Model):
+    """MSA Transformer (Rao et al. 2021): the rows of every column; the batch is the third axis."""
+
+    attends = ["self"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = H
+        self.q, self.k, self.v = (nn.Linear(D, H * 8) for _ in range(3))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(3, 9, B, D),)
+
+    def forward(self, x):
+        q, k, v = (part(x).view(3, 9, B, H, 8) for part in (self.q, self.k, self.v))
+        weights = torch.einsum("icnhd,jcnhd->hcnij", q * 8**-0.5, k).softmax(-1)
+        return torch.einsum("hcnij,jcnhd->icnhd", weights, v).contiguous().view(x.shape)
+
+    def truth(self, x):
+        columns = x.permute(2, 1, 0, 3).flatten(0, 1)  # (batch × column, row, width)
+        q, k, v = (dense.heads(part(columns), H) for part in (self.q, self.k, self.v))
+        weights = dense.weights(q, k)
+        mixed = dense.merged(dense.mix(weights, v)).view(B, 9, 3, D)
+        return [weights], mixed.permute(2, 1, 0, 3)
+
+
+KINDS = (Local, Time, TimeWithClass, Halo, HaloOfChannels, Columns)
+TARGETS = [formulas.target(kind, "windows") for kind in KINDS]
