@@ -1,6 +1,7 @@
 """Windows, frames and columns: blocks of queries that share their keys.
 
-A block is an example: (batch × block, head, query in the block, key in the block).
+A block is an example: (batch × block, head, query in the block, key in the block), in the order
+that the model has them.
 """
 
 import torch
@@ -181,7 +182,7 @@ class HaloOfChannels(formulas.Model):
 
 
 class Columns(formulas.Model):
-    """MSA Transformer (Rao et al. 2021): the rows of every column; the batch is the third axis."""
+    """MSA Transformer (Rao et al. 2021): the rows of every column. Columns come before the batch."""
 
     attends = ["self"]
 
@@ -200,11 +201,11 @@ class Columns(formulas.Model):
         return torch.einsum("hcnij,jcnhd->icnhd", weights, v).contiguous().view(x.shape)
 
     def truth(self, x):
-        columns = x.permute(2, 1, 0, 3).flatten(0, 1)  # (batch × column, row, width)
+        columns = x.permute(1, 2, 0, 3).flatten(0, 1)  # (column × batch, row, width)
         q, k, v = (dense.heads(part(columns), H) for part in (self.q, self.k, self.v))
         weights = dense.weights(q, k)
-        mixed = dense.merged(dense.mix(weights, v)).view(B, 9, 3, D)
-        return [weights], mixed.permute(2, 1, 0, 3)
+        mixed = dense.merged(dense.mix(weights, v)).view(9, B, 3, D)
+        return [weights], mixed.permute(2, 0, 1, 3)
 
 
 KINDS = (Local, Time, TimeWithClass, Halo, HaloOfChannels, Columns)
