@@ -12,7 +12,7 @@ B, D = 2, 24
 class Bottleneck(formulas.Model):
     """BoTNet (Srinivas et al. 2021): heads are channels, which come before the places."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Bottleneck(formulas.Model):
 class MultiQuery(formulas.Model):
     """Shazeer 2019 by einsum, which makes (query × head) the rows of one product."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class MultiQuery(formulas.Model):
 class SingleKey(formulas.Model):
     """The last stage of Twins-SVT: places are pooled until one key is left."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class SingleKey(formulas.Model):
 class Levels(formulas.Model):
     """GLOM (Hinton 2021): every level by itself. The first values are an expanded parameter."""
 
-    attends = ["self"] * 2
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class Depth(formulas.Model):
 class Support(formulas.Model):
     """CrossTransformers (Doersch et al. 2020): keys have three axes when they meet the values."""
 
-    attends = ["cross"]
+    attends = "cross"
 
     def __init__(self) -> None:
         super().__init__()

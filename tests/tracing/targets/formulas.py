@@ -2,7 +2,7 @@
 
 import re
 from copy import deepcopy
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from . import Case, Target
 class Model(nn.Module):
     """`forward` is the spelling under test; `truth` never calls it."""
 
-    attends: ClassVar[list[str] | None] = None
+    attends: str | tuple[str, ...] | None = None
+    """The label of every site (or of each), where it is to be checked."""
 
     @staticmethod
     def inputs() -> tuple[Any, ...]:
@@ -38,7 +39,10 @@ def target(kind: type[Model], group: str) -> Target:
         exact = deepcopy(model).double()
         weights, output = exact.truth(*tree_map_only(Tensor, _double, args))
         expected = tree_map_only(Tensor, Tensor.float, output)
-        return Case(model, args, {}, weights, expected, attends=kind.attends)
+        labels = kind.attends
+        if labels is not None:
+            labels = [labels] * len(weights) if isinstance(labels, str) else list(labels)
+        return Case(model, args, {}, weights, expected, attends=labels)
 
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
     return Target(f"{group}_{name}", group, build)

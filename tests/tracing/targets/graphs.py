@@ -46,7 +46,7 @@ def segment_sum(messages: Tensor, index: Tensor, count: int) -> Tensor:
 class Gat(formulas.Model):
     """Graph attention (Veličković et al. 2018), as GATConv of PyTorch Geometric."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class GatV2(Gat):
 class Bipartite(formulas.Model):
     """Dot products between two kinds of nodes (TransformerConv, HGT), by `index_add_`."""
 
-    attends = ["cross"]
+    attends = "cross"
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Bipartite(formulas.Model):
 class Vectors(formulas.Model):
     """PointTransformerConv: a weight for every channel, which stand where heads do."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()

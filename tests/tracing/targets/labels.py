@@ -1,12 +1,10 @@
 """Self or cross, where query and key part early, and come from one tensor all the same."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import Case, Target, dense, formulas
+from . import dense, formulas
 
 B, H, D = 2, 3, 24
 
@@ -56,7 +54,7 @@ class Norm(nn.Module):
 
 
 class Stages(formulas.Model):
-    attends = ["self"] * 3
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +85,7 @@ class Stages(formulas.Model):
 class PooledQueries(formulas.Model):
     """Hiera (Ryali et al. 2023): the largest of two queries asks."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +110,7 @@ class PooledQueries(formulas.Model):
 class SubsampledQueries(formulas.Model):
     """LeViT (Graham et al. 2021): every second place asks; a pooling of 1 × 1 picks them."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +136,7 @@ class SubsampledQueries(formulas.Model):
 class StridedKeys(formulas.Model):
     """Segformer, PVT: a convolution with a stride, then a norm, reduces the keys."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,73 +161,105 @@ class StridedKeys(formulas.Model):
         return [weights], dense.merged(dense.mix(weights, v))
 
 
+class Attention(nn.Module):
+    """Of openai-whisper: what it looked at is kept by hooks on its projections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_head, self.key = H, nn.Linear(D, D, bias=False)
+        self.query, self.value, self.out = (nn.Linear(D, D) for _ in range(3))
+
+    def forward(self, x, encoded=None, cache=None):
+        q = self.query(x)
+        if encoded is None or self.key not in cache:
+            source = x if encoded is None else encoded
+            k, v = self.key(source), self.value(source)  # a hook joins it with what is kept
+        else:
+            k, v = cache[self.key], cache[self.value]
+        q, k, v = (part.view(*part.shape[:2], H, -1).permute(0, 2, 1, 3) for part in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.out(mixed.permute(0, 2, 1, 3).flatten(start_dim=2))
+
+    def truth(self, x, source):
+        q, k, v = (
+            dense.heads(F.linear(inputs, projection.weight, projection.bias), H)  # without hooks
+            for inputs, projection in ((x, self.query), (source, self.key), (source, self.value))
+        )
+        weights = dense.weights(q, k)
+        return weights, self.out(dense.merged(dense.mix(weights, v)))
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.n_head = H
-        self.query, self.key, self.value, self.out = (nn.Linear(D, D) for _ in range(4))
+        self.attn, self.cross_attn = Attention(), Attention()
+        self.attn_ln, self.cross_attn_ln, self.mlp_ln = (nn.LayerNorm(D) for _ in range(3))
+        self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D))
 
-    def forward(self, x, source=None):
-        source = x if source is None else source
-        parts = (self.query(x), self.key(source), self.value(source))
-        q, k, v = (part.view(B, -1, H, 8).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        return x + self.out(mixed.transpose(1, 2).flatten(2))
+    def forward(self, x, encoded, cache):
+        x = x + self.attn(self.attn_ln(x), cache=cache)
+        x = x + self.cross_attn(self.cross_attn_ln(x), encoded, cache)
+        return x + self.mlp(self.mlp_ln(x))
 
 
-class Decoder(nn.Module):
-    """Two blocks, each of which looks at itself, and then at what was encoded."""
+class HookedCache(formulas.Model):
+    """Keys and values are kept by hooks, which answer with all there are so far."""
+
+    attends = ("self", "cross") * 6
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks, self.crossing = (nn.ModuleList(Block() for _ in range(2)) for _ in range(2))
-        self.cache: dict[nn.Module, Tensor] = {}
-        for block in self.blocks:
-            block.key.register_forward_hook(self._keep)
-            block.value.register_forward_hook(self._keep)
+        self.words, self.places = nn.Embedding(20, D), nn.Parameter(torch.randn(9, D))
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
 
-    def _keep(self, projection: nn.Module, _: Any, output: Tensor) -> Tensor:
-        """As `install_kv_cache_hooks` of openai-whisper."""
-        if projection in self.cache:
-            output = torch.cat([self.cache[projection], output], dim=1).detach()
-        self.cache[projection] = output
-        return output
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randint(20, (B, 6)), torch.randn(B, 7, D)
 
-    def forward(self, x, encoded):
-        for block, crossing in zip(self.blocks, self.crossing):
-            x = crossing(block(x), encoded)
-        return x
+    def forward(self, ids, encoded):
+        """Four words at once, then two one by one."""
+        cache: dict[nn.Module, Tensor] = {}
+
+        def keep(projection, _, output):
+            if projection in cache:
+                cache[projection] = torch.cat([cache[projection], output], dim=1).detach()
+            else:
+                cache[projection] = output
+            return cache[projection]
+
+        layers = [layer for layer in self.modules() if isinstance(layer, Attention)]
+        hooks = [
+            projection.register_forward_hook(keep)
+            for layer in layers
+            for projection in (layer.key, layer.value)
+        ]
+        outputs, start = [], 0
+        for step in ids.split([4, 1, 1], 1):
+            x = self.words(step) + self.places[start : start + step.shape[1]]
+            for block in self.blocks:
+                x = block(x, encoded, cache)
+            outputs.append(x)
+            start += step.shape[1]
+        for hook in hooks:
+            hook.remove()
+        return torch.cat(outputs, 1)
+
+    def truth(self, ids, encoded):
+        sites, outputs, seen, start = [], [], [[], []], 0
+        for step in ids.split([4, 1, 1], 1):
+            x = self.words(step) + self.places[start : start + step.shape[1]]
+            for block, inputs in zip(self.blocks, seen):
+                inputs.append(block.attn_ln(x))
+                weights, mixed = block.attn.truth(inputs[-1], torch.cat(inputs, 1))
+                x = x + mixed
+                crossing, mixed = block.cross_attn.truth(block.cross_attn_ln(x), encoded)
+                x = x + mixed
+                x = x + block.mlp(block.mlp_ln(x))
+                sites += [weights, crossing]
+            outputs.append(x)
+            start += step.shape[1]
+        return sites, torch.cat(outputs, 1)
 
 
-def _decode(case: Case) -> Tensor:
-    """Four words at once, then two one by one."""
-    x, encoded = case.args
-    case.model.cache.clear()
-    return torch.cat([case.model(words, encoded) for words in x.split([4, 1, 1], 1)], 1)
-
-
-@torch.no_grad()
-def _hooked_cache() -> Case:
-    model, x, encoded = Decoder().eval(), torch.randn(B, 6, D), torch.randn(B, 7, D)
-    keys = {block: [] for block in model.blocks}
-    sites, labels, output = [], [], []
-    for words in x.split([4, 1, 1], 1):
-        for block, crossing in zip(model.blocks, model.crossing):
-            keys[block].append(words)
-            for layer, source in ((block, torch.cat(keys[block], 1)), (crossing, encoded)):
-                # The projections themselves: a call would go through the hooks.
-                linear = [F.linear(of, part.weight, part.bias) for of, part in (
-                    (words, layer.query), (source, layer.key), (source, layer.value)
-                )]
-                q, k, v = (dense.heads(part.double(), H) for part in linear)
-                sites.append(dense.weights(q, k))
-                labels.append("cross" if layer is crossing else "self")
-                words = words + layer.out(dense.merged(dense.mix(sites[-1], v)).float())
-        output.append(words)
-    expected = torch.cat(output, 1)
-    return Case(model, (x, encoded), {}, sites, expected, attends=labels, call=_decode)
-
-
-KINDS = (Stages, PooledQueries, SubsampledQueries, StridedKeys)
+KINDS = (Stages, PooledQueries, SubsampledQueries, StridedKeys, HookedCache)
 TARGETS = [formulas.target(kind, "labels") for kind in KINDS]
-TARGETS.append(Target("labels_hooked_cache", "labels", _hooked_cache))

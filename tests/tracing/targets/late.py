@@ -13,7 +13,7 @@ LOWEST = -3e38
 
 
 class Late(formulas.Model):
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,6 @@ class TilesOfKeys(OneTile):
 
 class Tiles(OneTile):
     rows, columns = 4, 3
-    attends = ["self"] * 3
 
     def truth(self, x):
         (weights,), output = super().truth(x)

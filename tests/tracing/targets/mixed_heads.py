@@ -12,7 +12,7 @@ B, H, N, D, W = 2, 4, 9, 32, 6  # W: width of a head
 
 
 class Mixed(formulas.Model):
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()

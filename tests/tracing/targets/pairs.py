@@ -15,7 +15,7 @@ def _points() -> tuple[Tensor, Tensor]:
 class Points(formulas.Model):
     """Point transformers (Zhao et al. 2021): a weight for every channel, which stand for heads."""
 
-    attends = ["self"]
+    attends = "self"
     inputs = staticmethod(_points)
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Points(formulas.Model):
 class Neighbours(formulas.Model):
     """SE(3)-Transformers, Equiformer: the five nearest keys, gathered for every head."""
 
-    attends = ["self"]
+    attends = "self"
     inputs = staticmethod(_points)
 
     def __init__(self) -> None:
@@ -48,9 +48,7 @@ class Neighbours(formulas.Model):
 
     def forward(self, x, points):
         near = torch.cdist(points, points).topk(5, largest=False).indices
-        q, k, v = (
-            part(x).view(B, N, H, W).transpose(1, 2) for part in (self.q, self.k, self.v)
-        )
+        q, k, v = (part(x).view(B, N, H, W).transpose(1, 2) for part in (self.q, self.k, self.v))
         index = near[:, None, :, :, None].expand(B, H, N, 5, W)
         k, v = (part[:, :, None].expand(B, H, N, N, W).gather(3, index) for part in (k, v))
         weights = (torch.einsum("bhid,bhijd->bhij", q, k) * W**-0.5).softmax(-1)
@@ -68,7 +66,7 @@ class Neighbours(formulas.Model):
 class EdgeFeatures(formulas.Model):
     """graph-transformer-pytorch: features of edges in keys and values, batch × head folded."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,9 +79,7 @@ class EdgeFeatures(formulas.Model):
 
     def forward(self, x, edges):
         q, (k, v) = self.q(x), self.kv(x).chunk(2, -1)
-        q, k, v = (
-            part.view(B, N, H, W).transpose(1, 2).reshape(B * H, N, W) for part in (q, k, v)
-        )
+        q, k, v = (part.view(B, N, H, W).transpose(1, 2).reshape(B * H, N, W) for part in (q, k, v))
         edges = self.edges(edges).view(B, N, N, H, W).permute(0, 3, 1, 2, 4)
         edges = edges.reshape(B * H, N, N, W)
         scores = torch.einsum("bid,bijd->bij", q, k[:, None] + edges) * W**-0.5
@@ -102,7 +98,7 @@ class Coordinates(formulas.Model):
     """En-transformers: differences of coordinates are mixed; heads come last."""
 
     inputs = staticmethod(_points)
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ def _shares(q: Tensor, k: Tensor, eps: float) -> Tensor:
 class Slots(formulas.Model):
     """Locatello et al. 2020, one iteration."""
 
-    attends = ["cross"]
+    attends = "cross"
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,8 +47,6 @@ class Slots(formulas.Model):
 
 class Iterated(Slots):
     """Three iterations, with a recurrent update between."""
-
-    attends = ["cross"] * 3
 
     def forward(self, x):
         slots, (k, v) = self.slots.expand(B, -1, -1), self.kv(x).chunk(2, -1)

@@ -14,7 +14,7 @@ B, H, D, W = 2, 4, 32, 6  # W: width of a head
 
 
 class Windowed(formulas.Model):
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,9 @@ class Halo(Windowed):
 
     def truth(self, x):
         padded = F.pad(x, (1, 1, 1, 1))
-        corners = [(example, 3 * y, 3 * z) for example in range(B) for y in (0, 1) for z in range(3)]
+        corners = [
+            (example, 3 * y, 3 * z) for example in range(B) for y in (0, 1) for z in range(3)
+        ]
         blocks = [x[e, :, y : y + 3, z : z + 3].flatten(1).mT for e, y, z in corners]
         around = [padded[e, :, y : y + 5, z : z + 5].flatten(1).mT for e, y, z in corners]
         q, (_, k, v) = self.parts(torch.stack(blocks))[0], self.parts(torch.stack(around))
@@ -153,7 +155,7 @@ class Halo(Windowed):
 class HaloOfChannels(formulas.Model):
     """As in timm: heads from channels that come first, windows beside batch × head."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +174,9 @@ class HaloOfChannels(formulas.Model):
 
     def truth(self, x):
         q, kv = self.q(x), F.pad(self.kv(x), (1, 1, 1, 1))
-        corners = [(example, 4 * y, 4 * z) for example in range(B) for y in (0, 1) for z in range(3)]
+        corners = [
+            (example, 4 * y, 4 * z) for example in range(B) for y in (0, 1) for z in range(3)
+        ]
         q = torch.stack([q[e, :, y : y + 4, z : z + 4].flatten(1) for e, y, z in corners])
         kv = torch.stack([kv[e, :, y : y + 6, z : z + 6].flatten(1) for e, y, z in corners])
         q, kv = q.view(-1, 3, 8, 16).mT, kv.view(-1, 3, 16, 36).mT  # (window, head, place, width)
@@ -182,9 +186,9 @@ class HaloOfChannels(formulas.Model):
 
 
 class Columns(formulas.Model):
-    """MSA Transformer (Rao et al. 2021): the rows of every column. Columns come before the batch."""
+    """MSA Transformer (Rao et al. 2021): rows of a column. Columns come before the batch."""
 
-    attends = ["self"]
+    attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
