@@ -233,6 +233,13 @@ class HookedCache(formulas.Model):
             for layer in layers
             for projection in (layer.key, layer.value)
         ]
+        try:
+            return self._steps(ids, encoded, cache)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _steps(self, ids, encoded, cache):
         outputs, start = [], 0
         for step in ids.split([4, 1, 1], 1):
             x = self.words(step) + self.places[start : start + step.shape[1]]
@@ -240,8 +247,6 @@ class HookedCache(formulas.Model):
                 x = block(x, encoded, cache)
             outputs.append(x)
             start += step.shape[1]
-        for hook in hooks:
-            hook.remove()
         return torch.cat(outputs, 1)
 
     def truth(self, ids, encoded):

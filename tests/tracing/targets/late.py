@@ -85,18 +85,16 @@ class CausalChunks(Chunks):
         return [weights], dense.merged(dense.mix(weights, v))
 
 
-class OneTile(Late):
+class TiledFunction(torch.autograd.Function):
     """FlashAttention by hand, ring attention: slices of buffers are written in place."""
 
-    rows, columns = N, N
-
-    @torch.no_grad()  # theirs is a torch.autograd.Function
-    def forward(self, x):
-        q, k, v = self.parts(x)
+    @staticmethod
+    def forward(ctx, q, k, v, rows, columns):
+        ctx.save_for_backward(q, k, v)
         out = torch.zeros_like(q)
         sums, tops = torch.zeros(B, H, N, 1), torch.full((B, H, N, 1), LOWEST)
-        for queries, o, total, top in zip(*(t.split(self.rows, 2) for t in (q, out, sums, tops))):
-            for keys, values in zip(k.split(self.columns, 2), v.split(self.columns, 2)):
+        for queries, o, total, top in zip(*(t.split(rows, 2) for t in (q, out, sums, tops))):
+            for keys, values in zip(k.split(columns, 2), v.split(columns, 2)):
                 scores = torch.einsum("...id,...jd->...ij", queries, keys) * W**-0.5
                 higher = torch.maximum(scores.amax(-1, keepdim=True), top)
                 powers, factor = torch.exp(scores - higher), torch.exp(top - higher)
@@ -104,7 +102,22 @@ class OneTile(Late):
                 total.copy_(factor * total + powers.sum(-1, keepdim=True).clamp(min=1e-10))
                 top.copy_(higher)
             o.div_(total)
-        return out.transpose(1, 2).reshape(B, N, -1)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            q, k, v = parts = [part.detach().requires_grad_() for part in ctx.saved_tensors]
+            mixed = (q @ k.mT * W**-0.5).softmax(-1) @ v
+        return *torch.autograd.grad(mixed, parts, grad), None, None
+
+
+class OneTile(Late):
+    rows, columns = N, N
+
+    def forward(self, x):
+        mixed = TiledFunction.apply(*self.parts(x), self.rows, self.columns)
+        return mixed.transpose(1, 2).reshape(B, N, -1)
 
 
 class TilesOfKeys(OneTile):
