@@ -212,5 +212,37 @@ class Columns(formulas.Model):
         return [weights], mixed.permute(2, 0, 1, 3)
 
 
-KINDS = (Local, Time, TimeWithClass, Halo, HaloOfChannels, Columns)
+class Axial(formulas.Model):
+    """Ho et al. 2019: along the rows of an image, and then along its columns."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.along = nn.ModuleList(nn.MultiheadAttention(D, H, batch_first=True) for _ in range(2))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 3, 5, D),)
+
+    def forward(self, x):
+        rows = x.flatten(0, 1)
+        x = x + self.along[0](rows, rows, rows, need_weights=False)[0].view(x.shape)
+        columns = x.transpose(1, 2).flatten(0, 1)
+        mixed = self.along[1](columns, columns, columns, need_weights=False)[0]
+        return x + mixed.view(B, 5, 3, D).transpose(1, 2)
+
+    def truth(self, x):
+        sites = []
+        for layer in self.along:
+            lines = x.flatten(0, 1)
+            parts = F.linear(lines, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)
+            q, k, v = (dense.heads(part, H) for part in parts)
+            sites.append(dense.weights(q, k))
+            mixed = layer.out_proj(dense.merged(dense.mix(sites[-1], v)))
+            x = (x + mixed.view(x.shape)).transpose(1, 2)
+        return sites, x
+
+
+KINDS = (Local, Time, TimeWithClass, Halo, HaloOfChannels, Columns, Axial)
 TARGETS = [formulas.target(kind, "windows") for kind in KINDS]
