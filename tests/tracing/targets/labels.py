@@ -161,110 +161,108 @@ class StridedKeys(formulas.Model):
         return [weights], dense.merged(dense.mix(weights, v))
 
 
-class Attention(nn.Module):
-    """Of openai-whisper: what it looked at is kept by hooks on its projections."""
+class Places(formulas.Model):
+    """DETR (Carion et al. 2020): places are added to query and key, not to the values."""
+
+    attends = ("self", "cross")
 
     def __init__(self) -> None:
         super().__init__()
-        self.n_head, self.key = H, nn.Linear(D, D, bias=False)
-        self.query, self.value, self.out = (nn.Linear(D, D) for _ in range(3))
-
-    def forward(self, x, encoded=None, cache=None):
-        q = self.query(x)
-        if encoded is None or self.key not in cache:
-            source = x if encoded is None else encoded
-            k, v = self.key(source), self.value(source)  # a hook joins it with what is kept
-        else:
-            k, v = cache[self.key], cache[self.value]
-        q, k, v = (part.view(*part.shape[:2], H, -1).permute(0, 2, 1, 3) for part in (q, k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        return self.out(mixed.permute(0, 2, 1, 3).flatten(start_dim=2))
-
-    def truth(self, x, source):
-        q, k, v = (
-            dense.heads(F.linear(inputs, projection.weight, projection.bias), H)  # without hooks
-            for inputs, projection in ((x, self.query), (source, self.key), (source, self.value))
-        )
-        weights = dense.weights(q, k)
-        return weights, self.out(dense.merged(dense.mix(weights, v)))
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn, self.cross_attn = Attention(), Attention()
-        self.attn_ln, self.cross_attn_ln, self.mlp_ln = (nn.LayerNorm(D) for _ in range(3))
-        self.mlp = nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D))
-
-    def forward(self, x, encoded, cache):
-        x = x + self.attn(self.attn_ln(x), cache=cache)
-        x = x + self.cross_attn(self.cross_attn_ln(x), encoded, cache)
-        return x + self.mlp(self.mlp_ln(x))
-
-
-class HookedCache(formulas.Model):
-    """Keys and values are kept by hooks, which answer with all there are so far."""
-
-    attends = ("self", "cross") * 6
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(20, D), nn.Parameter(torch.randn(9, D))
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.own, self.other = (nn.MultiheadAttention(D, H, batch_first=True) for _ in range(2))
+        self.asks, self.places = nn.Parameter(torch.randn(6, D)), nn.Parameter(torch.randn(6, D))
 
     @staticmethod
     def inputs() -> tuple[Tensor, Tensor]:
-        return torch.randint(20, (B, 6)), torch.randn(B, 7, D)
+        return torch.randn(B, 6, D), torch.randn(B, 6, D)  # lengths tell nothing
 
-    def forward(self, ids, encoded):
-        """Four words at once, then two one by one."""
-        cache: dict[nn.Module, Tensor] = {}
+    def forward(self, x, encoded):
+        own = x + self.asks
+        x = x + self.own(own, own, x)[0]
+        return x + self.other(x + self.asks, encoded + self.places, encoded)[0]
 
-        def keep(projection, _, output):
-            if projection in cache:
-                cache[projection] = torch.cat([cache[projection], output], dim=1).detach()
-            else:
-                cache[projection] = output
-            return cache[projection]
+    def truth(self, x, encoded):
+        own = x + self.asks
+        first, mixed = self._attend(self.own, own, own, x)
+        x = x + mixed
+        second, mixed = self._attend(self.other, x + self.asks, encoded + self.places, encoded)
+        return [first, second], x + mixed
 
-        layers = [layer for layer in self.modules() if isinstance(layer, Attention)]
-        hooks = [
-            projection.register_forward_hook(keep)
-            for layer in layers
-            for projection in (layer.key, layer.value)
-        ]
-        try:
-            return self._steps(ids, encoded, cache)
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _steps(self, ids, encoded, cache):
-        outputs, start = [], 0
-        for step in ids.split([4, 1, 1], 1):
-            x = self.words(step) + self.places[start : start + step.shape[1]]
-            for block in self.blocks:
-                x = block(x, encoded, cache)
-            outputs.append(x)
-            start += step.shape[1]
-        return torch.cat(outputs, 1)
-
-    def truth(self, ids, encoded):
-        sites, outputs, seen, start = [], [], [[], []], 0
-        for step in ids.split([4, 1, 1], 1):
-            x = self.words(step) + self.places[start : start + step.shape[1]]
-            for block, inputs in zip(self.blocks, seen):
-                inputs.append(block.attn_ln(x))
-                weights, mixed = block.attn.truth(inputs[-1], torch.cat(inputs, 1))
-                x = x + mixed
-                crossing, mixed = block.cross_attn.truth(block.cross_attn_ln(x), encoded)
-                x = x + mixed
-                x = x + block.mlp(block.mlp_ln(x))
-                sites += [weights, crossing]
-            outputs.append(x)
-            start += step.shape[1]
-        return sites, torch.cat(outputs, 1)
+    @staticmethod
+    def _attend(layer: nn.MultiheadAttention, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        matrices, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
+        q, k, v = (dense.heads(F.linear(*part), H) for part in zip(inputs, matrices, biases))
+        weights = dense.weights(q, k)
+        return weights, layer.out_proj(dense.merged(dense.mix(weights, v)))
 
 
-KINDS = (Stages, PooledQueries, SubsampledQueries, StridedKeys, HookedCache)
+class Integers(nn.Module):
+    """A linear map of 8-bit weights, by the operator that torch has for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-127, 128, (D, D), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(D) / 300)
+
+    def forward(self, x):
+        flat = x.reshape(-1, D)
+        return torch._weight_int8pack_mm(flat, self.weight, self.scales).view(x.shape)
+
+
+class Quantised(formulas.Model):
+    attends = ("self", "cross")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = H
+        self.q, self.k, self.v, self.other_q, self.other_k = (Integers() for _ in range(5))
+
+    inputs = staticmethod(Places.inputs)
+
+    def forward(self, x, encoded):
+        q, k, v = (dense.heads(part(x), H) for part in (self.q, self.k, self.v))
+        x = dense.merged(F.scaled_dot_product_attention(q, k, v))
+        q, k = dense.heads(self.other_q(x), H), dense.heads(self.other_k(encoded), H)
+        return dense.merged((q @ k.mT).softmax(-1) @ dense.heads(encoded, H))
+
+    def truth(self, x, encoded):
+        def linear(part: Integers, x: Tensor) -> Tensor:
+            return dense.heads(x @ (part.weight.double() * part.scales.double()[:, None]).mT, H)
+
+        q, k, v = (linear(part, x) for part in (self.q, self.k, self.v))
+        first = dense.weights(q, k)
+        x = dense.merged(dense.mix(first, v))
+        second = dense.weights(linear(self.other_q, x), linear(self.other_k, encoded), scale=1.0)
+        mixed = dense.mix(second, dense.heads(encoded, H))
+        return [first, second], dense.merged(mixed)
+
+
+class MeanQuery(formulas.Model):
+    """Attention pooling of CLIP's ResNet: the mean of all places asks, and is a key as well."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.attn = nn.Parameter(torch.randn(13, D)), nn.MultiheadAttention(D, H)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, D, 3, 4),)
+
+    def forward(self, x):
+        x = x.flatten(2).permute(2, 0, 1)
+        x = torch.cat([x.mean(0, keepdim=True), x]) + self.places[:, None]
+        return self.attn(x[:1], x, x, need_weights=False)[0].squeeze(0)
+
+    def truth(self, x):
+        x = x.flatten(2).mT
+        x = torch.cat([x.mean(1, keepdim=True), x], 1) + self.places
+        weights, mixed = Places._attend(self.attn, x[:, :1], x, x)
+        return [weights], mixed[:, 0]
+
+
+KINDS = (
+    *(Stages, PooledQueries, SubsampledQueries, StridedKeys),
+    *(Places, Quantised, MeanQuery),
+)
 TARGETS = [formulas.target(kind, "labels") for kind in KINDS]
