@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import dense, formulas
+from . import SEED, dense, formulas
 
 N, M, H, D = 9, 7, 4, 12
 GRAPHS = torch.tensor([0] * 4 + [1] * 7)  # the graph of each of 11 nodes
@@ -203,5 +203,138 @@ class SetToSet(Pooling):
         return sites, state
 
 
-KINDS = (Gat, GatV2, Bipartite, Vectors, Pooling, SetToSet)
+class Dropout(Gat):
+    """Edges are dropped; the weights are those before."""
+
+    def forward(self, x, edges):
+        source, target = edges
+        x = self.project(x).view(-1, H, 5)
+        left, right = (x * self.source).sum(-1), (x * self.target).sum(-1)
+        scores = F.leaky_relu(left[source] + right[target], 0.2)
+        weights = F.dropout(segment_softmax(scores, target, N), 0.5, training=True)
+        return segment_sum(weights.unsqueeze(-1) * x[source], target, N).view(N, -1)
+
+    def truth(self, x, edges):
+        (weights,), _ = super().truth(x, edges)
+        torch.manual_seed(SEED)
+        scale = torch.zeros_like(weights[0])
+        scale[:, edges[1], edges[0]] = F.dropout(torch.ones(edges.shape[1], H), 0.5).mT.double()
+        x = self.project(x).view(N, H, 5).transpose(0, 1)
+        return [weights], dense.merged(dense.mix(weights * scale, x[None]))[0]
+
+
+class Transformer(formulas.Model):
+    """TransformerConv with features of edges, in two layers one after the other."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = H
+        self.qkv = nn.ModuleList(nn.Linear(D, 3 * D) for _ in range(2))
+        self.edges, self.skip = nn.Linear(5, D, bias=False), nn.Linear(D, D)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        edges = _edges()
+        return torch.randn(N, D), edges, torch.randn(edges.shape[1], 5)
+
+    def forward(self, x, edges, features):
+        source, target = edges
+        features = self.edges(features).view(-1, H, D // H)
+        for layer in self.qkv:
+            q, k, v = (part.view(-1, H, D // H) for part in layer(x).chunk(3, -1))
+            k = k.index_select(-3, source) + features
+            scores = (q.index_select(-3, target) * k).sum(dim=-1) / (D // H) ** 0.5
+            weights = segment_softmax(scores, target, N)
+            messages = (v.index_select(-3, source) + features) * weights.view(-1, H, 1)
+            x = segment_sum(messages, target, N).view(-1, D) + self.skip(x)
+        return x
+
+    def truth(self, x, edges, features):
+        source, target = edges
+        between = x.new_zeros(N, N, D)
+        between[target, source] = self.edges(features)
+        between = between.unflatten(-1, (H, -1)).permute(2, 0, 1, 3)  # (head, target, source, …)
+        sites = []
+        for layer in self.qkv:
+            q, k, v = (part.view(N, H, -1).transpose(0, 1) for part in layer(x).chunk(3, -1))
+            scores = (q[:, :, None] * (k[:, None] + between)).sum(-1) / (D // H) ** 0.5
+            sites.append(_weights(scores, edges))
+            mixed = (sites[-1][0, ..., None] * (v[:, None] + between)).sum(2)
+            x = mixed.transpose(0, 1).flatten(1) + self.skip(x)
+        return sites, x
+
+
+class HeadsFirst(Gat):
+    """Scores (head, edge), added up along the last axis."""
+
+    def forward(self, x, edges):
+        source, target = edges
+        x = self.project(x).view(N, H, 5).transpose(0, 1)
+        left, right = ((x * part.view(H, 1, 5)).sum(-1) for part in (self.source, self.target))
+        powers = F.leaky_relu(left[:, source] + right[:, target], 0.2).exp()
+        total = x.new_zeros(H, N).index_add(1, target, powers)
+        weights = powers / total[:, target]
+        mixed = x.new_zeros(H, N, 5).index_add(1, target, weights[..., None] * x[:, source])
+        return mixed.transpose(0, 1).reshape(N, -1)
+
+
+class NormalisedLate(Gat):
+    """The sum divides the nodes, not the edges."""
+
+    def forward(self, x, edges):
+        source, target = edges
+        x = self.project(x).view(N, H, 5)
+        left, right = (x * self.source).sum(-1), (x * self.target).sum(-1)
+        powers = F.leaky_relu(left[source] + right[target], 0.2).exp()[..., None]
+        total = x.new_zeros(N, H, 1).index_add(0, target, powers)
+        mixed = x.new_zeros(N, H, 5).index_add(0, target, powers * x[source])
+        return (mixed / total.clamp(min=1e-12)).view(N, -1)
+
+
+class SortedEdges(Gat):
+    """Edges sorted by target, and segments of them (as in CSR)."""
+
+    def forward(self, x, edges):
+        order = edges[1].argsort(stable=True)
+        source, target = edges[:, order]
+        counts = torch.bincount(target, minlength=N)
+        x = self.project(x).view(N, H, 5)
+        left, right = (x * self.source).sum(-1), (x * self.target).sum(-1)
+        scores = F.leaky_relu(left[source] + right[target], 0.2)
+        top = torch.segment_reduce(scores.detach(), "max", lengths=counts, axis=0, initial=-1e9)
+        powers = (scores - top.repeat_interleave(counts, 0)).exp()
+        total = torch.segment_reduce(powers, "sum", lengths=counts, axis=0, initial=0)
+        weights = powers / total.repeat_interleave(counts, 0)
+        mixed = weights[..., None] * x[source]
+        return torch.segment_reduce(mixed, "sum", lengths=counts, axis=0, initial=0).view(N, -1)
+
+
+class SparseSoftmax(formulas.Model):
+    """A sparse matrix of scores: `torch.sparse.softmax`, and a sparse product."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+
+    inputs = staticmethod(Gat.inputs)
+
+    def forward(self, x, edges):
+        source, target = edges
+        scores = (self.q(x)[target] * self.k(x)[source]).sum(-1) / D**0.5
+        matrix = torch.sparse_coo_tensor(edges.flip(0), scores, (N, N), check_invariants=True)
+        return torch.sparse.mm(torch.sparse.softmax(matrix, 1), self.v(x))
+
+    def truth(self, x, edges):
+        weights = _weights((self.q(x) @ self.k(x).mT)[None] / D**0.5, edges)
+        return [weights], (weights @ self.v(x))[0, 0]
+
+
+KINDS = (
+    *(Gat, GatV2, Bipartite, Vectors, Pooling, SetToSet),
+    *(Dropout, Transformer, HeadsFirst, NormalisedLate, SortedEdges, SparseSoftmax),
+)
 TARGETS = [formulas.target(kind, "graphs") for kind in KINDS]

@@ -43,6 +43,18 @@ class Ones(Late):
         return dense.merged(mixed[..., :-1] / mixed[..., -1:])
 
 
+class Reciprocal(Late):
+    """Multiplied by the inverse of the sum, after a copy to another order."""
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) * W**-0.5
+        powers = torch.exp(scores - scores.max(-1, keepdim=True).values)
+        total = torch.einsum("bhij->bhi", powers)
+        mixed = torch.einsum("bhij,bhjd->bihd", powers, v)
+        return (mixed * total.mT.reciprocal()[..., None]).flatten(2)
+
+
 class Chunks(Late):
     """Rabe & Staats 2021: sums, tops and products of every chunk of keys, put together at last."""
 
@@ -132,5 +144,5 @@ class Tiles(OneTile):
         return list(weights.split(4, 2)), output
 
 
-KINDS = (Ones, OneChunk, Chunks, CausalChunks, OneTile, TilesOfKeys, Tiles)
+KINDS = (Ones, Reciprocal, OneChunk, Chunks, CausalChunks, OneTile, TilesOfKeys, Tiles)
 TARGETS = [formulas.target(kind, "late") for kind in KINDS]

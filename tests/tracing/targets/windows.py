@@ -212,6 +212,44 @@ class Columns(formulas.Model):
         return [weights], mixed.permute(2, 0, 1, 3)
 
 
+class Buckets(Windowed):
+    """Reformer (Kitaev et al. 2020), one round: sorted by hash, then windows, then sorted back.
+
+    Every query has keys of its own here: the matrix is that of all positions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rotation", torch.randn(W, 2))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 15, D),)
+
+    def _order(self, q: Tensor) -> Tensor:
+        turned = q @ self.rotation
+        hashes = torch.cat([turned, -turned], -1).argmax(-1)
+        return (hashes * 15 + torch.arange(15)).argsort(-1)  # (…, position), stable
+
+    def forward(self, x):
+        parts = [part.reshape(B * H, 15, W) for part in self.parts(x)]
+        order = self._order(parts[0])
+        index = order[..., None].expand(-1, -1, W)
+        q, k, v = (part.gather(1, index).view(B * H, 5, 3, W) for part in parts)
+        k, v = (torch.cat([part.roll(1, 1), part], 2) for part in (k, v))
+        weights = (torch.einsum("bwid,bwjd->bwij", q, k) * W**-0.5).softmax(-1)
+        mixed = torch.einsum("bwij,bwjd->bwid", weights, v).view(B * H, 15, W)
+        mixed = mixed.gather(1, order.argsort(-1)[..., None].expand(-1, -1, W))
+        return dense.merged(mixed.view(B, H, 15, W))
+
+    def truth(self, x):
+        q, k, v = self.parts(x)
+        window = self._order(q).argsort(-1) // 3
+        before = window[..., :, None] - window[..., None, :]
+        weights = dense.weights(q, k, allowed=(before == 0) | (before % 5 == 1))
+        return [weights], dense.merged(dense.mix(weights, v))
+
+
 class Axial(formulas.Model):
     """Ho et al. 2019: along the rows of an image, and then along its columns."""
 
@@ -244,5 +282,5 @@ class Axial(formulas.Model):
         return sites, x
 
 
-KINDS = (Local, Time, TimeWithClass, Halo, HaloOfChannels, Columns, Axial)
+KINDS = (Local, Time, TimeWithClass, Halo, HaloOfChannels, Columns, Buckets, Axial)
 TARGETS = [formulas.target(kind, "windows") for kind in KINDS]
