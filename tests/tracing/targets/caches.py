@@ -114,57 +114,73 @@ class HookedCache(formulas.Model):
         return sites, torch.cat(outputs, 1)
 
 
-class Buffers(formulas.Model):
-    """Keys of every step are written into buffers; those of what was encoded only once."""
-
-    attends = ("self", "cross") * 3
+class Layer(nn.Module):
+    """Keys of its own are written at every step; those of what was encoded only once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.num_heads, self.words = H, nn.Embedding(20, D)
-        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+        self.num_heads, self.norm = H, nn.LayerNorm(D)
+        self.q, self.k, self.v, self.out = (nn.Linear(D, D) for _ in range(4))
         self.other_q, self.other_k, self.other_v = (nn.Linear(D, D) for _ in range(3))
-        for name in ("keys", "values"):
-            self.register_buffer(name, torch.zeros(B, H, N, D // H))
-        for name in ("other_keys", "other_values"):
-            self.register_buffer(name, torch.zeros(B, H, 7, D // H))
+
+    def start(self, encoded: Tensor) -> None:
+        self.keys, self.values = (torch.zeros(B, H, N, D // H) for _ in range(2))
+        self.other_keys, self.other_values = (torch.zeros(B, H, 7, D // H) for _ in range(2))
+        self.other_keys.copy_(dense.heads(self.other_k(encoded), H))
+        self.other_values[:] = dense.heads(self.other_v(encoded), H)
+
+    def forward(self, x, places):
+        normed = self.norm(x)
+        q, k, v = (dense.heads(part(normed), H) for part in (self.q, self.k, self.v))
+        keys = self.keys.index_copy_(2, places, k)
+        self.values[:, :, places] = v
+        mask = torch.ones(N, N, dtype=torch.bool).tril()[places]
+        mixed = F.scaled_dot_product_attention(q, keys, self.values, attn_mask=mask)
+        x = x + self.out(dense.merged(mixed))
+        q = dense.heads(self.other_q(x), H)
+        mixed = F.scaled_dot_product_attention(q, self.other_keys, self.other_values)
+        return x + dense.merged(mixed)
+
+    def truth(self, x, encoded):
+        normed = self.norm(x)
+        q, k, v = (dense.heads(part(normed), H) for part in (self.q, self.k, self.v))
+        k, v = (F.pad(part, (0, 0, 0, N - 6)) for part in (k, v))
+        weights = dense.weights(q, k, allowed=torch.arange(N) <= torch.arange(6)[:, None])
+        x = x + self.out(dense.merged(dense.mix(weights, v)))
+        k, v = (dense.heads(part(encoded), H) for part in (self.other_k, self.other_v))
+        crossing = dense.weights(dense.heads(self.other_q(x), H), k)
+        return [weights, crossing], x + dense.merged(dense.mix(crossing, v))
+
+
+class Buffers(formulas.Model):
+    """litgpt, gpt-fast: keys of every step are written into the same tensor."""
+
+    attends = ("self", "cross") * 6
+    around = torch.no_grad
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layers = nn.Embedding(20, D), nn.ModuleList(Layer() for _ in range(2))
 
     inputs = staticmethod(HookedCache.inputs)
 
     def forward(self, ids, encoded):
-        outputs, start = [], 0
-        with torch.no_grad():
-            self.other_keys.copy_(dense.heads(self.other_k(encoded), H))
-            self.other_values.copy_(dense.heads(self.other_v(encoded), H))
-        for step in ids.split([4, 1, 1], 1):
-            x, places = self.words(step), torch.arange(start, start + step.shape[1])
-            q, k, v = (dense.heads(part(x), H) for part in (self.q, self.k, self.v))
-            self.keys.index_copy_(2, places, k.detach())
-            self.values[:, :, places] = v.detach()
-            mask = torch.arange(N) <= places[:, None]
-            x = x + dense.merged(
-                F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
-            )
-            q = dense.heads(self.other_q(x), H)
-            mixed = F.scaled_dot_product_attention(q, self.other_keys, self.other_values)
-            outputs.append(x + dense.merged(mixed))
-            start += step.shape[1]
+        for layer in self.layers:
+            layer.start(encoded)
+        outputs = []
+        for places in torch.arange(6).split([4, 1, 1]):
+            x = self.words(ids[:, places])
+            for layer in self.layers:
+                x = layer(x, places)
+            outputs.append(x)
         return torch.cat(outputs, 1)
 
     def truth(self, ids, encoded):
-        x = self.words(ids)
-        q, k, v = (dense.heads(part(x), H) for part in (self.q, self.k, self.v))
-        k, v = (F.pad(part, (0, 0, 0, N - 6)) for part in (k, v))
-        weights = dense.weights(q, k, allowed=torch.arange(N) <= torch.arange(6)[:, None])
-        x = x + dense.merged(dense.mix(weights, v))
-        q, k, v = (
-            dense.heads(part, H)
-            for part in (self.other_q(x), self.other_k(encoded), self.other_v(encoded))
-        )
-        crossing = dense.weights(q, k)
-        x = x + dense.merged(dense.mix(crossing, v))
-        steps = zip(weights.split([4, 1, 1], 2), crossing.split([4, 1, 1], 2))
-        return [site for step in steps for site in step], x
+        x, sites = self.words(ids), []
+        for layer in self.layers:
+            weights, x = layer.truth(x, encoded)
+            sites += [site.split([4, 1, 1], 2) for site in weights]
+        return [site[step] for step in range(3) for site in sites], x
 
 
 class OneTokenMultiQuery(formulas.Model):

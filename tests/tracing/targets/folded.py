@@ -228,5 +228,93 @@ class Agents(formulas.Model):
         return [gathering, spreading], dense.merged(mixed)
 
 
-KINDS = (Bottleneck, MultiQuery, SingleKey, Levels, Separable, Depth, Support, Agents)
+class Compressed(formulas.Model):
+    """Linformer (Wang et al. 2020), as in rtdl: 7 keys become 4; batch × head is one axis."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_heads = 3
+        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+        self.keys, self.values = (nn.Linear(7, 4, bias=False) for _ in range(2))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(5, 7, D),)
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.keys(self.k(x).mT).mT, self.values(self.v(x).mT).mT
+        q, k, v = (
+            part.reshape(5, -1, 3, 8).transpose(1, 2).reshape(15, -1, 8) for part in (q, k, v)
+        )
+        mixed = (q @ k.mT * 8**-0.5).softmax(-1) @ v
+        return mixed.reshape(5, 3, 7, 8).transpose(1, 2).flatten(2)
+
+    def truth(self, x):
+        k, v = self.keys.weight @ self.k(x), self.values.weight @ self.v(x)
+        q, k, v = (dense.heads(part, 3) for part in (self.q(x), k, v))
+        weights = dense.weights(q, k)
+        return [weights], dense.merged(dense.mix(weights, v))
+
+
+class AllPairs(formulas.Model):
+    """MA-Net (Fan et al. 2020): one softmax over all pairs, which is a matrix for the product."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 7, D),)
+
+    def forward(self, x):
+        scores = (self.q(x) @ self.k(x).mT).flatten(1)
+        return scores.softmax(1).view(B, 7, 7) @ self.v(x)
+
+    def truth(self, x):
+        scores = (self.q(x) @ self.k(x).mT).flatten(1)
+        weights = dense.softmax(scores).view(B, 1, 7, 7)
+        return [weights], dense.mix(weights, self.v(x)[:, None])[:, 0]
+
+
+class RowsOfAll(AllPairs):
+    """The rows of all examples under each other, and no heads."""
+
+    def forward(self, x):
+        scores = (self.q(x) @ self.k(x).mT).view(-1, 7)
+        return scores.softmax(-1).view(B, 7, 7) @ self.v(x)
+
+    def truth(self, x):
+        weights = dense.weights(self.q(x)[:, None], self.k(x)[:, None], scale=1.0)
+        return [weights], dense.mix(weights, self.v(x)[:, None])[:, 0]
+
+
+class Fields(formulas.Model):
+    """RecBole: the fields of every item are pooled. Items are examples, and no heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(D, 1)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(5, 7, 4, D),)
+
+    def forward(self, x):
+        weights = self.score(x).squeeze(-1).softmax(-1)
+        return (x * weights.unsqueeze(-1)).sum(-2)
+
+    def truth(self, x):
+        weights = dense.softmax(self.score(x)[..., 0]).view(35, 1, 1, 4)
+        return [weights], dense.mix(weights, x.view(35, 1, 4, D)).view(5, 7, D)
+
+
+KINDS = (
+    *(Bottleneck, MultiQuery, SingleKey, Compressed, AllPairs, RowsOfAll),
+    *(Levels, Separable, Fields, Depth, Support, Agents),
+)
 TARGETS = [formulas.target(kind, "folded") for kind in KINDS]

@@ -1,6 +1,8 @@
 """Models that have their truth beside them: a method of slow formulas, run on a float64 copy."""
 
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -16,6 +18,7 @@ class Model(nn.Module):
 
     attends: str | tuple[str, ...] | None = None
     """The label of every site (or of each), where it is to be checked."""
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @staticmethod
     def inputs() -> tuple[Any, ...]:
@@ -45,4 +48,4 @@ def target(kind: type[Model], group: str) -> Target:
         return Case(model, args, {}, weights, expected, attends=labels)
 
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
-    return Target(f"{group}_{name}", group, build)
+    return Target(f"{group}_{name}", group, build, around=kind.around)

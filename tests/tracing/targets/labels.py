@@ -195,47 +195,6 @@ class Places(formulas.Model):
         return weights, layer.out_proj(dense.merged(dense.mix(weights, v)))
 
 
-class Integers(nn.Module):
-    """A linear map of 8-bit weights, by the operator that torch has for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("weight", torch.randint(-127, 128, (D, D), dtype=torch.int8))
-        self.register_buffer("scales", torch.rand(D) / 300)
-
-    def forward(self, x):
-        flat = x.reshape(-1, D)
-        return torch._weight_int8pack_mm(flat, self.weight, self.scales).view(x.shape)
-
-
-class Quantised(formulas.Model):
-    attends = ("self", "cross")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_heads = H
-        self.q, self.k, self.v, self.other_q, self.other_k = (Integers() for _ in range(5))
-
-    inputs = staticmethod(Places.inputs)
-
-    def forward(self, x, encoded):
-        q, k, v = (dense.heads(part(x), H) for part in (self.q, self.k, self.v))
-        x = dense.merged(F.scaled_dot_product_attention(q, k, v))
-        q, k = dense.heads(self.other_q(x), H), dense.heads(self.other_k(encoded), H)
-        return dense.merged((q @ k.mT).softmax(-1) @ dense.heads(encoded, H))
-
-    def truth(self, x, encoded):
-        def linear(part: Integers, x: Tensor) -> Tensor:
-            return dense.heads(x @ (part.weight.double() * part.scales.double()[:, None]).mT, H)
-
-        q, k, v = (linear(part, x) for part in (self.q, self.k, self.v))
-        first = dense.weights(q, k)
-        x = dense.merged(dense.mix(first, v))
-        second = dense.weights(linear(self.other_q, x), linear(self.other_k, encoded), scale=1.0)
-        mixed = dense.mix(second, dense.heads(encoded, H))
-        return [first, second], dense.merged(mixed)
-
-
 class MeanQuery(formulas.Model):
     """Attention pooling of CLIP's ResNet: the mean of all places asks, and is a key as well."""
 
@@ -263,6 +222,6 @@ class MeanQuery(formulas.Model):
 
 KINDS = (
     *(Stages, PooledQueries, SubsampledQueries, StridedKeys),
-    *(Places, Quantised, MeanQuery),
+    *(Places, MeanQuery),
 )
 TARGETS = [formulas.target(kind, "labels") for kind in KINDS]
