@@ -2,6 +2,7 @@
 
 Each module of this package is a group and has a list `TARGETS`. A truth is computed from the
 parameters of the model by slow formulas, in float64 (`dense.py`), and never by running regard.
+A class of `formulas.py` has its truth and its inputs beside its `forward`.
 """
 
 from collections.abc import Callable

@@ -24,7 +24,9 @@ class Attention(nn.Module):
             k, v = self.key(source), self.value(source)  # a hook joins it with what is kept
         else:
             k, v = cache[self.key], cache[self.value]
-        q, k, v = (part.view(*part.shape[:2], H, -1).permute(0, 2, 1, 3) for part in (q, k, v))
+        q, k, v = (
+            tensor.view(*tensor.shape[:2], H, -1).permute(0, 2, 1, 3) for tensor in (q, k, v)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.permute(0, 2, 1, 3).flatten(start_dim=2))
 
@@ -57,7 +59,7 @@ class HookedCache(formulas.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(20, D), nn.Parameter(torch.randn(9, D))
+        self.words, self.positions = nn.Embedding(20, D), nn.Parameter(torch.randn(9, D))
         self.blocks = nn.ModuleList(Block() for _ in range(2))
 
     @staticmethod
@@ -90,7 +92,7 @@ class HookedCache(formulas.Model):
     def _steps(self, ids, encoded, cache):
         outputs, start = [], 0
         for step in ids.split([4, 1, 1], 1):
-            x = self.words(step) + self.places[start : start + step.shape[1]]
+            x = self.words(step) + self.positions[start : start + step.shape[1]]
             for block in self.blocks:
                 x = block(x, encoded, cache)
             outputs.append(x)
@@ -100,7 +102,7 @@ class HookedCache(formulas.Model):
     def truth(self, ids, encoded):
         sites, outputs, seen, start = [], [], [[], []], 0
         for step in ids.split([4, 1, 1], 1):
-            x = self.words(step) + self.places[start : start + step.shape[1]]
+            x = self.words(step) + self.positions[start : start + step.shape[1]]
             for block, inputs in zip(self.blocks, seen):
                 inputs.append(block.attn_ln(x))
                 weights, mixed = block.attn.truth(inputs[-1], torch.cat(inputs, 1))
@@ -129,12 +131,12 @@ class Layer(nn.Module):
         self.other_keys.copy_(dense.heads(self.other_k(encoded), H))
         self.other_values[:] = dense.heads(self.other_v(encoded), H)
 
-    def forward(self, x, places):
+    def forward(self, x, positions):
         normed = self.norm(x)
-        q, k, v = (dense.heads(part(normed), H) for part in (self.q, self.k, self.v))
-        keys = self.keys.index_copy_(2, places, k)
-        self.values[:, :, places] = v
-        mask = torch.ones(N, N, dtype=torch.bool).tril()[places]
+        q, k, v = (dense.heads(projection(normed), H) for projection in (self.q, self.k, self.v))
+        keys = self.keys.index_copy_(2, positions, k)
+        self.values[:, :, positions] = v
+        mask = torch.ones(N, N, dtype=torch.bool).tril()[positions]
         mixed = F.scaled_dot_product_attention(q, keys, self.values, attn_mask=mask)
         x = x + self.out(dense.merged(mixed))
         q = dense.heads(self.other_q(x), H)
@@ -143,11 +145,11 @@ class Layer(nn.Module):
 
     def truth(self, x, encoded):
         normed = self.norm(x)
-        q, k, v = (dense.heads(part(normed), H) for part in (self.q, self.k, self.v))
-        k, v = (F.pad(part, (0, 0, 0, N - 6)) for part in (k, v))
+        q, k, v = (dense.heads(projection(normed), H) for projection in (self.q, self.k, self.v))
+        k, v = (F.pad(tensor, (0, 0, 0, N - 6)) for tensor in (k, v))
         weights = dense.weights(q, k, allowed=torch.arange(N) <= torch.arange(6)[:, None])
         x = x + self.out(dense.merged(dense.mix(weights, v)))
-        k, v = (dense.heads(part(encoded), H) for part in (self.other_k, self.other_v))
+        k, v = (dense.heads(projection(encoded), H) for projection in (self.other_k, self.other_v))
         crossing = dense.weights(dense.heads(self.other_q(x), H), k)
         return [weights, crossing], x + dense.merged(dense.mix(crossing, v))
 
@@ -168,10 +170,10 @@ class Buffers(formulas.Model):
         for layer in self.layers:
             layer.start(encoded)
         outputs = []
-        for places in torch.arange(6).split([4, 1, 1]):
-            x = self.words(ids[:, places])
+        for positions in torch.arange(6).split([4, 1, 1]):
+            x = self.words(ids[:, positions])
             for layer in self.layers:
-                x = layer(x, places)
+                x = layer(x, positions)
             outputs.append(x)
         return torch.cat(outputs, 1)
 

@@ -10,7 +10,7 @@ B, D = 2, 24
 
 
 class Bottleneck(formulas.Model):
-    """BoTNet (Srinivas et al. 2021): heads are channels, which come before the places."""
+    """BoTNet (Srinivas et al. 2021): heads are channels, which come before the positions."""
 
     attends = "self"
 
@@ -23,12 +23,12 @@ class Bottleneck(formulas.Model):
         return (torch.randn(B, D, 4, 5),)
 
     def forward(self, x):
-        q, k, v = (part.reshape(B * 3, 8, -1) for part in self.qkv(x).split(D, 1))
+        q, k, v = (tensor.reshape(B * 3, 8, -1) for tensor in self.qkv(x).split(D, 1))
         weights = (q.mT @ k).softmax(-1)
         return (weights @ v.mT).mT.reshape(x.shape)
 
     def truth(self, x):
-        q, k, v = (dense.heads(part.flatten(2).mT, 3) for part in self.qkv(x).split(D, 1))
+        q, k, v = (dense.heads(tensor.flatten(2).mT, 3) for tensor in self.qkv(x).split(D, 1))
         weights = dense.weights(q, k, scale=1.0)
         return [weights], dense.merged(dense.mix(weights, v)).mT.reshape(x.shape)
 
@@ -59,7 +59,7 @@ class MultiQuery(formulas.Model):
 
 
 class SingleKey(formulas.Model):
-    """The last stage of Twins-SVT: places are pooled until one key is left."""
+    """The last stage of Twins-SVT: positions are pooled until one key is left."""
 
     attends = "self"
 
@@ -73,14 +73,14 @@ class SingleKey(formulas.Model):
 
     def forward(self, x):
         q, (k, v) = self.q(x), self.kv(x).chunk(2, 1)
-        q, k, v = (part.reshape(B, 8, 6, -1).mT.reshape(B * 8, -1, 6) for part in (q, k, v))
+        q, k, v = (tensor.reshape(B, 8, 6, -1).mT.reshape(B * 8, -1, 6) for tensor in (q, k, v))
         weights = (torch.einsum("bid,bjd->bij", q, k) * 6**-0.5).softmax(-1)
         mixed = torch.einsum("bij,bjd->bid", weights, v)
         return mixed.view(B, 8, 9, 6).mT.reshape(B, 48, 3, 3)
 
     def truth(self, x):
-        parts = (self.q(x), *self.kv(x).chunk(2, 1))
-        q, k, v = (dense.heads(part.flatten(2).mT, 8) for part in parts)
+        projected = (self.q(x), *self.kv(x).chunk(2, 1))
+        q, k, v = (dense.heads(tensor.flatten(2).mT, 8) for tensor in projected)
         weights = dense.weights(q, k)
         return [weights], dense.merged(dense.mix(weights, v)).mT.reshape(B, 48, 3, 3)
 
@@ -183,7 +183,10 @@ class Support(formulas.Model):
 
     def forward(self, query, support):
         q = self.qk(query)
-        k, v = (part(support.flatten(0, 2)).view(B, 5, 3, -1, 4, 5) for part in (self.qk, self.v))
+        k, v = (
+            projection(support.flatten(0, 2)).view(B, 5, 3, -1, 4, 5)
+            for projection in (self.qk, self.v)
+        )
         scores = torch.einsum("bchw,bkncij->bkhwnij", q, k).flatten(4) * 12**-0.5
         weights = scores.softmax(-1).view(B, 5, 4, 5, 3, 4, 5)
         return torch.einsum("bkhwnij,bkncij->bkchw", weights, v)
@@ -192,8 +195,8 @@ class Support(formulas.Model):
         q = self.qk(query).flatten(2).mT.repeat_interleave(5, 0)[:, None]  # (batch × class, 1, …)
         images = support.flatten(0, 2)
         k, v = (
-            part(images).view(B * 5, 3, -1, 20).transpose(2, 3).flatten(1, 2)[:, None]
-            for part in (self.qk, self.v)
+            projection(images).view(B * 5, 3, -1, 20).transpose(2, 3).flatten(1, 2)[:, None]
+            for projection in (self.qk, self.v)
         )
         weights = dense.weights(q, k)
         return [weights], dense.mix(weights, v)[:, 0].mT.reshape(B, 5, 10, 4, 5)
@@ -212,7 +215,7 @@ class Agents(formulas.Model):
         return (torch.randn(B, 9, D),)
 
     def forward(self, x):
-        q, k, v = (part.view(B, 9, 4, 6).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (tensor.view(B, 9, 4, 6).transpose(1, 2) for tensor in self.qkv(x).chunk(3, -1))
         agents = self.agents.expand(B, -1, -1, -1) * 6**-0.5
         spreading = torch.einsum("bhid,bhjd->bhij", q, agents).softmax(-1)
         gathering = torch.einsum("bhid,bhjd->bhij", agents, k).softmax(-1)
@@ -221,7 +224,7 @@ class Agents(formulas.Model):
         return mixed.transpose(1, 2).reshape(B, 9, D)
 
     def truth(self, x):
-        q, k, v = (dense.heads(part, 4) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (dense.heads(tensor, 4) for tensor in self.qkv(x).chunk(3, -1))
         agents = self.agents.expand(B, -1, -1, -1)
         gathering, spreading = dense.weights(agents, k), dense.weights(q, agents)
         mixed = dense.mix(spreading, dense.mix(gathering, v))
@@ -246,14 +249,14 @@ class Compressed(formulas.Model):
     def forward(self, x):
         q, k, v = self.q(x), self.keys(self.k(x).mT).mT, self.values(self.v(x).mT).mT
         q, k, v = (
-            part.reshape(5, -1, 3, 8).transpose(1, 2).reshape(15, -1, 8) for part in (q, k, v)
+            tensor.reshape(5, -1, 3, 8).transpose(1, 2).reshape(15, -1, 8) for tensor in (q, k, v)
         )
         mixed = (q @ k.mT * 8**-0.5).softmax(-1) @ v
         return mixed.reshape(5, 3, 7, 8).transpose(1, 2).flatten(2)
 
     def truth(self, x):
         k, v = self.keys.weight @ self.k(x), self.values.weight @ self.v(x)
-        q, k, v = (dense.heads(part, 3) for part in (self.q(x), k, v))
+        q, k, v = (dense.heads(tensor, 3) for tensor in (self.q(x), k, v))
         weights = dense.weights(q, k)
         return [weights], dense.merged(dense.mix(weights, v))
 

@@ -68,7 +68,7 @@ class Gat(formulas.Model):
 
     def truth(self, x, edges):
         x = self.project(x).view(N, H, 5).transpose(0, 1)  # (head, node, width)
-        left, right = ((x * part[0, :, None]).sum(-1) for part in (self.source, self.target))
+        left, right = ((x * tensor[0, :, None]).sum(-1) for tensor in (self.source, self.target))
         weights = _weights(F.leaky_relu(right[:, :, None] + left[:, None], 0.2), edges)
         return [weights], dense.merged(dense.mix(weights, x[None]))[0]
 
@@ -117,8 +117,8 @@ class Bipartite(formulas.Model):
         return torch.zeros(N, H, 6).index_add_(0, target, weights[..., None] * v).flatten(1)
 
     def truth(self, targets, sources, edges):
-        parts = (self.q(targets), self.k(sources), self.v(sources))
-        q, k, v = (part.view(-1, H, 6).transpose(0, 1) for part in parts)
+        projected = (self.q(targets), self.k(sources), self.v(sources))
+        q, k, v = (tensor.view(-1, H, 6).transpose(0, 1) for tensor in projected)
         weights = _weights(q @ k.mT / 6**0.5, edges)
         return [weights], dense.merged(dense.mix(weights, v[None]))[0]
 
@@ -243,7 +243,7 @@ class Transformer(formulas.Model):
         source, target = edges
         features = self.edges(features).view(-1, H, D // H)
         for layer in self.qkv:
-            q, k, v = (part.view(-1, H, D // H) for part in layer(x).chunk(3, -1))
+            q, k, v = (tensor.view(-1, H, D // H) for tensor in layer(x).chunk(3, -1))
             k = k.index_select(-3, source) + features
             scores = (q.index_select(-3, target) * k).sum(dim=-1) / (D // H) ** 0.5
             weights = segment_softmax(scores, target, N)
@@ -258,7 +258,7 @@ class Transformer(formulas.Model):
         between = between.unflatten(-1, (H, -1)).permute(2, 0, 1, 3)  # (head, target, source, …)
         sites = []
         for layer in self.qkv:
-            q, k, v = (part.view(N, H, -1).transpose(0, 1) for part in layer(x).chunk(3, -1))
+            q, k, v = (tensor.view(N, H, -1).transpose(0, 1) for tensor in layer(x).chunk(3, -1))
             scores = (q[:, :, None] * (k[:, None] + between)).sum(-1) / (D // H) ** 0.5
             sites.append(_weights(scores, edges))
             mixed = (sites[-1][0, ..., None] * (v[:, None] + between)).sum(2)
@@ -272,7 +272,7 @@ class HeadsFirst(Gat):
     def forward(self, x, edges):
         source, target = edges
         x = self.project(x).view(N, H, 5).transpose(0, 1)
-        left, right = ((x * part.view(H, 1, 5)).sum(-1) for part in (self.source, self.target))
+        left, right = ((x * tensor.view(H, 1, 5)).sum(-1) for tensor in (self.source, self.target))
         powers = F.leaky_relu(left[:, source] + right[:, target], 0.2).exp()
         total = x.new_zeros(H, N).index_add(1, target, powers)
         weights = powers / total[:, target]

@@ -1,4 +1,4 @@
-"""Self or cross, where query and key part early, and come from one tensor all the same."""
+"""Self or cross, where query and key tensor early, and come from one tensor all the same."""
 
 import torch
 import torch.nn.functional as F
@@ -30,15 +30,15 @@ class Stage(nn.Module):
 
     def forward(self, x):
         q, (k, v) = self.q(x), self.kv(x).chunk(2, 1)
-        q, k, v = (part.reshape(B, H, 8, -1).mT.reshape(B * H, -1, 8) for part in (q, k, v))
+        q, k, v = (tensor.reshape(B, H, 8, -1).mT.reshape(B * H, -1, 8) for tensor in (q, k, v))
         weights = (torch.einsum("bid,bjd->bij", q, k) * 8**-0.5).softmax(-1)
         mixed = torch.einsum("bij,bjd->bid", weights, v).mT.reshape(B, D, *x.shape[2:])
         x = self.out(mixed) + x
         return self.inner(x) + x
 
     def truth(self, x):
-        parts = (self.q(x), *self.kv(x).chunk(2, 1))
-        q, k, v = (dense.heads(part.flatten(2).mT, H) for part in parts)
+        projected = (self.q(x), *self.kv(x).chunk(2, 1))
+        q, k, v = (dense.heads(tensor.flatten(2).mT, H) for tensor in projected)
         weights = dense.weights(q, k)
         mixed = dense.merged(dense.mix(weights, v)).mT.reshape(B, D, *x.shape[2:])
         x = self.out(mixed) + x
@@ -102,7 +102,7 @@ class PooledQueries(formulas.Model):
         return mixed.transpose(1, 2).reshape(B, 5, D)
 
     def truth(self, x):
-        q, k, v = (dense.heads(part, H) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (dense.heads(tensor, H) for tensor in self.qkv(x).chunk(3, -1))
         weights = dense.weights(torch.maximum(q[:, :, :5], q[:, :, 5:]), k)
         return [weights], dense.merged(dense.mix(weights, v))
 
@@ -145,7 +145,7 @@ class StridedKeys(formulas.Model):
 
     @staticmethod
     def inputs() -> tuple[Tensor]:
-        return (torch.randn(B, 24, D),)  # 4 × 6 places
+        return (torch.randn(B, 24, D),)  # 4 × 6 positions
 
     def forward(self, x):
         q = self.q(x).view(B, -1, H, 8).transpose(1, 2)
@@ -155,21 +155,21 @@ class StridedKeys(formulas.Model):
 
     def truth(self, x):
         fewer = self.norm(self.reduce(x.mT.reshape(B, D, 4, 6)).flatten(2).mT)
-        parts = (self.q(x), *self.kv(fewer).chunk(2, -1))
-        q, k, v = (dense.heads(part, H) for part in parts)
+        projected = (self.q(x), *self.kv(fewer).chunk(2, -1))
+        q, k, v = (dense.heads(tensor, H) for tensor in projected)
         weights = dense.weights(q, k)
         return [weights], dense.merged(dense.mix(weights, v))
 
 
-class Places(formulas.Model):
-    """DETR (Carion et al. 2020): places are added to query and key, not to the values."""
+class Positions(formulas.Model):
+    """DETR (Carion et al. 2020): positions are added to query and key, not to the values."""
 
     attends = ("self", "cross")
 
     def __init__(self) -> None:
         super().__init__()
         self.own, self.other = (nn.MultiheadAttention(D, H, batch_first=True) for _ in range(2))
-        self.asks, self.places = nn.Parameter(torch.randn(6, D)), nn.Parameter(torch.randn(6, D))
+        self.asks, self.positions = nn.Parameter(torch.randn(6, D)), nn.Parameter(torch.randn(6, D))
 
     @staticmethod
     def inputs() -> tuple[Tensor, Tensor]:
@@ -178,31 +178,31 @@ class Places(formulas.Model):
     def forward(self, x, encoded):
         own = x + self.asks
         x = x + self.own(own, own, x)[0]
-        return x + self.other(x + self.asks, encoded + self.places, encoded)[0]
+        return x + self.other(x + self.asks, encoded + self.positions, encoded)[0]
 
     def truth(self, x, encoded):
         own = x + self.asks
         first, mixed = self._attend(self.own, own, own, x)
         x = x + mixed
-        second, mixed = self._attend(self.other, x + self.asks, encoded + self.places, encoded)
+        second, mixed = self._attend(self.other, x + self.asks, encoded + self.positions, encoded)
         return [first, second], x + mixed
 
     @staticmethod
     def _attend(layer: nn.MultiheadAttention, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         matrices, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
-        q, k, v = (dense.heads(F.linear(*part), H) for part in zip(inputs, matrices, biases))
+        q, k, v = (dense.heads(F.linear(*tensor), H) for tensor in zip(inputs, matrices, biases))
         weights = dense.weights(q, k)
         return weights, layer.out_proj(dense.merged(dense.mix(weights, v)))
 
 
 class MeanQuery(formulas.Model):
-    """Attention pooling of CLIP's ResNet: the mean of all places asks, and is a key as well."""
+    """Attention pooling of CLIP's ResNet: the mean of all positions asks, and is a key as well."""
 
     attends = "self"
 
     def __init__(self) -> None:
         super().__init__()
-        self.places, self.attn = nn.Parameter(torch.randn(13, D)), nn.MultiheadAttention(D, H)
+        self.positions, self.attn = nn.Parameter(torch.randn(13, D)), nn.MultiheadAttention(D, H)
 
     @staticmethod
     def inputs() -> tuple[Tensor]:
@@ -210,18 +210,18 @@ class MeanQuery(formulas.Model):
 
     def forward(self, x):
         x = x.flatten(2).permute(2, 0, 1)
-        x = torch.cat([x.mean(0, keepdim=True), x]) + self.places[:, None]
+        x = torch.cat([x.mean(0, keepdim=True), x]) + self.positions[:, None]
         return self.attn(x[:1], x, x, need_weights=False)[0].squeeze(0)
 
     def truth(self, x):
         x = x.flatten(2).mT
-        x = torch.cat([x.mean(1, keepdim=True), x], 1) + self.places
-        weights, mixed = Places._attend(self.attn, x[:, :1], x, x)
+        x = torch.cat([x.mean(1, keepdim=True), x], 1) + self.positions
+        weights, mixed = Positions._attend(self.attn, x[:, :1], x, x)
         return [weights], mixed[:, 0]
 
 
 KINDS = (
     *(Stages, PooledQueries, SubsampledQueries, StridedKeys),
-    *(Places, MeanQuery),
+    *(Positions, MeanQuery),
 )
 TARGETS = [formulas.target(kind, "labels") for kind in KINDS]

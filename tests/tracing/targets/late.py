@@ -23,12 +23,12 @@ class Late(formulas.Model):
     def inputs() -> tuple[Tensor]:
         return (torch.randn(B, N, D),)
 
-    def parts(self, x: Tensor) -> list[Tensor]:
+    def qkv_heads(self, x: Tensor) -> list[Tensor]:
         k, v = self.kv(x).chunk(2, -1)
-        return [dense.heads(part, H) for part in (self.q(x), k, v)]
+        return [dense.heads(tensor, H) for tensor in (self.q(x), k, v)]
 
     def truth(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = dense.weights(q, k)
         return [weights], dense.merged(dense.mix(weights, v))
 
@@ -37,7 +37,7 @@ class Ones(Late):
     """A column of ones beside the values gives the sum."""
 
     def forward(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         powers = (q @ k.mT * W**-0.5).exp()
         mixed = powers @ torch.cat([v, v.new_ones(B, H, N, 1)], -1)
         return dense.merged(mixed[..., :-1] / mixed[..., -1:])
@@ -47,7 +47,7 @@ class Reciprocal(Late):
     """Multiplied by the inverse of the sum, after a copy to another order."""
 
     def forward(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) * W**-0.5
         powers = torch.exp(scores - scores.max(-1, keepdim=True).values)
         total = torch.einsum("bhij->bhi", powers)
@@ -64,7 +64,7 @@ class Chunks(Late):
         return torch.einsum("bhid,bhjd->bhij", q * W**-0.5, keys)
 
     def forward(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         sums, products, tops = [], [], []
         for index, (keys, values) in enumerate(zip(k.split(self.size, 2), v.split(self.size, 2))):
             scores = self.scores(q, keys, index * self.size)
@@ -92,7 +92,7 @@ class CausalChunks(Chunks):
         return scores.masked_fill(later, LOWEST)
 
     def truth(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = dense.weights(q, k, allowed=torch.ones(N, N, dtype=torch.bool).tril())
         return [weights], dense.merged(dense.mix(weights, v))
 
@@ -119,16 +119,16 @@ class TiledFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         with torch.enable_grad():
-            q, k, v = parts = [part.detach().requires_grad_() for part in ctx.saved_tensors]
+            q, k, v = projected = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
             mixed = (q @ k.mT * W**-0.5).softmax(-1) @ v
-        return *torch.autograd.grad(mixed, parts, grad), None, None
+        return *torch.autograd.grad(mixed, projected, grad), None, None
 
 
 class OneTile(Late):
     rows, columns = N, N
 
     def forward(self, x):
-        mixed = TiledFunction.apply(*self.parts(x), self.rows, self.columns)
+        mixed = TiledFunction.apply(*self.qkv_heads(x), self.rows, self.columns)
         return mixed.transpose(1, 2).reshape(B, N, -1)
 
 

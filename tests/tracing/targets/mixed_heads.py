@@ -25,15 +25,15 @@ class Mixed(formulas.Model):
     def inputs() -> tuple[Tensor]:
         return (torch.randn(B, N, D),)
 
-    def parts(self, x: Tensor) -> list[Tensor]:
-        return [dense.heads(part, H) for part in self.qkv(x).chunk(3, -1)]
+    def qkv_heads(self, x: Tensor) -> list[Tensor]:
+        return [dense.heads(tensor, H) for tensor in self.qkv(x).chunk(3, -1)]
 
     def change(self, weights: Tensor) -> Tensor:
         """Of the float64 softmax, for the truth."""
         return weights
 
     def truth(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = self.change(dense.weights(q, k))
         return [weights], dense.merged(dense.mix(weights, v))
 
@@ -48,7 +48,7 @@ class Convolved(Mixed):
     """Talking heads by a 1 × 1 convolution (x-transformers)."""
 
     def forward(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = self.convolution((q @ k.mT * W**-0.5).softmax(-1))
         return (weights @ v).transpose(1, 2).reshape(B, N, -1)
 
@@ -60,7 +60,7 @@ class ConvolvedWithBias(Mixed):
     """EfficientFormerV2."""
 
     def forward(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = self.biased((q @ k.mT * W**-0.5).softmax(-1))
         return (weights @ v).transpose(1, 2).reshape(B, N, -1)
 
@@ -72,12 +72,12 @@ class ConvolvedTwice(Mixed):
     """Before the softmax as well: scores are mixed over heads."""
 
     def forward(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = self.before(q @ k.mT * W**-0.5).softmax(-1)
         return (self.convolution(weights) @ v).transpose(1, 2).reshape(B, N, -1)
 
     def truth(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) * W**-0.5
         weights = dense.softmax(_over_heads(self.before, scores))
         weights = _over_heads(self.convolution, weights)
@@ -88,7 +88,7 @@ class Reattention(Mixed):
     """DeepViT (Zhou et al. 2021): mixed over heads, then normalised over them."""
 
     def forward(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = (q @ k.mT * W**-0.5).softmax(-1)
         mixed = torch.einsum("bhij,hg->bgij", weights, self.mixing)
         mixed = self.norm(mixed.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -105,14 +105,14 @@ class Differential(Mixed):
     """Ye et al. 2024: two halves of one softmax, subtracted."""
 
     def forward(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = (q @ k.mT * W**-0.5).softmax(-1).view(B, H // 2, 2, N, N)
         weights = weights[:, :, 0] - 0.5 * weights[:, :, 1]
         values = v.transpose(1, 2).reshape(B, N, H // 2, 2 * W).transpose(1, 2)
         return (weights @ values).transpose(1, 2).reshape(B, N, -1)
 
     def truth(self, x):
-        q, k, _ = self.parts(x)
+        q, k, _ = self.qkv_heads(x)
         pairs = dense.weights(q, k)
         weights = pairs[:, 0::2] - 0.5 * pairs[:, 1::2]
         values = dense.heads(self.qkv(x).chunk(3, -1)[2], H // 2)
@@ -123,14 +123,14 @@ class Sampled(Mixed):
     """ATS (Fayyaz et al. 2022): only the rows of some queries are kept."""
 
     def forward(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = (q @ k.mT * W**-0.5).softmax(-1)
         best = (weights[..., 0, :] * v.norm(dim=-1)).sum(1).topk(7).indices
         rows = weights.gather(2, best[:, None, :, None].expand(B, H, 7, N))
         return (rows @ v).transpose(1, 2).reshape(B, 7, -1)
 
     def truth(self, x):
-        q, k, v = self.parts(x)
+        q, k, v = self.qkv_heads(x)
         weights = dense.weights(q, k)
         worth = (weights[:, :, 0] * v.norm(dim=-1)).sum(1)
         best = worth.argsort(-1, descending=True)[:, :7]

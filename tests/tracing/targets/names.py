@@ -35,14 +35,14 @@ class Gated(formulas.Model):
 
     def forward(self, x):
         normed = self.attention_norm(x)
-        q, k, v = (dense.heads(part, H) for part in self.qkv(normed).chunk(3, -1))
+        q, k, v = (dense.heads(tensor, H) for tensor in self.qkv(normed).chunk(3, -1))
         mixed = dense.merged((q @ k.mT * 8**-0.5).softmax(-1) @ v)
         mixed = self.post_attn_gate_norm(mixed, x)
         return self.attention_gate(torch.cat([mixed, x], -1))
 
     def truth(self, x):
         normed = self.attention_norm(x)
-        q, k, v = (dense.heads(part, H) for part in self.qkv(normed).chunk(3, -1))
+        q, k, v = (dense.heads(tensor, H) for tensor in self.qkv(normed).chunk(3, -1))
         weights = dense.weights(q, k)
         mixed = self.post_attn_gate_norm(dense.merged(dense.mix(weights, v)), x)
         return [weights], mixed * x.sigmoid()
@@ -93,7 +93,7 @@ class AttentionLayer(nn.Module):
         self.n_head, self.qkv, self.core = H, nn.Linear(D, 3 * D), CoreAttention()
 
     def forward(self, x):
-        q, k, v = (dense.heads(part, H) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (dense.heads(tensor, H) for tensor in self.qkv(x).chunk(3, -1))
         return dense.merged(self.core(q, k, v))
 
 
@@ -114,7 +114,7 @@ class Wrapped(formulas.Model):
     def truth(self, x):
         sites = []
         for layer in self.attention_layers:
-            q, k, v = (dense.heads(part, H) for part in layer.qkv(x).chunk(3, -1))
+            q, k, v = (dense.heads(tensor, H) for tensor in layer.qkv(x).chunk(3, -1))
             sites.append(dense.weights(q, k))
             x = dense.merged(dense.mix(sites[-1], v))
         return sites, x

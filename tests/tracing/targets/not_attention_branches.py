@@ -24,7 +24,7 @@ class VariableSelection(nn.Module):
         variables = x.split(8, -1)
         gates = self.norm(self.chances(x)).unsqueeze(-2).softmax(-1)
         networks = zip(self.networks, variables)
-        return (torch.stack([network(part) for network, part in networks], -1) * gates).sum(-1)
+        return (torch.stack([network(tensor) for network, tensor in networks], -1) * gates).sum(-1)
 
 
 class GatedResidual(nn.Module):
@@ -115,8 +115,8 @@ class Nystrom(formulas.Model):
         return (torch.randn(B, 10, D),)
 
     def forward(self, x):
-        q, k, v = (part.view(B, 10, 4, 6).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        queries, keys = (part.reshape(B, 4, 5, 2, 6).mean(3) for part in (q, k))
+        q, k, v = (tensor.view(B, 10, 4, 6).transpose(1, 2) for tensor in self.qkv(x).chunk(3, -1))
+        queries, keys = (tensor.reshape(B, 4, 5, 2, 6).mean(3) for tensor in (q, k))
         first, kernel, last = (
             (left @ right.mT).softmax(-1)
             for left, right in ((q, keys), (queries, keys), (queries, k))
@@ -129,8 +129,8 @@ class Nystrom(formulas.Model):
         return (first @ inverse @ (last @ v)).transpose(1, 2).reshape(B, 10, D)
 
     def truth(self, x):
-        q, k, v = (dense.heads(part, 4) for part in self.qkv(x).chunk(3, -1))
-        queries, keys = (part.unflatten(2, (5, 2)).mean(3) for part in (q, k))
+        q, k, v = (dense.heads(tensor, 4) for tensor in self.qkv(x).chunk(3, -1))
+        queries, keys = (tensor.unflatten(2, (5, 2)).mean(3) for tensor in (q, k))
         first, kernel, last = (
             dense.weights(left, right, scale=1.0)
             for left, right in ((q, keys), (queries, keys), (queries, k))

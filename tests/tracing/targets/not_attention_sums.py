@@ -47,9 +47,9 @@ def linear_exponential(self, x: Tensor) -> Tensor:
 def random_features(self, x: Tensor) -> Tensor:
     """Performers (Choromanski et al. 2021): exponentials of random projections."""
 
-    def features(part: Tensor) -> Tensor:
-        shift = part.square().sum(-1, keepdim=True) / 2
-        logs = part @ self.features
+    def features(tensor: Tensor) -> Tensor:
+        shift = tensor.square().sum(-1, keepdim=True) / 2
+        logs = tensor @ self.features
         return (logs - shift - logs.amax(-1, keepdim=True)).exp() + 1e-4
 
     q, k, v = features(self.q(x) / 2), features(self.k(x) / 2), self.v(x)

@@ -48,9 +48,12 @@ class Neighbours(formulas.Model):
 
     def forward(self, x, points):
         near = torch.cdist(points, points).topk(5, largest=False).indices
-        q, k, v = (part(x).view(B, N, H, W).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k, v = (
+            projection(x).view(B, N, H, W).transpose(1, 2)
+            for projection in (self.q, self.k, self.v)
+        )
         index = near[:, None, :, :, None].expand(B, H, N, 5, W)
-        k, v = (part[:, :, None].expand(B, H, N, N, W).gather(3, index) for part in (k, v))
+        k, v = (tensor[:, :, None].expand(B, H, N, N, W).gather(3, index) for tensor in (k, v))
         weights = (torch.einsum("bhid,bhijd->bhij", q, k) * W**-0.5).softmax(-1)
         mixed = torch.einsum("bhij,bhijd->bhid", weights, v)
         return mixed.transpose(1, 2).reshape(B, N, H * W)
@@ -58,7 +61,7 @@ class Neighbours(formulas.Model):
     def truth(self, x, points):
         far = (points[:, :, None] - points[:, None]).square().sum(-1)
         allowed = (far <= far.sort(-1).values[..., 4:5])[:, None]
-        q, k, v = (dense.heads(part(x), H) for part in (self.q, self.k, self.v))
+        q, k, v = (dense.heads(projection(x), H) for projection in (self.q, self.k, self.v))
         weights = dense.weights(q, k, allowed=allowed)
         return [weights], dense.merged(dense.mix(weights, v))
 
@@ -79,7 +82,9 @@ class EdgeFeatures(formulas.Model):
 
     def forward(self, x, edges):
         q, (k, v) = self.q(x), self.kv(x).chunk(2, -1)
-        q, k, v = (part.view(B, N, H, W).transpose(1, 2).reshape(B * H, N, W) for part in (q, k, v))
+        q, k, v = (
+            tensor.view(B, N, H, W).transpose(1, 2).reshape(B * H, N, W) for tensor in (q, k, v)
+        )
         edges = self.edges(edges).view(B, N, N, H, W).permute(0, 3, 1, 2, 4)
         edges = edges.reshape(B * H, N, N, W)
         scores = torch.einsum("bid,bijd->bij", q, k[:, None] + edges) * W**-0.5
@@ -88,7 +93,7 @@ class EdgeFeatures(formulas.Model):
 
     def truth(self, x, edges):
         k, v = self.kv(x).chunk(2, -1)
-        q, k, v = (dense.heads(part, H)[:, :, None] for part in (self.q(x), k, v))
+        q, k, v = (dense.heads(tensor, H)[:, :, None] for tensor in (self.q(x), k, v))
         edges = self.edges(edges).unflatten(-1, (H, W)).permute(0, 3, 1, 2, 4)
         weights = dense.softmax((q.transpose(2, 3) * (k + edges)).sum(-1) * W**-0.5)
         return [weights], dense.merged((weights[..., None] * (v + edges)).sum(3))
@@ -105,13 +110,13 @@ class Coordinates(formulas.Model):
         self.heads, self.qk, self.score = H, nn.Linear(D, 2 * H * W), nn.Linear(H, H)
 
     def forward(self, x, points):
-        q, k = (part.view(B, N, H, W).transpose(1, 2) for part in self.qk(x).chunk(2, -1))
+        q, k = (tensor.view(B, N, H, W).transpose(1, 2) for tensor in self.qk(x).chunk(2, -1))
         weights = self.score((q @ k.mT).permute(0, 2, 3, 1)).softmax(-2)  # (b, i, j, head)
         offset = (points[:, :, None] - points[:, None])[..., None].expand(B, N, N, 3, H)
         return torch.einsum("bijh,bijch->bhic", weights, offset)
 
     def truth(self, x, points):
-        q, k = (dense.heads(part, H) for part in self.qk(x).chunk(2, -1))
+        q, k = (dense.heads(tensor, H) for tensor in self.qk(x).chunk(2, -1))
         scores = self.score(torch.einsum("bhid,bhjd->bijh", q, k))
         weights = dense.softmax(scores.permute(0, 3, 1, 2))
         offset = (points[:, :, None] - points[:, None])[:, None]
@@ -141,8 +146,8 @@ class Memory(formulas.Model):
     def truth(self, x, memory_keys, memory_values):
         q, (k, v) = dense.heads(self.q(x), H), self.kv(x).chunk(2, -1)
         keys, values = (
-            torch.cat([memory, part[:, None, None].expand(B, H, N, N, W)], 3)
-            for memory, part in ((memory_keys, k), (memory_values, v))
+            torch.cat([memory, tensor[:, None, None].expand(B, H, N, N, W)], 3)
+            for memory, tensor in ((memory_keys, k), (memory_values, v))
         )
         weights = dense.softmax((q[:, :, :, None] * keys).sum(-1))
         return [weights], dense.merged((weights[..., None] * values).sum(3))

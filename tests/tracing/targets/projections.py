@@ -26,11 +26,11 @@ class Attending(nn.Module):
         self.other_q, self.other_k, self.other_v = (self.projection(D, D) for _ in range(3))
 
     def forward(self, x, encoded):
-        q, k, v = (dense.heads(part(x), H) for part in (self.q, self.k, self.v))
+        q, k, v = (dense.heads(projection(x), H) for projection in (self.q, self.k, self.v))
         x = x + dense.merged(F.scaled_dot_product_attention(q, k, v))
         q, k, v = (
-            dense.heads(part, H)
-            for part in (self.other_q(x), self.other_k(encoded), self.other_v(encoded))
+            dense.heads(tensor, H)
+            for tensor in (self.other_q(x), self.other_k(encoded), self.other_v(encoded))
         )
         return x + dense.merged((q @ k.mT * (D // H) ** -0.5).softmax(-1) @ v)
 
@@ -43,10 +43,12 @@ class Projected(Attending, formulas.Model):
         return torch.randn(B, N, D), torch.randn(B, N, D)
 
     def truth(self, x, encoded):
-        q, k, v = (dense.heads(part.exact(x), H) for part in (self.q, self.k, self.v))
+        q, k, v = (dense.heads(projection.exact(x), H) for projection in (self.q, self.k, self.v))
         first = dense.weights(q, k)
         x = x + dense.merged(dense.mix(first, v))
-        k, v = (dense.heads(part.exact(encoded), H) for part in (self.other_k, self.other_v))
+        k, v = (
+            dense.heads(projection.exact(encoded), H) for projection in (self.other_k, self.other_v)
+        )
         second = dense.weights(dense.heads(self.other_q.exact(x), H), k)
         return [first, second], x + dense.merged(dense.mix(second, v))
 

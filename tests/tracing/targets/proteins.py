@@ -31,7 +31,8 @@ class Triangle(Folding):
 
     def forward(self, pairs):
         q, k, v = (
-            part(pairs).view(B, N, N, H, W).transpose(-2, -3) for part in (self.q, self.k, self.v)
+            projection(pairs).view(B, N, N, H, W).transpose(-2, -3)
+            for projection in (self.q, self.k, self.v)
         )
         bias = self.bias(pairs).permute(0, 3, 1, 2).unsqueeze(1)  # (batch, 1, head, j, k)
         weights = (q * W**-0.5 @ k.transpose(-1, -2) + bias).softmax(-1)
@@ -39,7 +40,10 @@ class Triangle(Folding):
         return mixed.flatten(-2)
 
     def truth(self, pairs):
-        q, k, v = (dense.heads(part(pairs.flatten(0, 1)), H) for part in (self.q, self.k, self.v))
+        q, k, v = (
+            dense.heads(projection(pairs.flatten(0, 1)), H)
+            for projection in (self.q, self.k, self.v)
+        )
         bias = self.bias(pairs).permute(0, 3, 1, 2).repeat_interleave(N, 0)
         weights = dense.weights(q, k, bias=bias)
         mixed = dense.merged(dense.mix(weights, v)).view(B, N, N, H * W)
@@ -50,7 +54,7 @@ class TriangleEinsum(Triangle):
     """The same in the order of the letters."""
 
     def forward(self, pairs):
-        q, k, v = (part(pairs).view(B, N, N, H, W) for part in (self.q, self.k, self.v))
+        q, k, v = (projection(pairs).view(B, N, N, H, W) for projection in (self.q, self.k, self.v))
         scores = torch.einsum("bijhd,bikhd->bhijk", q * W**-0.5, k)
         scores = scores + self.bias(pairs).permute(0, 3, 1, 2)[:, :, None]
         mixed = torch.einsum("bhijk,bikhd->bijhd", scores.softmax(-1), v)
@@ -65,14 +69,15 @@ class TiedRows(Folding):
         return (torch.randn(R, N, B, D),)
 
     def forward(self, x):
-        q, k, v = (part(x).view(R, N, B, H, W) for part in (self.q, self.k, self.v))
+        q, k, v = (projection(x).view(R, N, B, H, W) for projection in (self.q, self.k, self.v))
         scores = torch.einsum("rinhd,rjnhd->hnij", q * (W * R) ** -0.5, k)
         mixed = torch.einsum("hnij,rjnhd->rinhd", scores.softmax(-1), v)
         return mixed.contiguous().view(R, N, B, H * W)
 
     def truth(self, x):
         q, k, v = (
-            part(x).view(R, N, B, H, W).permute(2, 3, 1, 0, 4) for part in (self.q, self.k, self.v)
+            projection(x).view(R, N, B, H, W).permute(2, 3, 1, 0, 4)
+            for projection in (self.q, self.k, self.v)
         )  # (batch, head, position, row, width)
         weights = dense.weights(q.flatten(3), k.flatten(3))
         mixed = dense.mix(weights, v.flatten(3)).view(B, H, N, R, W)
@@ -112,7 +117,7 @@ class InvariantPoints(Folding):
         return torch.randn(B, N, D), torch.randn(B, N, N, P)
 
     def forward(self, x, pairs):
-        q, k, v = (part(x).view(B, N, H, W) for part in (self.q, self.k, self.v))
+        q, k, v = (projection(x).view(B, N, H, W) for projection in (self.q, self.k, self.v))
         points = self.points(x).view(B, N, 3, H, 2, 3).unbind(2)
         scores = torch.einsum("bihd,bjhd->bhij", q, k) * (3 * W) ** -0.5
         scores = scores + self.bias(pairs).permute(0, 3, 1, 2)
@@ -125,12 +130,12 @@ class InvariantPoints(Folding):
         return torch.cat([values, moved, pairs], -1)
 
     def truth(self, x, pairs):
-        q, k, v = (dense.heads(part(x), H) for part in (self.q, self.k, self.v))
+        q, k, v = (dense.heads(projection(x), H) for projection in (self.q, self.k, self.v))
         points = self.points(x).view(B, N, 3, H, 6).permute(2, 0, 3, 1, 4)
         bias = self.bias(pairs).permute(0, 3, 1, 2)
         bias = bias - 0.1 * (points[0][:, :, :, None] - points[1][:, :, None]).square().sum(-1)
         weights = dense.weights(q, k, bias=bias, scale=(3 * W) ** -0.5)
-        mixed = [dense.merged(dense.mix(weights, part)) for part in (v, points[2])]
+        mixed = [dense.merged(dense.mix(weights, tensor)) for tensor in (v, points[2])]
         mixed.append(
             torch.stack(
                 [
@@ -165,7 +170,7 @@ class GlobalQuery(Folding):
 
     def truth(self, x):
         q = self.q(x.mean(2)).view(B * N, H, 1, W)
-        k, v = (part(x).view(B * N, 1, R, W) for part in (self.k, self.v))
+        k, v = (projection(x).view(B * N, 1, R, W) for projection in (self.k, self.v))
         weights = dense.weights(q, k)
         mixed = dense.mix(weights, v).view(B, N, 1, H * W)
         return [weights], self.gate(x).sigmoid() * mixed

@@ -72,14 +72,14 @@ class OfHeads(Slots):
 
     def forward(self, x):
         q, (k, v) = self.q(self.slots.expand(B, -1, -1)), self.kv(x).chunk(2, -1)
-        q, k, v = (part.unflatten(-1, (H, -1)).transpose(1, 2) for part in (q, k, v))
+        q, k, v = (tensor.unflatten(-1, (H, -1)).transpose(1, 2) for tensor in (q, k, v))
         shares = (q @ k.mT * (D // H) ** -0.5).softmax(-2)
         weights = shares / (shares.sum(-1, keepdim=True) + 1e-8)
         return (weights @ v).transpose(1, 2).reshape(B, S, D)
 
     def truth(self, x):
-        parts = (self.q(self.slots.expand(B, -1, -1)), *self.kv(x).chunk(2, -1))
-        q, k, v = (dense.heads(part, H) for part in parts)
+        projected = (self.q(self.slots.expand(B, -1, -1)), *self.kv(x).chunk(2, -1))
+        q, k, v = (dense.heads(tensor, H) for tensor in projected)
         weights = _shares(q, k, 0.0)
         return [weights], dense.merged(dense.mix(weights, v))
 
