@@ -195,6 +195,43 @@ class Positions(formulas.Model):
         return weights, layer.out_proj(dense.merged(dense.mix(weights, v)))
 
 
+class Decoder(formulas.Model):
+    """Three layers: from the second on, the queries carry what was encoded as well."""
+
+    attends = ("self", "cross") * 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.other = (
+            nn.ModuleList(nn.MultiheadAttention(D, H, batch_first=True) for _ in range(3))
+            for _ in range(2)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(D) for _ in range(6))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(B, 6, D), torch.randn(B, 7, D)
+
+    def forward(self, x, encoded):
+        for layer, (own, other) in enumerate(zip(self.own, self.other)):
+            normed = self.norms[2 * layer](x)
+            x = x + own(normed, normed, normed, need_weights=False)[0]
+            x = x + other(self.norms[2 * layer + 1](x), encoded, encoded, need_weights=False)[0]
+        return x
+
+    def truth(self, x, encoded):
+        sites = []
+        for layer, (own, other) in enumerate(zip(self.own, self.other)):
+            normed = self.norms[2 * layer](x)
+            weights, mixed = Positions._attend(own, normed, normed, normed)
+            x = x + mixed
+            normed = self.norms[2 * layer + 1](x)
+            crossing, mixed = Positions._attend(other, normed, encoded, encoded)
+            x = x + mixed
+            sites += [weights, crossing]
+        return sites, x
+
+
 class MeanQuery(formulas.Model):
     """Attention pooling of CLIP's ResNet: the mean of all positions asks, and is a key as well."""
 
@@ -222,6 +259,6 @@ class MeanQuery(formulas.Model):
 
 KINDS = (
     *(Stages, PooledQueries, SubsampledQueries, StridedKeys),
-    *(Positions, MeanQuery),
+    *(Positions, Decoder, MeanQuery),
 )
 TARGETS = [formulas.target(kind, "labels") for kind in KINDS]
