@@ -36,10 +36,10 @@ class Case:
     """The output that follows from the truth, where formulas give it: shows the truth is right."""
     tolerance: float = 1e-5
     """Of the weights. Larger than 1e-5 only where the model itself rounds to bfloat16."""
-    attends: list[str] | None = None
-    """"self" or "cross" of every site, where that is to be checked."""
     call: Callable[["Case"], Any] | None = None
     """How to run the model, where that is not `model(*args, **kwargs)`."""
+    attends: list[str] | None = None
+    """"self" or "cross" of every site, where that is to be checked."""
 
     def run(self) -> Any:
         torch.manual_seed(SEED)
