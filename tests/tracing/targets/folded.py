@@ -261,6 +261,33 @@ class Compressed(formulas.Model):
         return [weights], dense.merged(dense.mix(weights, v))
 
 
+class LearnedState(formulas.Model):
+    """Block-recurrent transformers (Hutchins et al. 2022): a learned state looks at itself."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.state = 4, nn.Parameter(torch.randn(6, D))
+        self.q, self.kv = nn.Linear(D, D, bias=False), nn.Linear(D, 12, bias=False)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 6, D),)
+
+    def forward(self, x):
+        state = self.state.expand(B, 6, D)
+        q, (k, v) = self.q(state).view(B, 6, 4, 6).transpose(1, 2), self.kv(state).chunk(2, -1)
+        weights = (torch.einsum("bhid,bjd->bhij", q, k) * 6**-0.5).softmax(-1)
+        return torch.einsum("bhij,bjd->bhid", weights, v).transpose(1, 2).reshape(B, 6, D) + x
+
+    def truth(self, x):
+        state = self.state.expand(B, 6, D)
+        k, v = (tensor[:, None] for tensor in self.kv(state).chunk(2, -1))
+        weights = dense.weights(dense.heads(self.q(state), 4), k)
+        return [weights], dense.merged(dense.mix(weights, v)) + x
+
+
 class AllPairs(formulas.Model):
     """MA-Net (Fan et al. 2020): one softmax over all pairs, which is a matrix for the product."""
 
@@ -317,7 +344,7 @@ class Fields(formulas.Model):
 
 
 KINDS = (
-    *(Bottleneck, MultiQuery, SingleKey, Compressed, AllPairs, RowsOfAll),
+    *(Bottleneck, MultiQuery, SingleKey, Compressed, LearnedState, AllPairs, RowsOfAll),
     *(Levels, Separable, Fields, Depth, Support, Agents),
 )
 TARGETS = [formulas.target(kind, "folded") for kind in KINDS]

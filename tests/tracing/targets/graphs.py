@@ -1,7 +1,6 @@
 """Graphs as lists of edges: a softmax over the edges that end in the same node, by scatter.
 
-A graph is one example: (1, head, target node, source node). Pooling is a graph of two kinds of
-nodes, (1, 1, graph, node).
+A graph is one example: (1, head, target node, source node).
 """
 
 import torch
@@ -11,16 +10,15 @@ from torch import Tensor, nn
 from . import SEED, dense, formulas
 
 N, M, H, D = 9, 7, 4, 12
-GRAPHS = torch.tensor([0] * 4 + [1] * 7)  # the graph of each of 11 nodes
 
 
-def _edges(sources: int = N, targets: int = N) -> Tensor:
+def random_edges(sources: int = N, targets: int = N) -> Tensor:
     """(2, edge): source and target, no edge twice; some nodes may have none."""
     pairs = torch.stack([torch.randint(sources, (30,)), torch.randint(targets, (30,))])
     return torch.unique(pairs, dim=1)
 
 
-def _weights(scores: Tensor, edges: Tensor) -> Tensor:
+def edge_weights(scores: Tensor, edges: Tensor) -> Tensor:
     """(1, head, target, source) of scores (head, target, source)."""
     allowed = torch.zeros(scores.shape[1:], dtype=torch.bool)
     allowed[edges[1], edges[0]] = True
@@ -55,7 +53,7 @@ class Gat(formulas.Model):
 
     @staticmethod
     def inputs() -> tuple[Tensor, Tensor]:
-        return torch.randn(N, D), _edges()
+        return torch.randn(N, D), random_edges()
 
     def forward(self, x, edges):
         source, target = edges
@@ -69,7 +67,7 @@ class Gat(formulas.Model):
     def truth(self, x, edges):
         x = self.project(x).view(N, H, 5).transpose(0, 1)  # (head, node, width)
         left, right = ((x * tensor[0, :, None]).sum(-1) for tensor in (self.source, self.target))
-        weights = _weights(F.leaky_relu(right[:, :, None] + left[:, None], 0.2), edges)
+        weights = edge_weights(F.leaky_relu(right[:, :, None] + left[:, None], 0.2), edges)
         return [weights], dense.merged(dense.mix(weights, x[None]))[0]
 
 
@@ -87,7 +85,7 @@ class GatV2(Gat):
     def truth(self, x, edges):
         x = self.project(x).view(N, H, 5).transpose(0, 1)
         both = F.leaky_relu(x[:, :, None] + x[:, None], 0.2)  # (head, target, source, width)
-        weights = _weights((both * self.source[0, :, None, None]).sum(-1), edges)
+        weights = edge_weights((both * self.source[0, :, None, None]).sum(-1), edges)
         return [weights], dense.merged(dense.mix(weights, x[None]))[0]
 
 
@@ -103,7 +101,7 @@ class Bipartite(formulas.Model):
 
     @staticmethod
     def inputs() -> tuple[Tensor, Tensor, Tensor]:
-        return torch.randn(N, D), torch.randn(M, 10), _edges(M, N)
+        return torch.randn(N, D), torch.randn(M, 10), random_edges(M, N)
 
     def forward(self, targets, sources, edges):
         source, target = edges
@@ -119,7 +117,7 @@ class Bipartite(formulas.Model):
     def truth(self, targets, sources, edges):
         projected = (self.q(targets), self.k(sources), self.v(sources))
         q, k, v = (tensor.view(-1, H, 6).transpose(0, 1) for tensor in projected)
-        weights = _weights(q @ k.mT / 6**0.5, edges)
+        weights = edge_weights(q @ k.mT / 6**0.5, edges)
         return [weights], dense.merged(dense.mix(weights, v[None]))[0]
 
 
@@ -135,7 +133,7 @@ class Vectors(formulas.Model):
 
     @staticmethod
     def inputs() -> tuple[Tensor, Tensor, Tensor]:
-        return torch.randn(N, D), torch.randn(N, 3), _edges()
+        return torch.randn(N, D), torch.randn(N, 3), random_edges()
 
     def forward(self, x, points, edges):
         source, target = edges
@@ -147,60 +145,8 @@ class Vectors(formulas.Model):
     def truth(self, x, points, edges):
         offset = self.offset(points[:, None] - points)  # (target, source, channel)
         scores = self.q(x)[:, None] - self.k(x) + offset
-        weights = _weights(scores.permute(2, 0, 1), edges)
+        weights = edge_weights(scores.permute(2, 0, 1), edges)
         return [weights], torch.einsum("cts,tsc->tc", weights[0], self.v(x) + offset)
-
-
-def _pooled(scores: Tensor) -> Tensor:
-    """(1, 1, graph, node) of scores (graph, node), or (node,)."""
-    edges = torch.stack([torch.arange(len(GRAPHS)), GRAPHS])
-    return _weights(scores.expand(2, -1)[None], edges)
-
-
-class Pooling(formulas.Model):
-    """AttentionalAggregation: the nodes of a graph are weighed by a gate; nothing is gathered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = nn.Linear(D, 1)
-
-    @staticmethod
-    def inputs() -> tuple[Tensor, Tensor]:
-        return torch.randn(len(GRAPHS), D), GRAPHS
-
-    def forward(self, x, graph):
-        return segment_sum(segment_softmax(self.gate(x), graph, 2) * x, graph, 2)
-
-    def truth(self, x, graph):
-        weights = _pooled(self.gate(x)[:, 0])
-        return [weights], (weights @ x)[0, 0]
-
-
-class SetToSet(Pooling):
-    """Set2Set (Vinyals et al. 2016): a query for each graph, three times anew."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTMCell(2 * D, D)
-
-    def forward(self, x, graph):
-        state, memory = x.new_zeros(2, D), (x.new_zeros(2, D), x.new_zeros(2, D))
-        state = torch.cat([state, state], -1)
-        for _ in range(3):
-            memory = self.lstm(state, memory)
-            query = memory[0]
-            scores = (x * query[graph]).sum(-1, keepdim=True)
-            read = segment_sum(segment_softmax(scores, graph, 2) * x, graph, 2)
-            state = torch.cat([query, read], -1)
-        return state
-
-    def truth(self, x, graph):
-        state, memory, sites = x.new_zeros(2, 2 * D), None, []
-        for _ in range(3):
-            memory = self.lstm(state, memory)
-            sites.append(_pooled(memory[0] @ x.mT))
-            state = torch.cat([memory[0], (sites[-1] @ x)[0, 0]], -1)
-        return sites, state
 
 
 class Dropout(Gat):
@@ -221,49 +167,6 @@ class Dropout(Gat):
         scale[:, edges[1], edges[0]] = F.dropout(torch.ones(edges.shape[1], H), 0.5).mT.double()
         x = self.project(x).view(N, H, 5).transpose(0, 1)
         return [weights], dense.merged(dense.mix(weights * scale, x[None]))[0]
-
-
-class Transformer(formulas.Model):
-    """TransformerConv with features of edges, in two layers one after the other."""
-
-    attends = "self"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heads = H
-        self.qkv = nn.ModuleList(nn.Linear(D, 3 * D) for _ in range(2))
-        self.edges, self.skip = nn.Linear(5, D, bias=False), nn.Linear(D, D)
-
-    @staticmethod
-    def inputs() -> tuple[Tensor, Tensor, Tensor]:
-        edges = _edges()
-        return torch.randn(N, D), edges, torch.randn(edges.shape[1], 5)
-
-    def forward(self, x, edges, features):
-        source, target = edges
-        features = self.edges(features).view(-1, H, D // H)
-        for layer in self.qkv:
-            q, k, v = (tensor.view(-1, H, D // H) for tensor in layer(x).chunk(3, -1))
-            k = k.index_select(-3, source) + features
-            scores = (q.index_select(-3, target) * k).sum(dim=-1) / (D // H) ** 0.5
-            weights = segment_softmax(scores, target, N)
-            messages = (v.index_select(-3, source) + features) * weights.view(-1, H, 1)
-            x = segment_sum(messages, target, N).view(-1, D) + self.skip(x)
-        return x
-
-    def truth(self, x, edges, features):
-        source, target = edges
-        between = x.new_zeros(N, N, D)
-        between[target, source] = self.edges(features)
-        between = between.unflatten(-1, (H, -1)).permute(2, 0, 1, 3)  # (head, target, source, …)
-        sites = []
-        for layer in self.qkv:
-            q, k, v = (tensor.view(N, H, -1).transpose(0, 1) for tensor in layer(x).chunk(3, -1))
-            scores = (q[:, :, None] * (k[:, None] + between)).sum(-1) / (D // H) ** 0.5
-            sites.append(_weights(scores, edges))
-            mixed = (sites[-1][0, ..., None] * (v[:, None] + between)).sum(2)
-            x = mixed.transpose(0, 1).flatten(1) + self.skip(x)
-        return sites, x
 
 
 class HeadsFirst(Gat):
@@ -329,12 +232,12 @@ class SparseSoftmax(formulas.Model):
         return torch.sparse.mm(torch.sparse.softmax(matrix, 1), self.v(x))
 
     def truth(self, x, edges):
-        weights = _weights((self.q(x) @ self.k(x).mT)[None] / D**0.5, edges)
+        weights = edge_weights((self.q(x) @ self.k(x).mT)[None] / D**0.5, edges)
         return [weights], (weights @ self.v(x))[0, 0]
 
 
 KINDS = (
-    *(Gat, GatV2, Bipartite, Vectors, Pooling, SetToSet),
-    *(Dropout, Transformer, HeadsFirst, NormalisedLate, SortedEdges, SparseSoftmax),
+    *(Gat, GatV2, Bipartite, Vectors, Dropout),
+    *(HeadsFirst, NormalisedLate, SortedEdges, SparseSoftmax),
 )
 TARGETS = [formulas.target(kind, "graphs") for kind in KINDS]

@@ -120,5 +120,31 @@ class Wrapped(formulas.Model):
         return sites, x
 
 
-KINDS = (Gated, Scored, Wrapped)
+class ScaledDot(nn.Module):
+    def forward(self, q, k, v):
+        return (q @ k.mT * 8**-0.5).softmax(-1) @ v
+
+
+class MultiHeadAttention(formulas.Model):
+    """The model itself is called attention, and a child attends."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_head, self.qkv, self.inner = H, nn.Linear(D, 3 * D), ScaledDot()
+
+    inputs = staticmethod(Gated.inputs)
+
+    def forward(self, x):
+        q, k, v = (dense.heads(tensor, H) for tensor in self.qkv(x).chunk(3, -1))
+        return dense.merged(self.inner(q, k, v))
+
+    def truth(self, x):
+        q, k, v = (dense.heads(tensor, H) for tensor in self.qkv(x).chunk(3, -1))
+        weights = dense.weights(q, k)
+        return [weights], dense.merged(dense.mix(weights, v))
+
+
+KINDS = (Gated, Scored, Wrapped, MultiHeadAttention)
 TARGETS = [formulas.target(kind, "names") for kind in KINDS]

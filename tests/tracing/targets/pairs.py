@@ -66,6 +66,82 @@ class Neighbours(formulas.Model):
         return [weights], dense.merged(dense.mix(weights, v))
 
 
+class OwnKeyFirst(formulas.Model):
+    """SE(3)-Transformers: a key of its own before five gathered ones; features have two axes."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = H
+        self.q, self.k, self.v, self.own = (nn.Parameter(torch.randn(D, H * W)) for _ in range(4))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(B, N, D, 3), torch.randn(B, N, 3)
+
+    def forward(self, x, points):
+        far = torch.cdist(points, points) + torch.eye(N) * 1e6
+        near = far.topk(5, largest=False).indices[..., None, None].expand(B, N, 5, H * W, 3)
+        q, k, v, own = (
+            torch.einsum("bndm,de->bnem", x, matrix)
+            for matrix in (self.q, self.k, self.v, self.own)
+        )
+        q, own = (tensor.view(B, N, H, W, 3).transpose(1, 2) for tensor in (q, own))
+        k, v = (tensor[:, None].expand(B, N, N, H * W, 3).gather(2, near) for tensor in (k, v))
+        k, v = (tensor.view(B, N, 5, H, W, 3).permute(0, 3, 1, 2, 4, 5) for tensor in (k, v))
+        k, v = (torch.cat((own[:, :, :, None], tensor), 3) for tensor in (k, v))
+        weights = (torch.einsum("bhidm,bhijdm->bhij", q, k) * 0.1).softmax(-1)
+        return torch.einsum("bhij,bhijdm->bhidm", weights, v)
+
+    def truth(self, x, points):
+        far = (points[:, :, None] - points[:, None]).square().sum(-1)
+        allowed = (far <= far.sort(-1).values[..., 5:6])[:, None]  # itself and five more
+        q, k, v, own = (
+            torch.einsum("bndm,de->bnem", x, matrix).reshape(B, N, H, W * 3).transpose(1, 2)
+            for matrix in (self.q, self.k, self.v, self.own)
+        )
+        itself = torch.eye(N, dtype=torch.bool)[..., None]
+        k, v = (torch.where(itself, own[:, :, None], tensor[:, :, None]) for tensor in (k, v))
+        scores = (q[:, :, :, None] * k).sum(-1) * 0.1
+        weights = dense.softmax(scores.masked_fill(~allowed, -torch.inf))
+        return [weights], (weights[..., None] * v).sum(3).view(B, H, N, W, 3)
+
+
+class Indexed(Neighbours):
+    """LieTransformer: neighbours by x[batch, index], and then their keys and values."""
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        near = torch.stack([torch.randperm(N)[:5] for _ in range(B * N)])
+        return torch.randn(B, N, D), near.view(B, N, 5)
+
+    def forward(self, x, near):
+        neighbours = x[torch.arange(B)[:, None, None], near]
+        q = self.q(x).view(B, N, H, W).transpose(1, 2)
+        k, v = (
+            projection(neighbours).view(B, N, -1, H, W).permute(0, 3, 1, 2, 4)
+            for projection in (self.k, self.v)
+        )
+        weights = (torch.einsum("bhid,bhijd->bhij", q, k) * W**-0.5).softmax(-1)
+        mixed = torch.einsum("bhij,bhijd->bhid", weights, v)
+        return mixed.transpose(1, 2).reshape(B, N, H * W)
+
+    def truth(self, x, near):
+        allowed = torch.zeros(B, N, N, dtype=torch.bool).scatter(2, near, True)
+        q, k, v = (dense.heads(projection(x), H) for projection in (self.q, self.k, self.v))
+        weights = dense.weights(q, k, allowed=allowed[:, None])
+        return [weights], dense.merged(dense.mix(weights, v))
+
+
+class IndexedAll(Indexed):
+    """Every point is a neighbour, by an index that is expanded."""
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(B, N, D), torch.arange(N).expand(B, N, N)
+
+
 class EdgeFeatures(formulas.Model):
     """graph-transformer-pytorch: features of edges in keys and values, batch × head folded."""
 
@@ -153,5 +229,5 @@ class Memory(formulas.Model):
         return [weights], dense.merged((weights[..., None] * values).sum(3))
 
 
-KINDS = (Points, Neighbours, EdgeFeatures, Coordinates, Memory)
+KINDS = (Points, Neighbours, OwnKeyFirst, Indexed, IndexedAll, EdgeFeatures, Coordinates, Memory)
 TARGETS = [formulas.target(kind, "pairs") for kind in KINDS]

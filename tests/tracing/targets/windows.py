@@ -57,6 +57,16 @@ class Local(Windowed):
         return [torch.stack(weights, 1).flatten(0, 1)], dense.merged(torch.cat(mixed, 2))
 
 
+class Packed(Local):
+    """The same with `einops.pack`, which joins a single tensor."""
+
+    def qkv_heads(self, x):
+        return [
+            torch.cat([tensor.reshape(-1, 15, W)], 0).view(B, H, 15, W)
+            for tensor in super().qkv_heads(x)
+        ]
+
+
 class Time(Windowed):
     """TimeSformer: every patch looks at itself in all frames; heads stand between the two."""
 
@@ -281,5 +291,5 @@ class Axial(formulas.Model):
         return sites, x
 
 
-KINDS = (Local, Time, TimeWithClass, Halo, HaloOfChannels, Columns, Buckets, Axial)
+KINDS = (Local, Packed, Time, TimeWithClass, Halo, HaloOfChannels, Columns, Buckets, Axial)
 TARGETS = [formulas.target(kind, "windows") for kind in KINDS]
