@@ -40,6 +40,7 @@ def test_found(target: Target) -> None:
     assert trace.notes == []
     compare(case, [record.weights() for record in trace])
     assert [tuple(record.shape) for record in trace] == [tuple(w.shape) for w in case.truth]
+    assert case.attends is None or [record.attends for record in trace] == case.attends
 
 
 #: How else a trace may hold what it saw; "nested" is a capture inside a capture.

@@ -2,6 +2,7 @@
 
 Each module of this package is a group and has a list `TARGETS`. A truth is computed from the
 parameters of the model by slow formulas, in float64 (`dense.py`), and never by running regard.
+A class of `formulas.py` has its truth and its inputs beside its `forward`.
 """
 
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class Case:
     """Of the weights. Larger than 1e-5 only where the model itself rounds to bfloat16."""
     call: Callable[["Case"], Any] | None = None
     """How to run the model, where that is not `model(*args, **kwargs)`."""
+    attends: list[str] | None = None
+    """"self" or "cross" of every site, where that is to be checked."""
 
     def run(self) -> Any:
         torch.manual_seed(SEED)
