@@ -52,7 +52,7 @@ class Target:
     package: str
     build: Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]
     truth: Callable[[Run], Sequence[Readings]] = nothing
-    attends: str | None | tuple[str | None, ...] = None
+    attends: str | tuple[str | None, ...] | None = None
     record: tuple[str, ...] = ()
     quick: bool = False
 
