@@ -11,6 +11,7 @@ from .target import Target
 from .truth import Run, dense, each
 
 NODES, FEATURES, HEADS = 9, 12, 4
+PLAIN = each("b h q k -> b h q k")
 SOFTMAX = "torch_geometric.utils:softmax"
 
 
@@ -198,6 +199,13 @@ def conv1(name: str, *args: Any, **kwargs: Any):
     return build
 
 
+def dna():
+    from torch_geometric.nn import DNAConv
+
+    return DNAConv(16, heads=4, groups=4), (torch.randn(NODES, 3, 16), graph()), {}
+
+
+RESTRICTED = "torch_geometric.nn.conv.dna_conv:restricted_softmax"
 PYG = "torch_geometric"
 ONE = (SOFTMAX,)
 HETERO = ("torch_geometric.nn.conv.hgt_conv:construct_bipartite_edge_index", SOFTMAX)
@@ -220,7 +228,7 @@ TARGETS = [
     Target("GeneralConv", PYG, general, plain, "self", ONE),
     Target("HGTConv", PYG, hetero, hetero_truth, None, HETERO),
     Target("PointTransformerConv", PYG, point_transformer, geometry, "self", ONE),
-    Target("GPSConv", PYG, gps("multihead"), each("b h q k -> b h q k"), "self"),
+    Target("GPSConv", PYG, gps("multihead"), PLAIN, "self"),
     Target("GPSConv, performer", PYG, gps("performer")),
     Target("DenseGATConv", PYG, dense_gat, each("b q k h -> b h q k"), "self"),
     Target("AttentiveFP", PYG, attentive_fp, attentive_fp_truth, None, ONE),
@@ -237,13 +245,15 @@ TARGETS = [
     Target(
         "SetTransformerAggregation", PYG,
         pooled(lambda aggr: aggr.SetTransformerAggregation(FEATURES, 3, heads=HEADS)),
-        each("b h q k -> b h q k"), ("self", "cross", "self"),
+        PLAIN, ("self", "cross", "self"),
     ),
     Target(
         "GraphMultisetTransformer", PYG,
         pooled(lambda aggr: aggr.GraphMultisetTransformer(FEATURES, 5, heads=HEADS)),
-        each("b h q k -> b h q k"), ("cross", "self", "cross"),
+        PLAIN, ("cross", "self", "cross"),
     ),
+    # each edge is an example: its last layer looks at all layers of the other end
+    Target("DNAConv", PYG, dna, PLAIN, None, (RESTRICTED,)),
     Target("GCNConv", PYG, conv("GCNConv")),
     Target("FeaStConv", PYG, conv("FeaStConv", heads=HEADS)),
 ]  # fmt: skip

@@ -106,6 +106,47 @@ def invariant():
     }  # fmt: skip
 
 
+def graph_transformer():
+    from graph_transformer_pytorch import GraphTransformer
+
+    model = GraphTransformer(dim=32, depth=2, edge_dim=16, heads=4, dim_head=6, rel_pos_emb=True)
+    nodes, edges = torch.randn(BATCH, POINTS, 32), torch.randn(BATCH, POINTS, POINTS, 16)
+    return model, (nodes, edges), {"mask": torch.ones(BATCH, POINTS).bool()}
+
+
+def en_transformer():
+    from en_transformer import EnTransformer
+
+    model = EnTransformer(dim=32, depth=1, dim_head=32, heads=4)
+    return model, (torch.randn(BATCH, POINTS, 32), torch.randn(BATCH, POINTS, 3)), {}
+
+
+def molecule():
+    from molecule_attention_transformer import MAT
+
+    model = MAT(
+        dim_in=12, model_dim=32, dim_out=1, depth=2, Lg=0.5, Ld=0.5, La=1, dist_kernel_fn="exp"
+    )
+    links = torch.randint(0, 2, (BATCH, POINTS, POINTS))
+    atoms, mask = torch.randn(BATCH, POINTS, 12), torch.ones(BATCH, POINTS).bool()
+    return model, (atoms, mask, links, torch.rand(BATCH, POINTS, POINTS)), {}
+
+
+def molecule_truth(run: Run) -> list[dict[str, torch.Tensor]]:
+    """The softmax, or its sum with bonds and distances, which is what meets the values."""
+    links, distances = (matrix[:, None] for matrix in run.args[2:])
+    added = 0.5 * links + 0.5 * torch.exp(-distances)
+    return [{"": weights, "with bonds and distances": weights + added} for weights in run.weights]
+
+
+def lie():
+    from lie_transformer_pytorch import LieTransformer
+
+    model = LieTransformer(dim=32, depth=1, heads=4, dim_head=6, liftsamples=3)
+    points = (torch.randn(BATCH, POINTS, 32), torch.randn(BATCH, POINTS, 3))
+    return model, points, {"mask": torch.ones(BATCH, POINTS).bool()}
+
+
 # proteins
 
 
@@ -150,14 +191,15 @@ def columns(weights: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: rearrange(weights, pattern) for name, pattern in patterns.items()}
 
 
-def evoformer():
-    from alphafold2_pytorch.alphafold2 import Evoformer
+def protein_bert():
+    from protein_bert_pytorch import ProteinBERT
 
-    model = Evoformer(
-        dim=32, depth=1, seq_len=9, heads=4, dim_head=6, attn_dropout=0.0, ff_dropout=0.0
-    )
-    masks = {"mask": torch.ones(2, 9, 9).bool(), "msa_mask": torch.ones(2, 5, 9).bool()}
-    return model, (torch.randn(2, 9, 9, 32), torch.randn(2, 5, 9, 32)), masks
+    model = ProteinBERT(
+        num_tokens=21, num_annotation=33, dim=32, dim_global=24, depth=2, narrow_conv_kernel=3,
+        wide_conv_kernel=3, wide_conv_dilation=2, attn_heads=4, attn_dim_head=6,
+    )  # fmt: skip
+    inputs = (torch.randint(21, (2, 9)), torch.randint(0, 2, (2, 33)).float())
+    return model, inputs, {"mask": torch.ones(2, 9).bool()}
 
 
 def tranception():
@@ -189,7 +231,12 @@ TARGETS = [
     Target("ESM-2", "fair-esm", esm2, MERGED, "self", quick=True),
     Target("ESM-1b", "fair-esm", esm1b, MERGED, "self"),
     Target("MSA Transformer", "fair-esm", msa, listed("h n i j -> n h i j", columns), "self"),
-    Target("Evoformer", "alphafold2-pytorch", evoformer, PLAIN, "self"),
+    Target("ProteinBERT", "protein-bert-pytorch", protein_bert, PLAIN),
+    Target("GraphTransformer", "graph-transformer-pytorch", graph_transformer, MERGED, "self"),
+    Target("EnTransformer", "En-transformer", en_transformer,
+           listed("b q k h -> b h q k", "b h q k -> b h q k"), "self"),
+    Target("MAT", "molecule-attention-transformer", molecule, molecule_truth, "self"),
+    Target("LieTransformer", "lie-transformer-pytorch", lie, PLAIN, "self"),
     Target("Tranception", "tranception-pytorch", tranception, PLAIN, "self"),
     # its pools weigh neighbours for each channel by itself, which is no attention between tokens
     Target("Enformer", "enformer-pytorch", enformer, lambda run: run.weights[-1:], "self"),

@@ -99,7 +99,7 @@ def retro():
 
     model = RETRO(
         chunk_size=8, max_seq_len=32, enc_dim=32, enc_depth=1, dec_dim=32, dec_depth=2,
-        dec_cross_attn_layers=(2,), heads=4, dim_head=8, num_tokens=50,
+        dec_cross_attn_layers=(2,), heads=4, dim_head=48, num_tokens=50,
     )  # fmt: skip
     return model, (words(2, 24), words(2, 3, 2, 16)), {}
 
@@ -322,6 +322,98 @@ def token_shift():
     return TokenShiftGPT(num_tokens=50, dim=32, depth=1, max_seq_len=16), (words(2, 16),), {}
 
 
+def resampler():
+    from flamingo_pytorch import PerceiverResampler
+
+    model = PerceiverResampler(
+        dim=32, depth=2, dim_head=6, heads=4, num_latents=7, num_media_embeds=3
+    )
+    return model, (torch.randn(2, 3, 9, 32),), {}
+
+
+def media():
+    from flamingo_pytorch import GatedCrossAttentionBlock
+
+    model = GatedCrossAttentionBlock(dim=32, dim_head=6, heads=4)
+    places = torch.tensor([[1, 0, 0, 1, 0, 0, 1, 0]] * 2).bool()
+    inputs = (torch.randn(2, 8, 32), torch.randn(2, 3, 5, 32))
+    return model, inputs, {"media_locations": places}
+
+
+def palm():
+    from palm_pytorch import PaLM
+
+    return PaLM(num_tokens=50, dim=32, depth=2, heads=4, dim_head=8), (words(),), {}
+
+
+def both_ways(**settings: Any):
+    def build():
+        from bidirectional_cross_attention import BidirectionalCrossAttention
+
+        model = BidirectionalCrossAttention(dim=32, heads=4, dim_head=6, context_dim=24, **settings)
+        return model, (torch.randn(2, 9, 32), torch.randn(2, 7, 24)), {}
+
+    return build
+
+
+def compressed():
+    from memory_compressed_attention import MemoryCompressedAttention
+
+    model = MemoryCompressedAttention(dim=32, heads=4, causal=False, compression_factor=3)
+    return model, (torch.randn(2, 9, 32),), {}
+
+
+def kronecker():
+    from kronecker_attention_pytorch import KroneckerSelfAttention
+
+    return KroneckerSelfAttention(dim=32, heads=4, dim_heads=6), (torch.randn(2, 32, 5, 7),), {}
+
+
+def infini():
+    from infini_transformer_pytorch import InfiniTransformer
+
+    model = InfiniTransformer(num_tokens=50, dim=32, depth=2, dim_head=8, heads=4)
+    return model, (words(),), {}
+
+
+def deep_cross():
+    from deep_cross_attention import DCAGPT
+
+    model = DCAGPT(num_tokens=50, dim=32, depth=2, heads=4, dim_head=8, past_layers_k=2)
+    return model, (words(),), {}
+
+
+def mixer():
+    from mlp_mixer_pytorch import MLPMixer
+
+    model = MLPMixer(image_size=24, patch_size=8, channels=3, dim=32, depth=2, num_classes=11)
+    return model, (torch.randn(2, 3, 24, 24),), {}
+
+
+def memorising():
+    import tempfile
+
+    from memorizing_transformers_pytorch import MemorizingTransformer
+
+    class Twice(nn.Module):
+        """The second pass finds what the first has put into the memory."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = MemorizingTransformer(
+                num_tokens=50, dim=32, depth=2, dim_head=8, heads=4, memorizing_layers=(2,),
+                num_retrieved_memories=3, max_knn_memories=50,
+                knn_memories_directory=tempfile.mkdtemp(),
+            )  # fmt: skip
+
+        def forward(self, x):
+            memories = self.model.create_knn_memories(batch_size=2)
+            self.model(x, knn_memories=memories)
+            return self.model(x, knn_memories=memories)
+
+    return Twice(), (words(),), {}
+
+
 def bottleneck():
     from bottleneck_transformer_pytorch import BottleStack
 
@@ -423,6 +515,18 @@ TARGETS = [
     Target("Uniformer", "uniformer-pytorch", uniformer, PLAIN, "self"),
     Target("ReLATransformer", "rela-transformer", relu_attention),
     Target("TokenShiftGPT", "token-shift-gpt", token_shift),
+    Target("PerceiverResampler", "flamingo-pytorch", resampler,
+           each("b h t q k -> (b t) h q k"), None),
+    Target("GatedCrossAttentionBlock", "flamingo-pytorch", media, PLAIN, "cross"),
+    Target("PaLM", "PaLM-pytorch", palm, PLAIN, "self"),
+    Target("BidirectionalCrossAttention", "bidirectional-cross-attention", both_ways(),
+           listed("b h q k -> b h q k", "b h k q -> b h q k"), "cross"),
+    Target("MemoryCompressedAttention", "memory-compressed-attention", compressed, PLAIN, None),
+    Target("KroneckerSelfAttention", "kronecker-attention-pytorch", kronecker, PLAIN, "self"),
+    Target("InfiniTransformer", "infini-transformer-pytorch", infini, PLAIN, "self"),
+    Target("DCAGPT", "deep-cross-attention", deep_cross, PLAIN),
+    Target("MLPMixer", "mlp-mixer-pytorch", mixer),
+    Target("MemorizingTransformer", "memorizing-transformers-pytorch", memorising, PLAIN),
     Target("BottleStack", "bottleneck-transformer-pytorch", bottleneck, PLAIN, "self"),
     Target("HaloAttention", "halonet-pytorch", halo, listed(halo_windows), "self"),
     Target("DeformableAttention", "deformable-attention", deformable, PLAIN),

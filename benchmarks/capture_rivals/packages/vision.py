@@ -203,5 +203,15 @@ TARGETS = [
         "ViT, small datasets", VIT,
         vit("vit_for_small_dataset", "ViT", IMAGE, **PATCH, **SMALL, **HEAD), PLAIN, "self",
     ),
+    Target(
+        "SimpleViT, attention over depth", VIT,
+        vit("attn_residual_with_dca_simple_vit", "SimpleViT", IMAGE, **PATCH, **SMALL, **HEAD),
+        listed(depth_attention, "b h q k -> b h q k"), (None, "self", None, "self"),
+    ),
+    Target(
+        "ATS-ViT", VIT,
+        vit("ats_vit", "ViT", IMAGE, **PATCH, **SMALL, **HEAD, max_tokens_per_depth=(7, 5)),
+        PLAIN, "self",
+    ),
     Target("NaViT", VIT, navit, PLAIN, ("self", "self", "cross")),
 ]  # fmt: skip
