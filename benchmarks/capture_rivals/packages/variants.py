@@ -34,8 +34,9 @@ def x_pair():
     from x_transformers import XTransformer
 
     model = XTransformer(
-        dim=32, enc_num_tokens=50, enc_depth=1, enc_heads=4, enc_max_seq_len=16, enc_attn_dim_head=8,
-        dec_num_tokens=50, dec_depth=1, dec_heads=4, dec_max_seq_len=16, dec_attn_dim_head=8,
+        dim=32, enc_num_tokens=50, enc_depth=1, enc_heads=4, enc_max_seq_len=16,
+        enc_attn_dim_head=8, dec_num_tokens=50, dec_depth=1, dec_heads=4, dec_max_seq_len=16,
+        dec_attn_dim_head=8,
     )  # fmt: skip
     return model, (words(2, 9), words(2, 7)), {}
 
@@ -484,7 +485,8 @@ TARGETS = [
     Target("CrossTransformer", "cross-transformers-pytorch", few_shot,
            each("b c h w s -> (b c) 1 (h w) s"), "cross"),
     Target("RETRO", "RETRO-pytorch", retro, PLAIN),
-    Target("BlockRecurrentTransformer", "block-recurrent-transformer-pytorch", block_recurrent, PLAIN),
+    Target("BlockRecurrentTransformer", "block-recurrent-transformer-pytorch", block_recurrent,
+           PLAIN),
     Target("MEGABYTE", "MEGABYTE-pytorch", megabyte, PLAIN, "self"),
     Target("HierarchicalTransformer", "simple-hierarchical-transformer", hierarchical,
            listed(local(18, 6, 1, 0, 4), "b h q k -> b h q k"), "self"),

@@ -73,7 +73,9 @@ def crossvit():
 
 VIT = "vit-pytorch"
 TARGETS = [
-    Target("ViT", VIT, vit("vit", "ViT", IMAGE, **PATCH, **SMALL, **HEAD), PLAIN, "self", quick=True),
+    Target(
+        "ViT", VIT, vit("vit", "ViT", IMAGE, **PATCH, **SMALL, **HEAD), PLAIN, "self", quick=True
+    ),
     Target(
         "SimpleViT, flash", VIT,
         vit("simple_flash_attn_vit", "SimpleViT", IMAGE, **PATCH, **SMALL, **HEAD), PLAIN, "self",

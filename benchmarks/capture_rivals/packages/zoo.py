@@ -60,6 +60,11 @@ def sinkhorn():
     return model, (words(2, 15),), {}
 
 
+def buckets(weights: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Keys are mixtures of sorted buckets, so that there is no matrix over positions."""
+    return {"windows": rearrange(weights, "(b h) u i j -> (b u) h i j", b=2)}
+
+
 def routing():
     from routing_transformer import RoutingTransformerLM
 
@@ -232,15 +237,6 @@ def itransformer():
     return model, (torch.randn(2, 12, 7),), {}
 
 
-def ft_transformer():
-    from tab_transformer_pytorch import FTTransformer
-
-    model = FTTransformer(
-        categories=(5, 6, 7, 8, 4), num_continuous=3, dim=32, dim_out=1, depth=2, heads=4
-    )
-    return model, (torch.randint(2, (2, 5)), torch.randn(2, 3)), {}
-
-
 def isab():
     from isab_pytorch import ISAB
 
@@ -285,8 +281,7 @@ TARGETS = [
     Target("LocalTransformer", "local-attention", local_transformer,
            listed(local(15, 5, 1, 0, 4)), "self"),
     Target("SinkhornTransformerLM", "sinkhorn_transformer", sinkhorn,
-           listed(None, None, lambda w: {"windows": rearrange(w, "(b h) u i j -> (b u) h i j", b=2)}),
-           "self"),
+           listed(None, None, buckets), "self"),
     Target("RoutingTransformerLM", "routing_transformer", routing,
            listed(lambda w: {"clusters": rearrange(w, "b h c i j -> (b c) h i j")}), "self"),
     Target("LSHSelfAttention", "reformer-pytorch", hashing(), hashing_truth, "self",
@@ -312,7 +307,6 @@ TARGETS = [
     Target("Mega", "mega-pytorch", mega(False), each("b q k -> b 1 q k"), "self"),
     Target("Mega, Laplacian", "mega-pytorch", mega(True)),
     Target("iTransformer", "iTransformer", itransformer, PLAIN, "self"),
-    Target("FTTransformer", "tab-transformer-pytorch", ft_transformer, PLAIN, "self"),
     Target("ISAB", "isab-pytorch", isab, PLAIN, "cross"),
     Target("PerformerLM", "performer-pytorch", performer),
     Target("LinearAttentionTransformerLM", "linear-attention-transformer", linear_attention,
