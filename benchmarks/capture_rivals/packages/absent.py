@@ -23,8 +23,7 @@ def stood_in() -> Iterator[None]:
 
     class Finder(torchvision_stub._Finder):
         def find_spec(self, name, path=None, target=None):
-            root, _, rest = name.partition(".")
-            if root not in ABSENT:
+            if name.split(".")[0] not in ABSENT:
                 return None
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
 

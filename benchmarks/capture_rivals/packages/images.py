@@ -51,7 +51,8 @@ def lightglue():
 def loftr(kind: str):
     def build():
         model = imported("kornia.feature.loftr.loftr_module:LocalFeatureTransformer")(
-            {"d_model": 24, "nhead": 3, "layer_names": ["self", "cross"], "attention": kind})  # fmt: skip
+            {"d_model": 24, "nhead": 3, "attention": kind, "layer_names": ["self", "cross"]}
+        )
         return model, (torch.randn(2, 7, 24), torch.randn(2, 5, 24)), {}
 
     return build
@@ -113,7 +114,9 @@ def unet(slices: bool = False, plain: bool = False):
         if slices:
             model.set_attention_slice(1)
         if plain:
-            model.set_attn_processor(imported("diffusers.models.attention_processor:AttnProcessor")())
+            model.set_attn_processor(
+                imported("diffusers.models.attention_processor:AttnProcessor")()
+            )
         return model, (torch.randn(2, 4, 8, 8), 10, torch.randn(2, 7, 20)), {"return_dict": False}
 
     return build
@@ -144,8 +147,10 @@ def clip(**vision: Any):
     def build():
         module = imported("open_clip.model")
         model = module.CLIP(
-            16, {"layers": 2, "width": 24, "head_width": 8, "image_size": 32, "patch_size": 8, **vision},
-            {"context_length": 7, "vocab_size": 50, "width": 36, "heads": 4, "layers": 2})  # fmt: skip
+            16,
+            {"layers": 2, "width": 24, "head_width": 8, "image_size": 32, "patch_size": 8} | vision,
+            {"context_length": 7, "vocab_size": 50, "width": 36, "heads": 4, "layers": 2},
+        )
         return model, (torch.randn(2, 3, 32, 32), torch.randint(50, (2, 7))), {}
 
     return build
@@ -169,7 +174,8 @@ TARGETS = [
     Target("SwinUNETR", MONAI, swin_unetr, each(SAME), "self"),
     Target("MILModel attention", MONAI, instances, each("b k 1 -> b 1 1 k")),
     Target("CABlock, attention of channels", MONAI, module(
-        "monai.networks.blocks.cablock:CABlock", (2, 24, 4, 5), 2, 24, 3, False), each(SAME), "self"),
+        "monai.networks.blocks.cablock:CABlock", (2, 24, 4, 5), 2, 24, 3, False),
+        each(SAME), "self"),
     Target("SABlock with relative positions", MONAI, module(
         "monai.networks.blocks.selfattention:SABlock", (2, 20, 24), 24, 3,
         rel_pos_embedding="decomposed", input_size=(4, 5)), each(SAME), "self"),
@@ -187,7 +193,7 @@ TARGETS = [
     Target("SD3Transformer2DModel", DIFFUSERS, sd3, each(SAME), None),
     Target("AutoencoderKL", DIFFUSERS, autoencoder, each(SAME), "self"),
     Target("CLIP", CLIP, clip(), each(SAME), "self"),
-    Target("CLIP with an attentional pooler", CLIP, clip(attentional_pool=True, attn_pooler_queries=5,
-           attn_pooler_heads=4), each(SAME), None),
+    Target("CLIP with an attentional pooler", CLIP, clip(
+        attentional_pool=True, attn_pooler_queries=5, attn_pooler_heads=4), each(SAME), None),
     Target("AttentionalPooler", CLIP, coca_pooler, each(SAME), "cross"),
 ]  # fmt: skip

@@ -72,7 +72,8 @@ def gluon_patch():
     model = imported("gluonts.torch.model.patch_tst.module:PatchTSTModel")(
         prediction_length=4, context_length=24, patch_len=4, stride=4, d_model=12, nhead=3,
         dim_feedforward=16, dropout=0.0, activation="relu", norm_first=False,
-        num_encoder_layers=2, scaling="mean", num_feat_dynamic_real=0, padding_patch="end")  # fmt: skip
+        num_encoder_layers=2, scaling="mean", num_feat_dynamic_real=0,
+        padding_patch="end")  # fmt: skip
     inputs = {"past_target": torch.randn(5, 24), "past_observed_values": torch.ones(5, 24)}
     return model, (), inputs
 
@@ -81,7 +82,7 @@ def tsai(path: str, shape: tuple[int, ...], *args: Any, **settings: Any):
     def build():
         model = imported(f"tsai.models.{path}")(*args, **settings)
         for name, parameter in model.named_parameters():
-            if name.endswith("latent_array") or name.endswith("bias_table"):
+            if name.endswith(("latent_array", "bias_table")):
                 nn.init.normal_(parameter)  # zeros at first: all rows alike
         return model, (torch.randn(*shape),), {}
 
@@ -109,19 +110,16 @@ def chronos_bolt():
     return module.ChronosBoltModelForForecasting(config), (torch.randn(5, 32),), {}
 
 
-def darts_tft(path: str):
-    def build():
-        model = imported(f"darts.models.components.tft_submodels:{path}")(
-            n_head=3, d_model=12, dropout=0.0)  # fmt: skip
-        x = torch.randn(5, 9, 12)
-        return model, (x[:, 5:], x, x), {}
-
-    return build
+def darts_attention():
+    module = imported("darts.models.components.tft_submodels")
+    model = module._InterpretableMultiHeadAttention(n_head=3, d_model=12, dropout=0.0)
+    x = torch.randn(5, 9, 12)
+    return model, (x[:, 5:], x, x), {}
 
 
 def darts_selection():
     module = imported("darts.models.components.tft_submodels")
-    sizes = {name: 8 for name in ("price", "load", "wind")}
+    sizes = dict.fromkeys(("price", "load", "wind"), 8)
     model = module._VariableSelectionNetwork(
         input_sizes=sizes, hidden_size=8, input_embedding_flags={}, dropout=0.0, context_size=None,
         single_variable_grns={}, prescalers={name: nn.Linear(1, 8) for name in sizes},
@@ -157,10 +155,9 @@ TARGETS = [
     Target("TimesNet", NEURAL, neural("TimesNet", hidden_size=12, conv_hidden_size=16, top_k=3)),
     Target("SOFTS", NEURAL, neural("SOFTS", 7, hidden_size=12, d_core=10, e_layers=1, d_ff=16)),
     Target("TemporalFusionTransformer", GLUON, gluon_tft,
-           lambda run: [w.unflatten(0, (5, 3)) for w in run.weights if w.shape[-2:] == (4, 13)], None),
+           lambda run: [w.unflatten(0, (5, 3)) for w in run.weights if w.shape[-1] == 13], None),
     Target("PatchTST", GLUON, gluon_patch, each(SAME), "self"),
-    Target("InterpretableMultiHeadAttention", "darts", darts_tft("_InterpretableMultiHeadAttention"),
-           each(ONE_HEAD)),
+    Target("InterpretableMultiHeadAttention", "darts", darts_attention, each(ONE_HEAD)),
     Target("VariableSelectionNetwork", "darts", darts_selection),
     Target("TST", TSAI, tsai(
         "TST:TST", (5, 4, 9), 4, 2, 9, d_model=12, n_heads=3, n_layers=2), each(SAME), "self"),

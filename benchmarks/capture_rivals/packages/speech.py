@@ -30,7 +30,8 @@ def brain_asr(attention: str, positions: str, encoder: str):
         model = imported(f"{TRANSFORMER}.TransformerASR:TransformerASR")(
             tgt_vocab=30, input_size=12, d_model=24, nhead=3, num_encoder_layers=2,
             num_decoder_layers=2, d_ffn=32, encoder_module=encoder, attention_type=attention,
-            positional_encoding=positions, kernel_size=5, causal=False, normalize_before=True)  # fmt: skip
+            positional_encoding=positions, kernel_size=5, causal=False,
+            normalize_before=True)  # fmt: skip
         lengths = torch.tensor([1.0, 0.6])
         return model, (torch.randn(2, 10, 12), torch.randint(1, 30, (2, 7)), lengths), {}
 
@@ -81,7 +82,8 @@ def recurrent(name: str, *args: Any, batch: int = 3):
     def build():
         attention = imported(f"espnet.nets.pytorch_backend.rnn.attentions:{name}")(12, 10, *args)
         lengths = [9] * (batch - 1) + [6]
-        return Decoding(attention, 2), (torch.randn(batch, 9, 12), lengths, torch.randn(batch, 2, 10)), {}  # fmt: skip
+        states, queries = torch.randn(batch, 9, 12), torch.randn(batch, 2, 10)
+        return Decoding(attention, 2), (states, lengths, queries), {}
 
     return build
 

@@ -25,7 +25,9 @@ class JoeyTransformer(nn.Module):
         self.encoder = layers.TransformerEncoderLayer(**sizes)
         self.decoder = layers.TransformerDecoderLayer(**sizes)
 
-    def forward(self, source: Tensor, target: Tensor, source_mask: Tensor, causal: Tensor) -> Tensor:
+    def forward(
+        self, source: Tensor, target: Tensor, source_mask: Tensor, causal: Tensor
+    ) -> Tensor:
         memory = self.encoder(source, source_mask)
         return self.decoder(target, memory, source_mask, causal)[0]
 
@@ -154,8 +156,8 @@ TARGETS = [
         sliding_window_indices=[1, 0]), each(SAME), "self"),
     Target("GPT with experts", LIT, lit(
         mlp_class_name="LLaMAMoE", n_expert=5, n_expert_per_token=2, intermediate_size=16,
-        norm_class_name="RMSNorm", bias=False), lambda run: [w for w in run.weights if w.dim() == 4],
-        "self"),
+        norm_class_name="RMSNorm", bias=False),
+        lambda run: [w for w in run.weights if w.dim() == 4], "self"),
     Target("GPT, cache in place", LIT, lit_steps, each(SAME), "self"),
     Target("BERTEncoder", CURATED, curated(
         "BERTEncoder", "BERTConfig"), each(SAME), "self"),

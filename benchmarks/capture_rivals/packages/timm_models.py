@@ -127,8 +127,8 @@ def mvit():
     module = imported("timm.models.mvitv2")
     config = module.MultiScaleVitCfg(
         depths=(1, 1), embed_dim=(12, 24), num_heads=(3, 4), stride_q=((1, 1), (2, 2)))  # fmt: skip
-    model = module.MultiScaleVit(config, img_size=(64, 96), num_classes=11)
-    return model, (torch.randn(2, 3, 64, 96),), {}
+    model = module.MultiScaleVit(config, img_size=(64, 64), num_classes=11)
+    return model, (torch.randn(2, 3, 64, 64),), {}
 
 
 TARGETS = [
@@ -166,8 +166,8 @@ TARGETS = [
         "nest.Nest", (32, 32), img_size=32, patch_size=4, num_levels=2, embed_dims=(24, 40),
         num_heads=(3, 5), depths=(1, 1)), windows("b h w q k -> (b w) h q k"), "self"),
     Target("Twins-SVT", TIMM, model(
-        "twins.Twins", (48, 32), img_size=(48, 32), patch_size=4, embed_dims=(24, 40), depths=(2, 2),
-        num_heads=(3, 5), mlp_ratios=(2, 2), sr_ratios=(2, 1), wss=(4, 2)),
+        "twins.Twins", (48, 32), img_size=(48, 32), patch_size=4, embed_dims=(24, 40),
+        depths=(2, 2), num_heads=(3, 5), mlp_ratios=(2, 2), sr_ratios=(2, 1), wss=(4, 2)),
         windows("b w h q k -> (b w) h q k"), None),
     Target("VOLO outlook attention", TIMM, layer(
         "models.volo.OutlookAttention", (2, 8, 6, 24), 24, 3, kernel_size=3, padding=1, stride=2)),
@@ -175,8 +175,8 @@ TARGETS = [
         "models.volo.ClassAttention", (2, 7, 24), 24, num_heads=3), each(SAME), "self"),
     Target("PVTv2", TIMM, model(
         "pvt_v2.PyramidVisionTransformerV2", (64, 96), embed_dims=(10, 15, 20, 30),
-        depths=(1, 1, 1, 1), num_heads=(1, 3, 4, 5), sr_ratios=(8, 4, 2, 1), mlp_ratios=(2, 2, 2, 2)),
-        each(SAME), None),
+        depths=(1, 1, 1, 1), num_heads=(1, 3, 4, 5), sr_ratios=(8, 4, 2, 1),
+        mlp_ratios=(2, 2, 2, 2)), each(SAME), None),
     Target("BotNet attention", TIMM, layer(
         "layers.bottleneck_attn.BottleneckAttn", (2, 24, 4, 5), 24, feat_size=(4, 5), num_heads=3),
         each("(b h) q k -> b h q k", h=3), "self"),

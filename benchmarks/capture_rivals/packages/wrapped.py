@@ -1,4 +1,4 @@
-"""One small encoder–decoder, wrapped, quantised, sharded, scripted and compiled by many packages."""
+"""One small encoder–decoder: wrapped, quantised, sharded, scripted and compiled."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ LABELS = ("self", "self", "cross")
 
 def inputs() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    return torch.randn(2, 7, WIDTH, generator=generator), torch.randn(2, 5, WIDTH, generator=generator)
+    source, target = torch.randn(2, 12, WIDTH, generator=generator).split([7, 5], dim=1)
+    return source, target
 
 
 def wrapped(wrap: Callable[[nn.Module], Any], fused: bool = False):
@@ -81,7 +82,7 @@ def seen(run: Run) -> list[Tensor]:
 
 
 def as_before(run: Run) -> list[Tensor]:
-    """Those of the model before it was wrapped, where a script or a compiler hides the softmaxes."""
+    """Those of the unwrapped model, where a script or a compiler hides the softmaxes."""
     torch.manual_seed(7)
     model, sites = Pair().eval(), []
 
