@@ -4,7 +4,8 @@ Each target runs in a process of its own: a plain run that records the truth wit
 under `regard.capture`, and a check that torch and the model still work. Then the same under
 `inference_mode` inside the capture, twice, to see whether the process survives that as well.
 
-    python benchmarks/capture_packages.py [--quick] [--only PACKAGE[/MODEL] ...] [--write]
+    python benchmarks/capture_packages.py [--quick] [--only PACKAGE[/MODEL] ...]
+        [--json FILE] [--write]
 
 The packages belong into an environment of their own (Python 3.11 or newer):
 
@@ -14,7 +15,8 @@ The packages belong into an environment of their own (Python 3.11 or newer):
         benchmarks/capture_rivals/packages/requirements-no-deps.txt
     .venv-packages/bin/pip install --no-deps -e .
 
-`--write` makes `docs/capture-table.md` anew. A package that is missing is said to be missing.
+`--write` makes `docs/capture-table.md` anew. A package that is missing is said to be missing. With
+`--json FILE` the results are added to those of earlier runs, and the page is made of all of them.
 """
 
 from __future__ import annotations
@@ -188,6 +190,17 @@ def write(results: list[Result]) -> None:
     PAGE.write_text("\n".join(lines) + "\n")
 
 
+def updated(file: Path, results: list[Result]) -> list[Result]:
+    """The results of a file, with those of now in place of older ones; written back."""
+    entries = json.loads(file.read_text()) if file.exists() else []
+    known = {entry["key"]: Result(**entry) for entry in entries}
+    known |= {result.key: result for result in results if result.verdict != ABSENT}
+    merged = [known[target.key] for target in targets() if target.key in known]
+    merged.sort(key=lambda result: result.key.lower())
+    file.write_text(json.dumps([asdict(result) for result in merged], indent=1))
+    return merged
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a dozen targets")
@@ -195,7 +208,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/capture-table.md")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--verbose", action="store_true", help="what the processes print")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--json", type=Path, help="add the results to this file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -221,7 +234,7 @@ def main() -> None:
     print()
     print("\n".join(totals(results)))
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+        results = updated(arguments.json, results)
     if arguments.write:
         write(results)
 

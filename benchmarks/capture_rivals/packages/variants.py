@@ -9,7 +9,7 @@ from einops import rearrange
 from torch import nn
 
 from .target import Target
-from .truth import Run, each, listed, recorded
+from .truth import Readings, Run, each, listed, recorded, scattered
 from .zoo import local, words
 
 PLAIN = each("b h q k -> b h q k")
@@ -198,8 +198,19 @@ def sparse():
     return model, (torch.randn(2, 16, 32),), {}
 
 
-def gathered(weights: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {"gathered keys": rearrange(weights, "b h g q s -> b (h g) q s")}
+def sparse_truth(run: Run) -> list[Readings]:
+    """Compressed keys; two blocks of four that were selected, and the query's own; a window."""
+    compressed, _, fine, window = (c.weights for c in run.calls if c.function == "softmax")
+    chosen = next(c.weights.indices for c in run.calls if c.function == "torch:Tensor.topk")
+    own = (torch.arange(16) // 4).view(1, 1, 16, 1).expand(2, 4, 16, 1)
+    blocks = torch.cat([chosen, own], -1)  # batch, head, query, block
+    keys = (blocks[..., None] * 4 + torch.arange(4)).flatten(3)
+    fine = rearrange(fine, "b h g q s -> b (h g) q s")
+    return [
+        rearrange(compressed, "b h g q k -> b (h g) q k"),
+        {"": scattered(fine, keys, 16), "gathered keys": fine},
+        local(16, 2, 1, 0, 4)(window),
+    ]
 
 
 def agent(**settings: Any):
@@ -499,8 +510,8 @@ TARGETS = [
     Target("HourglassTransformerLM", "hourglass-transformer-pytorch", hourglass, PLAIN),
     Target("ConditionalRoutedAttention", "colt5-attention", conditional,
            listed(local(18, 3, 1, 1, 4), "b h q k -> b h q k")),
-    Target("SparseAttention", "native-sparse-attention-pytorch", sparse,
-           listed("b h g q k -> b (h g) q k", None, gathered, local(16, 2, 1, 0, 4))),
+    Target("SparseAttention", "native-sparse-attention-pytorch", sparse, sparse_truth,
+           record=("torch:Tensor.topk",)),
     Target("AgentSelfAttention", "agent-attention-pytorch", agent(talking_heads=False),
            agent_truth),
     Target("AgentSelfAttention, talking heads", "agent-attention-pytorch", agent(), agent_truth),
