@@ -131,16 +131,16 @@ def totals(results: list[Result]) -> list[str]:
     none = [r for r in measured_ if not r.sites]
     right = sum(r.verdict == NOTHING for r in none)
     share = f"{len(exact) / len(softmax):.1%}" if softmax else "–"
-    return [
+    lines = [
         f"{len(measured_)} targets from {len(packages)} packages",
         f"exact: {len(exact)} of {len(softmax)} with softmax attention ({share})",
         f"without softmax attention: {right} of {len(none)} record nothing",
         f"wrong without a note: {len(wrong)}",
         f"missing in silence: {len(silent)}",
         f"processes harmed: {sum(bool(r.harmed) for r in measured_)}",
-        f"not measured: {len(results) - len(measured_)} "
-        f"{dict(Counter(r.verdict for r in results if r.verdict in (ABSENT, ERROR)))}",
     ]
+    counts = Counter(r.verdict for r in results if r.verdict in (ABSENT, ERROR))
+    return lines + [f"{verdict}: {count}" for verdict, count in counts.items()]
 
 
 HEAD = ["package", "version", "model", "sites", "verdict", "process"]
@@ -163,6 +163,7 @@ def rows(results: list[Result], width: int) -> list[list[str]]:
 
 def write(results: list[Result]) -> None:
     """`docs/capture-table.md`."""
+    shown = [result for result in results if result.verdict != ABSENT]
     lines = [
         "# What capture reads: the table",
         "",
@@ -180,12 +181,12 @@ def write(results: list[Result]) -> None:
         "",
         f"regard {regard.__version__}, torch {torch.__version__.split('+')[0]} on CPU.",
         "",
-        *[f"- {line}" for line in totals([r for r in results if r.verdict != ABSENT])],
+        *[f"- {line}" for line in totals(shown)],
         "",
         "| " + " | ".join(HEAD) + " |",
         "|" + "---|" * len(HEAD),
     ]
-    for row in rows([r for r in results if r.verdict != ABSENT], 160):
+    for row in rows(shown, 160):
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
     PAGE.write_text("\n".join(lines) + "\n")
 
