@@ -625,6 +625,9 @@ def _told(
     common; cross where two inputs are known and differ."""
     if queries and queries == keys:
         return "self"
+    learned = all(origin.kind == "parameter" for origin in queries)
+    if queries and keys and learned and all(origin.kind != "parameter" for origin in keys):
+        return "cross"  # learned queries look at an input
     if sides is None or not sides[0] or not sides[1]:
         return "unknown"
     return "self" if sides[0] & sides[1] else "cross"

@@ -222,6 +222,7 @@ class Lesson:
         self.learnable = True
         self.softmaxes: dict[int, _Softmax] = {}
         self.modules: set[str] = set()  # that are attention by name, and ran
+        self._met: list[int] = []  # softmaxes, in the order in which they met their values
         self._calls: dict[Key, int] = {}
         self._outcomes: dict[Key, list[Entry]] = {}
 
@@ -259,6 +260,7 @@ class Lesson:
         if arrangement is None or kind != "distribution":
             self.refuse()
             return
+        self._met.append(id(candidate))
         self._outcome(softmax.key, SoftmaxEntry(arrangement, kind, label))
 
     def rejected(self, candidate: Any) -> None:
@@ -274,7 +276,8 @@ class Lesson:
 
     def plan(self) -> PassPlan | None:
         """What was learned; None where calls of one line differed, or a plan cannot hold it."""
-        if not self.learnable:
+        in_order = [number for number in self.softmaxes if number in self._met]
+        if not self.learnable or self._met != in_order:
             return None
         entries: dict[Key, Entry] = dict.fromkeys(self._calls, HARMLESS)
         for key, outcomes in self._outcomes.items():

@@ -24,6 +24,7 @@ _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.
 _SOFTMAX = re.compile("softmax|dropout", re.IGNORECASE)
 _FORWARD = ("forward", "_call_impl")
 _ATTENTIVE = re.compile("attn|attention", re.IGNORECASE)
+_SERVES = re.compile("norm|gate|glu|score|dropout|mask|bias|position|rotary", re.IGNORECASE)
 _LEADING_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 _KEPT = sys.version_info < (3, 13)
@@ -218,11 +219,15 @@ def attentive(names: Names) -> dict[int, str]:
     found = {}
     for path, module in names.modules.items():
         by_class = _by_class(type(module))  # type: ignore[arg-type]
-        if by_class or (
-            by_class is None and module._modules and _ATTENTIVE.search(path.rpartition(".")[2])
-        ):
+        name = path.rpartition(".")[2]
+        if by_class or (by_class is None and module._modules and _sounds_attentive(name)):
             found[id(module)] = path
     return found
+
+
+def _sounds_attentive(name: str) -> bool:
+    """Whether a name is that of attention, and not of what stands beside it."""
+    return bool(_ATTENTIVE.search(name)) and not _SERVES.search(name)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -230,12 +235,14 @@ def _by_class(kind: type) -> bool | None:
     """Whether modules of a class are attention; None where their path may say it."""
     if kind.__module__.startswith("torch.") and not issubclass(kind, nn.MultiheadAttention):
         return False
+    if _SERVES.search(kind.__name__):
+        return False
     return True if _ATTENTIVE.search(kind.__name__) else None
 
 
 def related(path: str, other: str) -> bool:
-    """Whether one path lies inside the other."""
-    return path == other or f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
+    """Whether one path lies inside the other; all lie inside the model itself."""
+    return not path or not other or path == other or f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -211,7 +211,10 @@ def default_rule(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 @_for("cat", "stack", "hstack", "vstack")
 def _cat(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    flow.concatenated(args[0], dim, out)
+    if len(args[0]) == 1 and args[0][0].shape == out.shape:
+        flow.copied(args[0][0], out)
+    else:
+        flow.concatenated(args[0], dim, out)
 
 
 @_for("mm", "bmm")
