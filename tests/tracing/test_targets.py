@@ -8,14 +8,15 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from targets import Target, contexts, gaps, negatives, targets
+from targets import Target, contexts, gaps, negatives, targets, unknown
 from targets.comparing import close, compare, params, same
 
 import regard
 
 
 @pytest.mark.parametrize(  # the output of autocast has roundings that no formula gives
-    "target", params(t for t in targets() + gaps() if not t.name.startswith("autocast_"))
+    "target",
+    params(t for t in targets() + gaps() + unknown() if not t.name.startswith("autocast_")),
 )
 def test_the_truth_explains_the_output(target: Target) -> None:
     """Without regard: weights that are right give the output of the model."""
@@ -95,6 +96,18 @@ def test_what_is_missed_is_not_missed_silently(target: Target) -> None:
     same(output, plain)
     assert len(trace) == 0
     assert trace.notes
+
+
+@pytest.mark.parametrize("target", params(unknown()))
+def test_axes_that_cannot_be_told_are_said_to_be_unknown(target: Target) -> None:
+    case = target.case()
+    plain = case.run()
+    with pytest.warns(UserWarning, match="is not known"), regard.capture(case.model) as trace:
+        output = case.run()
+    same(output, plain)
+    assert not trace[0].site.axes_known
+    with pytest.raises(regard.RegardError, match="with_axes"):
+        trace[0].of_heads(0)
 
 
 def test_a_wrong_truth_is_noticed() -> None:

@@ -405,7 +405,7 @@ class Collector:
         gathered = roles.gathered or candidate.segments is not None
         edges: Edges | None = None
         if candidate.segments is not None:
-            queries = int(contraction.made.shape[0])
+            queries = int(contraction.made.shape[candidate.key])
             edges = contraction.of_edges(roles, layout.view(kept), kind, queries)
         elif roles.gathered:
             edges = contraction.edges(roles, layout.view(kept), kind)
@@ -437,7 +437,7 @@ class Collector:
         """Self or cross: by the two sides of the scores, or by where queries and keys lie."""
         if candidate.segments is not None:
             chosen = {origin.ancestor for origin in self.flow.chosen_from(candidate.segments)}
-            edge = contraction.value_dims[0] if contraction.value_dims else ()
+            edge = contraction.value_dims[candidate.key]
             if chosen and edge:
                 return "self" if edge[-1][1].ancestor in chosen else "cross"
             return _told(candidate.sides)
@@ -553,7 +553,7 @@ class Collector:
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
         seen |= self.filtered | {note.where for note in self.trace.notes}
         for path, (place, steps) in self.flow.unasked.items():
-            if not any(related(path, other) for other in seen):
+            if path not in seen:
                 what = " and ".join(steps) if steps else "nothing"
                 rule = steps[-1] if steps else "none"
                 self.note(
@@ -562,6 +562,9 @@ class Collector:
                     f"a product of two inputs, with {what} done to it, was multiplied by a third: "
                     f"attention that is no softmax? capture(rules={rule!r}) records it",
                 )
+        for path, (place, text) in self.flow.unfinished.items():
+            if path not in seen:
+                self.note("unread", path or place.module_class, text)
         for candidate in self.flow.lost.values():
             self.note(
                 "unread",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.record.held import detached
 from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
-from regard.tracing.moves import Moves, one_dimensional, same_index
+from regard.tracing.moves import Moves, along_dim, same_index
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
@@ -57,6 +57,7 @@ class Flow(Moves):
     ) -> None:
         super().__init__(graph)
         self.rules = rules  # what else is attention: operators between two products
+        self.unfinished: dict[str, tuple[Place, str]] = {}  # by path: exponentials and their sums
         self.unasked: dict[str, tuple[Place, tuple[str, ...]]] = {}  # by path: what they would be
         self.names, self.found, self.rejected, self.wanted = names, found, rejected, wanted
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
@@ -139,14 +140,14 @@ class Flow(Moves):
         mine, total = self.tag(above), self.tag(below)
         if mine is None or total is None or total.total is None:
             return False
-        numbers, keys, exact, segments, at_edges = total.total
+        numbers, keys, exact, segments, at_edges, edge_dim = total.total
         if numbers != {mine.number if logs else mine.exp}:
             return False
         dim = above.dim() - 1
         if segments is not None:
-            if not at_edges or len(segments) != above.shape[0]:
+            if not at_edges or len(segments) != above.shape[edge_dim]:
                 return False
-            dim = 0
+            dim = edge_dim
         elif keys:
             dims = [tuple(origin for _, origin in pieces) for pieces in self.dims(above)]
             if keys not in dims:
@@ -156,6 +157,7 @@ class Flow(Moves):
         tag = Tag()
         if mark is not None:
             mark.candidate.sides, mark.candidate.segments = mine.sides, segments
+            self.unfinished.pop(mark.candidate.place.path, None)
             if not exact:
                 mark.candidate.kind = "partial"
             tag.log, tag.mark = (mark, None) if logs else (None, mark)
@@ -251,6 +253,9 @@ class Flow(Moves):
         """Weights stretched over a feature axis of the values, to be summed over the keys."""
         if not stretched(weights, made) and mark.candidate.segments is None:
             return False
+        theirs = self.tag(values)
+        if theirs is not None and (theirs.of_weights or theirs.mark is not None):
+            return False  # an entropy
         box = self.boxed(weights, mark)
         tag = Tag()
         dims = self.dims(values)
@@ -261,6 +266,7 @@ class Flow(Moves):
             values.detach(),
             dims,
             self.view(values),
+            tuple(weights.shape),
             box,
         )
         tag.factors = self._spread_out((weights, values), made)
@@ -337,25 +343,31 @@ class Flow(Moves):
             if before.mark is not None:
                 self.lose(before.mark.candidate)
             tag.sources, tag.constant = before.sources, before.constant
+            tag.same_as = self.token(given)  # a linear map of a mean is one of what was averaged
             tag.normaliser, tag.of_weights = before.normaliser, before.of_weights
         self.put(made, tag)
 
     def scattered(self, dim: int, index: Tensor, source: Tensor, made: Tensor) -> None:
         """Entries added up by an index: exponentials of edges, or their weights times values."""
         tag = self.tag(source)
-        if tag is not None and tag.exp and dim % source.dim() == 0:
+        dim %= source.dim()
+        if tag is not None and tag.exp:
             total = Tag()
-            total.total = Total(frozenset((tag.exp,)), (), segments=one_dimensional(index))
+            segments = along_dim(index, dim)
+            total.total = Total(frozenset((tag.exp,)), (), segments=segments, dim=dim)
             self.put(made, total)
+            self._begin("exponentials were added up over edges, and not followed to values")
             return
         spread = None if tag is None else tag.spread
         segments = None if spread is None else spread.mark.candidate.segments
-        if spread is not None and segments is not None and same_index(segments, index):
+        edges = None if segments is None else along_dim(index, dim)
+        if spread is not None and segments is not None and same_index(segments, edges):
             self._settle(spread.mark, Contraction.of_sum(spread, source, made))
             nodes = Tag()
-            targets = [origin for origin in self.chosen_from(segments) if origin.size == len(made)]
+            count = made.shape[dim]
+            targets = [origin for origin in self.chosen_from(segments) if origin.size == count]
             dims = self.dims(source)
-            dims[0] = ((len(made), targets[0]),) if targets else axis(len(made), "data")
+            dims[dim] = ((count, targets[0]),) if targets else axis(count, "data")
             nodes.factors = laid_out(dims, made)
             self.put(made, nodes)
             return
@@ -405,7 +417,9 @@ class Flow(Moves):
                 tag.moved = self._mapped(other, made, -2)
         else:
             tag.sides = (self.sources(one), self.sources(other))
-        if not (first and second):
+        if first and second:
+            tag.factors, tag.widths = self._product_factors(one, other, made, False, second)
+        else:
             tag.factors, contracted = self._product_factors(one, other, made, first, second)
             if tag.mark is not None and not (first or second):
                 self._new_keys(tag, made)
@@ -502,11 +516,19 @@ class Flow(Moves):
         if self.wanted(place, True):
             self._settle(mark, self._contraction(mark, scores, values, made, swapped))
 
+    def _begin(self, text: str) -> None:
+        """Something that may be attention in several steps: said, if the last one never comes."""
+        place = self.names.place()
+        if place is not None:
+            self.unfinished.setdefault(place.path, (place, text))
+
     def _late(self, tag: Tag, powers: Tensor, values: Tensor, made: Tensor, swapped: bool) -> Late:
         contraction = self._contraction(
             Mark(Candidate(None, 0, ())), powers.detach(), values.detach(), made, swapped
         )
         keys = tuple(origin for origin, use in contraction.uses.items() if use == "key")
+        if tag.pairing is not None:
+            self._begin("exponentials of a product met values, and were not divided by their sum")
         return Late(tag.exp, keys, contraction, tag.scores, tag.sides, tag.widths)
 
     def _invert(self, candidate: Candidate) -> None:
@@ -549,6 +571,7 @@ class Flow(Moves):
     def _accept(self, contraction: Contraction, weights: Tensor | None) -> None:
         candidate = contraction.mark.candidate
         candidate.whole = None
+        self.unfinished.pop(candidate.place.path, None)
         if self.lost.get(candidate.place.path) is candidate:
             del self.lost[candidate.place.path]
         constant = contraction.constant

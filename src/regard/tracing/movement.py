@@ -7,6 +7,7 @@ tell which key each weight belongs to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from regard.tracing.axes import Factor, Origin
 
-Again = Callable[[Tensor], Tensor]
+Again = Callable[..., Tensor]  # numbers of each source, in its shape, to numbers of the result
 
 
 class Start(NamedTuple):
@@ -24,7 +25,15 @@ class Start(NamedTuple):
     factors: tuple[Factor, ...]
     item: int  # bytes of an entry
     size: int  # entries
-    number: int  # of its tag
+
+    def along(self, axes: frozenset[Origin]) -> list[Factor] | None:
+        """Its axes among these, innermost first; None where one of them is there twice or not."""
+        factors = [factor for factor in self.factors if factor.origin.ancestor in axes]
+        if len(factors) != len(axes) or len({factor.origin.ancestor for factor in factors}) < len(
+            axes
+        ):
+            return None
+        return sorted(factors, key=lambda factor: factor.stride)
 
 
 class View(NamedTuple):
@@ -40,37 +49,42 @@ class View(NamedTuple):
         return cls(storage, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
     @property
-    def start(self) -> Start:
-        storage = self.storage
-        return storage if isinstance(storage, Start) else storage.source.start
+    def starts(self) -> list[Start]:
+        if isinstance(self.storage, Start):
+            return [self.storage]
+        return [start for source in self.storage.sources for start in source.starts]
 
-    def numbers(self, device: torch.device) -> Tensor:
-        """For each entry, its number in the first storage; −1 for one that came from elsewhere."""
+    def places(self, axes: frozenset[Origin], device: torch.device) -> Tensor:
+        """For each entry, its place along some axes of where it came from; −1 for padding."""
         storage = self.storage
         if isinstance(storage, Start):
-            flat = torch.arange(storage.size, device=device)
+            number = torch.arange(storage.size, device=device) * storage.item
+            flat, count = torch.zeros_like(number), 1
+            for factor in storage.along(axes) or ():
+                flat = flat + number // factor.stride % factor.size * count
+                count *= factor.size
         else:
             flat = torch.full((storage.size,), -1, dtype=torch.long, device=device)
-            moved = storage.again(storage.source.numbers(device))
+            moved = storage.again(*(source.places(axes, device) for source in storage.sources))
             flat.as_strided(storage.shape, storage.stride, storage.offset).copy_(moved)
         return flat.as_strided(self.shape, self.stride, self.offset)
 
 
 class Movement(NamedTuple):
-    """How the entries of a storage were taken from a tensor."""
+    """How the entries of a storage were taken from tensors."""
 
-    source: View
-    again: Again  # does to numbers what was done to the tensor
+    sources: tuple[View, ...]
+    again: Again  # does to numbers what was done to the tensors
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
     size: int  # entries of the storage
 
     @classmethod
-    def into(cls, made: Tensor, source: View, again: Again) -> Movement:
+    def into(cls, made: Tensor, sources: Sequence[View], again: Again) -> Movement:
         size = made.untyped_storage().nbytes() // made.element_size()
         offset = int(made.storage_offset())
-        return cls(source, again, tuple(made.shape), made.stride(), offset, size)
+        return cls(tuple(sources), again, tuple(made.shape), made.stride(), offset, size)
 
 
 def expanded(shape: Sequence[int]) -> Again:
@@ -78,14 +92,16 @@ def expanded(shape: Sequence[int]) -> Again:
     return lambda numbers: numbers.expand(tuple(shape))
 
 
-def positions(numbers: Tensor, start: Start, axes: Sequence[Origin]) -> tuple[Tensor, int] | None:
-    """Places along some axes of the first storage, flat, and how many there are."""
-    wanted = {origin.ancestor for origin in axes}
-    factors = [factor for factor in start.factors if factor.origin.ancestor in wanted]
-    if not factors:
+def positions(
+    view: View, axes: Sequence[Origin], device: torch.device
+) -> tuple[Tensor, int] | None:
+    """For each entry of a tensor its place along some axes, and how many places there are.
+
+    None where it came from tensors that have not all of these axes, or one of them twice.
+    """
+    wanted = frozenset(origin.ancestor for origin in axes)
+    along = [start.along(wanted) for start in view.starts]
+    counts = {math.prod(f.size for f in factors) if factors else 0 for factors in along}
+    if len(counts) != 1 or 0 in counts:
         return None
-    place, count = torch.zeros_like(numbers), 1
-    for factor in sorted(factors, key=lambda factor: factor.stride):
-        place = place + (numbers * start.item // factor.stride) % factor.size * count
-        count *= factor.size
-    return torch.where(numbers < 0, -1, place), count
+    return view.places(wanted, device), counts.pop()

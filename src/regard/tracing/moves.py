@@ -145,7 +145,8 @@ class Tagging:
         assert tag is not None and tag.factors is not None
         item = tensor.element_size()
         size = tensor.untyped_storage().nbytes() // item
-        return View.of(tensor, tag.moved or Start(tag.factors, item, size, tag.number))
+        factors = () if tag.written else tag.factors  # written in parts: nobody knows from where
+        return View.of(tensor, tag.moved or Start(factors, item, size))
 
 
 def _address(tensor: Tensor) -> int | None:
@@ -265,17 +266,17 @@ class Moves(Tagging):
     def unknown(self, inputs: Sequence[Tensor], made: Sequence[Tensor]) -> None:
         """An operator without a rule: of constants alone it makes a constant; else dimensions of
         the same number are taken for the same axes."""
-        if inputs and all(self.constant(tensor) for tensor in inputs):
-            for tensor in made:
-                self.fixed(tensor)
-            return
+        constant = bool(inputs) and all(self.constant(tensor) for tensor in inputs)
         first = next((tensor for tensor in inputs if not self.constant(tensor)), None)
         sources = NOBODY if first is None else self.sources(first)
         for tensor in made:
             if tensor.layout != torch.strided:
                 continue
+            if constant and not covers(tensor):
+                self.fixed(tensor)
+                continue
             tag = Tag()
-            tag.sources = sources
+            tag.sources, tag.constant = sources, constant
             alike = [each for each in inputs if each.dim() == tensor.dim() > 0]
             if alike:
                 alike.sort(key=lambda each: (self.constant(each), each.shape != tensor.shape))
@@ -310,7 +311,7 @@ class Moves(Tagging):
         before = self.tag(source)
         total = None if before is None else before.total
         if total is not None and total.segments is not None:
-            if same_index(total.segments, index):
+            if total.dim == dim and same_index(total.segments, along_dim(index, dim)):
                 tag.total = total._replace(at_edges=True)
         elif index.dim() == 1 and not tag.constant:
             origin = _last(self.dims(source)[dim])
@@ -341,8 +342,8 @@ class Moves(Tagging):
         tag = self._moved_tag(source)
         tag.factors = self._indexed_factors(source, indices, made)
         at = [dim for dim, index in enumerate(indices) if index is not None]
-        if at == [0]:
-            self._meet_edges(source, 0, indices[0], tag)  # type: ignore[arg-type]
+        if len(at) == 1:
+            self._meet_edges(source, at[0], indices[at[0]], tag)  # type: ignore[arg-type]
         if not tag.constant:
             tag.moved = self._movement(
                 source, made, lambda numbers: torch.ops.aten.index.Tensor(numbers, list(indices))
@@ -375,6 +376,11 @@ class Moves(Tagging):
             return self.resized(source, made)
         known = self.dims(source)
         chosen = merged([self.dims(index) for index in tensors], firm=False)
+        sizes = torch.broadcast_shapes(*(index.shape for index in tensors))
+        chosen = [
+            pieces or axis(size, "expanded")
+            for pieces, size in zip([()] * (len(sizes) - len(chosen)) + chosen, sizes)
+        ]
         if chosen and chosen[-1]:  # the last axis of the indices runs over what is chosen
             *outer, (size, _) = chosen[-1]
             chosen[-1] = (*outer, *axis(size, "gathered", _last(known[at[-1]])))
@@ -530,7 +536,8 @@ class Moves(Tagging):
             pieces = [piece for tensor in inputs for piece in self.dims(tensor)[dim]]
             roots = {origin.ancestor for _, origin in pieces}
             all_features = bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
-            kind = "feature" if feature or all_features else "data"
+            chosen = any(origin.gathered for _, origin in pieces)
+            kind = "feature" if feature or all_features else "gathered" if chosen else "data"
             base = pieces[0][1] if len(roots) == 1 else None
             dims[dim] = axis(made.shape[dim], kind, base)
         return laid_out(dims, made)
@@ -541,20 +548,24 @@ class Moves(Tagging):
             return None
         views = [None if self.constant(tensor) else self.view(tensor) for tensor in inputs]
         known = [view for view in views if view is not None]
-        if not known or len({view.start.number for view in known}) > 1:
+        if not known or self.dims_are_features(inputs[0], dim):
             return None
         shapes = [tuple(tensor.shape) for tensor in inputs]
 
-        def again(numbers: Tensor) -> Tensor:
+        def again(*numbers: Tensor) -> Tensor:
+            rest = iter(numbers)
             parts = [
-                torch.full(shape, -1, device=numbers.device)
-                if view is None
-                else view.numbers(numbers.device)
+                torch.full(shape, -1, device=numbers[0].device) if view is None else next(rest)
                 for view, shape in zip(views, shapes)
             ]
             return torch.cat(parts, dim)
 
-        return Movement.into(made, known[0], again)
+        return Movement.into(made, known, again)
+
+    def dims_are_features(self, tensor: Tensor, dim: int) -> bool:
+        """Whether a dimension comes from parameters alone."""
+        pieces = self.dims(tensor)[dim]
+        return bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
 
     def _cut_apart(self, inputs: Sequence[Tensor]) -> Origin | None:
         """The feature axis that these are slices of, one behind the other: heads."""
@@ -631,6 +642,9 @@ class Moves(Tagging):
         blended.sources = sources
         if constant:
             blended.constant = True
+            blended.widths = next((tag.widths for _, tag in known if tag and tag.widths), ())
+            if any(tag is not None and tag.factors is not None for _, tag in known):
+                blended.factors = self._spread_out(inputs, made)
             return blended
         for tensor, tag in known:
             if tag is None:
@@ -675,7 +689,7 @@ class Moves(Tagging):
         """What an operator did to the entries of a tensor, to be done to numbers if need be."""
         if self.tag(source) is None or made.layout != torch.strided:
             return None
-        return Movement.into(made, self.view(source), again)
+        return Movement.into(made, [self.view(source)], again)
 
     def _spread_out(self, inputs: Sequence[Tensor], made: Tensor) -> tuple[Factor, ...] | None:
         """Factors of what an operator that works place by place made of its inputs."""
@@ -721,6 +735,12 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
         yield tensor
 
 
+def local_tensor(tensor: Tensor) -> Tensor:
+    """The tensor inside a wrapper that holds one, as a shard does; else the tensor itself."""
+    inside = list(plain_tensors(tensor))
+    return inside[0] if len(inside) == 1 else tensor
+
+
 def _added(one: Total | None, other: Total, alone: bool) -> Total:
     """A sum of sums of exponentials."""
     if one is None:
@@ -736,16 +756,16 @@ def _identity(index: Tensor) -> tuple[int, int]:
     return int(index.untyped_storage()._cdata), int(index.storage_offset())
 
 
-def same_index(one: Tensor, other: Tensor) -> bool:
-    """Whether two lists of edges have the same queries; expanded over heads or not."""
-    other = one_dimensional(other)
-    return one.shape == other.shape and bool(torch.equal(one, other))
+def same_index(one: Tensor, other: Tensor | None) -> bool:
+    """Whether two lists of edges have the same queries."""
+    return other is not None and one.shape == other.shape and bool(torch.equal(one, other))
 
 
-def one_dimensional(index: Tensor) -> Tensor:
-    while index.dim() > 1:
-        index = index.select(-1, 0)
-    return index
+def along_dim(index: Tensor, dim: int) -> Tensor:
+    """An index that is the same for all heads and features, of one dimension."""
+    if index.dim() == 1:
+        return index
+    return index.movedim(dim, 0).flatten(1)[:, 0] if index.numel() else index.flatten()
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

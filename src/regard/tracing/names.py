@@ -241,8 +241,11 @@ def _by_class(kind: type) -> bool | None:
 
 
 def related(path: str, other: str) -> bool:
-    """Whether one path lies inside the other; all lie inside the model itself."""
-    return not path or not other or path == other or f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
+    """Whether one path lies inside the other; what the model does itself is in no part of it."""
+    if not path or path == other:
+        return True
+    inside = f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
+    return bool(other) and inside
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

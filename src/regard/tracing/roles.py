@@ -188,11 +188,9 @@ class Contraction:
         widths = self._widths()
         head = [part for part in rows if part.origin.ancestor in widths]
         query = [part for part in rows if part not in head]
-        if head and not query and not self._one_query(rows):
-            query, head = head, []  # rows that are nothing but heads
         pairs = self._value_origins()
         cut = [part for part in shared if {part.origin.ancestor, pairs.get(part.origin)} & widths]
-        cut = cut or [part for part in shared if part.origin.kind == "feature"]
+        cut = cut or [part for part in shared if _of_channels(part.origin)]
         head = [part for part in parts if part in head or part in cut]
         batch = [part for part in shared if part not in head]
         gathered = False
@@ -205,8 +203,9 @@ class Contraction:
             batch, query = _folded_batch(query)
         certain = True
         if not head:
-            scored = [origin.ancestor for origin in self.mark.candidate.widths]
-            batch, head, certain = _by_hints(batch, scored, hints)
+            last = [*self.mark.candidate.widths, *(part.origin for part in key)]
+            with_heads = any(origin.ancestor.dim == (3, 4) for origin in last)
+            batch, head, certain = _by_hints(batch, with_heads, hints)
         order = self._in_order
         return Roles(order(batch), order(head), order(query), order(key), certain, gathered)
 
@@ -223,14 +222,13 @@ class Contraction:
         """Weights (1, head, 1, edge) of a softmax over edges."""
         segments = self.mark.candidate.segments
         assert segments is not None
-        numbers = self._along_weights(self.value_view.numbers(weights.device))
-        while numbers.dim() > 1:
-            numbers = numbers.select(-1, 0)
-        edge = [origin for _, origin in self.value_dims[0]] if self.value_dims else []
-        known = positions(numbers, self.value_view.start, edge)
+        dim = self.mark.candidate.key
+        edge = [origin for _, origin in self.value_dims[dim]]
+        known = positions(self.value_view, edge, weights.device)
         if known is None:
             return None
         key_index, keys = known
+        key_index = key_index.movedim(dim, 0).flatten(1)[:, 0]
         return Edges(
             segments[None, None],
             key_index[None, None],
@@ -245,11 +243,11 @@ class Contraction:
 
         None where that cannot be told.
         """
-        numbers = self._along_weights(self.value_view.numbers(weights.device))
-        known = positions(numbers, self.value_view.start, [part.origin for part in roles.key])
+        axes = [part.origin for part in roles.key]
+        known = positions(self.value_view, axes, weights.device)
         if known is None:
             return None
-        places, keys = known
+        places, keys = self._along_weights(known[0]), known[1]
         places = self.arranged(places, roles)
         outside = places < 0  # padding
         if bool(outside.any()):
@@ -270,13 +268,13 @@ class Contraction:
         if self.spread is None:
             features, rows = (-2, -1) if self.swapped else (-1, -2)
             return numbers.select(features, 0).unsqueeze(rows).expand(self.weights.shape)
-        shape = self.weights.shape
+        shape = self.spread.shape
         while numbers.dim() > len(shape):
             numbers = numbers[0]
         for dim in range(-1, -numbers.dim() - 1, -1):
             if shape[dim] == 1:
                 numbers = numbers.narrow(dim, 0, 1)
-        return numbers.expand(shape)
+        return numbers.expand(shape).reshape(self.weights.shape)
 
     def _widths(self) -> set[Origin]:
         """Axes summed to make the scores, and those of the values that are left in the output."""
@@ -311,10 +309,6 @@ class Contraction:
             if dim < shift or weights.shape[dim - shift] == 1
         ]
 
-    def _one_query(self, rows: list[Part]) -> bool:
-        """Whether a size of one among the weights' dimensions stands for the query."""
-        return 1 in self.mark.candidate.shape or len(self.mark.candidate.shape) == 3
-
 
 def _parts(tensor: Tensor, dims: Dims, uses: Uses) -> list[Part]:
     """The axes of weights in the order of their dimensions, with what the product does to each."""
@@ -334,6 +328,12 @@ def _the_same(parts: list[Part], before: list[Part]) -> list[Part]:
         next((other for other in before if other.origin is part.origin), None)  # type: ignore[misc]
         for part in parts
     ]
+
+
+def _of_channels(origin: Origin) -> bool:
+    """Whether an axis is cut out of features, or of the last of an input's three dimensions."""
+    ancestor = origin.ancestor
+    return origin.kind == "feature" or (ancestor.dim == (2, 3) and ancestor.kind == "data")
 
 
 def _whole(part: Part) -> bool:
@@ -357,10 +357,10 @@ def _folded_batch(query: list[Part]) -> tuple[list[Part], list[Part]]:
 
 
 def _by_hints(
-    batch: list[Part], widths: list[Origin], hints: set[int]
+    batch: list[Part], with_heads: bool, hints: set[int]
 ) -> tuple[list[Part], list[Part], bool]:
     """Heads among shared axes of which none is known to be cut out of features."""
-    if any(width.dim == (3, 4) for width in widths):  # inputs that come with their heads
+    if with_heads:  # inputs, or scores, of four dimensions
         for index, part in enumerate(batch):
             if part.origin.ancestor.dim == (1, 4) and (part.size in hints or not hints):
                 return [*batch[:index], *batch[index + 1 :]], [part], True

@@ -97,6 +97,7 @@ class Spread(NamedTuple):
     value: Tensor
     value_dims: Dims
     value_view: View
+    shape: tuple[int, ...]  # of the weights
     box: Box
 
 
@@ -108,6 +109,7 @@ class Total(NamedTuple):
     exact: bool = True  # whether nothing was added to it
     segments: Tensor | None = None  # over edges: the query of each
     at_edges: bool = False  # whether each edge has the sum of its query
+    dim: int = 0  # of the edges
 
 
 class WeightSum(NamedTuple):

@@ -83,9 +83,12 @@ def _groups() -> tuple[Target, ...]:
 EMPTY = ("ignore:regard.capture. no attention:UserWarning",)
 
 
+_APART = ("negatives", "gaps", "unknown")
+
+
 def targets() -> list[Target]:
     """Targets with attention."""
-    return [target for target in _groups() if target.group not in ("negatives", "gaps")]
+    return [target for target in _groups() if target.group not in _APART]
 
 
 def negatives() -> list[Target]:
@@ -96,3 +99,8 @@ def negatives() -> list[Target]:
 def gaps() -> list[Target]:
     """Targets whose attention is known to be missed. One that starts to be found fails."""
     return [target for target in _groups() if target.group == "gaps"]
+
+
+def unknown() -> list[Target]:
+    """Targets of which capture cannot tell which axis is which, and says so."""
+    return [target for target in _groups() if target.group == "unknown"]

@@ -88,7 +88,7 @@ class SingleKey(formulas.Model):
 class Levels(formulas.Model):
     """GLOM (Hinton 2021): every level by itself. The first values are an expanded parameter."""
 
-    attends = "self"
+    attends = ("unknown", "self")  # of parameters alone nothing tells
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,6 +17,8 @@ class Model(nn.Module):
     """`forward` is the spelling under test; `truth` never calls it."""
 
     attends: str | tuple[str, ...] | None = None
+    group: str | None = None
+    """"gaps" where it is known to be missed, "unknown" where its axes cannot be told."""
     """The label of every site (or of each), where it is to be checked."""
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -48,4 +50,4 @@ def target(kind: type[Model], group: str) -> Target:
         return Case(model, args, {}, weights, expected, attends=labels)
 
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
-    return Target(f"{group}_{name}", group, build, around=kind.around)
+    return Target(f"{group}_{name}", kind.group or group, build, around=kind.around)

@@ -114,6 +114,8 @@ class Transformer(formulas.Model):
 class Typed(formulas.Model):
     """HGTConv: keys and values of every head and type are written into an empty tensor."""
 
+    group = "unknown"
+
     attends = "self"
 
     def __init__(self) -> None:

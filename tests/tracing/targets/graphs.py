@@ -186,6 +186,8 @@ class HeadsFirst(Gat):
 class NormalisedLate(Gat):
     """The sum divides the nodes, not the edges."""
 
+    group = "gaps"
+
     def forward(self, x, edges):
         source, target = edges
         x = self.project(x).view(N, H, 5)
@@ -198,6 +200,8 @@ class NormalisedLate(Gat):
 
 class SortedEdges(Gat):
     """Edges sorted by target, and segments of them (as in CSR)."""
+
+    group = "gaps"
 
     def forward(self, x, edges):
         order = edges[1].argsort(stable=True)
@@ -216,6 +220,8 @@ class SortedEdges(Gat):
 
 class SparseSoftmax(formulas.Model):
     """A sparse matrix of scores: `torch.sparse.softmax`, and a sparse product."""
+
+    group = "gaps"
 
     attends = "self"
 

@@ -36,6 +36,8 @@ class Late(formulas.Model):
 class Ones(Late):
     """A column of ones beside the values gives the sum."""
 
+    group = "gaps"
+
     def forward(self, x):
         q, k, v = self.qkv_heads(x)
         powers = (q @ k.mT * W**-0.5).exp()
@@ -133,10 +135,12 @@ class OneTile(Late):
 
 
 class TilesOfKeys(OneTile):
+    group = "gaps"
     columns = 3
 
 
 class Tiles(OneTile):
+    group = "gaps"
     rows, columns = 4, 3
 
     def truth(self, x):

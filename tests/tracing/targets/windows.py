@@ -224,7 +224,7 @@ class Columns(formulas.Model):
 class Buckets(Windowed):
     """Reformer (Kitaev et al. 2020), one round: sorted by hash, then windows, then sorted back.
 
-    Every query has keys of its own here: the matrix is that of all positions.
+    Every window is an example of its own, as it lies when it is attended to.
     """
 
     def __init__(self) -> None:
@@ -253,10 +253,16 @@ class Buckets(Windowed):
 
     def truth(self, x):
         q, k, v = self.qkv_heads(x)
-        window = self._order(q).argsort(-1) // 3
+        order = self._order(q)
+        window = order.argsort(-1) // 3
         before = window[..., :, None] - window[..., None, :]
         weights = dense.weights(q, k, allowed=(before == 0) | (before % 5 == 1))
-        return [weights], dense.merged(dense.mix(weights, v))
+        windows = order.view(B, H, 5, 3)
+        seen = torch.cat([windows.roll(1, 2), windows], -1)  # (batch, head, window, key)
+        rows = weights.gather(2, order[..., None].expand(-1, -1, -1, 15)).view(B, H, 5, 3, 15)
+        cut = rows.gather(4, seen[:, :, :, None].expand(-1, -1, -1, 3, -1))
+        cut = cut.transpose(1, 2).flatten(0, 1)  # (batch × window, head, query, key)
+        return [cut], dense.merged(dense.mix(weights, v))
 
 
 class Axial(formulas.Model):
