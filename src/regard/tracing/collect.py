@@ -98,7 +98,7 @@ class Collector:
                 try:
                     self.flow.constants(self.names.tensors())
                 except Exception as error:
-                    self._failed("parameters", error)
+                    self.failed("parameters", error)
 
     @property
     def following(self) -> bool:
@@ -111,7 +111,7 @@ class Collector:
                 try:
                     self.flow.flush()
                 except Exception as error:
-                    self._failed("softmax", error)
+                    self.failed("softmax", error)
 
     def meet(self, module: nn.Module) -> None:
         """A module is about to run: learn parameters that were put there since (FSDP does)."""
@@ -122,7 +122,7 @@ class Collector:
                 ):
                     self.flow.constants([tensor])
         except Exception as error:
-            self._failed("parameters", error)
+            self.failed("parameters", error)
 
     # -- what the mode tells
 
@@ -552,19 +552,19 @@ class Collector:
                 self.trace.notes[place] = replace(note, text=text)
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
         seen |= self.filtered | {note.where for note in self.trace.notes}
-        for path, (place, steps) in self.flow.unasked.items():
+        for path, (site, steps) in self.flow.unasked.items():
             if path not in seen:
                 what = " and ".join(steps) if steps else "nothing"
                 rule = steps[-1] if steps else "none"
                 self.note(
                     "unread",
-                    path or place.module_class,
+                    path or site.module_class,
                     f"a product of two inputs, with {what} done to it, was multiplied by a third: "
                     f"attention that is no softmax? capture(rules={rule!r}) records it",
                 )
-        for path, (place, text) in self.flow.unfinished.items():
+        for path, (site, text) in self.flow.unfinished.items():
             if path not in seen:
-                self.note("unread", path or place.module_class, text)
+                self.note("unread", path or site.module_class, text)
         for candidate in self.flow.lost.values():
             self.note(
                 "unread",

@@ -353,8 +353,8 @@ class Flow(Moves):
         dim %= source.dim()
         if tag is not None and tag.exp:
             total = Tag()
-            segments = along_dim(index, dim)
-            total.total = Total(frozenset((tag.exp,)), (), segments=segments, dim=dim)
+            queries = along_dim(index, dim)
+            total.total = Total(frozenset((tag.exp,)), (), segments=queries, dim=dim)
             self.put(made, total)
             self._begin("exponentials were added up over edges, and not followed to values")
             return
