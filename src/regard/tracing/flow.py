@@ -339,11 +339,11 @@ class Flow(Moves):
         before = self.tag(given)
         tag = self._reduced(given, [dim % given.dim() for dim in dims] if given.dim() else [], made)
         tag.widths = ()
+        tag.same_as = self.token(given)  # a linear map of a mean is one of what was averaged
         if before is not None:
             if before.mark is not None:
                 self.lose(before.mark.candidate)
             tag.sources, tag.constant = before.sources, before.constant
-            tag.same_as = self.token(given)  # a linear map of a mean is one of what was averaged
             tag.normaliser, tag.of_weights = before.normaliser, before.of_weights
         self.put(made, tag)
 

@@ -325,9 +325,9 @@ class Moves(Tagging):
     def gathered(self, source: Tensor, dim: int, index: Tensor, made: Tensor, again: Again) -> None:
         """Entries chosen along one dimension."""
         tag = self._moved_tag(source)
+        dim %= max(1, source.dim())
         self._meet_edges(source, dim, index, tag)
         if made.dim() and source.dim() == made.dim():
-            dim %= made.dim()
             dims = self.dims(source)
             for other, size in enumerate(made.shape):
                 if other == dim or size != source.shape[other]:
