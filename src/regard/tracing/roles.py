@@ -201,11 +201,14 @@ class Contraction:
             gathered = bool(query) and any(part.origin.gathered for part in key)
         if len(query) > 1 and not batch:
             batch, query = _folded_batch(query)
-        certain = True
+        # one query each of several examples, or several queries with keys of their own?
+        chosen = any(part.origin.ancestor.kind != "data" or part.origin.gathered for part in key)
+        certain = bool(query) or len(batch) < 2 or not chosen
         if not head:
             last = [*self.mark.candidate.widths, *(part.origin for part in key)]
             with_heads = any(origin.ancestor.dim == (3, 4) for origin in last)
-            batch, head, certain = _by_hints(batch, with_heads, hints)
+            batch, head, told = _by_hints(batch, with_heads, hints)
+            certain = certain and told
         order = self._in_order
         return Roles(order(batch), order(head), order(query), order(key), certain, gathered)
 
