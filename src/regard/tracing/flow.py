@@ -36,6 +36,7 @@ from regard.tracing.tags import (
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
 PARAMETER_SCORES = "the scores are parameters: they do not look at what they weigh"
+ALONE = "a softmax over one entry, of scores that are no product"
 JOINS = "the scores are log-sum-exps of other scores: it joins softmaxes of parts"
 INVERTED = "the softmax is multiplied by itself, as a kernel is that is inverted"
 PARAMETER_VALUES = "the values are parameters or constants"
@@ -96,6 +97,8 @@ class Flow(Moves):
                 candidate.reason = FROM_PARAMETER
             elif tag.normaliser:
                 candidate.reason = JOINS
+            elif made.shape[dim] == 1 and tag.sides is None:
+                candidate.reason = ALONE
         if not self.wanted(place, candidate.reason is None):
             return None
         return Mark(candidate)

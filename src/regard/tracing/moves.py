@@ -325,6 +325,7 @@ class Moves(Tagging):
     def gathered(self, source: Tensor, dim: int, index: Tensor, made: Tensor, again: Again) -> None:
         """Entries chosen along one dimension."""
         tag = self._moved_tag(source)
+        tag.constant = tag.constant and self.constant(index)
         dim %= max(1, source.dim())
         self._meet_edges(source, dim, index, tag)
         if made.dim() and source.dim() == made.dim():
@@ -341,6 +342,9 @@ class Moves(Tagging):
         """Advanced indexing with tensors: their dimensions take the place of those indexed."""
         tag = self._moved_tag(source)
         tag.factors = self._indexed_factors(source, indices, made)
+        tag.constant = tag.constant and all(
+            self.constant(index) for index in indices if index is not None
+        )
         at = [dim for dim, index in enumerate(indices) if index is not None]
         if len(at) == 1:
             self._meet_edges(source, at[0], indices[at[0]], tag)  # type: ignore[arg-type]
