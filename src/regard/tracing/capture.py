@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from regard.errors import RegardError
@@ -26,6 +28,9 @@ _HERE = str(Path(__file__).parent.parent)
 class CaptureWarning(UserWarning):
     """Something a capture could not read, dropped or never saw; `trace.notes` has it too."""
 
+
+#: Operators that stand between two products, to name the nearest one.
+_RULES = ("sigmoid", "relu", "tanh", "softplus", "elu", "gelu", "silu", "exp", "clamp", "pow")
 
 _FORGOTTEN = (
     "this is a capture that was not entered, not a trace; write `with regard.capture(model) as "
@@ -158,6 +163,11 @@ class capture:  # a context manager and a decorator is written like a function
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Use as a decorator: `function.trace` is the trace of its last call."""
+        if not callable(function):
+            raise RegardError(
+                f"capture: called with a {type(function).__name__}, expected a function to "
+                "decorate; regard.trace(model, inputs) runs a model once"
+            )
 
         @functools.wraps(function)
         def captured(*args: Any, **kwargs: Any) -> Any:
@@ -186,12 +196,18 @@ def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
 
 
 def _checked_rules(rules: Any) -> frozenset[str]:
-    names = (rules,) if isinstance(rules, str) else tuple(rules)
+    names = (rules,) if isinstance(rules, str) else rules
+    if not isinstance(names, list | tuple | set | frozenset):
+        raise RegardError(f"capture: rules={rules!r}, expected names of operators, as 'sigmoid'")
     for name in names:
-        if not isinstance(name, str) or not name.isidentifier():
+        if name in ("none", "any"):
+            continue
+        if not isinstance(name, str) or not hasattr(torch.ops.aten, name):
+            near = difflib.get_close_matches(str(name).lower(), [*_RULES, "none", "any"], 1)
+            hint = f"; near: {near[0]!r}" if near else ""
             raise RegardError(
-                f"capture: rules has {name!r}, expected names of operators, as 'sigmoid', or "
-                "'none' or 'any'"
+                f"capture: rules has {name!r}, expected the name of an operator of torch, as "
+                f"'sigmoid', or 'none' or 'any'{hint}"
             )
     return frozenset(names)
 

@@ -110,6 +110,7 @@ class Collector:
             if not self.closed:
                 try:
                     self.flow.flush()
+                    self.flow.let_go()
                 except Exception as error:
                     self.failed("softmax", error)
 
@@ -220,7 +221,8 @@ class Collector:
         with self._lock:
             if self.closed or self.cached or self.keeper.changed:
                 return False
-            return not self.flow.lost and not self.trace.notes
+            unread = self.flow.lost or self.flow.unasked or self.flow.unfinished
+            return not unread and not self.trace.notes
 
     def _lesson_of(self, candidate: Candidate) -> Lesson | None:
         """The pass that learns from a softmax; one that has ended learned something wrong."""
@@ -394,7 +396,7 @@ class Collector:
             return
         if weights is not None or candidate.segments is not None or roles.gathered:
             self._unlearnable()  # nothing that one operator makes
-        kind: Any = candidate.kind
+        kind: Any = contraction.mark.kind or candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
         site = self._site(place, "softmax", self._told(candidate, contraction, roles))
@@ -526,7 +528,10 @@ class Collector:
         with self._lock:
             self.closed = True
         self.settle_hooks()
-        self.flow.flush()
+        try:
+            self.flow.flush()
+        except Exception as error:
+            self.failed("softmax", error)
         self.flow.clear()
         self.growth.clear()
         if not failed:

@@ -9,6 +9,7 @@ queries that attend to each other before they have seen the input).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from regard.record.held import detached
 from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
-from regard.tracing.moves import Moves, along_dim, same_index
+from regard.tracing.moves import Moves, along_dim, entries_of, same_index
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
@@ -62,6 +63,7 @@ class Flow(Moves):
         self.unasked: dict[str, tuple[Place, tuple[str, ...]]] = {}  # by path: what they would be
         self.names, self.found, self.rejected, self.wanted = names, found, rejected, wanted
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
+        self._latest: Candidate | None = None
         self.sliced: Contraction | None = None  # some keys of a softmax; others may meet values yet
 
     def softmax(self, scores: Tensor, dim: int, weights: Tensor) -> None:
@@ -97,7 +99,7 @@ class Flow(Moves):
                 candidate.reason = FROM_PARAMETER
             elif tag.normaliser:
                 candidate.reason = JOINS
-            elif made.shape[dim] == 1 and tag.sides is None:
+            elif made.shape[dim] == 1 and tag.sides is None and not tag.widths:
                 candidate.reason = ALONE
         if not self.wanted(place, candidate.reason is None):
             return None
@@ -113,8 +115,11 @@ class Flow(Moves):
         ]
         candidate.keys = tuple(origin for _, origin in dims[candidate.key])
         candidate.origins = tuple(origin for pieces in dims for _, origin in pieces)
-        candidate.whole = Box(made if self.graph else detached(made), dims)
-        self.boxes.add(candidate.whole)
+        self.let_go()
+        if candidate.reason is None:
+            candidate.whole = Box(made if self.graph else detached(made), dims)
+            self.boxes.add(candidate.whole)
+            self._latest = candidate
         return laid_out(dims, made)
 
     def exponential(self, logs: Tensor, made: Tensor) -> None:
@@ -138,12 +143,16 @@ class Flow(Moves):
             tag.normaliser = True
             self.put(made, tag)
 
-    def _normalised(self, above: Tensor, below: Tensor, made: Tensor, logs: bool) -> bool:
+    def _normalised(
+        self, above: Tensor, below: Tensor, made: Tensor, logs: bool, times: bool = False
+    ) -> bool:
         """exp / sum, or scores − log-sum-exp, where one was made from the other."""
         mine, total = self.tag(above), self.tag(below)
         if mine is None or total is None or total.total is None:
             return False
-        numbers, keys, exact, segments, at_edges, edge_dim = total.total
+        numbers, keys, exact, _, segments, at_edges, inverse, edge_dim = total.total
+        if inverse != times:
+            return False
         if numbers != {mine.number if logs else mine.exp}:
             return False
         dim = above.dim() - 1
@@ -162,7 +171,7 @@ class Flow(Moves):
             mark.candidate.sides, mark.candidate.segments = mine.sides, segments
             self.unfinished.pop(mark.candidate.place.path, None)
             if not exact:
-                mark.candidate.kind = "partial"
+                mark = mark._replace(kind="partial")
             tag.log, tag.mark = (mark, None) if logs else (None, mark)
             tag.factors = self._weight_factors(mark.candidate, above, made)
         self.put(made, tag)
@@ -185,13 +194,15 @@ class Flow(Moves):
             return
         self.pointwise((one, other), made, kind="partial")
 
-    def _normalised_late(self, one: Tensor, other: Tensor, made: Tensor) -> bool:
+    def _normalised_late(
+        self, one: Tensor, other: Tensor, made: Tensor, times: bool = False
+    ) -> bool:
         """Exponentials times values, divided by the sums of the exponentials."""
         mine, below = self.tag(one), self.tag(other)
         if mine is None or not mine.late or below is None or below.total is None:
             return False
         late = mine.late
-        if {each.number for each in late} != below.total.numbers:
+        if {each.number for each in late} != below.total.numbers or below.total.inverse != times:
             return False
         self.pointwise((one, other), made)
         tag = self.tag(made)
@@ -209,7 +220,7 @@ class Flow(Moves):
             late[0].keys,
         )
         mark = Mark(candidate)
-        weights = late_weights(late, candidate)
+        weights = None if below.total.shifted else late_weights(late, candidate)
         if weights is None:
             self.lose(candidate)
         elif self.wanted(place, True):
@@ -225,19 +236,21 @@ class Flow(Moves):
         if candidate is not mine.mark.candidate or not keys or keys == candidate.keys:
             return False
         self.pointwise((one, other), made)
-        candidate.keys, candidate.kind, candidate.whole = keys, "distribution", None
+        after = self.tag(made)
+        if after is not None and after.mark is not None:
+            after.mark = after.mark._replace(kind="distribution", before=None)
+        candidate.keys, candidate.whole = keys, None
         feature = any(origin.kind == "feature" for origin in keys)
         candidate.reason = FROM_PARAMETER if feature else None
         return True
 
     def multiply(self, one: Tensor, other: Tensor, made: Tensor) -> None:
         """Dropout, a mask, weights times values that wait for their sum, or a plain product."""
-        if self._normalised(one, other, made, logs=False):
-            return
-        if self._normalised(other, one, made, logs=False):
-            return
-        if self._normalised_late(one, other, made) or self._normalised_late(other, one, made):
-            return
+        for above, below in ((one, other), (other, one)):
+            if self._normalised(above, below, made, logs=False, times=True):
+                return
+            if self._normalised_late(above, below, made, times=True):
+                return
         for weights, factor in ((one, other), (other, one)):
             tag = self.tag(weights)
             if tag is None or tag.mark is None:
@@ -393,6 +406,7 @@ class Flow(Moves):
         marks = [each.mark for each in (mine, theirs) if each is not None and each.mark is not None]
         if len(marks) == 2 and marks[0].candidate is marks[1].candidate:
             self._invert(marks[0].candidate)
+        tag.entries = entries_of(one) if second else entries_of(other) if first else None
         tag.of_weights = all(map(_is_inverted, (mine, theirs)))
         if not tag.of_weights:
             if mine is not None and mine.mark is not None:
@@ -467,8 +481,7 @@ class Flow(Moves):
                 return Mark(candidate)  # times the inverse of a kernel: weights yet, of other keys
             self._settle(mark, self._contraction(mark, weights, values, made, swapped))
         elif self.constant(values):  # heads mixed by a parameter ("talking heads") are weights yet
-            candidate.kind = "signed"
-            return Mark(candidate)
+            return Mark(candidate, kind="signed")
         else:
             self.lose(candidate)
         return None
@@ -532,7 +545,9 @@ class Flow(Moves):
         keys = tuple(origin for origin, use in contraction.uses.items() if use == "key")
         if tag.pairing is not None:
             self._begin("exponentials of a product met values, and were not divided by their sum")
-        return Late(tag.exp, keys, contraction, tag.scores, tag.sides, tag.widths)
+        box = Box(contraction.weights, contraction.dims)
+        self.boxes.add(box)
+        return Late(tag.exp, keys, contraction, box, tag.scores, tag.sides, tag.widths)
 
     def _invert(self, candidate: Candidate) -> None:
         if not candidate.done:
@@ -543,8 +558,13 @@ class Flow(Moves):
         """Weights times the inverse of a kernel: the keys are the columns of the product."""
         assert tag.mark is not None and tag.factors is not None
         candidate = tag.mark.candidate
-        candidate.kind, candidate.whole = "signed", None
+        tag.mark, candidate.whole = tag.mark._replace(kind="signed"), None
         candidate.keys = tuple(origin for _, origin in dims_of(made, tag.factors)[-1])
+
+    def let_go(self) -> None:
+        """No longer hold what the last softmax made: slices of it meet values at once or never."""
+        if self._latest is not None:
+            self._latest.whole, self._latest = None, None
 
     def flush(self) -> None:
         """What has met values with some of its keys alone is attention to those."""
@@ -634,26 +654,21 @@ def along(candidate: Candidate, weights: Tensor, dims: Dims, contracted: int) ->
 
 
 def late_weights(late: Sequence[Late], candidate: Candidate) -> Tensor | None:
-    """Weights (batch, head, query, key) out of exponentials, or, in parts, of their scores."""
+    """Weights (batch, head, query, key) out of exponentials, or, where they came in parts, of
+    their scores."""
     matrices = []
     for each in late:
-        contraction: Contraction = replace(each.contraction, mark=Mark(candidate))
         candidate.keys = each.keys
-        if len(late) > 1:
-            if each.scores is None or each.scores.tensor is None:
-                return None
-            scores = each.scores.tensor
-            if (
-                scores.shape != contraction.weights.shape
-                and scores.numel() != contraction.weights.numel()
-            ):
-                return None
-            contraction = replace(contraction, weights=scores.reshape(contraction.weights.shape))
+        contraction: Contraction = replace(each.contraction, mark=Mark(candidate))
+        shape = contraction.weights.shape
+        box = each.powers if len(late) == 1 else each.scores
+        if box is None or box.tensor is None or box.tensor.numel() != math.prod(shape):
+            return None
+        contraction = replace(contraction, weights=box.tensor.reshape(shape))
         matrices.append(contraction.arranged(contraction.weights, contraction.roles(set())))
-    joined = torch.cat(matrices, -1)
-    if len(late) > 1:
-        return joined.softmax(-1)
-    return joined / joined.sum(-1, keepdim=True)
+    if len(late) == 1:
+        return matrices[0] / matrices[0].sum(-1, keepdim=True)
+    return torch.cat(matrices, -1).softmax(-1)
 
 
 def _told_apart(dims: Dims) -> Dims:

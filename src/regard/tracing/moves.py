@@ -19,6 +19,7 @@ from regard.tracing.tags import (
     Box,
     Candidate,
     Forbids,
+    Late,
     Mark,
     Sources,
     Tag,
@@ -34,6 +35,8 @@ _LINEAR = {
     "add", "sub", "rsub", "mul", "div", "neg", "masked_fill", "where", "clone", "_to_copy", "copy",
     "contiguous", "tril", "triu", "nan_to_num", "native_dropout",
 }  # fmt: skip
+_COPIES = {"clone", "_to_copy", "copy", "contiguous", "clamp", "clamp_min", "add", "reciprocal"}
+_LINEAR_OF_SUMS = _LINEAR | _COPIES
 
 
 class Tagging:
@@ -172,17 +175,17 @@ class Moves(Tagging):
         `kind` is what it makes of weights.
         """
         tag = self._blend(inputs, made)
-        if tag.mark is not None and tag.mark.candidate.kind != "signed":
-            tag.mark.candidate.kind = kind
+        if tag.mark is not None and tag.mark.kind != "signed":
+            tag.mark = tag.mark._replace(kind=kind)
         if shifted and tag.total is not None:  # weights divided by it sum to less than 1
-            tag.total = tag.total._replace(exact=False)
+            tag.total = tag.total._replace(exact=False, shifted=True)
         self.put(made, tag)
 
     def add(self, one: Tensor, other: Tensor, made: Tensor) -> None:
         """A broadcast sum of two linear maps is the inside of additive attention."""
         tag = self._blend((one, other), made)
         if tag.mark is not None:
-            tag.mark.candidate.kind = "signed"
+            tag.mark = tag.mark._replace(kind="signed")
         if one.shape != made.shape or other.shape != made.shape:
             mine, theirs = self.tag(one), self.tag(other)
             if mine is not None and theirs is not None and mine.sources and theirs.sources:
@@ -205,7 +208,7 @@ class Moves(Tagging):
             self.pointwise((weights,), made)
             return
         after = Tag()
-        after.mark = Mark(tag.mark.candidate, self.boxed(weights, tag.mark))
+        after.mark = tag.mark._replace(before=self.boxed(weights, tag.mark))
         after.factors = self._spread_out((weights,), made)
         self.put(made, after)
 
@@ -231,7 +234,7 @@ class Moves(Tagging):
         before = self.tag(made)
         if before is not None and not covers(made):
             if before.mark is not None:
-                before.mark.candidate.kind = "partial"
+                before.mark = before.mark._replace(kind="partial")
             return
         tag = Tag()
         tag.constant, tag.zero = True, zero
@@ -415,6 +418,7 @@ class Moves(Tagging):
                 tag.mark = before.mark._replace(before=None)
             tag.sources, tag.constant = before.sources, before.constant
             tag.normaliser, tag.sides, tag.widths = before.normaliser, before.sides, before.widths
+            tag.entries = before.entries
             if before.total is not None:
                 tag.total = before.total._replace(exact=False)
         tag.same_as = self.token(source)
@@ -484,8 +488,6 @@ class Moves(Tagging):
             tag.forbids = Forbids(allowed, tuple(made.shape), made.stride())
             self.put(made, tag)
             return
-        if zeros is not None and zeros.mark is not None:
-            zeros.mark.candidate.kind = "partial"
         self.pointwise((given,), made, kind="partial")
 
     def concatenated(self, inputs: Sequence[Tensor], dim: int, made: Tensor) -> None:
@@ -500,7 +502,7 @@ class Moves(Tagging):
             )
         for known in tags:
             if known is not None:
-                tag.late += known.late
+                tag.late = _once(tag.late, known.late)
                 tag.normaliser = tag.normaliser or known.normaliser
                 if known.total is not None:
                     tag.total = _added(tag.total, known.total, alone=False)
@@ -511,6 +513,7 @@ class Moves(Tagging):
             mine = NOBODY if known is None else known.sources
             same = same and bool(mine) and known is not None and known.sides is None
             same = same and (not sources or mine == sources)
+            same = same and known is not None and known.entries == tags[0].entries  # type: ignore[union-attr]
             sources = joined(sources, mine)
         tag.sources = sources
         if inputs and made.dim() and not tag.constant:
@@ -594,7 +597,7 @@ class Moves(Tagging):
         `features` is the dimension that comes from the weight.
         """
         tag = Tag()
-        tag.sources = self._behind(given, self.tag(given))
+        tag.sources, tag.entries = self._behind(given, self.tag(given)), entries_of(given)
         if made.dim() and made.layout == torch.strided and given.dim() == made.dim():
             dims = self.dims(given)
             for index, size in enumerate(made.shape):
@@ -606,8 +609,7 @@ class Moves(Tagging):
             if before is not None and before.moved is not None:
                 tag.moved = self._mapped(given, made, features)
             if before is not None and before.mark is not None and given.shape == made.shape:
-                before.mark.candidate.kind = "signed"  # heads mixed by a convolution
-                tag.mark = Mark(before.mark.candidate)
+                tag.mark = Mark(before.mark.candidate, kind="signed")  # heads mixed
         self.put(made, tag)
 
     def _mapped(self, given: Tensor, made: Tensor, features: int) -> Movement | None:
@@ -641,15 +643,17 @@ class Moves(Tagging):
             else:
                 constant = constant and tag.constant
                 sources = joined(sources, tag.sources)
-                if tag.noise:
-                    blended.noise = True
         blended.sources = sources
+        blended.noise = any(tag is not None and tag.noise for _, tag in known) and all(
+            tag is not None and (tag.noise or tag.constant) for _, tag in known
+        )
         if constant:
             blended.constant = True
             blended.widths = next((tag.widths for _, tag in known if tag and tag.widths), ())
             if any(tag is not None and tag.factors is not None for _, tag in known):
                 blended.factors = self._spread_out(inputs, made)
             return blended
+        operator = self.operator.removesuffix("_")
         for tensor, tag in known:
             if tag is None:
                 continue
@@ -659,14 +663,21 @@ class Moves(Tagging):
                 blended.widths = tag.widths
             if tag.pairing is not None and blended.pairing is None:
                 blended.pairing = tag.pairing
-                if self.operator.removesuffix("_") not in _LINEAR:
-                    steps = (*tag.pairing.steps, self.operator.removesuffix("_"))
-                    blended.pairing = tag.pairing._replace(steps=steps)
+                steps = tag.pairing.steps
+                if operator not in _LINEAR and operator not in steps:
+                    blended.pairing = tag.pairing._replace(steps=(*steps, operator))
             if tag.exp:
                 blended.exp = blended.number
-            if tag.total is not None:
-                blended.total = _added(blended.total, tag.total, len(known) == 1)
-            blended.late += tag.late
+            if tag.total is not None and operator in _LINEAR_OF_SUMS:
+                blended.total = _added(
+                    blended.total, tag.total, len(known) == 1 and operator in _COPIES
+                )
+                if operator == "reciprocal":
+                    blended.total = blended.total._replace(inverse=not tag.total.inverse)
+            if operator in _LINEAR_OF_SUMS:
+                blended.late = _once(blended.late, tag.late)
+            if tag.entries is not None and blended.entries is None:
+                blended.entries = tag.entries
             blended.normaliser = blended.normaliser or tag.normaliser
             if tag.scores is not None:
                 blended.scores = tag.scores
@@ -685,7 +696,7 @@ class Moves(Tagging):
                 break
         if blended.late or blended.total is not None:
             blended.exp = 0
-        if len(known) == 1 and known[0][1] is not None:
+        if len(known) == 1 and known[0][1] is not None and operator in _COPIES:
             blended.weight_sum = known[0][1].weight_sum
         return blended
 
@@ -745,15 +756,26 @@ def local_tensor(tensor: Tensor) -> Tensor:
     return inside[0] if len(inside) == 1 else tensor
 
 
+def _once(one: tuple[Late, ...], other: tuple[Late, ...]) -> tuple[Late, ...]:
+    """Both together, nothing twice."""
+    return (*one, *(late for late in other if not any(late is each for each in one)))
+
+
 def _added(one: Total | None, other: Total, alone: bool) -> Total:
     """A sum of sums of exponentials."""
     if one is None:
         return other._replace(exact=other.exact and alone)
-    return one._replace(numbers=one.numbers | other.numbers, exact=False)
+    shifted = one.shifted or other.shifted
+    return one._replace(numbers=one.numbers | other.numbers, exact=False, shifted=shifted)
 
 
 def _last(pieces: Sequence[Any]) -> Origin | None:
     return pieces[-1][1] if pieces else None
+
+
+def entries_of(tensor: Tensor) -> tuple[Any, ...]:
+    """Which entries of its storage a tensor shows."""
+    return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
 
 
 def _identity(index: Tensor) -> tuple[int, int]:
@@ -785,4 +807,4 @@ def _rank(tag: Tag | None) -> int:
 
 def _carried(mark: Mark, source: Tensor, made: Tensor) -> Mark:
     """Weights in what an operator that works place by place made of them."""
-    return Mark(mark.candidate) if stretched(source, made) else mark
+    return mark._replace(before=None) if stretched(source, made) else mark

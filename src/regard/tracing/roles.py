@@ -112,13 +112,17 @@ class Contraction:
         whole = self.mark.candidate.whole
         if whole is None or self.spread is not None or self.mark.before is not None:
             return False
-        keys = math.prod(size for size, origin in self._key_pieces())
-        return keys < math.prod(
-            size
-            for pieces in whole.dims
-            for size, origin in pieces
-            if origin in self.mark.candidate.keys
-        )
+        keys = math.prod(size for size, _ in self._key_pieces())
+        return keys < math.prod(size for size, _ in self._whole_keys())
+
+    def _whole_keys(self) -> list[tuple[int, Origin]]:
+        whole, keys = self.mark.candidate.whole, self.mark.candidate.keys
+        dims = [] if whole is None else whole.dims
+        return [piece for pieces in dims for piece in pieces if piece[1] in keys]
+
+    def _start(self) -> tuple[int, int]:
+        """Where the weights of a product begin."""
+        return int(self.weights.untyped_storage()._cdata), int(self.weights.storage_offset())
 
     def _key_pieces(self) -> list[tuple[int, Origin]]:
         return [piece for pieces in self.dims for piece in pieces if self.uses[piece[1]] == "key"]
@@ -128,6 +132,10 @@ class Contraction:
         candidate = self.mark.candidate
         whole = candidate.whole
         if whole is None or whole.tensor is None:
+            return None
+        counts = [math.prod(size for size, _ in each._key_pieces()) for each in (self, other)]
+        together = math.prod(size for size, origin in self._whole_keys())
+        if sum(counts) != together or self._start() == other._start():
             return None
         uses = {
             origin: "key" if candidate.has_key(origin) else self.uses.get(origin, "shared")

@@ -83,7 +83,7 @@ def _add(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
         flow.add(args[0], args[1], out)
     else:
-        tiny = isinstance(args[1], int | float) and abs(args[1]) < 1e-12
+        tiny = isinstance(args[1], int | float) and abs(args[1]) <= 1e-6  # against division by 0
         flow.pointwise(_tensors(args[:2]), out, shifted=not tiny)
 
 
@@ -165,8 +165,10 @@ def _copy_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 
 @_for("index_copy", "index_put", "scatter", "slice_scatter")
 def _write_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    tensors = _tensors(args)
-    flow.written(out, tensors[-1])
+    if flow.is_weights(args[0]):  # some of them replaced
+        flow.pointwise((args[0],), out, kind="partial")
+        return
+    flow.written(out, _tensors(args)[-1])
 
 
 @_for("index_add", "scatter_add")
@@ -176,7 +178,7 @@ def _scatter_add(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 
 @_for("scatter_reduce", "index_reduce")
 def _scatter_reduce(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    if args[4] in ("sum", "mean"):
+    if args[4] == "sum":
         flow.scattered(args[1], args[2], args[3], out)
     else:
         flow.written(out, args[3])

@@ -217,7 +217,7 @@ class Run:
 
     def _recall(self) -> None:
         """Plans of earlier captures; a filter's own are no use to others."""
-        if self.module is None:
+        if self.module is None or self.collector.flow.rules:
             return
         try:
             now = fingerprint(self.collector.names)

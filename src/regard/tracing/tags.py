@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.tracing.axes import Dims, Factor, Origin
 from regard.tracing.movement import Movement, View
+from regard.types import Kind
 
 Sources = frozenset[int]
 
@@ -69,6 +70,7 @@ class Mark(NamedTuple):
     candidate: Candidate
     before: Box | None = None
     others: tuple[Candidate, ...] = ()  # of weights that were put together
+    kind: Kind | None = None  # what was made of them since; None: what the softmax made
 
 
 class Forbids(NamedTuple):
@@ -106,9 +108,11 @@ class Total(NamedTuple):
 
     numbers: frozenset[int]  # of what
     keys: tuple[Origin, ...]  # over which axes
-    exact: bool = True  # whether nothing was added to it
+    exact: bool = True  # whether nothing was done to it
+    shifted: bool = False  # whether a number was added
     segments: Tensor | None = None  # over edges: the query of each
     at_edges: bool = False  # whether each edge has the sum of its query
+    inverse: bool = False  # whether it is 1 / the sum
     dim: int = 0  # of the edges
 
 
@@ -133,6 +137,7 @@ class Late(NamedTuple):
     number: int
     keys: tuple[Origin, ...]
     contraction: Any
+    powers: Box
     scores: Box | None  # what they are exponentials of, with no maximum subtracted
     sides: tuple[Sources, Sources] | None
     widths: tuple[Origin, ...]
@@ -152,6 +157,7 @@ class Tag:
     sources: Sources = NOBODY  # inputs of the linear maps it comes from
     sides: tuple[Sources, Sources] | None = None  # of the two factors of a product
     factors: tuple[Factor, ...] | None = None  # the axes of the storage, and where they come from
+    entries: tuple[Any, ...] | None = None  # of a linear map: which entries it was given
     moved: Movement | None = None  # how its entries were taken from another storage
     widths: tuple[Origin, ...] = ()  # of scores: the axes that were summed to make them
     mark: Mark | None = None  # weights
