@@ -399,12 +399,18 @@ class Collector:
         kind: Any = contraction.mark.kind or candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
+        gathered = roles.gathered or candidate.segments is not None
         site = self._site(place, "softmax", self._told(candidate, contraction, roles))
+        if (weights is not None or gathered) and self.attached:
+            self.note(
+                "unread",
+                site.base,
+                "weights that were normalised late, or belong to edges, are outside the graph",
+            )
         if weights is not None:
             self._add(site, Ready(Given(weights, None, kind)), contraction.made, None)
             return
         kept = tensor if self.attached else detached(tensor)
-        gathered = roles.gathered or candidate.segments is not None
         edges: Edges | None = None
         if candidate.segments is not None:
             queries = int(contraction.made.shape[candidate.key])

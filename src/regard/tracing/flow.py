@@ -136,7 +136,7 @@ class Flow(Moves):
         self.put(made, tag)
 
     def log_sum_exp(self, scores: Tensor, dims: Sequence[int], made: Tensor) -> None:
-        if len(dims) == 1:
+        if len(dims) == 1 and scores.dim():
             dim = dims[0] % scores.dim()
             tag = self._reduced(scores, [dim], made)
             tag.total = Total(frozenset((self.token(scores),)), tag.widths)
@@ -363,14 +363,17 @@ class Flow(Moves):
             tag.normaliser, tag.of_weights = before.normaliser, before.of_weights
         self.put(made, tag)
 
-    def scattered(self, dim: int, index: Tensor, source: Tensor, made: Tensor) -> None:
-        """Entries added up by an index: exponentials of edges, or their weights times values."""
+    def scattered(self, dim: int, index: Tensor, source: Tensor, made: Tensor, plain: bool) -> None:
+        """Entries added up by an index: exponentials of edges, or their weights times values.
+
+        `plain`: onto zeros, and as they are.
+        """
         tag = self.tag(source)
-        dim %= source.dim()
+        dim %= max(1, source.dim())
         if tag is not None and tag.exp:
             total = Tag()
             queries = along_dim(index, dim)
-            total.total = Total(frozenset((tag.exp,)), (), segments=queries, dim=dim)
+            total.total = Total(frozenset((tag.exp,)), (), plain, segments=queries, dim=dim)
             self.put(made, total)
             self._begin("exponentials were added up over edges, and not followed to values")
             return

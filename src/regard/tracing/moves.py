@@ -429,6 +429,11 @@ class Moves(Tagging):
         tag = self.tag(tensor)
         return tag is not None and tag.moved is not None
 
+    def is_zero(self, tensor: Tensor) -> bool:
+        """Whether a tensor was made as zeros."""
+        tag = self.tag(tensor)
+        return tag is not None and tag.zero
+
     def is_weights(self, tensor: Tensor) -> bool:
         tag = self.tag(tensor)
         return tag is not None and tag.mark is not None

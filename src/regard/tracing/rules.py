@@ -173,13 +173,14 @@ def _write_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 
 @_for("index_add", "scatter_add")
 def _scatter_add(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.scattered(args[1], args[2], args[3], out)
+    plain = flow.is_zero(args[0]) and kwargs.get("alpha", 1) == 1
+    flow.scattered(args[1], args[2], args[3], out, plain)
 
 
 @_for("scatter_reduce", "index_reduce")
 def _scatter_reduce(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     if args[4] == "sum":
-        flow.scattered(args[1], args[2], args[3], out)
+        flow.scattered(args[1], args[2], args[3], out, flow.is_zero(args[0]))
     else:
         flow.written(out, args[3])
 
