@@ -65,7 +65,7 @@ LABELS = ("self", "self", "cross")
 def inputs() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
     source, target = torch.randn(2, 12, WIDTH, generator=generator).split([7, 5], dim=1)
-    return source, target
+    return source.clone(), target.clone()  # two inputs, not two slices of one
 
 
 def wrapped(wrap: Callable[[nn.Module], Any], fused: bool = False):
