@@ -265,9 +265,10 @@ class Contraction:
             kind = "partial" if kind == "distribution" else kind
             weights = weights.masked_fill(outside, 0.0)
         queries = torch.arange(weights.shape[2], device=weights.device)
+        key_index = places.clamp(min=0).flatten(2)
         return Edges(
-            queries.repeat_interleave(weights.shape[3])[None, None],
-            places.clamp(min=0).flatten(2),
+            queries.repeat_interleave(weights.shape[3]).expand_as(key_index),
+            key_index,
             weights.flatten(2),
             weights.shape[2],
             keys,
