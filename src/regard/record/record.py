@@ -174,7 +174,7 @@ class Record:
         """Bytes this record keeps alive; those shared with other records count here too."""
         return sum(self.storages.values())
 
-    def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
+    def weights(self, rows: Any = None, columns: Any = None) -> Weights:
         """Exact weights (batch, head, query, key), before dropout; a block where asked.
 
         Where the axes are not known they lie as the model had them, with axes of size 1 in front.

@@ -64,7 +64,7 @@ class Trace:
     def __getitem__(self, where: slice) -> Trace: ...
     @overload
     def __getitem__(self, where: str) -> Any: ...
-    def __getitem__(self, where: int | slice | str) -> Any:
+    def __getitem__(self, where: Any) -> Any:
         if isinstance(where, slice):
             return self._of(self._records[where])
         if not isinstance(where, str):
