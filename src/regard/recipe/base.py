@@ -112,7 +112,7 @@ class Recipe(ABC):
         return list(pieces(self.shape.queries, max(1, _STRIP // max(1, row))))
 
 
-def span(where: slice | None, length: int, name: str = "rows") -> slice:
+def span(where: Any, length: int, name: str = "rows") -> slice:
     """A slice with plain ends, whatever way it was written."""
     if where is None:
         return slice(0, length)
