@@ -26,6 +26,7 @@ from regard.types import (
 _GATHERED = 1 << 22  # values gathered at once by `mixed`
 
 Index = Int[Tensor, "index_batch index_head edge"]
+KeyIndex = Int[Tensor, "key_batch key_head edge"]
 EdgeWeights = Float[Tensor, "batch head edge"]
 
 
@@ -42,20 +43,20 @@ class Edges(Recipe):
     """
 
     query_index: Index
-    key_index: Index
+    key_index: KeyIndex
     edge_weights: EdgeWeights
     queries: int
     keys: int
     value: Values | None = None
     of: Kind = "distribution"
     #: where each row begins in edges sorted by query, and where the last ends; set by `plain`
-    row_starts: Int[Tensor, "index_batch index_head row_end"] | None = None
+    row_starts: Int[Tensor, "row_batch row_head row_end"] | None = None
 
     @classmethod
     def between(
         cls,
         query_index: Int[Tensor, "*index_lead edge"],
-        key_index: Int[Tensor, "*index_lead edge"],
+        key_index: Int[Tensor, "*key_lead edge"],
         weights: Float[Tensor, "*lead edge"],
         *,
         queries: int,
