@@ -183,7 +183,8 @@ def _agreed(one: tuple[Piece, ...], other: tuple[Piece, ...], firm: bool) -> tup
         return other if stretched or len(other) > len(one) else one
     agreed = []
     for (size, mine), (_, theirs) in zip(one, other):
-        mine.join(theirs)
+        if mine.root.size == theirs.root.size:  # a slice of a longer table is another axis
+            mine.join(theirs)
         prefer = not firm and theirs.kind == "feature" and mine.kind != "feature"
         prefer = prefer or (mine.kind == "unknown" and theirs.kind != "unknown")
         agreed.append((size, theirs if prefer else mine))

@@ -375,7 +375,11 @@ class Collector:
         if reading.query.is_nested or reading.query.dim() != 4 or reading.key.dim() != 4:
             return _told(sides)
         mine, theirs = (
-            {origin.ancestor for _, origin in self.flow.dims(tensor)[-2]}
+            {  # a slice of a longer table of positions may be shared by two inputs
+                origin.ancestor
+                for size, origin in self.flow.dims(tensor)[-2]
+                if origin.ancestor.size == size
+            }
             for tensor in (reading.query, reading.key)
         )
         return _told(sides, mine, theirs)
