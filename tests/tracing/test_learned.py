@@ -75,6 +75,22 @@ def test_every_softmax_that_is_none_again(target: Target) -> None:
     assert found[0] == found[1]
 
 
+def test_keywords_are_part_of_a_kind_of_call():
+    class Switch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = handmade()
+
+        def forward(self, *, ids=None, states=None):
+            return self.attention(states if ids is None else ids)
+
+    model = Looks(Switch())
+    for keyword in ({"ids": words(2, 5, 8)}, {"states": words(2, 5, 8)}):
+        with regard.capture(model):
+            model(**keyword)
+    assert model.followed == [True, True]
+
+
 @every_kind
 def test_a_second_capture_follows_no_data(build):
     model, x = Looks(build()), words(2, 5, 8)

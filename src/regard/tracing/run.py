@@ -326,9 +326,11 @@ class Run:
         """The plan for a call, or a lesson that may become one."""
         if _transforms() is not None or torch._C._current_graph_task_id() != -1:
             return  # kernels would see the tensors of transforms
-        frame: Any = sys._getframe(2)
-        while frame.f_code.co_filename == __file__:
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != hooks.__file__:
             frame = frame.f_back
+        if frame is None:  # not called by torch's own `__call__`: the arguments are not known
+            return
         kwargs = argument(frame, "kwargs") or {}
         try:
             signature = call.signature = signature_of(call.module, args, kwargs)
