@@ -445,7 +445,7 @@ class Flow(Moves):
                 self._new_keys(tag, made)
             elif not (first or second):
                 tag.pairing = _pairing(dims_of(made, tag.factors))
-            if not (first or second):
+            if made.dim() > 2 or not (first or second):  # no plain projection
                 tag.widths = contracted
         self.put(made, tag)
 
@@ -693,7 +693,8 @@ def _side(pieces: tuple[Piece, ...], size: int, constant: bool, fixed: bool) -> 
     """Rows or columns of a product: of a constant they are features; in a product of two inputs
     each is an axis of its own, and features are places, as channels that attend to channels."""
     if constant:
-        return axis(size, "feature", pieces[-1][1] if len(pieces) == 1 else None)
+        apart = tuple((count, Origin("feature", count, origin)) for count, origin in pieces)
+        return apart or axis(size, "feature")
     if fixed:
         return pieces
     return tuple(

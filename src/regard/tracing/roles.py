@@ -193,8 +193,8 @@ class Contraction:
         key = [part for part in parts if part.use == "key"]
         rows = [part for part in parts if part.use == "row"]
         shared = [part for part in parts if part.use == "shared"]
-        widths = self._widths()
-        head = [part for part in rows if part.origin.ancestor in widths]
+        summed, widths = self._widths()
+        head = [part for part in rows if part.origin.ancestor in summed]
         query = [part for part in rows if part not in head]
         pairs = self._value_origins()
         cut = [part for part in shared if {part.origin.ancestor, pairs.get(part.origin)} & widths]
@@ -288,15 +288,14 @@ class Contraction:
                 numbers = numbers.narrow(dim, 0, 1)
         return numbers.expand(shape).reshape(self.weights.shape)
 
-    def _widths(self) -> set[Origin]:
-        """Axes summed to make the scores, and those of the values that are left in the output."""
-        widths = {origin.ancestor for origin in self.mark.candidate.widths}
+    def _widths(self) -> tuple[set[Origin], set[Origin]]:
+        """Axes summed to make the scores; these and those of the values left in the output."""
+        summed = {origin.ancestor for origin in self.mark.candidate.widths}
         if self.spread is not None:
             free = self._free_dims()
         else:
             free = [self.value_dims[-2 if self.swapped else -1]]
-        widths |= {origin.ancestor for pieces in free for _, origin in pieces}
-        return widths
+        return summed, summed | {origin.ancestor for pieces in free for _, origin in pieces}
 
     def _value_origins(self) -> dict[Origin, Origin]:
         """For axes that weights and values share: where that of the values was first taken from."""
@@ -362,8 +361,9 @@ def _whole(part: Part) -> bool:
 def _folded_batch(query: list[Part]) -> tuple[list[Part], list[Part]]:
     """Examples among the rows, where all of them look at the same keys."""
     first, *rest = query
-    dim = first.origin.ancestor.dim
-    if dim is not None and dim[0] == 0 and dim[1] >= 3:
+    ancestor = first.origin.ancestor
+    repeated = ancestor.kind in ("expanded", "unknown") and rest[0].origin.kind != ancestor.kind
+    if repeated or (ancestor.dim is not None and ancestor.dim[0] == 0 and ancestor.dim[1] >= 3):
         return [first], rest
     return [], query
 

@@ -343,7 +343,87 @@ class Fields(formulas.Model):
         return [weights], dense.mix(weights, x.view(35, 1, 4, D)).view(5, 7, D)
 
 
+class ChannelQueries(formulas.Model):
+    """CoaT (Xu et al. 2021): the softmax runs over the keys, and channels of the keys are rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.qkv = 3, nn.Linear(D, 3 * D)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 7, D),)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).reshape(B, 7, 3, 3, 8).permute(2, 0, 3, 1, 4)
+        return q @ (k.softmax(2).mT @ v)
+
+    def truth(self, x):
+        q, k, v = (dense.heads(tensor, 3) for tensor in self.qkv(x).split(D, -1))
+        weights = dense.softmax(k.mT)
+        return [weights], dense.mix(q, dense.mix(weights, v))
+
+
+class LearnedMultiQuery(formulas.Model):
+    """CoCa's pooling (Yu et al. 2022): learned queries with heads that share the keys."""
+
+    attends = "cross"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.learned = 4, nn.Parameter(torch.randn(8, D))
+        self.q, self.k, self.v = nn.Linear(D, D), nn.Linear(D, 6), nn.Linear(D, 6)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 5, D),)
+
+    def forward(self, x):
+        q = self.q(self.learned.expand(B, -1, -1)).view(B, 8, 4, 6).transpose(1, 2)
+        weights = torch.einsum("bhid,bjd->bhij", q, self.k(x)).softmax(-1)
+        return torch.einsum("bhij,bjd->bhid", weights, self.v(x))
+
+    def truth(self, x):
+        q = dense.heads(self.q(self.learned.expand(B, -1, -1)), 4)
+        weights = dense.weights(q, self.k(x)[:, None], scale=1.0)
+        return [weights], dense.mix(weights, self.v(x)[:, None])
+
+
+class RepeatedState(formulas.Model):
+    """Block-recurrent states (Hutchins et al. 2022): queries repeated for a batch, keys not."""
+
+    attends = ("self", "cross")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.state = 4, nn.Parameter(torch.randn(6, D))
+        self.q, self.k, self.v = nn.Linear(D, D), nn.Linear(D, 6), nn.Linear(D, 6)
+        self.mix = nn.Linear(D, D)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, 5, D),)
+
+    def forward(self, x):
+        q = self.q(self.state).view(6, 4, 6).transpose(0, 1).expand(B, -1, -1, -1).contiguous()
+        weights = torch.einsum("bhid,jd->bhij", q * 1.5, self.k(self.state)).softmax(-1)
+        state = torch.einsum("bhij,jd->bhid", weights, self.v(self.state))
+        state = self.mix(state.transpose(1, 2).flatten(2))
+        q = self.q(state).view(B, 6, 4, 6).transpose(1, 2)
+        weights = torch.einsum("bhid,bjd->bhij", q, self.k(x)).softmax(-1)
+        return torch.einsum("bhij,bjd->bhid", weights, self.v(x))
+
+    def truth(self, x):
+        q = 1.5 * dense.heads(self.q(self.state).expand(B, -1, -1), 4)
+        states = self.state.expand(B, 1, -1, -1)
+        first = dense.weights(q, self.k(states), scale=1.0)
+        state = self.mix(dense.merged(dense.mix(first, self.v(states))))
+        second = dense.weights(dense.heads(self.q(state), 4), self.k(x)[:, None], scale=1.0)
+        return [first, second], dense.mix(second, self.v(x)[:, None])
+
+
 KINDS = (
+    *(ChannelQueries, LearnedMultiQuery, RepeatedState),
     *(Bottleneck, MultiQuery, SingleKey, Compressed, LearnedState, AllPairs, RowsOfAll),
     *(Levels, Separable, Fields, Depth, Support, Agents),
 )
