@@ -348,7 +348,7 @@ def test_a_full_disk_does_not_break_the_model(tmp_path, monkeypatch):
         ("matrix", r"keep='matrix', expected 'recipe', 'weights'"),
         ([], r"keep=\[\], expected a list of reducers"),
         ([3], "keep has 3, which is not a Reducer"),
-        ([regard.Entropy], "which is not a Reducer"),
+        ([regard.Entropy], r"which is not a Reducer; pass an instance, as Entropy\(\)"),
         (None, "keep=None"),
         ("some/folder", r"a folder as pathlib\.Path"),
     ],
@@ -360,6 +360,16 @@ def test_keep_that_means_nothing(keep, said):
 
 
 # -- mistakes people make
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_list_of_reducers_where_they_are_asked_one_by_one():
+    trace = regard.trace(fused(1), words(2, 5, 8))
+    for asked in (trace, trace[0]):
+        with pytest.raises(
+            RegardError, match=r"one by one, as reduce\(Entropy\(\), HeadMean\(\)\)"
+        ):
+            asked.reduce([regard.Entropy()])
 
 
 def test_a_class_is_refused():

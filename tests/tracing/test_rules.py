@@ -70,3 +70,12 @@ def test_a_sigmoid_by_hand_that_is_normalised_is_a_distribution(rules):
     (record,) = trace
     assert record.kind == "distribution"
     torch.testing.assert_close(record.weights(), model.weights)
+
+
+def test_a_statistic_that_such_weights_do_not_have():
+    model = Unnormalised(torch.sigmoid)
+    with regard.capture(model, rules="sigmoid") as trace:
+        model(words(2, 5, 8))
+    said = r"Unnormalised: Entropy: signed weights have no logarithm.*rules=.*take weights\(\)"
+    with pytest.raises(regard.errors.UnavailableError, match=said):
+        trace.reduce(regard.HeadMean(), regard.Entropy())

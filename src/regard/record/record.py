@@ -196,7 +196,15 @@ class Record:
 
     def reduce(self, *reducers: Reducer) -> tuple[Any, ...]:
         """The reducers' answers, streamed, in the order asked."""
-        return reduce(self.recipe, list(reducers))
+        if any(isinstance(reducer, list | tuple) for reducer in reducers):
+            raise RegardError(
+                "reduce: a list, expected reducers one by one, as reduce(Entropy(), HeadMean())"
+            )
+        recipe = self.recipe
+        try:
+            return reduce(recipe, list(reducers))
+        except UnavailableError as error:
+            raise UnavailableError(f"{self.name}: {error}") from None
 
     def gradient(self, rows: slice | None = None) -> Weights:
         """Gradient of the loss by the weights, after backward; needs `grad=True`."""

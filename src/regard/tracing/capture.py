@@ -235,7 +235,9 @@ def _checked_keep(keep: Any, attached: bool) -> Keep:
         raise RegardError(f"capture: keep={keep!r}, expected a list of reducers, as [Entropy()]")
     for reducer in keep:
         if not isinstance(reducer, Reducer):
-            raise RegardError(f"capture: keep has {reducer!r}, which is not a Reducer")
+            instance = isinstance(reducer, type) and issubclass(reducer, Reducer)
+            hint = f"; pass an instance, as {reducer.__name__}()" if instance else ""
+            raise RegardError(f"capture: keep has {reducer!r}, which is not a Reducer{hint}")
         if reducer.differentiable:
             raise RegardError(f"capture: keep has {reducer!r}; answers kept here are detached")
     return list(keep)
