@@ -116,11 +116,13 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::regard.CaptureWarning")
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
 def test_values_in_any_spelling_are_right_or_refused(spelling):
     model, x = Spelt(spelling), words(3, 5, 8)
     with regard.capture(model, values=True) as trace:
         model(x)
+    assert trace[0].value_held == (trace.notes == [])
     assert trace[0].shape == (3, 2, 5, 5)
     if trace[0].value_held:
         torch.testing.assert_close(trace[0].mixed(), model.mixed.detach())
@@ -198,3 +200,51 @@ def test_tokens_that_fit_nothing_are_said():
 def test_tokens_that_are_none(tokens):
     with pytest.raises(RegardError, match=r"capture: tokens=: .*words"):
         regard.capture(None, tokens=tokens)
+
+
+def _late(query, value):
+    scores = query.unflatten(-1, (2, 4)).transpose(1, 2)
+    powers = (scores @ scores.mT).exp()
+    return powers @ _heads(value) / powers.sum(-1, keepdim=True)
+
+
+class Graph(nn.Module):
+    """A softmax over the edges that end in the same node."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.score = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x, source, target):
+        x = self.project(x)
+        powers = self.score(x[source] * x[target]).exp()
+        total = x.new_zeros(len(x), 1).index_add_(0, target, powers)
+        weights = powers / total[target]
+        return torch.zeros_like(x).index_add_(0, target, weights * x[source])
+
+
+EDGES = torch.tensor([[0, 1, 2, 2, 3, 0], [0, 0, 0, 1, 2, 2]])
+WITHOUT_VALUES = {
+    "late": (lambda: Spelt(_late), (words(3, 5, 8),), "normalised after the product"),
+    "edges": (Graph, (words(4, 8), *EDGES), "held as edges"),
+}
+
+
+@pytest.mark.parametrize(("model", "inputs", "reason"), WITHOUT_VALUES.values(), ids=WITHOUT_VALUES)
+def test_what_is_not_kept_is_said(model, inputs, reason):
+    model = model()
+    with (
+        pytest.warns(regard.CaptureWarning, match=f"{reason}.*for values=True, grad=True$"),
+        regard.capture(model, values=True, grad=True) as trace,
+    ):
+        model(*inputs).sum().backward()
+    assert len(trace.notes) == 1
+    record = trace[0]
+    why = "of edges" if reason == "held as edges" else "normalised after the product"
+    with pytest.raises(RegardError, match=f"no values were kept.*{why}"):
+        record.mixed()
+    with pytest.raises(RegardError, match=f"there is no gradient.*{why}"):
+        record.gradient()
+    with regard.capture(model) as trace:
+        model(*inputs)
+    assert trace.notes == []

@@ -191,7 +191,16 @@ class Record:
         """Weights times values (needs `values=True`), before dropout and output projection."""
         recipe = self.recipe
         if recipe.value is None:
-            raise UnavailableError(f"{self.name}: no values were kept: capture(values=True) does")
+            if isinstance(recipe, Edges):
+                raise UnavailableError(
+                    f"{self.name}: no values were kept: capture keeps none of edges; "
+                    "capture(outputs=True) keeps what the attention put out"
+                )
+            raise UnavailableError(
+                f"{self.name}: no values were kept: capture(values=True) keeps them, unless the "
+                "weights were normalised after the product with them or no matrix product shows "
+                "them: trace.notes says so"
+            )
         return recipe.mixed()
 
     def reduce(self, *reducers: Reducer) -> tuple[Any, ...]:
@@ -222,9 +231,14 @@ class Record:
 
     def _kept_gradient(self) -> OutputGradient:
         if self._gradient is None:
+            if self.n_edges is not None:
+                raise UnavailableError(
+                    f"{self.name}: there is no gradient: capture keeps none of edges"
+                )
             raise UnavailableError(
                 f"{self.name}: there is no gradient: capture(grad=True) keeps one, where the pass "
-                "is part of an autograd graph"
+                "is part of an autograd graph, and not of weights that were normalised after the "
+                "product with the values: trace.notes says so"
             )
         return self._gradient
 

@@ -405,13 +405,8 @@ class Collector:
             kind = "partial"  # a sink beside the keys
         gathered = roles.gathered or candidate.segments is not None
         site = self._site(place, "softmax", self._told(candidate, contraction, roles))
-        if (weights is not None or gathered) and self.attached:
-            self.note(
-                "unread",
-                site.base,
-                "weights that were normalised late, or belong to edges, are outside the graph",
-            )
         if weights is not None:
+            self._not_kept(site, "the weights were normalised after the product with the values")
             self._add(site, Ready(Given(weights, None, kind)), contraction.made, None)
             return
         kept = tensor if self.attached else detached(tensor)
@@ -432,9 +427,12 @@ class Collector:
             )
         gradient = None
         if edges is not None:
+            self._not_kept(site, "the weights are held as edges")
             self._add(site, Ready(edges), contraction.made, gradient)
             return
         lying = contraction.value(roles) if self.values else None
+        if self.values and lying is None:
+            self._not_kept(site, "no matrix product shows the values", "values")
         values = contraction.values if self.attached else detached(contraction.values)
         value = None if lying is None else (values, lying)
         if self.grad and tensor.requires_grad:
@@ -444,6 +442,16 @@ class Collector:
         if lesson is not None:
             lesson.made(candidate, layout, kept, kind, site.attends)
         self._add(site, Made(kept, layout, kind, value), contraction.made, gradient)
+
+    def _not_kept(self, site: Site, reason: str, *options: str) -> None:
+        """Say that nothing was kept for these options, by default all that reach beyond weights."""
+        asked = [
+            f"{name}=True"
+            for name in options or ("values", "grad", "attached")
+            if getattr(self, name)
+        ]
+        if asked:
+            self.note("unread", site.base, f"{reason}: nothing is kept for {', '.join(asked)}")
 
     def _told(self, candidate: Candidate, contraction: Contraction, roles: Roles) -> Attends:
         """Self or cross: by the two sides of the scores, or by where queries and keys lie."""
