@@ -22,7 +22,7 @@ from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.site import Attends, Site
 from regard.record.tokens import Tokens, checked_tokens, count, fit, nested
-from regard.types import Kind, Mixed, Shape, Weights
+from regard.types import Kind, Mixed, Shape, Values, Weights
 
 HeldAs = Literal["recipe", "weights", "reductions", "disk", "dropped"]
 
@@ -189,19 +189,8 @@ class Record:
 
     def mixed(self) -> Mixed:
         """Weights times values (needs `values=True`), before dropout and output projection."""
-        recipe = self.recipe
-        if recipe.value is None:
-            if isinstance(recipe, Edges):
-                raise UnavailableError(
-                    f"{self.name}: no values were kept: capture keeps none of edges; "
-                    "capture(outputs=True) keeps what the attention put out"
-                )
-            raise UnavailableError(
-                f"{self.name}: no values were kept: capture(values=True) keeps them, unless the "
-                "weights were normalised after the product with them or no matrix product shows "
-                "them: trace.notes says so"
-            )
-        return recipe.mixed()
+        self.checked_values()
+        return self.recipe.mixed()
 
     def reduce(self, *reducers: Reducer) -> tuple[Any, ...]:
         """The reducers' answers, streamed, in the order asked."""
@@ -241,6 +230,22 @@ class Record:
                 "product with the values: trace.notes says so"
             )
         return self._gradient
+
+    def checked_values(self) -> Values:
+        """The values (batch, group, key, width); an error that says why where none were kept."""
+        recipe = self.recipe
+        if recipe.value is None and isinstance(recipe, Edges):
+            raise UnavailableError(
+                f"{self.name}: no values were kept: capture keeps none of edges; "
+                "capture(outputs=True) keeps what the attention put out"
+            )
+        if recipe.value is None:
+            raise UnavailableError(
+                f"{self.name}: no values were kept: capture(values=True) keeps them, unless the "
+                "weights were normalised after the product with them or no matrix product shows "
+                "them: trace.notes says so"
+            )
+        return recipe.value
 
     def check_axes(self) -> None:
         """Raise where it is not known which axis of the weights is which."""
