@@ -60,8 +60,12 @@ class Record:
         query_tokens: Tokens | None = None,
         key_tokens: Tokens | None = None,
         value_held: bool = False,
+        not_kept: str = "",
     ) -> None:
         self._value_held = value_held
+        self._not_kept = (
+            not_kept  # why there are no values and no gradient, where options do not tell
+        )
         self.site, self._held = site, held
         self.shape, self.kind, self.dtype = shape, kind, dtype
         self.held: HeldAs = held_as
@@ -220,32 +224,21 @@ class Record:
 
     def _kept_gradient(self) -> OutputGradient:
         if self._gradient is None:
-            if self.n_edges is not None:
-                raise UnavailableError(
-                    f"{self.name}: there is no gradient: capture keeps none of edges"
-                )
-            raise UnavailableError(
-                f"{self.name}: there is no gradient: capture(grad=True) keeps one, where the pass "
-                "is part of an autograd graph, and not of weights that were normalised after the "
-                "product with the values: trace.notes says so"
+            reason = self._not_kept or (
+                "capture(grad=True) keeps one, where the pass is part of an autograd graph"
             )
+            raise UnavailableError(f"{self.name}: there is no gradient: {reason}")
         return self._gradient
 
     def checked_values(self) -> Values:
         """The values (batch, group, key, width); an error that says why where none were kept."""
-        recipe = self.recipe
-        if recipe.value is None and isinstance(recipe, Edges):
-            raise UnavailableError(
-                f"{self.name}: no values were kept: capture keeps none of edges; "
-                "capture(outputs=True) keeps what the attention put out"
+        value = self.recipe.value
+        if value is None:
+            reason = self._not_kept or (
+                "capture(values=True) keeps them, where they meet the weights in a matrix product"
             )
-        if recipe.value is None:
-            raise UnavailableError(
-                f"{self.name}: no values were kept: capture(values=True) keeps them, unless the "
-                "weights were normalised after the product with them or no matrix product shows "
-                "them: trace.notes says so"
-            )
-        return recipe.value
+            raise UnavailableError(f"{self.name}: no values were kept: {reason}")
+        return value
 
     def check_axes(self) -> None:
         """Raise where it is not known which axis of the weights is which."""
@@ -281,6 +274,7 @@ class Record:
             query_tokens=_fitting(self.query_tokens, held.shape.batch, held.shape.queries),
             key_tokens=_fitting(self.key_tokens, held.shape.batch, held.shape.keys),
             value_held=False,
+            not_kept="with_axes keeps weights alone",
         )
 
     def of_heads(self, *heads: int) -> Record:
@@ -374,6 +368,7 @@ class Record:
             "query_tokens": self.query_tokens,
             "key_tokens": self.key_tokens,
             "value_held": self._value_held,
+            "not_kept": self._not_kept,
         }
         return Record(**{**now, **changes})
 
