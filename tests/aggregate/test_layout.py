@@ -259,7 +259,7 @@ def test_what_is_wrong_is_said():
         surroundings_of(short, records, stream=True)
     with torch.no_grad(), regard.capture(model) as trace:
         model(given)
-    with pytest.raises(UnavailableError, match=r"its values are not held.*values=True"):
+    with pytest.raises(UnavailableError, match=r"no values were kept.*values=True"):
         surroundings_of(model, list(trace), stream=False)
 
 

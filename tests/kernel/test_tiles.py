@@ -81,8 +81,29 @@ def test_weights_of_any_sign_are_reduced_where_no_logarithm_is_needed(tile, kind
     received, mean = tiles.reduce(recipe, [regard.Received(), regard.HeadMean()], tile=tile)
     torch.testing.assert_close(received, recipe.matrix.sum(2))
     torch.testing.assert_close(mean, recipe.matrix.mean(1))
-    with pytest.raises(UnavailableError, match=f"{kind} weights have no logarithm"):
-        tiles.reduce(recipe, [regard.Entropy()], tile=tile)
+    for asked, names in (
+        ([regard.Received(), regard.Entropy(), regard.TopK(2)], "Entropy, TopK"),
+        ([regard.Support(differentiable=True)], "Support"),
+    ):
+        said = f"^{names}: {kind} weights have no logarithm.*weights.*need no logarithm: Received"
+        with pytest.raises(UnavailableError, match=said):
+            tiles.reduce(recipe, asked, tile=tile)
+
+
+def test_reducers_that_are_said_to_need_no_logarithm():
+    """The error for signed weights lists them."""
+    recipe = Given(random(2, 3, 5, 7), of="signed")
+    with pytest.raises(UnavailableError) as caught:
+        tiles.reduce(recipe, [regard.Entropy()])
+    listed = str(caught.value).split("no logarithm: ")[1].split(", or your own")[0].split(", ")
+    without = [
+        name
+        for name, reducer in vars(regard).items()
+        if isinstance(reducer, type)
+        and issubclass(reducer, regard.Reducer)
+        and not reducer.needs_log_weights
+    ]
+    assert sorted(listed) == sorted(without)
 
 
 def test_zeros_in_a_given_matrix_have_finite_gradients():

@@ -1,5 +1,6 @@
 """Records of sparse attention: their edges, and everything a record can do."""
 
+import math
 import pickle
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from record_examples import record
 
 import regard
+from regard.aggregate.report import Report
 from regard.errors import RegardError, UnavailableError
 from regard.recipe import Edges, Given
 from regard.record import EdgeList, Trace
@@ -138,9 +140,29 @@ def test_aggregations_are_those_of_the_matrix():
     for ask in (regard.rollout, regard.mean_attention, divergence):
         torch.testing.assert_close(ask(sparse), ask(dense), equal_nan=True)
     torch.testing.assert_close(regard.fuse(sparse[0], "max"), regard.fuse(dense[0], "max"))
-    reports = [Trace([layers[0]]).report().to_dict() for layers in (sparse, dense)]
-    for name, column in reports[0].items():
-        assert column == pytest.approx(reports[1][name], nan_ok=True)
+    tokens = torch.arange(sparse[0].shape.keys)  # a sequence, not a graph
+    for asked in ({"tokens": tokens}, {"cross": False}):
+        reports = [Report.of(Trace([layers[0]]), **asked).to_dict() for layers in (sparse, dense)]
+        for name, column in reports[0].items():
+            assert column == pytest.approx(reports[1][name], nan_ok=True)
+
+
+def test_nodes_of_a_graph_have_no_order():
+    """Each node attends evenly to itself and the one before: no distance, and broad, not sharp."""
+    n = 50
+    nodes = torch.arange(n)
+    query, key = torch.cat([nodes, nodes[1:]]), torch.cat([nodes, nodes[:-1]])
+    weights = torch.full((2 * n - 1,), 0.5)
+    weights[0] = 1.0
+    recipe = Edges.between(query, key, weights, queries=n, keys=n)
+    report = Trace([record("conv", recipe, attends="self")]).report()
+    (row,) = report
+    absent = ("distance", "spread", "itself", "previous", "next", "sink", "local", "positional")
+    assert all(math.isnan(getattr(row, name)) for name in absent)
+    assert row.evenness == pytest.approx(1) and row.type == "broad"
+    assert row.entropy == pytest.approx(math.log(2) * (n - 1) / n)
+    assert len(report.notes) == 1 and "conv: edges, maybe of a graph" in repr(report)
+    assert "dist" not in report.table()
 
 
 def test_a_recipe_that_a_user_registers_is_checked():

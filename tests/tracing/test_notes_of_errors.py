@@ -84,7 +84,7 @@ def test_a_reducer_that_cannot_answer_for_one_site():
     model, x = Stack(Attention(), Talking(), Attention()), words(2, 5, 8)
     expected = model(x)
     with (
-        pytest.warns(regard.CaptureWarning, match=r"layers\.1.*no logarithm"),
+        pytest.warns(regard.CaptureWarning, match=r"layers\.1.*Entropy: signed.*no logarithm"),
         regard.capture(model, keep=[regard.Entropy()]) as trace,
     ):
         out = model(x)

@@ -348,7 +348,7 @@ def test_a_full_disk_does_not_break_the_model(tmp_path, monkeypatch):
         ("matrix", r"keep='matrix', expected 'recipe', 'weights'"),
         ([], r"keep=\[\], expected a list of reducers"),
         ([3], "keep has 3, which is not a Reducer"),
-        ([regard.Entropy], "which is not a Reducer"),
+        ([regard.Entropy], r"which is not a Reducer; pass an instance, as Entropy\(\)"),
         (None, "keep=None"),
         ("some/folder", r"a folder as pathlib\.Path"),
     ],
@@ -360,6 +360,16 @@ def test_keep_that_means_nothing(keep, said):
 
 
 # -- mistakes people make
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_list_of_reducers_where_they_are_asked_one_by_one():
+    trace = regard.trace(fused(1), words(2, 5, 8))
+    for asked in (trace, trace[0]):
+        with pytest.raises(
+            RegardError, match=r"one by one, as reduce\(Entropy\(\), HeadMean\(\)\)"
+        ):
+            asked.reduce([regard.Entropy()])
 
 
 def test_a_class_is_refused():
@@ -384,3 +394,39 @@ def test_a_forgotten_with_says_so(ask):
     with pytest.raises(regard.RegardError, match=r"write `with regard.capture\(model\) as trace:`"):
         ask(trace)
     assert trace and not hasattr(trace, "no_such_thing") and not hasattr(trace, "names")
+
+
+def test_a_forgotten_as_says_so():
+    model, x = fused(), words(2, 5, 8)
+    watching = regard.capture(model)
+    with watching as trace:
+        model(x)
+    for ask in (lambda: watching[0], lambda: watching.names(), lambda: len(watching)):
+        with pytest.raises(RegardError, match="what `with capture as trace:` gives") as caught:
+            ask()
+        assert not type(caught.value).__name__.startswith("_")
+    assert watching.trace is trace and not hasattr(watching, "names")
+
+
+@pytest.mark.parametrize("option", ["rules", "tokens", "keep"])
+def test_an_option_of_capture_given_to_trace(option):
+    model, x = fused(), words(2, 5, 8)
+    said = rf"{option}= goes to the model.*with regard\.capture\(model, {option}=\.\.\.\) as trace"
+    for run in (model, lambda x: model(x)):
+        with pytest.raises(RegardError, match=said):
+            regard.trace(run, x, **{option: "any"})
+
+
+def test_a_model_that_takes_what_is_called_like_an_option():
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention()
+
+        def forward(self, x, keep):
+            return self.attention(x) * keep
+
+    model, x = Padded(), words(2, 5, 8)
+    for run in (model, lambda *inputs, **named: model(*inputs, **named)):
+        trace = regard.trace(run, x, keep=0.0)
+        assert trace.names() == ["attention"] and not trace.output.any()

@@ -198,3 +198,43 @@ def test_tokens_that_fit_nothing_are_said():
 def test_tokens_that_are_none(tokens):
     with pytest.raises(RegardError, match=r"capture: tokens=: .*words"):
         regard.capture(None, tokens=tokens)
+
+
+def _late(query, value):
+    scores = query.unflatten(-1, (2, 4)).transpose(1, 2)
+    powers = (scores @ scores.mT).exp()
+    return powers @ _heads(value) / powers.sum(-1, keepdim=True)
+
+
+class Graph(nn.Module):
+    """A softmax over the edges that end in the same node."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.score = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x, source, target):
+        x = self.project(x)
+        powers = self.score(x[source] * x[target]).exp()
+        total = x.new_zeros(len(x), 1).index_add_(0, target, powers)
+        weights = powers / total[target]
+        return torch.zeros_like(x).index_add_(0, target, weights * x[source])
+
+
+EDGES = torch.tensor([[0, 1, 2, 2, 3, 0], [0, 0, 0, 1, 2, 2]])
+WITHOUT_VALUES = {
+    "late": (lambda: Spelt(_late), (words(3, 5, 8),), "normalised after the product"),
+    "edges": (Graph, (words(4, 8), *EDGES), "of edges, weights alone"),
+}
+
+
+@pytest.mark.parametrize(("model", "inputs", "reason"), WITHOUT_VALUES.values(), ids=WITHOUT_VALUES)
+def test_why_there_are_neither_values_nor_a_gradient(model, inputs, reason):
+    model = model()
+    with regard.capture(model, values=True, grad=True) as trace:
+        model(*inputs).sum().backward()
+    for record in (trace[0], trace[0].of_heads(0)):
+        with pytest.raises(RegardError, match=f"no values were kept: .*{reason}"):
+            record.mixed()
+        with pytest.raises(RegardError, match=f"there is no gradient: .*{reason}"):
+            record.gradient()

@@ -213,11 +213,7 @@ def _sites(model: nn.Module) -> list[HeadSite]:
 
 
 def _check_weight(record: Record, near: Surroundings) -> None:
-    value = record.recipe.value
-    if value is None:
-        raise UnavailableError(
-            f"{record.name}: its values are not held: regard.capture(model, values=True) holds them"
-        )
+    value = record.checked_values()
     width = record.shape.heads * value.shape[-1]
     if near.output_weight.shape[1] != width:
         raise ShapeError(

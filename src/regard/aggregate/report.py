@@ -26,6 +26,7 @@ from regard.aggregate.statistics import (
     statistics_of,
 )
 from regard.errors import RegardError
+from regard.recipe import Edges
 from regard.record import Trace, forms
 from regard.types import Kind
 
@@ -141,7 +142,8 @@ class Report:
         found = [statistics_of(layer, window=window, cross=cross, **given) for layer in layers]
         numbers, sites = layer_numbers(layers)
         rows = [row for number, one in zip(numbers, found) for row in _rows(number, one)]
-        return cls(rows, notes=[*_notes(found), *_guesses(layers, cross)], sites=sites)
+        notes = [*_notes(found, layers), *_guesses(layers, cross)]
+        return cls(rows, notes=notes, sites=sites)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -319,11 +321,23 @@ def _rows(layer: int, found: HeadStatistics) -> Iterator[HeadRow]:
         yield HeadRow(layer, head, found.name, head_type(figures, found.repeats), **figures)
 
 
-def _notes(found: Sequence[HeadStatistics]) -> list[str]:
+def _notes(found: Sequence[HeadStatistics], layers: Sequence[Layer]) -> list[str]:
     """What the figures lack."""
-    if all(one.offsets is None for one in found):
-        return ["queries and keys are different sequences: there is no previous, next or distance"]
+    graphs = [
+        layer.name
+        for layer, one in zip(layers, found)
+        if isinstance(layer.recipe, Edges) and bool(one.sink.isnan().all())
+    ]
     notes = []
+    if graphs:
+        more = f" and {len(graphs) - 1} more" if len(graphs) > 1 else ""
+        notes.append(
+            f"{graphs[0]}{more}: edges, maybe of a graph, whose nodes have no order: there is no "
+            "previous, next, first or distance; tokens= says that it is a sequence"
+        )
+    if all(one.offsets is None for one in found):
+        cross = "queries and keys are different sequences: there is no previous, next or distance"
+        return notes or [cross]
     if all(bool(one.induction.isnan().all()) for one in found):
         notes.append("induction and duplicate need tokens=, and tokens that occur again")
     elif max(one.repeats for one in found) < REPEATS:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from regard.kernel.reducers import Apply, Entropy, Offsets, Received, Repeats
 from regard.kernel.reducers.positions import upright
 from regard.kernel.tiles import reduce
 from regard.normalise import product
-from regard.recipe import Recipe
+from regard.recipe import Edges, Recipe
 from regard.types import Kind, Shape
 
 _SMALL = 1 << 14  # weights of a matrix up to which all of them are taken together,
@@ -97,7 +97,8 @@ def head_statistics(
         window: how many positions to each side are local.
         cross: whether queries and keys are different sequences, in which nothing is before or
             after; when None, as the record says; where it does not know, or is a tensor, when
-            queries outnumber keys, and for a record also when they are fewer.
+            queries outnumber keys, and for a record also when they are fewer. Edges without tokens
+            may be a graph, whose nodes have no order: False says that they are a sequence.
         part: of the trace of an encoder–decoder model, "encoder", "decoder" or "cross".
         axes: the order of a tensor's axes, as "layer batch head query key".
         kind: what the rows of tensors are.
@@ -123,6 +124,7 @@ def statistics_of(
     recipe = layer.recipe
     if 0 in recipe.shape:
         raise ShapeError(f"{layer.name}: there is nothing in an attention {tuple(recipe.shape)}")
+    told = cross is not None
     if cross is None:
         cross = is_cross(layer)
     elif not cross and recipe.shape.queries > recipe.shape.keys:
@@ -130,9 +132,10 @@ def statistics_of(
             f"{layer.name}: cross=False, but {recipe.shape.queries} queries for "
             f"{recipe.shape.keys} keys are no self-attention"
         )
-    return _figures(
-        layer, _Walk(recipe, places_of(layer, cross, tokens, real, special), cross), window
-    )
+    places = places_of(layer, cross, tokens, real, special)
+    graph = isinstance(recipe, Edges) and places.tokens is None and not told
+    figures = _figures(layer, _Walk(recipe, places, ordered=not (cross or graph)), window)
+    return replace(figures, sink=figures.sink * math.nan) if graph else figures
 
 
 def is_cross(layer: Layer) -> bool:
@@ -177,14 +180,15 @@ class _Squares(Sum):
 class _Walk:
     """One walk over the tiles of an attention, and means of what it gave, in float64."""
 
-    def __init__(self, recipe: Recipe, places: Places, cross: bool) -> None:
-        self.shape, self.places, self.cross = recipe.shape, places, cross
+    def __init__(self, recipe: Recipe, places: Places, ordered: bool) -> None:
+        self.recipe, self.shape, self.places = recipe, recipe.shape, places
+        self.ordered = ordered  # whether a key can be before or after a query
         given = [torch.ones_like(places.keys), places.is_first]
         given += [] if places.special is None else [places.special]
         #: (batch or 1, vector, key): 1 for every key, for the first one, for special ones
         self.vectors = torch.stack(torch.broadcast_tensors(*given), 1)
         self.scores: dict[str, Repeats] = {}
-        if not cross and places.tokens is not None:
+        if ordered and places.tokens is not None:
             for after, name in enumerate(("duplicate", "induction")):
                 self.scores[name] = Repeats(places.tokens, after, places.ordinary)
         small = math.prod(recipe.shape[2:]) <= _SMALL and math.prod(recipe.shape) <= _MANY
@@ -203,7 +207,7 @@ class _Walk:
             "received": Received(rows[:, None, None].to(dtype)),
             **self.scores,
         }
-        if not self.cross:
+        if self.ordered:
             asked["offsets"] = Offsets(rows, self.places.keys)
         answers = reduce(recipe, list(asked.values()))
         return {name: one.cpu().double() for name, one in zip(asked, answers)}
@@ -223,7 +227,7 @@ class _Walk:
         }
         for name, score in self.scores.items():
             answers[name] = (weights * score.pairs(self.shape.queries)[:, None]).sum(3)
-        if not self.cross:
+        if self.ordered:
             counted = weights * rows[:, None, :, None] * keys[:, None, None]
             answers["offsets"] = upright(counted).sum(2)
         return {name: answer.double() for name, answer in answers.items()}
@@ -255,7 +259,7 @@ def _figures(layer: Layer, walk: _Walk, window: int) -> HeadStatistics:
     }
     if places.special is not None:
         figures["special"] = walk.mean(answers["given"][:, :, 2])
-    if not walk.cross:
+    if walk.ordered:
         figures |= _by_position(walk, window) | {"positional": _positional(walk, sight)}
     copied = {name: score.found(walk.shape.queries) for name, score in walk.scores.items()}
     for name, where in copied.items():
@@ -263,7 +267,7 @@ def _figures(layer: Layer, walk: _Walk, window: int) -> HeadStatistics:
     return HeadStatistics(
         name=layer.name,
         received=received,
-        offsets=None if walk.cross else _shares(answers["offsets"].sum(0)),
+        offsets=_shares(answers["offsets"].sum(0)) if walk.ordered else None,
         queries=_count(places.rows, walk.shape),
         repeats=_count(places.rows & copied["induction"], walk.shape) if copied else 0,
         **figures,
@@ -290,7 +294,8 @@ def _by_position(walk: _Walk, window: int) -> dict[str, PerHead]:
 
 
 class _Sight:
-    """The keys each query could see: the real ones, up to itself where no head looks ahead."""
+    """The keys each query could see: the real ones, up to itself where no head looks ahead; in a
+    graph those it has an edge to."""
 
     def __init__(self, walk: _Walk) -> None:
         _, _, queries, keys = walk.shape
@@ -298,13 +303,16 @@ class _Sight:
         self.own = torch.arange(queries) + (keys - queries)  # the position of each query
         self.first = walk.places.first[:, None]  # (batch or 1, 1)
         self.last = walk.places.last[:, None]
-        if not walk.cross and not walk.answers["offsets"][..., keys:].any():
+        if walk.ordered and not walk.answers["offsets"][..., keys:].any():
             self.last = self.own[None]
-        self.number = (self.last - self.first + 1).clamp_min(1).expand(-1, queries).double()
+        number = (self.last - self.first + 1).clamp_min(1).expand(-1, queries).double()
+        self.number = number[:, None]  # (batch or 1, head or 1, query)
+        if isinstance(walk.recipe, Edges) and not walk.ordered:
+            self.number = _edges_by_query(walk.recipe).clamp_min(1)
 
     def even(self) -> PerHead:
         """Mean entropy of even attention to all keys in sight."""
-        return self.walk.mean(self.number.log()[:, None].expand_as(self.walk.entropy))
+        return self.walk.mean(self.number.log().expand_as(self.walk.entropy))
 
     def offsets(self) -> Float[Tensor, "head offset"]:
         """What even attention would put at each offset j − i.
@@ -313,11 +321,18 @@ class _Sight:
         """
         batch, heads, queries, keys = self.walk.shape
         runs = torch.zeros(heads, queries + keys, dtype=torch.float64)
-        share = (self.walk.counted / self.number[:, None]).transpose(0, 1).flatten(1)
+        share = (self.walk.counted / self.number).transpose(0, 1).flatten(1)
         for sign, place in ((1, self.first - self.own), (-1, self.last + 1 - self.own)):
             where = (place + keys - 1).expand(batch, -1).flatten()
             runs.index_add_(1, where, sign * share)
         return runs.cumsum(1)[:, :-1].clamp_min(0.0)
+
+
+def _edges_by_query(recipe: Edges) -> PerQuery:
+    """How many edges each query has, absent ones left out."""
+    present = (recipe.edge_weights != 0).double()
+    numbers = present.new_zeros(recipe.shape[:3])
+    return numbers.scatter_add_(2, recipe.query_index.expand(present.shape), present).cpu()
 
 
 def _positional(walk: _Walk, sight: _Sight) -> PerHead:

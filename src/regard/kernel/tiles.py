@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from regard.errors import RegardError
+from regard.errors import RegardError, UnavailableError
 from regard.kernel.reduce import Matrix, Reducer
 from regard.kernel.tile_makers import Needs, TileMaker, tile_maker
 from regard.normalise import autocasting
@@ -67,6 +67,7 @@ def _answers(
     answers: dict[int, Any] = {}
     for index, reducer in enumerate(reducers):
         if reducer.differentiable:
+            _check_logarithms(recipe, [reducer])
             answers[index] = _dense(recipe, [reducer])[0]
     off = torch.autocast(recipe.device.type, enabled=False) if autocasting(recipe.device) else None
     with torch.no_grad(), off or nullcontext():
@@ -77,9 +78,22 @@ def _answers(
                 answers[index] = reducer.shortcut(detached)
                 if answers[index] is None:
                     waiting.append(index)
+        _check_logarithms(recipe, [reducers[index] for index in waiting])
         for some, walk in _plan(detached, reducers, waiting, tile):
             answers.update(zip(some, walk(detached, [reducers[index] for index in some])))
     return tuple(answers[index] for index in range(len(reducers)))
+
+
+def _check_logarithms(recipe: Recipe, reducers: Sequence[Reducer]) -> None:
+    """Refuse logarithms of weights that may be negative, and name who wants them."""
+    names = [type(reducer).__name__ for reducer in reducers if reducer.needs_log_weights]
+    if names and recipe.kind in ("signed", "gate"):
+        raise UnavailableError(
+            f"{', '.join(names)}: {recipe.kind} weights have no logarithm, as they need not be "
+            "positive (heads mixed by a parameter, capture(rules=...)); take weights(), or "
+            "reducers that need no logarithm: Received, Apply, Mass, Distance, Rows, HeadMean, "
+            "HeadMin, Weights, or your own with needs_log_weights = False"
+        )
 
 
 def _plan(

@@ -128,7 +128,9 @@ def span(where: Any, length: int, name: str = "rows") -> slice:
 def logarithms(weights: Tensor, kind: Kind) -> Tensor:
     """Logarithms of weights as they are, `NEVER` where they are 0."""
     if kind in ("signed", "gate"):
-        raise UnavailableError(f"{kind} weights have no logarithm; this reducer needs one")
+        raise UnavailableError(
+            f"{kind} weights have no logarithm, as they need not be positive: take weights()"
+        )
     some = weights > 0
     return torch.where(some, weights, 1.0).log().masked_fill(~some, NEVER)
 

@@ -22,7 +22,7 @@ from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.site import Attends, Site
 from regard.record.tokens import Tokens, checked_tokens, count, fit, nested
-from regard.types import Kind, Mixed, Shape, Weights
+from regard.types import Kind, Mixed, Shape, Values, Weights
 
 HeldAs = Literal["recipe", "weights", "reductions", "disk", "dropped"]
 
@@ -60,8 +60,12 @@ class Record:
         query_tokens: Tokens | None = None,
         key_tokens: Tokens | None = None,
         value_held: bool = False,
+        not_kept: str = "",
     ) -> None:
         self._value_held = value_held
+        self._not_kept = (
+            not_kept  # why there are no values and no gradient, where options do not tell
+        )
         self.site, self._held = site, held
         self.shape, self.kind, self.dtype = shape, kind, dtype
         self.held: HeldAs = held_as
@@ -189,14 +193,20 @@ class Record:
 
     def mixed(self) -> Mixed:
         """Weights times values (needs `values=True`), before dropout and output projection."""
-        recipe = self.recipe
-        if recipe.value is None:
-            raise UnavailableError(f"{self.name}: no values were kept: capture(values=True) does")
-        return recipe.mixed()
+        self.checked_values()
+        return self.recipe.mixed()
 
     def reduce(self, *reducers: Reducer) -> tuple[Any, ...]:
         """The reducers' answers, streamed, in the order asked."""
-        return reduce(self.recipe, list(reducers))
+        if any(isinstance(reducer, list | tuple) for reducer in reducers):
+            raise RegardError(
+                "reduce: a list, expected reducers one by one, as reduce(Entropy(), HeadMean())"
+            )
+        recipe = self.recipe
+        try:
+            return reduce(recipe, list(reducers))
+        except UnavailableError as error:
+            raise UnavailableError(f"{self.name}: {error}") from None
 
     def gradient(self, rows: slice | None = None) -> Weights:
         """Gradient of the loss by the weights, after backward; needs `grad=True`."""
@@ -214,11 +224,21 @@ class Record:
 
     def _kept_gradient(self) -> OutputGradient:
         if self._gradient is None:
-            raise UnavailableError(
-                f"{self.name}: there is no gradient: capture(grad=True) keeps one, where the pass "
-                "is part of an autograd graph"
+            reason = self._not_kept or (
+                "capture(grad=True) keeps one, where the pass is part of an autograd graph"
             )
+            raise UnavailableError(f"{self.name}: there is no gradient: {reason}")
         return self._gradient
+
+    def checked_values(self) -> Values:
+        """The values (batch, group, key, width); an error that says why where none were kept."""
+        value = self.recipe.value
+        if value is None:
+            reason = self._not_kept or (
+                "capture(values=True) keeps them, where they meet the weights in a matrix product"
+            )
+            raise UnavailableError(f"{self.name}: no values were kept: {reason}")
+        return value
 
     def check_axes(self) -> None:
         """Raise where it is not known which axis of the weights is which."""
@@ -254,6 +274,7 @@ class Record:
             query_tokens=_fitting(self.query_tokens, held.shape.batch, held.shape.queries),
             key_tokens=_fitting(self.key_tokens, held.shape.batch, held.shape.keys),
             value_held=False,
+            not_kept="with_axes keeps weights alone",
         )
 
     def of_heads(self, *heads: int) -> Record:
@@ -347,6 +368,7 @@ class Record:
             "query_tokens": self.query_tokens,
             "key_tokens": self.key_tokens,
             "value_held": self._value_held,
+            "not_kept": self._not_kept,
         }
         return Record(**{**now, **changes})
 

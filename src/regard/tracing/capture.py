@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import sys
 import threading
 import warnings
@@ -32,13 +33,8 @@ class CaptureWarning(UserWarning):
 #: Operators that stand between two products, to name the nearest one.
 _RULES = ("sigmoid", "relu", "tanh", "softplus", "elu", "gelu", "silu", "exp", "clamp", "pow")
 
-_FORGOTTEN = (
-    "this is a capture that was not entered, not a trace; write `with regard.capture(model) as "
-    "trace:`, run the model inside, and ask `trace`"
-)
 
-
-class _Forgotten(RegardError, AttributeError):
+class NotATraceError(RegardError, AttributeError):
     """An attribute of a trace, asked of a capture."""
 
 
@@ -142,21 +138,32 @@ class capture:  # a context manager and a decorator is written like a function
                     f"regard.capture: {note}", CaptureWarning, stacklevel=_outside(sys._getframe())
                 )
 
-    # What people ask a trace for, where the `with` was forgotten.
+    # What people ask a trace for, where the `with`, or its `as`, was forgotten.
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(Trace, name):
-            raise _Forgotten(f"capture.{name}: {_FORGOTTEN}")
+            raise NotATraceError(f"capture.{name}: {self._not_a_trace()}")
         raise AttributeError(f"capture has no attribute {name!r}")
 
     def __getitem__(self, name: Any) -> Any:
-        raise RegardError(f"capture[{name!r}]: {_FORGOTTEN}")
+        raise RegardError(f"capture[{name!r}]: {self._not_a_trace()}")
 
     def __iter__(self) -> Any:
-        raise RegardError(f"iter(capture): {_FORGOTTEN}")
+        raise RegardError(f"iter(capture): {self._not_a_trace()}")
 
     def __len__(self) -> int:
-        raise RegardError(f"len(capture): {_FORGOTTEN}")
+        raise RegardError(f"len(capture): {self._not_a_trace()}")
+
+    def _not_a_trace(self) -> str:
+        if self.trace is None:
+            return (
+                "this is a capture that was not entered, not a trace; write `with "
+                "regard.capture(model) as trace:`, run the model inside, and ask `trace`"
+            )
+        return (
+            "this is a capture, not its trace; the trace is what `with capture as trace:` gives, "
+            "and capture.trace is the last one"
+        )
 
     def __bool__(self) -> bool:
         return True
@@ -181,7 +188,7 @@ class capture:  # a context manager and a decorator is written like a function
 def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
     """Run a model once and return the trace of its attention; `trace.output` is what it returned.
 
-    Inputs go to the model as they are. For options use `regard.capture`.
+    All arguments go to the model. For options, such as `rules` or `tokens`, use `regard.capture`.
 
     >>> import torch, regard
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
@@ -190,9 +197,28 @@ def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
     >>> found.names()
     ['self_attn']
     """
+    _check_inputs(model, named)
     with capture(model) as found:
         found.output = model(*inputs, **named)
     return found
+
+
+def _check_inputs(model: Callable[..., Any], named: dict[str, Any]) -> None:
+    """Refuse an option of `capture` that the model does not take."""
+    options = named.keys() & inspect.signature(capture).parameters.keys()
+    if not options:
+        return
+    try:
+        takes = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+    except (TypeError, ValueError):  # nothing tells what it takes
+        return
+    anything = any(taken.kind is taken.VAR_KEYWORD for taken in takes.parameters.values())
+    for name in sorted(options - takes.parameters.keys()):
+        if not anything:
+            raise RegardError(
+                f"trace: {name}= goes to the model, which takes no such argument; it is an option "
+                f"of capture: `with regard.capture(model, {name}=...) as trace: model(...)`"
+            )
 
 
 def _checked_rules(rules: Any) -> frozenset[str]:
@@ -235,7 +261,9 @@ def _checked_keep(keep: Any, attached: bool) -> Keep:
         raise RegardError(f"capture: keep={keep!r}, expected a list of reducers, as [Entropy()]")
     for reducer in keep:
         if not isinstance(reducer, Reducer):
-            raise RegardError(f"capture: keep has {reducer!r}, which is not a Reducer")
+            instance = isinstance(reducer, type) and issubclass(reducer, Reducer)
+            hint = f"; pass an instance, as {reducer.__name__}()" if instance else ""
+            raise RegardError(f"capture: keep has {reducer!r}, which is not a Reducer{hint}")
         if reducer.differentiable:
             raise RegardError(f"capture: keep has {reducer!r}; answers kept here are detached")
     return list(keep)

@@ -31,6 +31,10 @@ from regard.tracing.roles import Contraction, Roles
 from regard.tracing.tags import Candidate
 from regard.tracing.where import Predicate, everything
 
+LATE = "of weights that were normalised after the product with the values, weights alone are kept"
+OF_EDGES = "of edges, weights alone are kept"
+REGISTERED = "a registered recipe has the values that it was given, and no gradient"
+
 
 class _Here(threading.local):
     """What a capture knows of each thread."""
@@ -363,7 +367,8 @@ class Collector:
                 attends = self._between(place, Reading(recipe, recipe.query, recipe.key))
             site = self._site(place, operator, attends)
             output = out if isinstance(out, Tensor) else None
-            self._add(site, Ready(recipe if self.attached else recipe.map(detached)), output, None)
+            held = Ready(recipe if self.attached else recipe.map(detached))
+            self._add(site, held, output, None, REGISTERED)
 
     def _between(self, place: Place, reading: Reading) -> Attends:
         """Self or cross: do query and key come from one input?"""
@@ -412,7 +417,7 @@ class Collector:
                 "weights that were normalised late, or belong to edges, are outside the graph",
             )
         if weights is not None:
-            self._add(site, Ready(Given(weights, None, kind)), contraction.made, None)
+            self._add(site, Ready(Given(weights, None, kind)), contraction.made, None, LATE)
             return
         kept = tensor if self.attached else detached(tensor)
         edges: Edges | None = None
@@ -430,13 +435,13 @@ class Collector:
                 f"{what} is not known: weights {tuple(layout.shape)} are as they lie; "
                 "record.with_axes says what they are",
             )
-        gradient = None
         if edges is not None:
-            self._add(site, Ready(edges), contraction.made, gradient)
+            self._add(site, Ready(edges), contraction.made, None, OF_EDGES)
             return
         lying = contraction.value(roles) if self.values else None
         values = contraction.values if self.attached else detached(contraction.values)
         value = None if lying is None else (values, lying)
+        gradient = None
         if self.grad and tensor.requires_grad:
             gradient = OutputGradient(None, _arranged(tensor, layout))
             tensor.register_hook(gradient.arrived)
@@ -502,9 +507,14 @@ class Collector:
         return max(self.block.context or 0, 0)
 
     def _add(
-        self, site: Site, held: Held, output: Tensor | None, gradient: OutputGradient | None
+        self,
+        site: Site,
+        held: Held,
+        output: Tensor | None,
+        gradient: OutputGradient | None,
+        not_kept: str = "",
     ) -> None:
-        record = self.keeper.record(site, held, output, gradient)
+        record = self.keeper.record(site, held, output, gradient, not_kept)
         if record.held == "dropped":
             self.growth.drop(site.base)
         self.trace.append(record)

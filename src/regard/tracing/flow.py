@@ -419,7 +419,7 @@ class Flow(Moves):
         if not (first or second):
             for each, tensor, values in ((mine, one, other), (theirs, other, one)):
                 swapped = tensor is other
-                if each is not None and each.exp:
+                if each is not None and each.exp and not _is_sigmoid(each):
                     tag.late += (self._late(each, tensor, values, made, swapped),)
                 elif each is not None and each.pairing is not None and each.mark is None:
                     self._unnormalised(each, tensor, values, made, swapped)
@@ -638,6 +638,11 @@ def _of_places(origin: Origin) -> bool:
         ancestor.dim is not None and ancestor.dim[1] >= 3 and ancestor.dim[0] + 1 == ancestor.dim[1]
     )
     return ancestor.kind in ("data", "gathered") and not last
+
+
+def _is_sigmoid(tag: Tag) -> bool:
+    """Whether exponentials are below a fraction, as in 1 / (1 + exp(−s)): no sum is to come."""
+    return tag.pairing is not None and tag.pairing.steps[-1:] == ("reciprocal",)
 
 
 def _is_inverted(tag: Tag | None) -> bool:

@@ -68,10 +68,11 @@ class Keeper:
         held: Held,
         output: Tensor | None,
         gradient: OutputGradient | None,
+        not_kept: str = "",
     ) -> Record:
         """A record of an attention, holding what was asked for."""
         known: dict[str, Any] = {"shape": held.shape, "kind": held.kind, "dtype": held.dtype}
-        known["gradient"] = gradient
+        known["gradient"], known["not_kept"] = gradient, not_kept
         if self.outputs and output is not None:
             known["output"] = output if self.attached else output.detach()
         if self.tokens is not None:
