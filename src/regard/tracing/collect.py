@@ -24,10 +24,10 @@ from regard.tracing.flow import Flow
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
 from regard.tracing.learned import GateEntry, Lesson, SoftmaxEntry, key_of
-from regard.tracing.moves import plain_tensors
 from regard.tracing.names import Names, Place, attentive, related
 from regard.tracing.operators import Reading, reader_of
 from regard.tracing.roles import Contraction, Roles
+from regard.tracing.tagging import plain_tensors
 from regard.tracing.tags import Candidate
 from regard.tracing.where import Predicate, everything
 

@@ -20,6 +20,7 @@ from regard.record import Record, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.tokens import fit
+from regard.tracing.tags import storage_address
 
 Keep = str | Path | Reducer | Sequence[Reducer]
 
@@ -137,11 +138,8 @@ class Keeper:
 
     def about_to_change(self, target: Tensor) -> None:
         """Copy what is held of a tensor that is about to be changed in place."""
-        try:
-            storage = target.untyped_storage()._cdata
-        except (NotImplementedError, RuntimeError):  # a tensor without one holds nothing of ours
-            return
-        if storage not in self._storages:
+        storage = storage_address(target)
+        if storage is None or storage not in self._storages:
             return
         self.changed = True
         size = self._storages.pop(storage)

@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_map_only
 
 from regard.interception import SPELLINGS
 from regard.tracing import registry
-from regard.tracing.moves import local_tensor
 from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
 from regard.tracing.registry import Reads, registered
 from regard.tracing.rules import Rule, default_rule, rule_of
+from regard.tracing.tagging import local_tensor
 
 _OWN = ("aten", "prim", "prims", "profiler", "quantized", "c10d", "_c10d_functional", "mkldnn")
 

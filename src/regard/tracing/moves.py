@@ -1,244 +1,33 @@
-"""Keeps tags where the numbers are, and moves them through operators that work place by place."""
+"""How tags pass operators that move entries, or make new axes: copies, gathers, linear maps."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor
 
-from regard.record.held import detached
-from regard.tracing.axes import Dims, Factor, Origin, axis, dims_of, fresh_dims, laid_out, merged
-from regard.tracing.movement import Again, Movement, Start, View, expanded
+from regard.tracing.axes import Dims, Factor, Origin, axis, dims_of, laid_out, merged
+from regard.tracing.movement import Again, Movement, expanded
+from regard.tracing.pointwise import Pointwise
 from regard.tracing.tags import (
     NOBODY,
-    Box,
     Candidate,
-    Forbids,
-    Late,
     Mark,
     Sources,
     Tag,
-    Total,
     covers,
     joined,
-    stretched,
+    joined_late,
+    joined_totals,
+    storage_address,
 )
-from regard.types import Kind
-
-_captures = itertools.count(1)
-_LINEAR = {
-    "add", "sub", "rsub", "mul", "div", "neg", "masked_fill", "where", "clone", "_to_copy", "copy",
-    "contiguous", "tril", "triu", "nan_to_num", "native_dropout",
-}  # fmt: skip
-_COPIES = {"clone", "_to_copy", "copy", "contiguous", "clamp", "clamp_min", "add", "reciprocal"}
-_LINEAR_OF_SUMS = _LINEAR | _COPIES
 
 
-class Tagging:
-    """Tags of one capture, by storage."""
-
-    def __init__(self, graph: bool) -> None:
-        self.key = f"regard_{next(_captures)}"
-        self.operator = ""  # that is being followed
-        self.graph = graph  # whether weights before dropout stay in the autograd graph
-        self.boxes: WeakSet[Box] = WeakSet()
-        self.chosen_by: dict[tuple[int, int], set[Origin]] = {}  # by index: axes it chose from
-        self._tagged: list[ref[Any]] = []  # storages with a tag, to be cleaned up
-        self._prune_at = 1 << 12
-
-    def tag(self, tensor: Tensor) -> Tag | None:
-        """What is known about a tensor's storage."""
-        try:
-            found: Tag | None = tensor.untyped_storage().__dict__.get(self.key)
-        except (NotImplementedError, RuntimeError):  # sparse, nested or functional tensors
-            return None
-        return found
-
-    def put(self, tensor: Tensor, tag: Tag) -> None:
-        try:
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse, nested or functional tensors
-            return
-        known = storage.__dict__
-        before = known.get(self.key)
-        if before is None:
-            self._tagged.append(ref(storage))
-            if len(self._tagged) > self._prune_at:
-                self._tagged = [there for there in self._tagged if there() is not None]
-                self._prune_at = max(self._prune_at, 2 * len(self._tagged))
-        elif before.parameter and not tag.written:
-            return
-        known[self.key] = tag
-
-    def forget(self, tensor: Tensor) -> None:
-        """Nothing is known any more about a storage."""
-        if self.tag(tensor) is not None:
-            tensor.untyped_storage().__dict__.pop(self.key, None)
-
-    def constants(self, tensors: Sequence[Tensor]) -> None:
-        """Parameters and buffers; forgotten again by `clear`."""
-        for outer in tensors:
-            for tensor in plain_tensors(outer):
-                if tensor.layout == torch.strided:
-                    tag = Tag()
-                    tag.constant = tag.parameter = True
-                    self.put(tensor, tag)
-
-    def clear(self) -> None:
-        """Take every tag away, also from storages that live on, and let go of every tensor."""
-        for there in self._tagged:
-            storage = there()
-            if storage is not None:
-                storage.__dict__.pop(self.key, None)
-        self._tagged.clear()
-        self.chosen_by.clear()
-        for box in list(self.boxes):
-            box.tensor = None
-
-    def protect(self, target: Tensor) -> None:
-        """A storage is about to change: weights before dropout that lie there are copied."""
-        for box in list(self.boxes):
-            held = box.tensor
-            if held is not None and held.untyped_storage()._cdata == _address(target):
-                fresh = torch.empty(0, dtype=held.dtype, device=held.device)
-                place = held.untyped_storage().clone()
-                box.tensor = fresh.set_(place, held.storage_offset(), held.shape, held.stride())
-
-    def sources(self, tensor: Tensor) -> Sources:
-        """The inputs a tensor comes from by linear maps; itself where there are none."""
-        tag = self.tag(tensor)
-        if tag is None:
-            tag = Tag()
-            self.put(tensor, tag)
-        return tag.sources or frozenset((tag.same_as or tag.number,))
-
-    def token(self, tensor: Tensor) -> int:
-        """A number that stands for this very tensor, or for the one it is a copy of."""
-        tag = self.tag(tensor)
-        if tag is None:
-            tag = Tag()
-            self.put(tensor, tag)
-        return tag.same_as or tag.number
-
-    def constant(self, tensor: Tensor) -> bool:
-        tag = self.tag(tensor)
-        return tag is not None and tag.constant
-
-    def dims(self, tensor: Tensor) -> Dims:
-        """What each dimension of a tensor is made of; of an unknown one, axes of its own."""
-        tag = self.tag(tensor)
-        if tag is None:
-            tag = Tag()
-            self.put(tensor, tag)
-        if tag.factors is None:
-            dims = fresh_dims(tensor, "parameter" if tag.constant else "data")
-            tag.factors = laid_out(dims, tensor)
-            return dims
-        return dims_of(tensor, tag.factors)
-
-    def view(self, tensor: Tensor) -> View:
-        """Where the entries of a tensor lie, and how they came there."""
-        self.dims(tensor)
-        tag = self.tag(tensor)
-        assert tag is not None and tag.factors is not None
-        item = tensor.element_size()
-        size = tensor.untyped_storage().nbytes() // item
-        factors = () if tag.written else tag.factors  # written in parts: nobody knows from where
-        return View.of(tensor, tag.moved or Start(factors, item, size))
-
-
-def _address(tensor: Tensor) -> int | None:
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):
-        return None
-
-
-class Moves(Tagging):
-    """How tags move through operators that attend to nothing themselves."""
-
-    def pointwise(
-        self,
-        inputs: Sequence[Tensor],
-        made: Tensor,
-        *,
-        shifted: bool = False,
-        kind: Kind = "signed",
-    ) -> None:
-        """An operator that works place by place, broadcasting its inputs.
-
-        `kind` is what it makes of weights.
-        """
-        tag = self._blend(inputs, made)
-        if tag.mark is not None and tag.mark.kind != "signed":
-            tag.mark = tag.mark._replace(kind=kind)
-        if shifted and tag.total is not None:  # weights divided by it sum to less than 1
-            tag.total = tag.total._replace(exact=False, shifted=True)
-        self.put(made, tag)
-
-    def add(self, one: Tensor, other: Tensor, made: Tensor) -> None:
-        """A broadcast sum of two linear maps is the inside of additive attention."""
-        tag = self._blend((one, other), made)
-        if tag.mark is not None:
-            tag.mark = tag.mark._replace(kind="signed")
-        if one.shape != made.shape or other.shape != made.shape:
-            mine, theirs = self.tag(one), self.tag(other)
-            if mine is not None and theirs is not None and mine.sources and theirs.sources:
-                tag.sides = (mine.sources, theirs.sources)
-        self.put(made, tag)
-
-    def boxed(self, weights: Tensor, mark: Mark) -> Box:
-        """The weights as they are now, kept outside their storage's tag."""
-        if mark.before is not None:
-            return mark.before
-        kept = weights if self.graph else detached(weights)
-        box = Box(kept, self.dims(weights))
-        self.boxes.add(box)
-        return box
-
-    def dropout(self, weights: Tensor, made: Tensor) -> None:
-        """What comes out is followed; what went in is what will be recorded."""
-        tag = self.tag(weights)
-        if tag is None or tag.mark is None:
-            self.pointwise((weights,), made)
-            return
-        after = Tag()
-        after.mark = tag.mark._replace(before=self.boxed(weights, tag.mark))
-        after.factors = self._spread_out((weights,), made)
-        self.put(made, after)
-
-    def dropout_copy(self, weights: Tensor, copy: Tensor) -> None:
-        """Dropout in place is about to happen: `copy` is what the weights were."""
-        tag = self.tag(weights)
-        assert tag is not None and tag.mark is not None
-        if tag.mark.before is None:
-            box = Box(copy, self.dims(weights))
-            self.boxes.add(box)
-            after = Tag()
-            after.mark, after.factors = tag.mark._replace(before=box), tag.factors
-            self.put(weights, after)
-
-    def noise(self, made: Tensor) -> None:
-        """Random numbers: weights multiplied by them are weights after dropout."""
-        tag = Tag()
-        tag.noise = True
-        self.put(made, tag)
-
-    def fixed(self, made: Tensor, *, zero: bool = False) -> None:
-        """Constants: made from nothing; or written into a part of something, which it stays."""
-        before = self.tag(made)
-        if before is not None and not covers(made):
-            if before.mark is not None:
-                before.mark = before.mark._replace(kind="partial")
-            return
-        tag = Tag()
-        tag.constant, tag.zero = True, zero
-        self.put(made, tag)
+class Moves(Pointwise):
+    """Operators that attend to nothing themselves, and put entries elsewhere."""
 
     def copied(self, source: Tensor, made: Tensor) -> None:
         """A copy, maybe in another layout."""
@@ -424,20 +213,6 @@ class Moves(Tagging):
         tag.same_as = self.token(source)
         return tag
 
-    def is_moved(self, tensor: Tensor) -> bool:
-        """Whether entries were gathered or taken from windows."""
-        tag = self.tag(tensor)
-        return tag is not None and tag.moved is not None
-
-    def is_zero(self, tensor: Tensor) -> bool:
-        """Whether a tensor was made as zeros."""
-        tag = self.tag(tensor)
-        return tag is not None and tag.zero
-
-    def is_weights(self, tensor: Tensor) -> bool:
-        tag = self.tag(tensor)
-        return tag is not None and tag.mark is not None
-
     def viewed(self, source: Tensor) -> None:
         """A view is about to hide the shape of a tensor that nothing is known about."""
         tag = self.tag(source)
@@ -474,27 +249,6 @@ class Moves(Tagging):
             tag.factors, tag.sides, tag.widths = mine.factors, mine.sides, mine.widths
         self.put(target, tag)
 
-    def opposite(self, mask: Tensor, made: Tensor) -> None:
-        """The negation of a boolean mask."""
-        tag = self.tag(made)
-        if tag is None:
-            tag = Tag()
-            self.put(made, tag)
-        tag.forbids = Forbids(mask.detach(), tuple(made.shape), made.stride())
-
-    def filled(self, given: Tensor, mask: Tensor, value: Any, made: Tensor) -> None:
-        """`masked_fill`; zeros that become -inf where a mask forbids are that mask."""
-        negated, zeros = self.tag(mask), self.tag(given)
-        forbids = None if negated is None else negated.forbids
-        allowed = None if forbids is None else forbids.by(mask)
-        empty = zeros is not None and zeros.zero and value == -math.inf
-        if empty and allowed is not None and allowed.shape == made.shape:
-            tag = Tag()
-            tag.forbids = Forbids(allowed, tuple(made.shape), made.stride())
-            self.put(made, tag)
-            return
-        self.pointwise((given,), made, kind="partial")
-
     def concatenated(self, inputs: Sequence[Tensor], dim: int, made: Tensor) -> None:
         """Joined along an axis: of several maps of one input that axis comes from parameters."""
         inputs = [tensor for tensor in inputs if tensor.numel()]
@@ -507,10 +261,10 @@ class Moves(Tagging):
             )
         for known in tags:
             if known is not None:
-                tag.late = _once(tag.late, known.late)
+                tag.late = joined_late(tag.late, known.late)
                 tag.normaliser = tag.normaliser or known.normaliser
                 if known.total is not None:
-                    tag.total = _added(tag.total, known.total, alone=False)
+                    tag.total = joined_totals(tag.total, known.total, alone=False)
         if tags and all(known is not None and known.constant for known in tags):
             tag.constant = True
         sources, same = NOBODY, len(tags) > 1
@@ -584,7 +338,7 @@ class Moves(Tagging):
         if len(inputs) < 2 or len({tensor.shape for tensor in inputs}) > 1:
             return None
         first, second = inputs[0], inputs[1]
-        if len({_address(tensor) for tensor in inputs}) > 1 or not first.numel():
+        if len({storage_address(tensor) for tensor in inputs}) > 1 or not first.numel():
             return None
         tag = self.tag(first)
         step = (int(second.storage_offset()) - int(first.storage_offset())) * first.element_size()
@@ -636,143 +390,6 @@ class Moves(Tagging):
             return frozenset((self.token(given),))
         return joined(frozenset((tag.same_as or tag.number,)), tag.sources)
 
-    def _blend(self, inputs: Sequence[Tensor], made: Tensor) -> Tag:
-        """What is known about a result from what is known about its inputs."""
-        known = [(tensor, self.tag(tensor)) for tensor in inputs]
-        blended = Tag()
-        constant, sources = True, NOBODY
-        for tensor, tag in known:
-            if tag is None:  # nothing is known: it stands for itself
-                constant = False
-                sources = joined(sources, frozenset((self.token(tensor),)))
-            else:
-                constant = constant and tag.constant
-                sources = joined(sources, tag.sources)
-        blended.sources = sources
-        blended.noise = any(tag is not None and tag.noise for _, tag in known) and all(
-            tag is not None and (tag.noise or tag.constant) for _, tag in known
-        )
-        if constant:
-            blended.constant = True
-            blended.widths = next((tag.widths for _, tag in known if tag and tag.widths), ())
-            if any(tag is not None and tag.factors is not None for _, tag in known):
-                blended.factors = self._spread_out(inputs, made)
-            return blended
-        operator = self.operator.removesuffix("_")
-        for tensor, tag in known:
-            if tag is None:
-                continue
-            if tag.sides is not None and blended.sides is None:
-                blended.sides = tag.sides
-            if tag.widths and not blended.widths:
-                blended.widths = tag.widths
-            if tag.pairing is not None and blended.pairing is None:
-                blended.pairing = tag.pairing
-                steps = tag.pairing.steps
-                if operator not in _LINEAR and operator not in steps:
-                    blended.pairing = tag.pairing._replace(steps=(*steps, operator))
-            if tag.exp:
-                blended.exp = blended.number
-            if tag.total is not None and operator in _LINEAR_OF_SUMS:
-                blended.total = _added(
-                    blended.total, tag.total, len(known) == 1 and operator in _COPIES
-                )
-                if operator == "reciprocal":
-                    blended.total = blended.total._replace(inverse=not tag.total.inverse)
-            if operator in _LINEAR_OF_SUMS:
-                blended.late = _once(blended.late, tag.late)
-            if tag.entries is not None and blended.entries is None:
-                blended.entries = tag.entries
-            blended.normaliser = blended.normaliser or tag.normaliser
-            if tag.scores is not None:
-                blended.scores = tag.scores
-            if tag.mark is not None:
-                blended.mark = _carried(tag.mark, tensor, made)
-            if tag.log is not None:
-                blended.log = _carried(tag.log, tensor, made)
-        blended.factors = self._spread_out(inputs, made)
-        blended.of_weights = all(
-            tag is not None and (tag.constant or tag.of_weights or tag.mark is not None)
-            for _, tag in known
-        )
-        for tensor, tag in known:
-            if tag is not None and tag.moved is not None and not tag.constant:
-                blended.moved = self._movement(tensor, made, expanded(made.shape))
-                break
-        if blended.late or blended.total is not None:
-            blended.exp = 0
-        if len(known) == 1 and known[0][1] is not None and operator in _COPIES:
-            blended.weight_sum = known[0][1].weight_sum
-        return blended
-
-    def _movement(self, source: Tensor, made: Tensor, again: Again) -> Movement | None:
-        """What an operator did to the entries of a tensor, to be done to numbers if need be."""
-        if self.tag(source) is None or made.layout != torch.strided:
-            return None
-        return Movement.into(made, [self.view(source)], again)
-
-    def _spread_out(self, inputs: Sequence[Tensor], made: Tensor) -> tuple[Factor, ...] | None:
-        """Factors of what an operator that works place by place made of its inputs."""
-        if made.layout != torch.strided:
-            return None
-        tags = [(tensor, self.tag(tensor)) for tensor in inputs if tensor.dim()]
-        moving = [pair for pair in tags if pair[1] is None or not pair[1].constant] or tags
-        if not moving:
-            return None
-        if len(moving) == 1:
-            tensor, tag = moving[0]
-            if tag is not None and tag.factors is not None and _alike(tensor, made):
-                return tag.factors
-        # weights before scores, scores before the rest: theirs are the axes that count
-        moving.sort(key=lambda pair: -_rank(pair[1]))
-        firm = _rank(moving[0][1]) > 0
-        dims = merged([self.dims(tensor) for tensor, _ in moving], firm)
-        if len(dims) > made.dim():
-            return None
-        dims = [()] * (made.dim() - len(dims)) + dims
-        for index, pieces in enumerate(dims):
-            if not pieces and made.shape[index] > 1:  # stretched by a constant
-                dims[index] = self._constant_dim(tags, index - made.dim(), made.shape[index])
-        return laid_out(dims, made)
-
-    def _constant_dim(self, tags: Sequence[Any], index: int, size: int) -> Any:
-        for tensor, _ in tags:
-            if tensor.dim() >= -index and tensor.shape[index] == size:
-                pieces = self.dims(tensor)[index]
-                if pieces:
-                    return pieces
-        return axis(size, "expanded")
-
-
-def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor, or those inside a wrapper: of quantised and of sharded parameters."""
-    if hasattr(tensor, "__tensor_flatten__"):
-        for name in tensor.__tensor_flatten__()[0]:
-            inner = getattr(tensor, name)
-            if isinstance(inner, Tensor):
-                yield from plain_tensors(inner)
-    else:
-        yield tensor
-
-
-def local_tensor(tensor: Tensor) -> Tensor:
-    """The tensor inside a wrapper that holds one, as a shard does; else the tensor itself."""
-    inside = list(plain_tensors(tensor))
-    return inside[0] if len(inside) == 1 else tensor
-
-
-def _once(one: tuple[Late, ...], other: tuple[Late, ...]) -> tuple[Late, ...]:
-    """Both together, nothing twice."""
-    return (*one, *(late for late in other if not any(late is each for each in one)))
-
-
-def _added(one: Total | None, other: Total, alone: bool) -> Total:
-    """A sum of sums of exponentials."""
-    if one is None:
-        return other._replace(exact=other.exact and alone)
-    shifted = one.shifted or other.shifted
-    return one._replace(numbers=one.numbers | other.numbers, exact=False, shifted=shifted)
-
 
 def _last(pieces: Sequence[Any]) -> Origin | None:
     return pieces[-1][1] if pieces else None
@@ -797,19 +414,3 @@ def along_dim(index: Tensor, dim: int) -> Tensor:
     if index.dim() == 1:
         return index
     return index.movedim(dim, 0).flatten(1)[:, 0] if index.numel() else index.flatten()
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    same = one.shape == other.shape and one.stride() == other.stride()
-    return same and one.element_size() == other.element_size()
-
-
-def _rank(tag: Tag | None) -> int:
-    if tag is None:
-        return 0
-    return 2 if tag.mark is not None or tag.log is not None else int(tag.sides is not None)
-
-
-def _carried(mark: Mark, source: Tensor, made: Tensor) -> Mark:
-    """Weights in what an operator that works place by place made of them."""
-    return mark._replace(before=None) if stretched(source, made) else mark

@@ -188,6 +188,19 @@ def joined(one: Sources, other: Sources) -> Sources:
     return both if len(both) <= _MOST_SOURCES else frozenset(sorted(both)[-_MOST_SOURCES:])
 
 
+def joined_late(one: tuple[Late, ...], other: tuple[Late, ...]) -> tuple[Late, ...]:
+    """Both together, nothing twice."""
+    return (*one, *(late for late in other if not any(late is each for each in one)))
+
+
+def joined_totals(one: Total | None, other: Total, alone: bool) -> Total:
+    """A sum of sums of exponentials."""
+    if one is None:
+        return other._replace(exact=other.exact and alone)
+    shifted = one.shifted or other.shifted
+    return one._replace(numbers=one.numbers | other.numbers, exact=False, shifted=shifted)
+
+
 def stretched(source: Tensor, out: Tensor) -> bool:
     """Whether broadcasting gave `out` an axis that `source` has not."""
     shift = out.dim() - source.dim()
@@ -202,3 +215,11 @@ def covers(tensor: Tensor) -> bool:
     """Whether a tensor shows all of its storage."""
     size = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
     return tensor.numel() >= size
+
+
+def storage_address(tensor: Tensor) -> int | None:
+    """Where a tensor's storage lies; None for those without one (sparse, nested, functional)."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except RuntimeError:
+        return None
