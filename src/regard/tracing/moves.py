@@ -108,11 +108,7 @@ class Moves(Pointwise):
         elif index.dim() == 1 and not tag.constant:
             origin = _last(self.dims(source)[dim])
             if origin is not None:
-                self.chosen_by.setdefault(_identity(index), set()).add(origin)
-
-    def chosen_from(self, index: Tensor) -> set[Origin]:
-        """The axes from which an index of edges chose."""
-        return self.chosen_by.get(_identity(index), set())
+                self.chosen_from(index).add(origin)
 
     def gathered(self, source: Tensor, dim: int, index: Tensor, made: Tensor, again: Again) -> None:
         """Entries chosen along one dimension."""
@@ -398,10 +394,6 @@ def _last(pieces: Sequence[Any]) -> Origin | None:
 def entries_of(tensor: Tensor) -> tuple[Any, ...]:
     """Which entries of its storage a tensor shows."""
     return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
-
-
-def _identity(index: Tensor) -> tuple[int, int]:
-    return int(index.untyped_storage()._cdata), int(index.storage_offset())
 
 
 def same_index(one: Tensor, other: Tensor | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ class Tagging:
         self.operator = ""  # that is being followed
         self.graph = graph  # whether weights before dropout stay in the autograd graph
         self.boxes: WeakSet[Box] = WeakSet()
-        self.chosen_by: dict[tuple[int, int], set[Origin]] = {}  # by index: axes it chose from
+        self._choices: WeakKeyDictionary[Any, dict[int, set[Origin]]] = WeakKeyDictionary()
         self._tagged: list[ref[Any]] = []  # storages with a tag, to be cleaned up
         self._prune_at = 1 << 12
 
@@ -74,7 +74,7 @@ class Tagging:
             if storage is not None:
                 storage.__dict__.pop(self.key, None)
         self._tagged.clear()
-        self.chosen_by.clear()
+        self._choices.clear()
         for box in list(self.boxes):
             box.tensor = None
 
@@ -118,6 +118,14 @@ class Tagging:
             tag.factors = laid_out(dims, tensor)
             return dims
         return dims_of(tensor, tag.factors)
+
+    def chosen_from(self, index: Tensor) -> set[Origin]:
+        """The axes from which an index of edges chose; to be added to.
+
+        An index is a part of a storage that begins at an offset, as a row of an edge list is.
+        """
+        by_offset = self._choices.setdefault(index.untyped_storage(), {})
+        return by_offset.setdefault(int(index.storage_offset()), set())
 
     def view(self, tensor: Tensor) -> View:
         """Where the entries of a tensor lie, and how they came there."""
