@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from regard.errors import UnavailableError
 from regard.interception import OPERATORS, Block
@@ -27,7 +28,7 @@ from regard.tracing.learned import GateEntry, Lesson, SoftmaxEntry, key_of
 from regard.tracing.names import Names, Place, attentive, related
 from regard.tracing.operators import Reading, reader_of
 from regard.tracing.roles import Contraction, Roles
-from regard.tracing.tagging import plain_tensors
+from regard.tracing.tagging import local_tensor, plain_tensors
 from regard.tracing.tags import Candidate
 from regard.tracing.where import Predicate, everything
 
@@ -160,11 +161,14 @@ class Collector:
             copy = args[0].detach().clone(memory_format=torch.preserve_format)
             self.flow.dropout_copy(args[0], copy)
 
-    def after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """An operator has run. Whatever fails here must never break the model."""
+    def after(self, plan: Any, args: Any, kwargs: Any, out: Any, wrapped: bool = False) -> None:
+        """An operator has run. Whatever fails here must never break the model.
+
+        `wrapped`: tensors of classes of their own are among the arguments, as shards are.
+        """
         with self._lock:
             if not self.closed:
-                self._after(plan, args, kwargs, out)
+                self._after(plan, args, kwargs, out, wrapped)
 
     def read_alone(self, plan: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator that may attend where nothing was followed before it."""
@@ -178,9 +182,11 @@ class Collector:
             self.here.following = True
         return out
 
-    def _after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def _after(self, plan: Any, args: Any, kwargs: Any, out: Any, wrapped: bool) -> None:
         lesson = self.here.lesson
         try:
+            if wrapped:
+                args, kwargs, out = tree_map_only(Tensor, local_tensor, (args, kwargs, out))
             if plan.reader is not None:
                 given = dict(zip(plan.names, args)) | kwargs
                 reading = plan.reader(given, out, self._allowed_by)

@@ -14,14 +14,12 @@ from torch.utils._python_dispatch import (
     _pop_mode,
     _push_mode,
 )
-from torch.utils._pytree import tree_map_only
 
 from regard.interception import SPELLINGS
 from regard.tracing import registry
 from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
 from regard.tracing.registry import Reads, registered
 from regard.tracing.rules import Rule, default_rule, rule_of
-from regard.tracing.tagging import local_tensor
 
 _OWN = ("aten", "prim", "prims", "profiler", "quantized", "c10d", "_c10d_functional", "mkldnn")
 
@@ -192,10 +190,7 @@ class CaptureMode(TorchDispatchMode):
         if plan.changes:
             collector.before_change(plan, args, kwargs)
         out = plan.run(*args, **kwargs)
-        if types:
-            collector.after(plan, *tree_map_only(Tensor, local_tensor, (args, kwargs, out)))
-        else:
-            collector.after(plan, args, kwargs, out)
+        collector.after(plan, args, kwargs, out, wrapped=bool(types))
         return out
 
 
