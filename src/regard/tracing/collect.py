@@ -424,7 +424,7 @@ class Collector:
         edges: Edges | None = None
         if candidate.segments is not None:
             queries = int(contraction.made.shape[candidate.key])
-            edges = contraction.of_edges(roles, layout.view(kept), kind, queries)
+            edges = contraction.of_edges(layout.view(kept), kind, queries)
         elif roles.gathered:
             edges = contraction.edges(roles, layout.view(kept), kind)
         if not roles.certain or (gathered and edges is None):

@@ -277,7 +277,7 @@ class Flow(Moves):
         dims = self.dims(values)
         tag.spread = Spread(
             mark,
-            self._uses(mark, weights, dims, made),
+            self._uses(mark, weights, dims),
             self.constant(values),
             values.detach(),
             dims,
@@ -287,11 +287,11 @@ class Flow(Moves):
         )
         tag.factors = self._spread_out((weights, values), made)
         if not mark.candidate.keys:  # one key: nothing is left to sum
-            self._settle(mark, Contraction.of_sum(tag.spread, made, made))
+            self._settle(mark, Contraction.of_sum(tag.spread, made))
         self.put(made, tag)
         return True
 
-    def _uses(self, mark: Mark, weights: Tensor, values: Dims, made: Tensor) -> Uses:
+    def _uses(self, mark: Mark, weights: Tensor, values: Dims) -> Uses:
         """What each axis of the weights is in a product with values, place by place."""
         uses: Uses = {}
         shift = len(values) - weights.dim()
@@ -317,7 +317,7 @@ class Flow(Moves):
                 if any(candidate.has_key(origin) for _, origin in pieces)
             ]
             if not keys or (lying and all(dim in wanted for dim in lying)):
-                self._settle(tag.spread.mark, Contraction.of_sum(tag.spread, given, made))
+                self._settle(tag.spread.mark, Contraction.of_sum(tag.spread, made))
             return
         if tag.exp and len(wanted) == 1 and not tag.late:
             total = self._reduced(given, wanted, made)
@@ -381,7 +381,7 @@ class Flow(Moves):
         segments = None if spread is None else spread.mark.candidate.segments
         edges = None if segments is None else along_dim(index, dim)
         if spread is not None and segments is not None and same_index(segments, edges):
-            self._settle(spread.mark, Contraction.of_sum(spread, source, made))
+            self._settle(spread.mark, Contraction.of_sum(spread, made))
             nodes = Tag()
             count = made.shape[dim]
             targets = [origin for origin in self.chosen_from(segments) if origin.size == count]

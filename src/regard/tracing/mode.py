@@ -173,7 +173,7 @@ class CaptureMode(TorchDispatchMode):
         collector = self.collector
         if not plan.follow or collector.closed:
             return plan.run(*args, **kwargs)
-        if plan.composite and not _has_own_kernel(func, args):
+        if plan.composite and not _has_own_kernel(args):
             with self:
                 return func.decompose(*args, **kwargs)
         if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
@@ -194,6 +194,6 @@ class CaptureMode(TorchDispatchMode):
         return out
 
 
-def _has_own_kernel(func: Any, args: tuple[Any, ...]) -> bool:
+def _has_own_kernel(args: tuple[Any, ...]) -> bool:
     """A composite operator that an unusual tensor (nested, sparse) has a kernel of its own for."""
     return any(isinstance(arg, Tensor) and (arg.is_nested or arg.is_sparse) for arg in args)

@@ -49,7 +49,7 @@ class Moves(Pointwise):
             for _, origin in pieces
         )
 
-    def selected(self, source: Tensor, dim: int, made: Tensor) -> None:
+    def selected(self, source: Tensor, made: Tensor) -> None:
         """Some entries along an axis, as the best k: of a parameter's axis, still one."""
         tag = self._moved_tag(source)
         tag.factors = self.resized(source, made)

@@ -66,7 +66,7 @@ class Contraction:
     whole: bool = False  # of several products
 
     @classmethod
-    def of_sum(cls, spread: Spread, given: Tensor, made: Tensor) -> Contraction:
+    def of_sum(cls, spread: Spread, made: Tensor) -> Contraction:
         """Weights times values, summed."""
         weights = spread.box.tensor
         assert weights is not None
@@ -229,7 +229,7 @@ class Contraction:
             key=lambda part: origins.index(part.origin) if part.origin in origins else last,
         )
 
-    def of_edges(self, roles: Roles, weights: Tensor, kind: Kind, queries: int) -> Edges | None:
+    def of_edges(self, weights: Tensor, kind: Kind, queries: int) -> Edges | None:
         """Weights (1, head, 1, edge) of a softmax over edges."""
         segments = self.mark.candidate.segments
         assert segments is not None
