@@ -64,7 +64,7 @@ class Collector:
         self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
         self.names = Names(model)
         self.flow = Flow(
-            self.names, self._made, self._rejected, self._wanted, grad or attached, rules
+            self.names, self._accepted, self._rejected, self._wanted, grad or attached, rules
         )
         self.ready = False  # whether the flow knows the parameters: not before it follows anything
         self.growth = Growth()
@@ -82,7 +82,7 @@ class Collector:
         self.waiting: list[tuple[int, Tensor, OutputGradient]] = []  # by thread
         self._calls: dict[str, int] = {}
         self._gates: set[tuple[str, str, str]] = set()
-        self._dropped: dict[str, list[int]] = {}  # place of a site's note, and later calls
+        self._dropped: dict[str, list[int]] = {}  # index of a site's note, and later calls
         self._lock = threading.RLock()
 
     def adopt(self, module: nn.Module) -> None:
@@ -137,8 +137,8 @@ class Collector:
     def _before_changes(self, plan: Any, args: Any, kwargs: Any) -> None:
         try:
             for index in plan.changes:
-                given = args[index] if index < len(args) else kwargs.get(plan.names[index])
-                for target in given if isinstance(given, list | tuple) else (given,):
+                argument = args[index] if index < len(args) else kwargs.get(plan.names[index])
+                for target in argument if isinstance(argument, list | tuple) else (argument,):
                     if isinstance(target, Tensor):
                         self._before_change(plan, target, args)
         except Exception as error:
@@ -188,8 +188,8 @@ class Collector:
             if wrapped:
                 args, kwargs, out = tree_map_only(Tensor, local_tensor, (args, kwargs, out))
             if plan.reader is not None:
-                given = dict(zip(plan.names, args)) | kwargs
-                reading = plan.reader(given, out, self._allowed_by)
+                arguments = dict(zip(plan.names, args)) | kwargs
+                reading = plan.reader(arguments, out, self._allowed_by)
                 self._read(plan.name, reading, self.names.place())
                 if reading.value is not None and reading.output is not None:
                     self.flow.attended(reading.query, reading.value, reading.output)
@@ -390,7 +390,9 @@ class Collector:
         )
         return _told(sides, mine, theirs)
 
-    def _made(self, candidate: Candidate, contraction: Contraction, weights: Tensor | None) -> None:
+    def _accepted(
+        self, candidate: Candidate, contraction: Contraction, weights: Tensor | None
+    ) -> None:
         """A softmax that the model spelled itself met its values; `weights` are those that were
         never made, because they were normalised after the product."""
         tensor = contraction.tensor()
@@ -418,12 +420,12 @@ class Collector:
                 "weights that were normalised late, or belong to edges, are outside the graph",
             )
         if weights is not None:
-            self._add(site, Ready(Given(weights, None, kind)), contraction.made, None)
+            self._add(site, Ready(Given(weights, None, kind)), contraction.output, None)
             return
         kept = tensor if self.attached else detached(tensor)
         edges: Edges | None = None
         if candidate.segments is not None:
-            queries = int(contraction.made.shape[candidate.key])
+            queries = int(contraction.output.shape[candidate.key])
             edges = contraction.of_edges(layout.view(kept), kind, queries)
         elif roles.gathered:
             edges = contraction.edges(roles, layout.view(kept), kind)
@@ -438,7 +440,7 @@ class Collector:
             )
         gradient = None
         if edges is not None:
-            self._add(site, Ready(edges), contraction.made, gradient)
+            self._add(site, Ready(edges), contraction.output, gradient)
             return
         lying = contraction.value(roles) if self.values else None
         values = contraction.values if self.attached else detached(contraction.values)
@@ -448,8 +450,8 @@ class Collector:
             tensor.register_hook(gradient.arrived)
         lesson = self._lesson_of(candidate)
         if lesson is not None:
-            lesson.made(candidate, layout, kept, kind, site.attends)
-        self._add(site, Made(kept, layout, kind, value), contraction.made, gradient)
+            lesson.recorded(candidate, layout, kept, kind, site.attends)
+        self._add(site, Made(kept, layout, kind, value), contraction.output, gradient)
 
     def _told(self, candidate: Candidate, contraction: Contraction, roles: Roles) -> Attends:
         """Self or cross: by the two sides of the scores, or by where queries and keys lie."""
@@ -566,11 +568,11 @@ class Collector:
                 "",
                 f"tokens= has {count(words)} words; no attention has as many positions",
             )
-        for place, later in self._dropped.values():
+        for index, later in self._dropped.values():
             if later:
-                note = self.trace.notes[place]
+                note = self.trace.notes[index]
                 text = f"{note.text} (and {later} later calls)"
-                self.trace.notes[place] = replace(note, text=text)
+                self.trace.notes[index] = replace(note, text=text)
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
         seen |= self.filtered | {note.where for note in self.trace.notes}
         for path, (site, steps) in self.flow.unasked.items():

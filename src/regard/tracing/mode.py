@@ -166,10 +166,10 @@ class CaptureMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        known = self.plans.get(id(func))  # its own hash would cost a Python frame
-        if known is None:
-            known = self.plans[id(func)] = (plan_of(func), func)  # held, so the id stays its own
-        plan = known[0]
+        entry = self.plans.get(id(func))  # its own hash would cost a Python frame
+        if entry is None:
+            entry = self.plans[id(func)] = (plan_of(func), func)  # held, so the id stays its own
+        plan = entry[0]
         collector = self.collector
         if not plan.follow or collector.closed:
             return plan.run(*args, **kwargs)

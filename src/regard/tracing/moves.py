@@ -29,13 +29,13 @@ from regard.tracing.tags import (
 class Moves(Pointwise):
     """Operators that attend to nothing themselves, and put entries elsewhere."""
 
-    def copied(self, source: Tensor, made: Tensor) -> None:
+    def copied(self, source: Tensor, output: Tensor) -> None:
         """A copy, maybe in another layout."""
-        tag = self._blend((source,), made)
+        tag = self._blend((source,), output)
         tag.same_as = self.token(source)  # a linear map of the copy is one of the source
         if tag.moved is None and self._overlaps(source):
-            tag.moved = self._movement(source, made, lambda numbers: numbers)
-        self.put(made, tag)
+            tag.moved = self._movement(source, output, lambda numbers: numbers)
+        self.put(output, tag)
 
     def _overlaps(self, source: Tensor) -> bool:
         """Whether a view shows entries of its storage more than once, as sliding windows do."""
@@ -49,19 +49,19 @@ class Moves(Pointwise):
             for _, origin in pieces
         )
 
-    def selected(self, source: Tensor, made: Tensor) -> None:
+    def selected(self, source: Tensor, output: Tensor) -> None:
         """Some entries along an axis, as the best k: of a parameter's axis, still one."""
         tag = self._moved_tag(source)
-        tag.factors = self.resized(source, made)
-        self.put(made, tag)
+        tag.factors = self.resized(source, output)
+        self.put(output, tag)
 
-    def unknown(self, inputs: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+    def unknown(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """An operator without a rule: of constants alone it makes a constant; else dimensions of
         the same number are taken for the same axes."""
         constant = bool(inputs) and all(self.constant(tensor) for tensor in inputs)
         first = next((tensor for tensor in inputs if not self.constant(tensor)), None)
         sources = NOBODY if first is None else self.sources(first)
-        for tensor in made:
+        for tensor in outputs:
             if tensor.layout != torch.strided:
                 continue
             if constant and not covers(tensor):
@@ -82,21 +82,21 @@ class Moves(Pointwise):
             tag.factors = laid_out([*self.dims(query)[:-1], self.dims(value)[-1]], output)
         self.put(output, tag)
 
-    def moved(self, source: Tensor, made: Tensor, again: Again | None = None) -> None:
+    def moved(self, source: Tensor, output: Tensor, again: Again | None = None) -> None:
         """Entries rearranged; `again` does the same to numbers."""
         tag = self._moved_tag(source)
-        tag.factors = self.resized(source, made)
+        tag.factors = self.resized(source, output)
         if again is not None and not tag.constant:
-            tag.moved = self._movement(source, made, again)
+            tag.moved = self._movement(source, output, again)
         if tag.sources or tag.constant or tag.factors is not None:
-            self.put(made, tag)
+            self.put(output, tag)
 
-    def embedded(self, table: Tensor, ids: Tensor, made: Tensor) -> None:
+    def embedded(self, table: Tensor, ids: Tensor, output: Tensor) -> None:
         """Rows of a table, one for each id: constant where the ids are."""
         tag = Tag()
         tag.constant = self.constant(table) and self.constant(ids)
-        tag.factors = laid_out([*self.dims(ids), axis(made.shape[-1], "feature")], made)
-        self.put(made, tag)
+        tag.factors = laid_out([*self.dims(ids), axis(output.shape[-1], "feature")], output)
+        self.put(output, tag)
 
     def _meet_edges(self, source: Tensor, dim: int, index: Tensor, tag: Tag) -> None:
         """Nodes chosen by the edges that point to them: sums of exponentials, or queries."""
@@ -110,26 +110,28 @@ class Moves(Pointwise):
             if origin is not None:
                 self.chosen_from(index).add(origin)
 
-    def gathered(self, source: Tensor, dim: int, index: Tensor, made: Tensor, again: Again) -> None:
+    def gathered(
+        self, source: Tensor, dim: int, index: Tensor, output: Tensor, again: Again
+    ) -> None:
         """Entries chosen along one dimension."""
         tag = self._moved_tag(source)
         tag.constant = tag.constant and self.constant(index)
         dim %= max(1, source.dim())
         self._meet_edges(source, dim, index, tag)
-        if made.dim() and source.dim() == made.dim():
+        if output.dim() and source.dim() == output.dim():
             dims = self.dims(source)
-            for other, size in enumerate(made.shape):
+            for other, size in enumerate(output.shape):
                 if other == dim or size != source.shape[other]:
                     dims[other] = axis(size, "gathered", _last(dims[other]))
-            tag.factors = laid_out(dims, made)
+            tag.factors = laid_out(dims, output)
         if not tag.constant:
-            tag.moved = self._movement(source, made, again)
-        self.put(made, tag)
+            tag.moved = self._movement(source, output, again)
+        self.put(output, tag)
 
-    def indexed(self, source: Tensor, indices: Sequence[Tensor | None], made: Tensor) -> None:
+    def indexed(self, source: Tensor, indices: Sequence[Tensor | None], output: Tensor) -> None:
         """Advanced indexing with tensors: their dimensions take the place of those indexed."""
         tag = self._moved_tag(source)
-        tag.factors = self._indexed_factors(source, indices, made)
+        tag.factors = self._indexed_factors(source, indices, output)
         tag.constant = tag.constant and all(
             self.constant(index) for index in indices if index is not None
         )
@@ -138,35 +140,37 @@ class Moves(Pointwise):
             self._meet_edges(source, at[0], indices[at[0]], tag)  # type: ignore[arg-type]
         if not tag.constant:
             tag.moved = self._movement(
-                source, made, lambda numbers: torch.ops.aten.index.Tensor(numbers, list(indices))
+                source, output, lambda numbers: torch.ops.aten.index.Tensor(numbers, list(indices))
             )
-        self.put(made, tag)
+        self.put(output, tag)
 
-    def windows(self, source: Tensor, made: Tensor, size: Sequence[int], again: Again) -> None:
+    def windows(self, source: Tensor, output: Tensor, size: Sequence[int], again: Again) -> None:
         """Patches around places: (batch, channel × window, place) of (batch, channel, *map)."""
         tag = self._moved_tag(source)
         dims = self.dims(source)
         if source.dim() == 4 and not tag.constant:
             map_dims = [*dims[2], *dims[3]]
-            whole = math.prod(source.shape[2:]) == made.shape[2]
+            everywhere = math.prod(source.shape[2:]) == output.shape[2]
             window = [
                 piece
                 for count, pieces in zip(size, dims[2:])
                 for piece in axis(count, "gathered", _last(pieces))
             ]
-            places = tuple(map_dims) if whole else axis(made.shape[2], "gathered", _last(dims[3]))
-            tag.factors = laid_out([dims[0], (*dims[1], *window), places], made)
-            tag.moved = self._movement(source, made, again)
-        self.put(made, tag)
+            places = (
+                tuple(map_dims) if everywhere else axis(output.shape[2], "gathered", _last(dims[3]))
+            )
+            tag.factors = laid_out([dims[0], (*dims[1], *window), places], output)
+            tag.moved = self._movement(source, output, again)
+        self.put(output, tag)
 
     def _indexed_factors(
-        self, source: Tensor, indices: Sequence[Tensor | None], made: Tensor
+        self, source: Tensor, indices: Sequence[Tensor | None], output: Tensor
     ) -> tuple[Factor, ...] | None:
         at = [dim for dim, index in enumerate(indices) if index is not None]
         tensors = [index for index in indices if index is not None]
         if not at or any(index.dtype in (torch.bool, torch.uint8) for index in tensors):
-            return self.resized(source, made)
-        known = self.dims(source)
+            return self.resized(source, output)
+        source_dims = self.dims(source)
         chosen = merged([self.dims(index) for index in tensors], firm=False)
         sizes = torch.broadcast_shapes(*(index.shape for index in tensors))
         chosen = [
@@ -175,25 +179,25 @@ class Moves(Pointwise):
         ]
         if chosen and chosen[-1]:  # the last axis of the indices runs over what is chosen
             *outer, (size, _) = chosen[-1]
-            chosen[-1] = (*outer, *axis(size, "gathered", _last(known[at[-1]])))
-        rest = [pieces for dim, pieces in enumerate(known) if dim not in at]
+            chosen[-1] = (*outer, *axis(size, "gathered", _last(source_dims[at[-1]])))
+        rest = [pieces for dim, pieces in enumerate(source_dims) if dim not in at]
         together = at == list(range(at[0], at[0] + len(at)))
         start = at[0] if together else 0
         dims = [*rest[:start], *chosen, *rest[start:]]
-        return laid_out(dims, made) if len(dims) == made.dim() else None
+        return laid_out(dims, output) if len(dims) == output.dim() else None
 
-    def repeated(self, source: Tensor, made: Tensor) -> None:
+    def repeated(self, source: Tensor, output: Tensor) -> None:
         """Copies beside each other."""
         tag = self._moved_tag(source)
         dims = self.dims(source)
-        dims = [()] * (made.dim() - len(dims)) + dims
-        sizes = [1] * (made.dim() - source.dim()) + list(source.shape)
+        dims = [()] * (output.dim() - len(dims)) + dims
+        sizes = [1] * (output.dim() - source.dim()) + list(source.shape)
         result: Dims = []
-        for pieces, before, after in zip(dims, sizes, made.shape):
+        for pieces, before, after in zip(dims, sizes, output.shape):
             count = after // max(1, before)
             result.append((*axis(count, "expanded"), *pieces))
-        tag.factors = laid_out(result, made)
-        self.put(made, tag)
+        tag.factors = laid_out(result, output)
+        self.put(output, tag)
 
     def _moved_tag(self, source: Tensor) -> Tag:
         before = self.tag(source)
@@ -215,19 +219,19 @@ class Moves(Pointwise):
         if tag is None or tag.factors is None:
             self.dims(source)
 
-    def resized(self, source: Tensor, made: Tensor) -> tuple[Factor, ...] | None:
+    def resized(self, source: Tensor, output: Tensor) -> tuple[Factor, ...] | None:
         """Factors where dimensions stay in their order: of another size, entries were chosen."""
-        if source.dim() != made.dim():
+        if source.dim() != output.dim():
             return None
-        if source.shape == made.shape:
-            return self._spread_out((source,), made)
+        if source.shape == output.shape:
+            return self._spread_out((source,), output)
         dims: Dims = []
-        for pieces, size, before in zip(self.dims(source), made.shape, source.shape):
+        for pieces, size, before in zip(self.dims(source), output.shape, source.shape):
             if size != before and size > 1:
                 feature = bool(pieces) and pieces[-1][1].kind == "feature"
                 pieces = axis(size, "feature" if feature else "gathered", _last(pieces))
             dims.append(pieces if size > 1 else ())
-        return laid_out(dims, made)
+        return laid_out(dims, output)
 
     def written(self, target: Tensor, source: Tensor) -> None:
         """A part of a storage was overwritten, as in a cache: what is known adds up."""
@@ -245,72 +249,74 @@ class Moves(Pointwise):
             tag.factors, tag.sides, tag.widths = mine.factors, mine.sides, mine.widths
         self.put(target, tag)
 
-    def concatenated(self, inputs: Sequence[Tensor], dim: int, made: Tensor) -> None:
+    def concatenated(self, inputs: Sequence[Tensor], dim: int, output: Tensor) -> None:
         """Joined along an axis: of several maps of one input that axis comes from parameters."""
         inputs = [tensor for tensor in inputs if tensor.numel()]
         tags = [self.tag(tensor) for tensor in inputs]
         tag = Tag()
-        marks = [known.mark for known in tags if known is not None and known.mark is not None]
+        marks = [each.mark for each in tags if each is not None and each.mark is not None]
         if marks:  # weights put together, of several heads or rows
             tag.mark = marks[0]._replace(
                 before=None, others=tuple(mark.candidate for mark in marks[1:])
             )
-        for known in tags:
-            if known is not None:
-                tag.late = joined_late(tag.late, known.late)
-                tag.normaliser = tag.normaliser or known.normaliser
-                if known.total is not None:
-                    tag.total = joined_totals(tag.total, known.total, alone=False)
-        if tags and all(known is not None and known.constant for known in tags):
+        for each in tags:
+            if each is not None:
+                tag.late = joined_late(tag.late, each.late)
+                tag.normaliser = tag.normaliser or each.normaliser
+                if each.total is not None:
+                    tag.total = joined_totals(tag.total, each.total, alone=False)
+        if tags and all(each is not None and each.constant for each in tags):
             tag.constant = True
         sources, same = NOBODY, len(tags) > 1
-        for known in tags:
-            mine = NOBODY if known is None else known.sources
-            same = same and bool(mine) and known is not None and known.sides is None
+        for each in tags:
+            mine = NOBODY if each is None else each.sources
+            same = same and bool(mine) and each is not None and each.sides is None
             same = same and (not sources or mine == sources)
-            same = same and known is not None and known.entries == tags[0].entries  # type: ignore[union-attr]
+            same = same and each is not None and each.entries == tags[0].entries  # type: ignore[union-attr]
             sources = joined(sources, mine)
         tag.sources = sources
-        if inputs and made.dim() and not tag.constant:
-            tag.factors = self._joined_factors(inputs, dim % made.dim(), made, same)
-            tag.moved = self._joined_movement(inputs, dim, made)
-        scores = [known for known in tags if known is not None and known.sides is not None]
+        if inputs and output.dim() and not tag.constant:
+            tag.factors = self._joined_factors(inputs, dim % output.dim(), output, same)
+            tag.moved = self._joined_movement(inputs, dim, output)
+        scores = [each for each in tags if each is not None and each.sides is not None]
         if scores:
             tag.sides, tag.widths = scores[0].sides, scores[0].widths
-        self.put(made, tag)
+        self.put(output, tag)
 
     def _joined_factors(
-        self, inputs: Sequence[Tensor], dim: int, made: Tensor, feature: bool
+        self, inputs: Sequence[Tensor], dim: int, output: Tensor, feature: bool
     ) -> tuple[Factor, ...]:
         """Several maps of one input beside each other are features; so are its slices' heads."""
         first = inputs[0]
-        stacked = first.dim() < made.dim()
-        known = sorted(inputs, key=self.constant)[0]
-        dims = self.dims(known)
+        stacked = first.dim() < output.dim()
+        reference = sorted(inputs, key=self.constant)[0]
+        dims = self.dims(reference)
         if stacked:
             dims.insert(dim, ())
             count = len(inputs)
             kind: Any = "feature" if feature or self._cut_apart(inputs) else "data"
             dims[dim] = axis(count, kind)
-        elif self._cut_apart(inputs) and known.shape[dim] * len(inputs) == made.shape[dim]:
+        elif self._cut_apart(inputs) and reference.shape[dim] * len(inputs) == output.shape[dim]:
             dims[dim] = ((len(inputs), self._cut_apart(inputs)), *dims[dim])  # type: ignore[arg-type]
-        elif made.shape[dim] > 1:
+        elif output.shape[dim] > 1:
             pieces = [piece for tensor in inputs for piece in self.dims(tensor)[dim]]
             roots = {origin.ancestor for _, origin in pieces}
             all_features = bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
             chosen = any(origin.gathered for _, origin in pieces)
             kind = "feature" if feature or all_features else "gathered" if chosen else "data"
             base = pieces[0][1] if len(roots) == 1 else None
-            dims[dim] = axis(made.shape[dim], kind, base)
-        return laid_out(dims, made)
+            dims[dim] = axis(output.shape[dim], kind, base)
+        return laid_out(dims, output)
 
-    def _joined_movement(self, inputs: Sequence[Tensor], dim: int, made: Tensor) -> Movement | None:
+    def _joined_movement(
+        self, inputs: Sequence[Tensor], dim: int, output: Tensor
+    ) -> Movement | None:
         """Slices of one tensor beside each other, as windows that look at their neighbours."""
-        if len(inputs) < 2 or inputs[0].dim() != made.dim() or made.dim() < 3:
+        if len(inputs) < 2 or inputs[0].dim() != output.dim() or output.dim() < 3:
             return None
         views = [None if self.constant(tensor) else self.view(tensor) for tensor in inputs]
-        known = [view for view in views if view is not None]
-        if not known or self.dims_are_features(inputs[0], dim):
+        sources = [view for view in views if view is not None]
+        if not sources or self.dims_are_features(inputs[0], dim):
             return None
         shapes = [tuple(tensor.shape) for tensor in inputs]
 
@@ -322,7 +328,7 @@ class Moves(Pointwise):
             ]
             return torch.cat(parts, dim)
 
-        return Movement.into(made, known, again)
+        return Movement.into(output, sources, again)
 
     def dims_are_features(self, tensor: Tensor, dim: int) -> bool:
         """Whether a dimension comes from parameters alone."""
@@ -346,44 +352,46 @@ class Moves(Pointwise):
     def lose(self, candidate: Candidate) -> None:
         """A candidate went where it is not followed."""
 
-    def linear(self, given: Tensor, made: Tensor, features: int = -1) -> None:
+    def linear(self, source: Tensor, output: Tensor, features: int = -1) -> None:
         """A linear map whose weight is out of sight: quantised, or a convolution.
 
         `features` is the dimension that comes from the weight.
         """
         tag = Tag()
-        tag.sources, tag.entries = self._behind(given, self.tag(given)), entries_of(given)
-        if made.dim() and made.layout == torch.strided and given.dim() == made.dim():
-            dims = self.dims(given)
-            for index, size in enumerate(made.shape):
-                if size != given.shape[index]:
+        tag.sources, tag.entries = self._behind(source, self.tag(source)), entries_of(source)
+        if output.dim() and output.layout == torch.strided and source.dim() == output.dim():
+            dims = self.dims(source)
+            for index, size in enumerate(output.shape):
+                if size != source.shape[index]:
                     dims[index] = axis(size, "gathered", _last(dims[index]))
-            dims[features] = axis(made.shape[features], "feature")
-            tag.factors = laid_out(dims, made)
-            before = self.tag(given)
+            dims[features] = axis(output.shape[features], "feature")
+            tag.factors = laid_out(dims, output)
+            before = self.tag(source)
             if before is not None and before.moved is not None:
-                tag.moved = self._mapped(given, made, features)
-            if before is not None and before.mark is not None and given.shape == made.shape:
+                tag.moved = self._mapped(source, output, features)
+            if before is not None and before.mark is not None and source.shape == output.shape:
                 tag.mark = Mark(before.mark.candidate, kind="signed")  # heads mixed
-        self.put(made, tag)
+        self.put(output, tag)
 
-    def _mapped(self, given: Tensor, made: Tensor, features: int) -> Movement | None:
+    def _mapped(self, source: Tensor, output: Tensor, features: int) -> Movement | None:
         """A linear map of entries that were moved: its features all come from the same place."""
-        shape = made.shape
+        shape = output.shape
         same = all(
-            one == other
-            for dim, (one, other) in enumerate(zip(given.shape, shape))
-            if dim != features % made.dim()
+            before == after
+            for dim, (before, after) in enumerate(zip(source.shape, shape))
+            if dim != features % output.dim()
         )
         if not same:
             return None
         spread = expanded(shape)
-        return self._movement(given, made, lambda numbers: spread(numbers.narrow(features, 0, 1)))
+        return self._movement(
+            source, output, lambda numbers: spread(numbers.narrow(features, 0, 1))
+        )
 
-    def _behind(self, given: Tensor, tag: Tag | None) -> Sources:
+    def _behind(self, source: Tensor, tag: Tag | None) -> Sources:
         """The input of a linear map, and what is behind that: q and k may be made in two steps."""
         if tag is None:
-            return frozenset((self.token(given),))
+            return frozenset((self.token(source),))
         return joined(frozenset((tag.same_as or tag.number,)), tag.sources)
 
 
@@ -396,9 +404,9 @@ def entries_of(tensor: Tensor) -> tuple[Any, ...]:
     return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
 
 
-def same_index(one: Tensor, other: Tensor | None) -> bool:
+def same_index(left: Tensor, right: Tensor | None) -> bool:
     """Whether two lists of edges have the same queries."""
-    return other is not None and one.shape == other.shape and bool(torch.equal(one, other))
+    return right is not None and left.shape == right.shape and bool(torch.equal(left, right))
 
 
 def along_dim(index: Tensor, dim: int) -> Tensor:

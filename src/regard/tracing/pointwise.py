@@ -41,7 +41,7 @@ class Pointwise(Tagging):
     def pointwise(
         self,
         inputs: Sequence[Tensor],
-        made: Tensor,
+        output: Tensor,
         *,
         shifted: bool = False,
         kind: Kind = "signed",
@@ -50,23 +50,23 @@ class Pointwise(Tagging):
 
         `kind` is what it makes of weights.
         """
-        tag = self._blend(inputs, made)
+        tag = self._blend(inputs, output)
         if tag.mark is not None and tag.mark.kind != "signed":
             tag.mark = tag.mark._replace(kind=kind)
         if shifted and tag.total is not None:  # weights divided by it sum to less than 1
             tag.total = tag.total._replace(exact=False, shifted=True)
-        self.put(made, tag)
+        self.put(output, tag)
 
-    def add(self, one: Tensor, other: Tensor, made: Tensor) -> None:
+    def add(self, left: Tensor, right: Tensor, output: Tensor) -> None:
         """A broadcast sum of two linear maps is the inside of additive attention."""
-        tag = self._blend((one, other), made)
+        tag = self._blend((left, right), output)
         if tag.mark is not None:
             tag.mark = tag.mark._replace(kind="signed")
-        if one.shape != made.shape or other.shape != made.shape:
-            mine, theirs = self.tag(one), self.tag(other)
+        if left.shape != output.shape or right.shape != output.shape:
+            mine, theirs = self.tag(left), self.tag(right)
             if mine is not None and theirs is not None and mine.sources and theirs.sources:
                 tag.sides = (mine.sources, theirs.sources)
-        self.put(made, tag)
+        self.put(output, tag)
 
     def boxed(self, weights: Tensor, mark: Mark) -> Box:
         """The weights as they are now, kept outside their storage's tag."""
@@ -77,16 +77,16 @@ class Pointwise(Tagging):
         self.boxes.add(box)
         return box
 
-    def dropout(self, weights: Tensor, made: Tensor) -> None:
+    def dropout(self, weights: Tensor, output: Tensor) -> None:
         """What comes out is followed; what went in is what will be recorded."""
         tag = self.tag(weights)
         if tag is None or tag.mark is None:
-            self.pointwise((weights,), made)
+            self.pointwise((weights,), output)
             return
         after = Tag()
         after.mark = tag.mark._replace(before=self.boxed(weights, tag.mark))
-        after.factors = self._spread_out((weights,), made)
-        self.put(made, after)
+        after.factors = self._spread_out((weights,), output)
+        self.put(output, after)
 
     def dropout_copy(self, weights: Tensor, copy: Tensor) -> None:
         """Dropout in place is about to happen: `copy` is what the weights were."""
@@ -99,50 +99,50 @@ class Pointwise(Tagging):
             after.mark, after.factors = tag.mark._replace(before=box), tag.factors
             self.put(weights, after)
 
-    def noise(self, made: Tensor) -> None:
+    def noise(self, output: Tensor) -> None:
         """Random numbers: weights multiplied by them are weights after dropout."""
         tag = Tag()
         tag.noise = True
-        self.put(made, tag)
+        self.put(output, tag)
 
-    def fixed(self, made: Tensor, *, zero: bool = False) -> None:
+    def fixed(self, output: Tensor, *, zero: bool = False) -> None:
         """Constants: made from nothing; or written into a part of something, which it stays."""
-        before = self.tag(made)
-        if before is not None and not covers(made):
+        before = self.tag(output)
+        if before is not None and not covers(output):
             if before.mark is not None:
                 before.mark = before.mark._replace(kind="partial")
             return
         tag = Tag()
         tag.constant, tag.zero = True, zero
-        self.put(made, tag)
+        self.put(output, tag)
 
-    def opposite(self, mask: Tensor, made: Tensor) -> None:
+    def opposite(self, mask: Tensor, output: Tensor) -> None:
         """The negation of a boolean mask."""
-        tag = self.tag(made)
+        tag = self.tag(output)
         if tag is None:
             tag = Tag()
-            self.put(made, tag)
-        tag.forbids = Forbids(mask.detach(), tuple(made.shape), made.stride())
+            self.put(output, tag)
+        tag.forbids = Forbids(mask.detach(), tuple(output.shape), output.stride())
 
-    def filled(self, given: Tensor, mask: Tensor, value: Any, made: Tensor) -> None:
+    def filled(self, tensor: Tensor, mask: Tensor, value: Any, output: Tensor) -> None:
         """`masked_fill`; zeros that become -inf where a mask forbids are that mask."""
-        negated, zeros = self.tag(mask), self.tag(given)
+        negated, zeros = self.tag(mask), self.tag(tensor)
         forbids = None if negated is None else negated.forbids
         allowed = None if forbids is None else forbids.by(mask)
         empty = zeros is not None and zeros.zero and value == -math.inf
-        if empty and allowed is not None and allowed.shape == made.shape:
+        if empty and allowed is not None and allowed.shape == output.shape:
             tag = Tag()
-            tag.forbids = Forbids(allowed, tuple(made.shape), made.stride())
-            self.put(made, tag)
+            tag.forbids = Forbids(allowed, tuple(output.shape), output.stride())
+            self.put(output, tag)
             return
-        self.pointwise((given,), made, kind="partial")
+        self.pointwise((tensor,), output, kind="partial")
 
-    def _blend(self, inputs: Sequence[Tensor], made: Tensor) -> Tag:
+    def _blend(self, inputs: Sequence[Tensor], output: Tensor) -> Tag:
         """What is known about a result from what is known about its inputs."""
-        known = [(tensor, self.tag(tensor)) for tensor in inputs]
+        tagged_inputs = [(tensor, self.tag(tensor)) for tensor in inputs]
         blended = Tag()
         constant, sources = True, NOBODY
-        for tensor, tag in known:
+        for tensor, tag in tagged_inputs:
             if tag is None:  # nothing is known: it stands for itself
                 constant = False
                 sources = joined(sources, frozenset((self.token(tensor),)))
@@ -150,17 +150,19 @@ class Pointwise(Tagging):
                 constant = constant and tag.constant
                 sources = joined(sources, tag.sources)
         blended.sources = sources
-        blended.noise = any(tag is not None and tag.noise for _, tag in known) and all(
-            tag is not None and (tag.noise or tag.constant) for _, tag in known
+        blended.noise = any(tag is not None and tag.noise for _, tag in tagged_inputs) and all(
+            tag is not None and (tag.noise or tag.constant) for _, tag in tagged_inputs
         )
         if constant:
             blended.constant = True
-            blended.widths = next((tag.widths for _, tag in known if tag and tag.widths), ())
-            if any(tag is not None and tag.factors is not None for _, tag in known):
-                blended.factors = self._spread_out(inputs, made)
+            blended.widths = next(
+                (tag.widths for _, tag in tagged_inputs if tag and tag.widths), ()
+            )
+            if any(tag is not None and tag.factors is not None for _, tag in tagged_inputs):
+                blended.factors = self._spread_out(inputs, output)
             return blended
         operator = self.operator.removesuffix("_")
-        for tensor, tag in known:
+        for tensor, tag in tagged_inputs:
             if tag is None:
                 continue
             if tag.sides is not None and blended.sides is None:
@@ -176,7 +178,7 @@ class Pointwise(Tagging):
                 blended.exp = blended.number
             if tag.total is not None and operator in _LINEAR_OF_SUMS:
                 blended.total = joined_totals(
-                    blended.total, tag.total, len(known) == 1 and operator in _COPIES
+                    blended.total, tag.total, len(tagged_inputs) == 1 and operator in _COPIES
                 )
                 if operator == "reciprocal":
                     blended.total = blended.total._replace(inverse=not tag.total.inverse)
@@ -188,33 +190,33 @@ class Pointwise(Tagging):
             if tag.scores is not None:
                 blended.scores = tag.scores
             if tag.mark is not None:
-                blended.mark = _carried(tag.mark, tensor, made)
+                blended.mark = _carried(tag.mark, tensor, output)
             if tag.log is not None:
-                blended.log = _carried(tag.log, tensor, made)
-        blended.factors = self._spread_out(inputs, made)
+                blended.log = _carried(tag.log, tensor, output)
+        blended.factors = self._spread_out(inputs, output)
         blended.of_weights = all(
             tag is not None and (tag.constant or tag.of_weights or tag.mark is not None)
-            for _, tag in known
+            for _, tag in tagged_inputs
         )
-        for tensor, tag in known:
+        for tensor, tag in tagged_inputs:
             if tag is not None and tag.moved is not None and not tag.constant:
-                blended.moved = self._movement(tensor, made, expanded(made.shape))
+                blended.moved = self._movement(tensor, output, expanded(output.shape))
                 break
         if blended.late or blended.total is not None:
             blended.exp = 0
-        if len(known) == 1 and known[0][1] is not None and operator in _COPIES:
-            blended.weight_sum = known[0][1].weight_sum
+        if len(tagged_inputs) == 1 and tagged_inputs[0][1] is not None and operator in _COPIES:
+            blended.weight_sum = tagged_inputs[0][1].weight_sum
         return blended
 
-    def _movement(self, source: Tensor, made: Tensor, again: Again) -> Movement | None:
+    def _movement(self, source: Tensor, output: Tensor, again: Again) -> Movement | None:
         """What an operator did to the entries of a tensor, to be done to numbers if need be."""
-        if self.tag(source) is None or made.layout != torch.strided:
+        if self.tag(source) is None or output.layout != torch.strided:
             return None
-        return Movement.into(made, [self.view(source)], again)
+        return Movement.into(output, [self.view(source)], again)
 
-    def _spread_out(self, inputs: Sequence[Tensor], made: Tensor) -> tuple[Factor, ...] | None:
+    def _spread_out(self, inputs: Sequence[Tensor], output: Tensor) -> tuple[Factor, ...] | None:
         """Factors of what an operator that works place by place made of its inputs."""
-        if made.layout != torch.strided:
+        if output.layout != torch.strided:
             return None
         tags = [(tensor, self.tag(tensor)) for tensor in inputs if tensor.dim()]
         moving = [pair for pair in tags if pair[1] is None or not pair[1].constant] or tags
@@ -222,19 +224,19 @@ class Pointwise(Tagging):
             return None
         if len(moving) == 1:
             tensor, tag = moving[0]
-            if tag is not None and tag.factors is not None and _alike(tensor, made):
+            if tag is not None and tag.factors is not None and _alike(tensor, output):
                 return tag.factors
         # weights before scores, scores before the rest: theirs are the axes that count
         moving.sort(key=lambda pair: -_rank(pair[1]))
         firm = _rank(moving[0][1]) > 0
         dims = merged([self.dims(tensor) for tensor, _ in moving], firm)
-        if len(dims) > made.dim():
+        if len(dims) > output.dim():
             return None
-        dims = [()] * (made.dim() - len(dims)) + dims
+        dims = [()] * (output.dim() - len(dims)) + dims
         for index, pieces in enumerate(dims):
-            if not pieces and made.shape[index] > 1:  # stretched by a constant
-                dims[index] = self._constant_dim(tags, index - made.dim(), made.shape[index])
-        return laid_out(dims, made)
+            if not pieces and output.shape[index] > 1:  # stretched by a constant
+                dims[index] = self._constant_dim(tags, index - output.dim(), output.shape[index])
+        return laid_out(dims, output)
 
     def _constant_dim(self, tags: Sequence[Any], index: int, size: int) -> Any:
         for tensor, _ in tags:
@@ -245,9 +247,9 @@ class Pointwise(Tagging):
         return axis(size, "expanded")
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
-    same = one.shape == other.shape and one.stride() == other.stride()
-    return same and one.element_size() == other.element_size()
+def _alike(source: Tensor, output: Tensor) -> bool:
+    same = source.shape == output.shape and source.stride() == output.stride()
+    return same and source.element_size() == output.element_size()
 
 
 def _rank(tag: Tag | None) -> int:
@@ -256,6 +258,6 @@ def _rank(tag: Tag | None) -> int:
     return 2 if tag.mark is not None or tag.log is not None else int(tag.sides is not None)
 
 
-def _carried(mark: Mark, source: Tensor, made: Tensor) -> Mark:
+def _carried(mark: Mark, source: Tensor, output: Tensor) -> Mark:
     """Weights in what an operator that works place by place made of them."""
-    return mark._replace(before=None) if stretched(source, made) else mark
+    return mark._replace(before=None) if stretched(source, output) else mark

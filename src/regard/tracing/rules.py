@@ -36,13 +36,13 @@ def _scaled(factor: Any, *, above: bool) -> Kind:
 
 
 def _tensors(args: Any) -> list[Tensor]:
-    found = []
+    tensors = []
     for arg in args:
         if isinstance(arg, Tensor):
-            found.append(arg)
+            tensors.append(arg)
         elif isinstance(arg, list | tuple):
-            found.extend(part for part in arg if isinstance(part, Tensor))
-    return [tensor for tensor in found if not tensor.is_nested]
+            tensors.extend(part for part in arg if isinstance(part, Tensor))
+    return [tensor for tensor in tensors if not tensor.is_nested]
 
 
 @_for("_softmax", "_safe_softmax", "softmax")

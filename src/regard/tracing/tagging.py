@@ -32,18 +32,18 @@ class Tagging:
     def tag(self, tensor: Tensor) -> Tag | None:
         """What is known about a tensor's storage."""
         try:
-            found: Tag | None = tensor.untyped_storage().__dict__.get(self.key)
+            tag: Tag | None = tensor.untyped_storage().__dict__.get(self.key)
         except RuntimeError:  # sparse, nested or functional tensors
             return None
-        return found
+        return tag
 
     def put(self, tensor: Tensor, tag: Tag) -> None:
         try:
             storage = tensor.untyped_storage()
         except RuntimeError:  # sparse, nested or functional tensors
             return
-        known = storage.__dict__
-        before = known.get(self.key)
+        tags = storage.__dict__
+        before = tags.get(self.key)
         if before is None:
             self._tagged.append(ref(storage))
             if len(self._tagged) > self._prune_at:
@@ -51,7 +51,7 @@ class Tagging:
                 self._prune_at = max(self._prune_at, 2 * len(self._tagged))
         elif before.parameter and not tag.written:
             return
-        known[self.key] = tag
+        tags[self.key] = tag
 
     def forget(self, tensor: Tensor) -> None:
         """Nothing is known any more about a storage."""
@@ -84,8 +84,8 @@ class Tagging:
             held = box.tensor
             if held is not None and held.untyped_storage()._cdata == storage_address(target):
                 fresh = torch.empty(0, dtype=held.dtype, device=held.device)
-                place = held.untyped_storage().clone()
-                box.tensor = fresh.set_(place, held.storage_offset(), held.shape, held.stride())
+                storage = held.untyped_storage().clone()
+                box.tensor = fresh.set_(storage, held.storage_offset(), held.shape, held.stride())
 
     def sources(self, tensor: Tensor) -> Sources:
         """The inputs a tensor comes from by linear maps; itself where there are none."""
