@@ -6,6 +6,7 @@ import pytest
 import torch
 from capture_models import Attention, Stack, fused, handmade, words
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 import regard
 from regard.errors import RegardError
@@ -108,6 +109,36 @@ def test_a_handler_of_regard_that_fails(monkeypatch):
             assert torch.equal(model(x), expected)
     assert "error" in {note.kind for note in trace.notes} and caught
     assert any("a bug of ours" in note.text for note in trace.notes)
+
+
+class Sealed(torch.Tensor):
+    """A tensor inside another, that does not say which."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        raise LookupError("sealed")
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map_only(cls, lambda tensor: tensor.inner, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def test_a_wrapper_that_cannot_be_looked_into():
+    model, x = fused(1), words(2, 5, 8)
+    expected = model(x)
+    with (
+        pytest.warns(regard.CaptureWarning, match="LookupError: sealed"),
+        regard.capture(model) as trace,
+    ):
+        assert torch.equal(model(Sealed(x)), expected)
+    assert {note.kind for note in trace.notes} == {"error"} and len(trace) == 1
 
 
 def test_keyboard_interrupt_is_not_swallowed():

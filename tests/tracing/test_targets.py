@@ -76,13 +76,19 @@ def test_found_however_kept(target: Target, kept: str, tmp_path: Path) -> None:
         compare(case, [r.reductions[0] if reduced else r.weights() for r in found])
 
 
-@pytest.mark.parametrize("target", params(negatives()))
-def test_nothing_found(target: Target) -> None:
+def warned(target: Target, warning: str) -> regard.Trace:
+    """The trace of a target whose capture warns, and changes nothing."""
     case = target.case()
     plain = case.run()
-    with pytest.warns(UserWarning, match="no attention"), regard.capture(case.model) as trace:
+    with pytest.warns(UserWarning, match=warning), regard.capture(case.model) as trace:
         output = case.run()
     same(output, plain)
+    return trace
+
+
+@pytest.mark.parametrize("target", params(negatives()))
+def test_nothing_found(target: Target) -> None:
+    trace = warned(target, "no attention")
     assert len(trace) == 0
     assert all(note.kind == "empty" for note in trace.notes)
 
@@ -90,22 +96,14 @@ def test_nothing_found(target: Target) -> None:
 @pytest.mark.parametrize("target", params(gaps()))
 def test_what_is_missed_is_not_missed_silently(target: Target) -> None:
     """When one of these is found, it belongs with the targets."""
-    case = target.case()
-    plain = case.run()
-    with pytest.warns(UserWarning, match="regard.capture"), regard.capture(case.model) as trace:
-        output = case.run()
-    same(output, plain)
+    trace = warned(target, "regard.capture")
     assert len(trace) == 0
     assert trace.notes
 
 
 @pytest.mark.parametrize("target", params(unknown()))
 def test_axes_that_cannot_be_told_are_said_to_be_unknown(target: Target) -> None:
-    case = target.case()
-    plain = case.run()
-    with pytest.warns(UserWarning, match="is not known"), regard.capture(case.model) as trace:
-        output = case.run()
-    same(output, plain)
+    trace = warned(target, "is not known")
     assert not trace[0].site.axes_known
     with pytest.raises(regard.RegardError, match="with_axes"):
         trace[0].of_heads(0)

@@ -127,17 +127,18 @@ def dims_of(tensor: Tensor, factors: Sequence[Factor]) -> Dims:
 
 
 def _overlap(
-    dims: Dims, shape: Sequence[int], strides: Sequence[int], one: int, other: int
+    dims: Dims, shape: Sequence[int], strides: Sequence[int], earlier: int, later: int
 ) -> bool:
-    if len(dims[one]) != 1 or len(dims[other]) != 1 or dims[one][0][1] is not dims[other][0][1]:
+    first, second = dims[earlier], dims[later]
+    if len(first) != 1 or len(second) != 1 or first[0][1] is not second[0][1]:
         return False
-    near, far = sorted((one, other), key=lambda dim: strides[dim])
+    near, far = sorted((earlier, later), key=lambda dim: strides[dim])
     return bool(strides[far] < strides[near] * shape[near])
 
 
 def _pieces(size: int, step: int, factors: Sequence[Factor]) -> tuple[Piece, ...]:
     """The factors that a dimension of this size and stride runs through, outermost first."""
-    found: list[Piece] = []
+    inner: list[Piece] = []
     left = size
     for factor in sorted(factors, key=lambda factor: factor.stride):
         reach = factor.stride * factor.size
@@ -147,10 +148,10 @@ def _pieces(size: int, step: int, factors: Sequence[Factor]) -> tuple[Piece, ...
             break
         room = -(-reach // step)  # steps until this factor ends
         if left <= room:
-            return ((left, factor.origin), *found)
+            return ((left, factor.origin), *inner)
         if reach % step or left % room:
             break
-        found.insert(0, (room, factor.origin))
+        inner.insert(0, (room, factor.origin))
         left, step = left // room, reach
     return axis(size, "unknown")
 
@@ -175,14 +176,14 @@ def merged(dims: Sequence[Dims], firm: bool) -> Dims:
     return result
 
 
-def _agreed(one: tuple[Piece, ...], other: tuple[Piece, ...], firm: bool) -> tuple[Piece, ...]:
-    if [size for size, _ in one] != [size for size, _ in other]:
-        if firm or any(origin.kind in ("expanded", "unknown") for _, origin in other):
-            return one
-        stretched = any(origin.kind in ("expanded", "unknown") for _, origin in one)
-        return other if stretched or len(other) > len(one) else one
+def _agreed(left: tuple[Piece, ...], right: tuple[Piece, ...], firm: bool) -> tuple[Piece, ...]:
+    if [size for size, _ in left] != [size for size, _ in right]:
+        if firm or any(origin.kind in ("expanded", "unknown") for _, origin in right):
+            return left
+        stretched = any(origin.kind in ("expanded", "unknown") for _, origin in left)
+        return right if stretched or len(right) > len(left) else left
     agreed = []
-    for (size, mine), (_, theirs) in zip(one, other):
+    for (size, mine), (_, theirs) in zip(left, right):
         if mine.root.size == theirs.root.size:  # a slice of a longer table is another axis
             mine.join(theirs)
         prefer = not firm and theirs.kind == "feature" and mine.kind != "feature"

@@ -193,14 +193,14 @@ def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
     >>> import torch, regard
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
     >>> with torch.no_grad():
-    ...     found = regard.trace(model, torch.randn(1, 5, 8))
-    >>> found.names()
+    ...     trace = regard.trace(model, torch.randn(1, 5, 8))
+    >>> trace.names()
     ['self_attn']
     """
     _check_inputs(model, named)
-    with capture(model) as found:
-        found.output = model(*inputs, **named)
-    return found
+    with capture(model) as result:
+        result.output = model(*inputs, **named)
+    return result
 
 
 def _check_inputs(model: Callable[..., Any], named: dict[str, Any]) -> None:
@@ -285,11 +285,11 @@ def _module_of(function: Any) -> nn.Module | None:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, nn.Module):
         return owner
-    found = []
+    modules = []
     for cell in getattr(function, "__closure__", None) or ():
         try:
             if isinstance(cell.cell_contents, nn.Module):
-                found.append(cell.cell_contents)
+                modules.append(cell.cell_contents)
         except ValueError:  # an empty cell
             continue
-    return found[0] if len(found) == 1 else None
+    return modules[0] if len(modules) == 1 else None

@@ -16,11 +16,11 @@ from regard.recipe import Additive, Dot, Edges, Given, Projected, Recipe, Softma
 _ON_HEADS = "(batch, head, position, width)"
 
 
-def checked(given: Any) -> Recipe:
+def checked(answer: Any) -> Recipe:
     """The recipe, a boolean mask of four axes wrapped; or an error that names the wrong part."""
-    if not isinstance(given, Recipe):
-        raise DtypeError(f"gave {type(given).__name__}, expected a Recipe or None")
-    recipe: Recipe = given
+    if not isinstance(answer, Recipe):
+        raise DtypeError(f"gave {type(answer).__name__}, expected a Recipe or None")
+    recipe: Recipe = answer
     _check_sides(recipe)
     shape = recipe.shape
     if recipe.value is not None:
@@ -36,8 +36,8 @@ def checked(given: Any) -> Recipe:
         if size != shape.heads:
             raise ShapeError(f"sink has size {size}, expected {shape.heads}, the heads")
     if isinstance(recipe, Dot | Additive | Projected):
-        made: Recipe = replace(recipe, mask=resolve(recipe.mask, False, shape))
-        return made
+        resolved: Recipe = replace(recipe, mask=resolve(recipe.mask, False, shape))
+        return resolved
     return recipe
 
 

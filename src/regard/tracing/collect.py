@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from regard.errors import UnavailableError
 from regard.interception import OPERATORS, Block
@@ -24,10 +25,10 @@ from regard.tracing.flow import Flow
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
 from regard.tracing.learned import GateEntry, Lesson, SoftmaxEntry, key_of
-from regard.tracing.moves import plain_tensors
 from regard.tracing.names import Names, Place, attentive, related
 from regard.tracing.operators import Reading, reader_of
 from regard.tracing.roles import Contraction, Roles
+from regard.tracing.tagging import local_tensor, plain_tensors
 from regard.tracing.tags import Candidate
 from regard.tracing.where import Predicate, everything
 
@@ -67,7 +68,7 @@ class Collector:
         self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
         self.names = Names(model)
         self.flow = Flow(
-            self.names, self._made, self._rejected, self._wanted, grad or attached, rules
+            self.names, self._accepted, self._rejected, self._wanted, grad or attached, rules
         )
         self.ready = False  # whether the flow knows the parameters: not before it follows anything
         self.growth = Growth()
@@ -85,7 +86,7 @@ class Collector:
         self.waiting: list[tuple[int, Tensor, OutputGradient]] = []  # by thread
         self._calls: dict[str, int] = {}
         self._gates: set[tuple[str, str, str]] = set()
-        self._dropped: dict[str, list[int]] = {}  # place of a site's note, and later calls
+        self._dropped: dict[str, list[int]] = {}  # index of a site's note, and later calls
         self._lock = threading.RLock()
 
     def adopt(self, module: nn.Module) -> None:
@@ -140,8 +141,8 @@ class Collector:
     def _before_changes(self, plan: Any, args: Any, kwargs: Any) -> None:
         try:
             for index in plan.changes:
-                given = args[index] if index < len(args) else kwargs.get(plan.names[index])
-                for target in given if isinstance(given, list | tuple) else (given,):
+                argument = args[index] if index < len(args) else kwargs.get(plan.names[index])
+                for target in argument if isinstance(argument, list | tuple) else (argument,):
                     if isinstance(target, Tensor):
                         self._before_change(plan, target, args)
         except Exception as error:
@@ -164,11 +165,14 @@ class Collector:
             copy = args[0].detach().clone(memory_format=torch.preserve_format)
             self.flow.dropout_copy(args[0], copy)
 
-    def after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """An operator has run. Whatever fails here must never break the model."""
+    def after(self, plan: Any, args: Any, kwargs: Any, out: Any, wrapped: bool = False) -> None:
+        """An operator has run. Whatever fails here must never break the model.
+
+        `wrapped`: tensors of classes of their own are among the arguments, as shards are.
+        """
         with self._lock:
             if not self.closed:
-                self._after(plan, args, kwargs, out)
+                self._after(plan, args, kwargs, out, wrapped)
 
     def read_alone(self, plan: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator that may attend where nothing was followed before it."""
@@ -182,12 +186,14 @@ class Collector:
             self.here.following = True
         return out
 
-    def _after(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def _after(self, plan: Any, args: Any, kwargs: Any, out: Any, wrapped: bool) -> None:
         lesson = self.here.lesson
         try:
+            if wrapped:
+                args, kwargs, out = tree_map_only(Tensor, local_tensor, (args, kwargs, out))
             if plan.reader is not None:
-                given = dict(zip(plan.names, args)) | kwargs
-                reading = plan.reader(given, out, self._allowed_by)
+                arguments = dict(zip(plan.names, args)) | kwargs
+                reading = plan.reader(arguments, out, self._allowed_by)
                 self._read(plan.name, reading, self.names.place())
                 if reading.value is not None and reading.output is not None:
                     self.flow.attended(reading.query, reading.value, reading.output)
@@ -389,7 +395,9 @@ class Collector:
         )
         return _told(sides, mine, theirs)
 
-    def _made(self, candidate: Candidate, contraction: Contraction, weights: Tensor | None) -> None:
+    def _accepted(
+        self, candidate: Candidate, contraction: Contraction, weights: Tensor | None
+    ) -> None:
         """A softmax that the model spelled itself met its values; `weights` are those that were
         never made, because they were normalised after the product."""
         tensor = contraction.tensor()
@@ -417,13 +425,13 @@ class Collector:
                 "weights that were normalised late, or belong to edges, are outside the graph",
             )
         if weights is not None:
-            self._add(site, Ready(Given(weights, None, kind)), contraction.made, None, LATE)
+            self._add(site, Ready(Given(weights, None, kind)), contraction.output, None, LATE)
             return
         kept = tensor if self.attached else detached(tensor)
         edges: Edges | None = None
         if candidate.segments is not None:
-            queries = int(contraction.made.shape[candidate.key])
-            edges = contraction.of_edges(roles, layout.view(kept), kind, queries)
+            queries = int(contraction.output.shape[candidate.key])
+            edges = contraction.of_edges(layout.view(kept), kind, queries)
         elif roles.gathered:
             edges = contraction.edges(roles, layout.view(kept), kind)
         if not roles.certain or (gathered and edges is None):
@@ -436,7 +444,7 @@ class Collector:
                 "record.with_axes says what they are",
             )
         if edges is not None:
-            self._add(site, Ready(edges), contraction.made, None, OF_EDGES)
+            self._add(site, Ready(edges), contraction.output, None, OF_EDGES)
             return
         lying = contraction.value(roles) if self.values else None
         values = contraction.values if self.attached else detached(contraction.values)
@@ -447,8 +455,8 @@ class Collector:
             tensor.register_hook(gradient.arrived)
         lesson = self._lesson_of(candidate)
         if lesson is not None:
-            lesson.made(candidate, layout, kept, kind, site.attends)
-        self._add(site, Made(kept, layout, kind, value), contraction.made, gradient)
+            lesson.recorded(candidate, layout, kept, kind, site.attends)
+        self._add(site, Made(kept, layout, kind, value), contraction.output, gradient)
 
     def _told(self, candidate: Candidate, contraction: Contraction, roles: Roles) -> Attends:
         """Self or cross: by the two sides of the scores, or by where queries and keys lie."""
@@ -570,11 +578,11 @@ class Collector:
                 "",
                 f"tokens= has {count(words)} words; no attention has as many positions",
             )
-        for place, later in self._dropped.values():
+        for index, later in self._dropped.values():
             if later:
-                note = self.trace.notes[place]
+                note = self.trace.notes[index]
                 text = f"{note.text} (and {later} later calls)"
-                self.trace.notes[place] = replace(note, text=text)
+                self.trace.notes[index] = replace(note, text=text)
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
         seen |= self.filtered | {note.where for note in self.trace.notes}
         for path, (site, steps) in self.flow.unasked.items():

@@ -42,7 +42,7 @@ JOINS = "the scores are log-sum-exps of other scores: it joins softmaxes of part
 INVERTED = "the softmax is multiplied by itself, as a kernel is that is inverted"
 PARAMETER_VALUES = "the values are parameters or constants"
 
-Found = Callable[[Candidate, Contraction, Tensor | None], None]
+Accepted = Callable[[Candidate, Contraction, Tensor | None], None]
 
 
 class Flow(Moves):
@@ -51,7 +51,7 @@ class Flow(Moves):
     def __init__(
         self,
         names: Names,
-        found: Found,
+        accepted: Accepted,
         rejected: Callable[[Candidate], None],
         wanted: Callable[[Place, bool], bool],
         graph: bool = False,
@@ -61,7 +61,7 @@ class Flow(Moves):
         self.rules = rules  # what else is attention: operators between two products
         self.unfinished: dict[str, tuple[Place, str]] = {}  # by path: exponentials and their sums
         self.unasked: dict[str, tuple[Place, tuple[str, ...]]] = {}  # by path: what they would be
-        self.names, self.found, self.rejected, self.wanted = names, found, rejected, wanted
+        self.names, self.accepted, self.rejected, self.wanted = names, accepted, rejected, wanted
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
         self._latest: Candidate | None = None
         self.sliced: Contraction | None = None  # some keys of a softmax; others may meet values yet
@@ -81,15 +81,15 @@ class Flow(Moves):
             tag.log, tag.factors = mark, self._weight_factors(mark.candidate, scores, logs)
             self.put(logs, tag)
 
-    def _candidate(self, scores: Tensor, dim: int, made: Tensor) -> Mark | None:
+    def _candidate(self, scores: Tensor, dim: int, output: Tensor) -> Mark | None:
         self.flush()
-        if made.dim() == 0:
+        if output.dim() == 0:
             return None
         place = self.names.place()
         if place is None:
             return None
-        dim %= made.dim()
-        candidate = Candidate(place, dim, tuple(made.shape))
+        dim %= output.dim()
+        candidate = Candidate(place, dim, tuple(output.shape))
         tag = self.tag(scores)
         if tag is not None:
             candidate.sides, candidate.widths = tag.sides, tag.widths
@@ -99,14 +99,14 @@ class Flow(Moves):
                 candidate.reason = FROM_PARAMETER
             elif tag.normaliser:
                 candidate.reason = JOINS
-            elif made.shape[dim] == 1 and tag.sides is None and not tag.widths:
+            elif output.shape[dim] == 1 and tag.sides is None and not tag.widths:
                 candidate.reason = ALONE
         if not self.wanted(place, candidate.reason is None):
             return None
         return Mark(candidate)
 
     def _weight_factors(
-        self, candidate: Candidate, scores: Tensor, made: Tensor
+        self, candidate: Candidate, scores: Tensor, output: Tensor
     ) -> tuple[Factor, ...]:
         """The axes of the weights, each with an origin of its own: query and key may share one."""
         dims: Dims = [
@@ -117,34 +117,34 @@ class Flow(Moves):
         candidate.origins = tuple(origin for pieces in dims for _, origin in pieces)
         self.let_go()
         if candidate.reason is None:
-            candidate.whole = Box(made if self.graph else detached(made), dims)
-            self.boxes.add(candidate.whole)
+            candidate.softmax_output = Box(output if self.graph else detached(output), dims)
+            self.boxes.add(candidate.softmax_output)
             self._latest = candidate
-        return laid_out(dims, made)
+        return laid_out(dims, output)
 
-    def exponential(self, logs: Tensor, made: Tensor) -> None:
+    def exponential(self, logs: Tensor, output: Tensor) -> None:
         """exp of log-weights is weights; of anything else, what may yet be divided by its sum."""
         before = self.tag(logs)
-        tag = self._blend((logs,), made)
+        tag = self._blend((logs,), output)
         if before is not None and before.log is not None:
             tag.log, tag.mark = None, before.log
         else:
             tag.exp = tag.number
-            if made is not logs and tag.sides is not None and tag.scores is None:
+            if output is not logs and tag.sides is not None and tag.scores is None:
                 tag.scores = Box(logs.detach(), self.dims(logs))
                 self.boxes.add(tag.scores)
-        self.put(made, tag)
+        self.put(output, tag)
 
-    def log_sum_exp(self, scores: Tensor, dims: Sequence[int], made: Tensor) -> None:
+    def log_sum_exp(self, scores: Tensor, dims: Sequence[int], output: Tensor) -> None:
         if len(dims) == 1 and scores.dim():
             dim = dims[0] % scores.dim()
-            tag = self._reduced(scores, [dim], made)
+            tag = self._reduced(scores, [dim], output)
             tag.total = Total(frozenset((self.token(scores),)), tag.widths)
             tag.normaliser = True
-            self.put(made, tag)
+            self.put(output, tag)
 
-    def _normalised(
-        self, above: Tensor, below: Tensor, made: Tensor, logs: bool, times: bool = False
+    def _recognise_softmax(
+        self, above: Tensor, below: Tensor, output: Tensor, logs: bool, times: bool = False
     ) -> bool:
         """exp / sum, or scores − log-sum-exp, where one was made from the other."""
         mine, total = self.tag(above), self.tag(below)
@@ -165,7 +165,7 @@ class Flow(Moves):
             if keys not in dims:
                 return False
             dim = dims.index(keys)
-        mark = self._candidate(above, dim, made)
+        mark = self._candidate(above, dim, output)
         tag = Tag()
         if mark is not None:
             mark.candidate.sides, mark.candidate.segments = mine.sides, segments
@@ -173,39 +173,40 @@ class Flow(Moves):
             if not exact:
                 mark = mark._replace(kind="partial")
             tag.log, tag.mark = (mark, None) if logs else (None, mark)
-            tag.factors = self._weight_factors(mark.candidate, above, made)
-        self.put(made, tag)
+            tag.factors = self._weight_factors(mark.candidate, above, output)
+        self.put(output, tag)
         return True
 
-    def subtract(self, one: Tensor, other: Tensor, made: Tensor) -> None:
-        if not self._normalised(one, other, made, logs=True):
-            self.pointwise((one, other), made)
-            tag, before = self.tag(made), self.tag(one)
+    def subtract(self, left: Tensor, right: Tensor, output: Tensor) -> None:
+        if not self._recognise_softmax(left, right, output, logs=True):
+            self.pointwise((left, right), output)
+            tag, before = self.tag(output), self.tag(left)
             # by a maximum, most likely; of one key it has the same shape
-            shifted = made is not one and (stretched(other, made) or made.shape[-1:] == (1,))
+            shifted = output is not left and (stretched(right, output) or output.shape[-1:] == (1,))
             if shifted and tag is not None and before is not None and before.sides is not None:
-                tag.scores = Box(one.detach(), self.dims(one))
+                tag.scores = Box(left.detach(), self.dims(left))
                 self.boxes.add(tag.scores)
 
-    def divide(self, one: Tensor, other: Tensor, made: Tensor) -> None:
-        if self._normalised(one, other, made, logs=False):
-            return
-        if self._normalised_late(one, other, made) or self._normalised_again(one, other, made):
-            return
-        self.pointwise((one, other), made, kind="partial")
+    def divide(self, numerator: Tensor, denominator: Tensor, output: Tensor) -> None:
+        if not (
+            self._recognise_softmax(numerator, denominator, output, logs=False)
+            or self._recognise_late_softmax(numerator, denominator, output)
+            or self._recognise_renormalisation(numerator, denominator, output)
+        ):
+            self.pointwise((numerator, denominator), output, kind="partial")
 
-    def _normalised_late(
-        self, one: Tensor, other: Tensor, made: Tensor, times: bool = False
+    def _recognise_late_softmax(
+        self, numerator: Tensor, denominator: Tensor, output: Tensor, times: bool = False
     ) -> bool:
         """Exponentials times values, divided by the sums of the exponentials."""
-        mine, below = self.tag(one), self.tag(other)
+        mine, below = self.tag(numerator), self.tag(denominator)
         if mine is None or not mine.late or below is None or below.total is None:
             return False
         late = mine.late
         if {each.number for each in late} != below.total.numbers or below.total.inverse != times:
             return False
-        self.pointwise((one, other), made)
-        tag = self.tag(made)
+        self.pointwise((numerator, denominator), output)
+        tag = self.tag(output)
         if tag is not None:
             tag.late, tag.total = (), None
         place = self.names.place()
@@ -227,47 +228,49 @@ class Flow(Moves):
             self._settle(mark, replace(first, mark=mark), weights)
         return True
 
-    def _normalised_again(self, one: Tensor, other: Tensor, made: Tensor) -> bool:
+    def _recognise_renormalisation(
+        self, numerator: Tensor, denominator: Tensor, output: Tensor
+    ) -> bool:
         """A softmax over the queries, made to sum to 1 over the keys (slot attention)."""
-        mine, below = self.tag(one), self.tag(other)
+        mine, below = self.tag(numerator), self.tag(denominator)
         if mine is None or mine.mark is None or below is None or below.weight_sum is None:
             return False
         candidate, keys = below.weight_sum
         if candidate is not mine.mark.candidate or not keys or keys == candidate.keys:
             return False
-        self.pointwise((one, other), made)
-        after = self.tag(made)
+        self.pointwise((numerator, denominator), output)
+        after = self.tag(output)
         if after is not None and after.mark is not None:
             after.mark = after.mark._replace(kind="distribution", before=None)
-        candidate.keys, candidate.whole = keys, None
+        candidate.keys, candidate.softmax_output = keys, None
         feature = any(origin.kind == "feature" for origin in keys)
         candidate.reason = FROM_PARAMETER if feature else None
         return True
 
-    def multiply(self, one: Tensor, other: Tensor, made: Tensor) -> None:
+    def multiply(self, left: Tensor, right: Tensor, output: Tensor) -> None:
         """Dropout, a mask, weights times values that wait for their sum, or a plain product."""
-        for above, below in ((one, other), (other, one)):
-            if self._normalised(above, below, made, logs=False, times=True):
+        for above, below in ((left, right), (right, left)):
+            if self._recognise_softmax(above, below, output, logs=False, times=True):
                 return
-            if self._normalised_late(above, below, made, times=True):
+            if self._recognise_late_softmax(above, below, output, times=True):
                 return
-        for weights, factor in ((one, other), (other, one)):
+        for weights, factor in ((left, right), (right, left)):
             tag = self.tag(weights)
             if tag is None or tag.mark is None:
                 continue
             theirs = self.tag(factor)
             if theirs is not None and theirs.noise:
-                self.dropout(weights, made)
+                self.dropout(weights, output)
                 return
-            if self._spread(tag.mark, weights, factor, made):
+            if self._spread(tag.mark, weights, factor, output):
                 return
-            self.pointwise((one, other), made, kind="partial")
+            self.pointwise((left, right), output, kind="partial")
             return
-        self.pointwise((one, other), made)
+        self.pointwise((left, right), output)
 
-    def _spread(self, mark: Mark, weights: Tensor, values: Tensor, made: Tensor) -> bool:
+    def _spread(self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor) -> bool:
         """Weights stretched over a feature axis of the values, to be summed over the keys."""
-        if not stretched(weights, made) and mark.candidate.segments is None:
+        if not stretched(weights, output) and mark.candidate.segments is None:
             return False
         theirs = self.tag(values)
         if theirs is not None and (theirs.of_weights or theirs.mark is not None):
@@ -277,7 +280,7 @@ class Flow(Moves):
         dims = self.dims(values)
         tag.spread = Spread(
             mark,
-            self._uses(mark, weights, dims, made),
+            self._uses(mark, weights, dims),
             self.constant(values),
             values.detach(),
             dims,
@@ -285,13 +288,13 @@ class Flow(Moves):
             tuple(weights.shape),
             box,
         )
-        tag.factors = self._spread_out((weights, values), made)
+        tag.factors = self._spread_out((weights, values), output)
         if not mark.candidate.keys:  # one key: nothing is left to sum
-            self._settle(mark, Contraction.of_sum(tag.spread, made, made))
-        self.put(made, tag)
+            self._settle(mark, Contraction.of_sum(tag.spread, output))
+        self.put(output, tag)
         return True
 
-    def _uses(self, mark: Mark, weights: Tensor, values: Dims, made: Tensor) -> Uses:
+    def _uses(self, mark: Mark, weights: Tensor, values: Dims) -> Uses:
         """What each axis of the weights is in a product with values, place by place."""
         uses: Uses = {}
         shift = len(values) - weights.dim()
@@ -302,68 +305,74 @@ class Flow(Moves):
                 uses[origin] = "key" if key else "shared" if shared else "row"
         return uses
 
-    def summed(self, given: Tensor, dims: Sequence[int], made: Tensor) -> None:
+    def summed(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> None:
         """A sum: of exponentials, of weights times values, or of anything else."""
-        tag = self.tag(given)
+        tag = self.tag(tensor)
         if tag is None:
             return
-        wanted = [dim % given.dim() for dim in dims] if given.dim() else []
+        wanted = [dim % tensor.dim() for dim in dims] if tensor.dim() else []
         if tag.spread is not None:
             candidate = tag.spread.mark.candidate
             keys = candidate.keys
             lying = [
                 dim
-                for dim, pieces in enumerate(self.dims(given))
+                for dim, pieces in enumerate(self.dims(tensor))
                 if any(candidate.has_key(origin) for _, origin in pieces)
             ]
             if not keys or (lying and all(dim in wanted for dim in lying)):
-                self._settle(tag.spread.mark, Contraction.of_sum(tag.spread, given, made))
+                self._settle(tag.spread.mark, Contraction.of_sum(tag.spread, output))
             return
         if tag.exp and len(wanted) == 1 and not tag.late:
-            total = self._reduced(given, wanted, made)
+            total = self._reduced(tensor, wanted, output)
             total.total = Total(frozenset((tag.exp,)), total.widths)
-            self.put(made, total)
+            self.put(output, total)
         elif tag.constant:
-            self.pointwise((given,), made)
+            self.pointwise((tensor,), output)
         else:
-            reduced = self._reduced(given, wanted, made)
+            reduced = self._reduced(tensor, wanted, output)
             reduced.sources, reduced.sides, reduced.late = tag.sources, tag.sides, tag.late
             if tag.total is not None:
                 reduced.total = tag.total._replace(exact=False)
             reduced.of_weights = tag.of_weights or tag.mark is not None
             if tag.mark is not None:
                 reduced.weight_sum = WeightSum(tag.mark.candidate, reduced.widths)
-            self.put(made, reduced)
+            self.put(output, reduced)
 
-    def _reduced(self, given: Tensor, dims: Sequence[int], made: Tensor) -> Tag:
+    def _reduced(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> Tag:
         """A reduction over some dimensions: the others stay, what was summed is remembered."""
         tag = Tag()
-        if given.dim():
-            known = self.dims(given)
-            gone = [known[dim] for dim in dims]
-            kept = made.dim() == given.dim()
-            rest = [() if kept and dim in dims else pieces for dim, pieces in enumerate(known)]
+        if tensor.dim():
+            tensor_dims = self.dims(tensor)
+            gone = [tensor_dims[dim] for dim in dims]
+            kept = output.dim() == tensor.dim()
+            rest = [
+                () if kept and dim in dims else pieces for dim, pieces in enumerate(tensor_dims)
+            ]
             if not kept:
                 rest = [pieces for dim, pieces in enumerate(rest) if dim not in dims]
-            if len(rest) == made.dim():
-                tag.factors = laid_out(rest, made)
+            if len(rest) == output.dim():
+                tag.factors = laid_out(rest, output)
             tag.widths = tuple(origin for pieces in gone for _, origin in pieces)
         return tag
 
-    def reduced(self, given: Tensor, dims: Sequence[int], made: Tensor) -> None:
+    def reduced(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> None:
         """A mean, a maximum, and other operators that make dimensions go."""
-        before = self.tag(given)
-        tag = self._reduced(given, [dim % given.dim() for dim in dims] if given.dim() else [], made)
+        before = self.tag(tensor)
+        tag = self._reduced(
+            tensor, [dim % tensor.dim() for dim in dims] if tensor.dim() else [], output
+        )
         tag.widths = ()
-        tag.same_as = self.token(given)  # a linear map of a mean is one of what was averaged
+        tag.same_as = self.token(tensor)  # a linear map of a mean is one of what was averaged
         if before is not None:
             if before.mark is not None:
                 self.lose(before.mark.candidate)
             tag.sources, tag.constant = before.sources, before.constant
             tag.normaliser, tag.of_weights = before.normaliser, before.of_weights
-        self.put(made, tag)
+        self.put(output, tag)
 
-    def scattered(self, dim: int, index: Tensor, source: Tensor, made: Tensor, plain: bool) -> None:
+    def scattered(
+        self, dim: int, index: Tensor, source: Tensor, output: Tensor, plain: bool
+    ) -> None:
         """Entries added up by an index: exponentials of edges, or their weights times values.
 
         `plain`: onto zeros, and as they are.
@@ -374,104 +383,105 @@ class Flow(Moves):
             total = Tag()
             queries = along_dim(index, dim)
             total.total = Total(frozenset((tag.exp,)), (), plain, segments=queries, dim=dim)
-            self.put(made, total)
+            self.put(output, total)
             self._begin("exponentials were added up over edges, and not followed to values")
             return
         spread = None if tag is None else tag.spread
         segments = None if spread is None else spread.mark.candidate.segments
         edges = None if segments is None else along_dim(index, dim)
         if spread is not None and segments is not None and same_index(segments, edges):
-            self._settle(spread.mark, Contraction.of_sum(spread, source, made))
+            self._settle(spread.mark, Contraction.of_sum(spread, output))
             nodes = Tag()
-            count = made.shape[dim]
+            count = output.shape[dim]
             targets = [origin for origin in self.chosen_from(segments) if origin.size == count]
             dims = self.dims(source)
             dims[dim] = ((count, targets[0]),) if targets else axis(count, "data")
-            nodes.factors = laid_out(dims, made)
-            self.put(made, nodes)
+            nodes.factors = laid_out(dims, output)
+            self.put(output, nodes)
             return
-        self.written(made, source)
+        self.written(output, source)
 
-    def absolute_sum(self, given: Tensor, dims: Sequence[int], made: Tensor) -> None:
+    def absolute_sum(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> None:
         """The sum of absolute values: of exponentials, the same as their sum."""
-        tag = self.tag(given)
+        tag = self.tag(tensor)
         if tag is not None and (tag.exp or tag.mark is not None):
-            self.summed(given, dims, made)
+            self.summed(tensor, dims, output)
         else:
-            self.pointwise((given,), made) if self.constant(given) else None
+            self.pointwise((tensor,), output) if self.constant(tensor) else None
 
-    def product(self, one: Tensor, other: Tensor, made: Tensor) -> None:
+    def product(self, left: Tensor, right: Tensor, output: Tensor) -> None:
         """A matrix product (…, m, c) × (…, c, n): attention, a linear map, or scores."""
-        mine, theirs = self.tag(one), self.tag(other)
+        mine, theirs = self.tag(left), self.tag(right)
         tag = Tag()
         first = mine is not None and mine.constant
         second = theirs is not None and theirs.constant
         marks = [each.mark for each in (mine, theirs) if each is not None and each.mark is not None]
         if len(marks) == 2 and marks[0].candidate is marks[1].candidate:
             self._invert(marks[0].candidate)
-        tag.entries = entries_of(one) if second else entries_of(other) if first else None
+        tag.entries = entries_of(left) if second else entries_of(right) if first else None
         tag.of_weights = all(map(_is_inverted, (mine, theirs)))
         if not tag.of_weights:
             if mine is not None and mine.mark is not None:
-                tag.mark = self._weighs(mine.mark, one, other, made, swapped=False)
+                tag.mark = self._weighs(mine.mark, left, right, output, swapped=False)
             if theirs is not None and theirs.mark is not None:
-                tag.mark = self._weighs(theirs.mark, other, one, made, swapped=True) or tag.mark
+                tag.mark = self._weighs(theirs.mark, right, left, output, swapped=True) or tag.mark
         if not (first or second):
-            for each, tensor, values in ((mine, one, other), (theirs, other, one)):
-                swapped = tensor is other
+            for each, tensor, values in ((mine, left, right), (theirs, right, left)):
+                swapped = tensor is right
                 if each is not None and each.exp and not _is_sigmoid(each):
-                    tag.late += (self._late(each, tensor, values, made, swapped),)
+                    tag.late += (self._late(each, tensor, values, output, swapped),)
                 elif each is not None and each.pairing is not None and each.mark is None:
-                    self._unnormalised(each, tensor, values, made, swapped)
+                    self._unnormalised(each, tensor, values, output, swapped)
         if first and second:
-            tag.constant, tag.sources = True, self._behind(one, mine)
+            tag.constant, tag.sources = True, self._behind(left, mine)
         elif second:
-            tag.sources = self._behind(one, mine)
+            tag.sources = self._behind(left, mine)
             if mine is not None and mine.moved is not None:
-                tag.moved = self._mapped(one, made, -1)
-            if mine is not None and mine.sides is not None and made.shape[-1] == 1:
+                tag.moved = self._mapped(left, output, -1)
+            if mine is not None and mine.sides is not None and output.shape[-1] == 1:
                 tag.sides, tag.widths = mine.sides, mine.widths
         elif first:
-            tag.sources = self._behind(other, theirs)
+            tag.sources = self._behind(right, theirs)
             if theirs is not None and theirs.moved is not None:
-                tag.moved = self._mapped(other, made, -2)
+                tag.moved = self._mapped(right, output, -2)
         else:
-            tag.sides = (self.sources(one), self.sources(other))
+            tag.sides = (self.sources(left), self.sources(right))
         if first and second:
-            tag.factors, tag.widths = self._product_factors(one, other, made, False, second)
+            tag.factors, tag.widths = self._product_factors(left, right, output, False, second)
         else:
-            tag.factors, contracted = self._product_factors(one, other, made, first, second)
+            tag.factors, contracted = self._product_factors(left, right, output, first, second)
             if tag.mark is not None and not (first or second):
-                self._new_keys(tag, made)
+                self._new_keys(tag, output)
             elif not (first or second):
-                tag.pairing = _pairing(dims_of(made, tag.factors))
-            if made.dim() > 2 or not (first or second):  # no plain projection
+                tag.pairing = _pairing(dims_of(output, tag.factors))
+            if output.dim() > 2 or not (first or second):  # no plain projection
                 tag.widths = contracted
-        self.put(made, tag)
+        self.put(output, tag)
 
     def _product_factors(
-        self, one: Tensor, other: Tensor, made: Tensor, first: bool, second: bool
+        self, left: Tensor, right: Tensor, output: Tensor, first: bool, second: bool
     ) -> tuple[tuple[Factor, ...], tuple[Origin, ...]]:
         """Axes of a matrix product, and those summed over; `first`, `second`: is it a constant?"""
-        mine, theirs = self.dims(one), self.dims(other)
+        mine, theirs = self.dims(left), self.dims(right)
         dims: Dims = []
-        for index, size in enumerate(made.shape[:-2]):
-            left, right = mine[index], theirs[index]
-            if (first and not right) or (second and not left):  # an axis of the parameter alone
+        for index, size in enumerate(output.shape[:-2]):
+            left_pieces, right_pieces = mine[index], theirs[index]
+            alone = (first and not right_pieces) or (second and not left_pieces)
+            if alone:  # an axis of the parameter
                 dims.append(axis(size, "feature"))
             elif first or second:
-                dims.append(right if first else left)
+                dims.append(right_pieces if first else left_pieces)
             else:
-                dims.append(merged([[left], [right]], firm=False)[0])
-        rows, columns = made.shape[-2:]
+                dims.append(merged([[left_pieces], [right_pieces]], firm=False)[0])
+        rows, columns = output.shape[-2:]
         fixed = first or second
         dims.append(_side(mine[-2], rows, first, fixed))
         dims.append(_side(theirs[-1], columns, second, fixed))
         contracted = tuple(origin for pieces in (mine[-1], theirs[-2]) for _, origin in pieces)
-        return laid_out(dims, made), contracted
+        return laid_out(dims, output), contracted
 
     def _weighs(
-        self, mark: Mark, weights: Tensor, values: Tensor, made: Tensor, swapped: bool
+        self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor, swapped: bool
     ) -> Mark | None:
         """Weights in a product: with values along the softmax axis, or mixed by a parameter."""
         last = weights.dim() - 1
@@ -482,7 +492,7 @@ class Flow(Moves):
         if along(candidate, weights, dims, contracted):
             if theirs is not None and theirs.of_weights and not theirs.constant:
                 return Mark(candidate)  # times the inverse of a kernel: weights yet, of other keys
-            self._settle(mark, self._contraction(mark, weights, values, made, swapped))
+            self._settle(mark, self._contraction(mark, weights, values, output, swapped))
         elif self.constant(values):  # heads mixed by a parameter ("talking heads") are weights yet
             return Mark(candidate, kind="signed")
         else:
@@ -490,7 +500,7 @@ class Flow(Moves):
         return None
 
     def _contraction(
-        self, mark: Mark, weights: Tensor, values: Tensor, made: Tensor, swapped: bool
+        self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor, swapped: bool
     ) -> Contraction:
         last = weights.dim() - 1
         contracted, rows = (last - 1, last) if swapped else (last, last - 1)
@@ -507,13 +517,13 @@ class Flow(Moves):
             values,
             self.dims(values),
             self.view(values),
-            made,
+            output,
             mark,
             swapped=swapped,
         )
 
     def _unnormalised(
-        self, tag: Tag, scores: Tensor, values: Tensor, made: Tensor, swapped: bool
+        self, tag: Tag, scores: Tensor, values: Tensor, output: Tensor, swapped: bool
     ) -> None:
         """Scores that met values with no softmax between: attention where somebody asked for it."""
         assert tag.pairing is not None
@@ -533,7 +543,7 @@ class Flow(Moves):
         candidate.keys = tuple(contracted)
         mark = Mark(candidate)
         if self.wanted(place, True):
-            self._settle(mark, self._contraction(mark, scores, values, made, swapped))
+            self._settle(mark, self._contraction(mark, scores, values, output, swapped))
 
     def _begin(self, text: str) -> None:
         """Something that may be attention in several steps: said, if the last one never comes."""
@@ -541,9 +551,11 @@ class Flow(Moves):
         if place is not None:
             self.unfinished.setdefault(place.path, (place, text))
 
-    def _late(self, tag: Tag, powers: Tensor, values: Tensor, made: Tensor, swapped: bool) -> Late:
+    def _late(
+        self, tag: Tag, powers: Tensor, values: Tensor, output: Tensor, swapped: bool
+    ) -> Late:
         contraction = self._contraction(
-            Mark(Candidate(None, 0, ())), powers.detach(), values.detach(), made, swapped
+            Mark(Candidate(None, 0, ())), powers.detach(), values.detach(), output, swapped
         )
         keys = tuple(origin for origin, use in contraction.uses.items() if use == "key")
         if tag.pairing is not None:
@@ -554,20 +566,20 @@ class Flow(Moves):
 
     def _invert(self, candidate: Candidate) -> None:
         if not candidate.done:
-            candidate.done, candidate.reason, candidate.whole = True, INVERTED, None
+            candidate.done, candidate.reason, candidate.softmax_output = True, INVERTED, None
             self.rejected(candidate)
 
-    def _new_keys(self, tag: Tag, made: Tensor) -> None:
+    def _new_keys(self, tag: Tag, output: Tensor) -> None:
         """Weights times the inverse of a kernel: the keys are the columns of the product."""
         assert tag.mark is not None and tag.factors is not None
         candidate = tag.mark.candidate
-        tag.mark, candidate.whole = tag.mark._replace(kind="signed"), None
-        candidate.keys = tuple(origin for _, origin in dims_of(made, tag.factors)[-1])
+        tag.mark, candidate.softmax_output = tag.mark._replace(kind="signed"), None
+        candidate.keys = tuple(origin for _, origin in dims_of(output, tag.factors)[-1])
 
     def let_go(self) -> None:
         """No longer hold what the last softmax made: slices of it meet values at once or never."""
         if self._latest is not None:
-            self._latest.whole, self._latest = None, None
+            self._latest.softmax_output, self._latest = None, None
 
     def flush(self) -> None:
         """What has met values with some of its keys alone is attention to those."""
@@ -578,17 +590,17 @@ class Flow(Moves):
     def _settle(self, mark: Mark, contraction: Contraction, weights: Tensor | None = None) -> None:
         candidate = mark.candidate
         if self.sliced is not None and self.sliced.mark.candidate is candidate:
-            whole = self.sliced.joined(contraction)
-            if whole is not None:
+            joint = self.sliced.joined(contraction)
+            if joint is not None:
                 self.sliced = None
-                self._accept(whole, None)
+                self._accept(joint, None)
             return
         self.flush()
         if candidate.done:
             return
         candidate.done = True
         for other in mark.others:
-            other.done, other.whole = True, None
+            other.done, other.softmax_output = True, None
         if weights is None and contraction.sliced:
             self.sliced = contraction
         else:
@@ -596,7 +608,7 @@ class Flow(Moves):
 
     def _accept(self, contraction: Contraction, weights: Tensor | None) -> None:
         candidate = contraction.mark.candidate
-        candidate.whole = None
+        candidate.softmax_output = None
         self.unfinished.pop(candidate.place.path, None)
         if self.lost.get(candidate.place.path) is candidate:
             del self.lost[candidate.place.path]
@@ -617,7 +629,7 @@ class Flow(Moves):
         if candidate.reason is not None:
             self.rejected(candidate)
         else:
-            self.found(candidate, contraction, weights)
+            self.accepted(candidate, contraction, weights)
 
     def lose(self, candidate: Candidate) -> None:
         """A softmax of products of two inputs, as attention has, went where it is not followed."""

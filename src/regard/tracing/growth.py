@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.recipe import Dot, Recipe, tensors
 from regard.record.held import Held, check_versions, copied, versions
+from regard.tracing.tags import storage_address
 from regard.types import Kind, Shape
 
 
@@ -210,10 +211,8 @@ def _another_copy(now: Tensor, before: Tensor) -> bool:
 
 def _share(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors lie in one storage."""
-    try:
-        return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # a tensor without one
-        return False
+    address = storage_address(one)
+    return address is not None and address == storage_address(other)
 
 
 def _order(now: Tensor, before: Tensor) -> Tensor | Literal[False] | None:

@@ -20,6 +20,7 @@ from regard.record import Record, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.tokens import fit
+from regard.tracing.tags import storage_address
 
 Keep = str | Path | Reducer | Sequence[Reducer]
 
@@ -27,19 +28,19 @@ Keep = str | Path | Reducer | Sequence[Reducer]
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
-def checked_bytes(given: Any) -> int:
+def checked_bytes(size: Any) -> int:
     """A number of bytes out of a number, or words as "500 MB" (1000² each) or "2 GiB" (1024³)."""
-    said = _SIZE.fullmatch(given) if isinstance(given, str) else None
+    said = _SIZE.fullmatch(size) if isinstance(size, str) else None
     if said is not None:
         power = " kmgt".index(said[2].lower() or " ")
         return int(float(said[1]) * (1024 if said[3] else 1000) ** power)
-    whole = isinstance(given, int) or (isinstance(given, float) and given.is_integer())
-    if not whole or isinstance(given, bool) or given < 0:
+    integral = isinstance(size, int) or (isinstance(size, float) and size.is_integer())
+    if not integral or isinstance(size, bool) or size < 0:
         raise RegardError(
-            f"capture: max_bytes={given!r}, expected a number of bytes, as 500_000_000, or words, "
+            f"capture: max_bytes={size!r}, expected a number of bytes, as 500_000_000, or words, "
             "as '500 MB' or '2 GiB'"
         )
-    return int(given)
+    return int(size)
 
 
 class Keeper:
@@ -71,37 +72,37 @@ class Keeper:
         not_kept: str = "",
     ) -> Record:
         """A record of an attention, holding what was asked for."""
-        known: dict[str, Any] = {"shape": held.shape, "kind": held.kind, "dtype": held.dtype}
-        known["gradient"], known["not_kept"] = gradient, not_kept
+        fields: dict[str, Any] = {"shape": held.shape, "kind": held.kind, "dtype": held.dtype}
+        fields["gradient"], fields["not_kept"] = gradient, not_kept
         if self.outputs and output is not None:
-            known["output"] = output if self.attached else output.detach()
+            fields["output"] = output if self.attached else output.detach()
         if self.tokens is not None:
             for side, size in (("query", held.shape.queries), ("key", held.shape.keys)):
                 if fit(self.tokens, held.shape.batch, size):
                     self.labelled = True
-                    known[f"{side}_tokens"] = self.tokens
+                    fields[f"{side}_tokens"] = self.tokens
         if self.keep == "recipe":  # nothing is computed
-            return self._record(site, held, known)
+            return self._record(site, held, fields)
         with torch.enable_grad() if self.attached else torch.no_grad():
-            return self._record(site, held, known)
+            return self._record(site, held, fields)
 
-    def _record(self, site: Site, held: Held, known: dict[str, Any]) -> Record:
+    def _record(self, site: Site, held: Held, fields: dict[str, Any]) -> Record:
         if isinstance(self.keep, Path):
             self._written += 1
             file = self.keep / f"{self._written:06d}.safetensors"
-            whole = Record(site, held, **known)
-            Trace([whole]).save(file)
-            known["output"] = None
-            return Record(site, file, held_as="disk", value_held=whole.value_held, **known)
+            record = Record(site, held, **fields)
+            Trace([record]).save(file)
+            fields["output"] = None
+            return Record(site, file, held_as="disk", value_held=record.value_held, **fields)
         if not isinstance(self.keep, str):
             asked = [self.keep] if isinstance(self.keep, Reducer) else list(self.keep)
             try:
                 reductions = _unshared(reduce(held.recipe(), asked), held)
             except RegardError as error:  # weights of this kind have no such answer
                 self.note("dropped", site.base, str(error))
-                return Record(site, None, held_as="dropped", **known)
-            return Record(site, None, held_as="reductions", reductions=reductions, **known)
-        extra = [known["output"]] if known.get("output") is not None else []
+                return Record(site, None, held_as="dropped", **fields)
+            return Record(site, None, held_as="reductions", reductions=reductions, **fields)
+        extra = [fields["output"]] if fields.get("output") is not None else []
         held_as: Any = self.keep
         if self.keep == "weights":
             size = (
@@ -110,14 +111,14 @@ class Keeper:
                 else weights_of(held.recipe()).nbytes
             )
             if not self._fits(site, {0: size, **storage_bytes(extra)}):
-                return Record(site, None, held_as="dropped", **{**known, "output": None})
+                return Record(site, None, held_as="dropped", **{**fields, "output": None})
             model = held
             held = Ready(weights_of(held.recipe()).map(lambda part: _unshared(part, model)))
         storages = storage_bytes([*held.own(), *extra])
         if self.keep == "recipe" and not self._fits(site, storages):
-            return Record(site, None, held_as="dropped", **{**known, "output": None})
+            return Record(site, None, held_as="dropped", **{**fields, "output": None})
         self._storages.update(storages)
-        self._held[held] = Record(site, held, held_as=held_as, **known)
+        self._held[held] = Record(site, held, held_as=held_as, **fields)
         return self._held[held]
 
     def _fits(self, site: Site, storages: dict[int, int]) -> bool:
@@ -125,7 +126,7 @@ class Keeper:
         if self.max_bytes is None:
             return True
         used = sum(self._storages.values())
-        more = sum(size for place, size in storages.items() if place not in self._storages)
+        more = sum(size for address, size in storages.items() if address not in self._storages)
         if used + more <= self.max_bytes:
             return True
         self.note(
@@ -138,11 +139,8 @@ class Keeper:
 
     def about_to_change(self, target: Tensor) -> None:
         """Copy what is held of a tensor that is about to be changed in place."""
-        try:
-            storage = target.untyped_storage()._cdata
-        except (NotImplementedError, RuntimeError):  # a tensor without one holds nothing of ours
-            return
-        if storage not in self._storages:
+        storage = storage_address(target)
+        if storage is None or storage not in self._storages:
             return
         self.changed = True
         size = self._storages.pop(storage)

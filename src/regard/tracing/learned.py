@@ -83,10 +83,10 @@ class Arrangement(NamedTuple):
         """The one that knows more dims, where both agree on what they know."""
         if self.single > other.single:
             return other.merged(self)
-        known = tuple(
+        roles = tuple(
             tuple(axis for axis in parts if axis.dim not in other.single) for parts in self.roles
         )
-        agree = (self.rank, self.dim, known) == (other.rank, other.dim, other.roles)
+        agree = (self.rank, self.dim, roles) == (other.rank, other.dim, other.roles)
         return self if agree and self.single <= other.single else None
 
 
@@ -136,10 +136,10 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
     if len(single) == len(unknown) == 1:
         axes[unknown[0], 0] = Axis(min(single), heads=int(unknown[0] == 1))
         single = frozenset()
-    found = tuple(tuple(axes[at] for at in sorted(axes) if at[0] == role) for role in range(4))
-    if any(axis.dim != dim for axis in found[3]):
+    role_axes = tuple(tuple(axes[at] for at in sorted(axes) if at[0] == role) for role in range(4))
+    if any(axis.dim != dim for axis in role_axes[3]):
         return None
-    return Arrangement(len(shape), dim, single, found)
+    return Arrangement(len(shape), dim, single, role_axes)
 
 
 # -- plans
@@ -246,7 +246,7 @@ class Lesson:
     def attended(self, key: Key, attends: Attends) -> None:
         self._outcome(key, FusedEntry(attends))
 
-    def made(
+    def recorded(
         self, candidate: Any, layout: Layout, kept: Tensor, kind: Kind, label: Attends
     ) -> None:
         """A candidate was recorded as attention: `kept` holds the weights, as `layout` says."""

@@ -14,11 +14,9 @@ from torch.utils._python_dispatch import (
     _pop_mode,
     _push_mode,
 )
-from torch.utils._pytree import tree_map_only
 
 from regard.interception import SPELLINGS
 from regard.tracing import registry
-from regard.tracing.moves import local_tensor
 from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
 from regard.tracing.registry import Reads, registered
 from regard.tracing.rules import Rule, default_rule, rule_of
@@ -168,14 +166,14 @@ class CaptureMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        known = self.plans.get(id(func))  # its own hash would cost a Python frame
-        if known is None:
-            known = self.plans[id(func)] = (plan_of(func), func)  # held, so the id stays its own
-        plan = known[0]
+        entry = self.plans.get(id(func))  # its own hash would cost a Python frame
+        if entry is None:
+            entry = self.plans[id(func)] = (plan_of(func), func)  # held, so the id stays its own
+        plan = entry[0]
         collector = self.collector
         if not plan.follow or collector.closed:
             return plan.run(*args, **kwargs)
-        if plan.composite and not _has_own_kernel(func, args):
+        if plan.composite and not _has_own_kernel(args):
             with self:
                 return func.decompose(*args, **kwargs)
         if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
@@ -192,13 +190,10 @@ class CaptureMode(TorchDispatchMode):
         if plan.changes:
             collector.before_change(plan, args, kwargs)
         out = plan.run(*args, **kwargs)
-        if types:
-            collector.after(plan, *tree_map_only(Tensor, local_tensor, (args, kwargs, out)))
-        else:
-            collector.after(plan, args, kwargs, out)
+        collector.after(plan, args, kwargs, out, wrapped=bool(types))
         return out
 
 
-def _has_own_kernel(func: Any, args: tuple[Any, ...]) -> bool:
+def _has_own_kernel(args: tuple[Any, ...]) -> bool:
     """A composite operator that an unusual tensor (nested, sparse) has a kernel of its own for."""
     return any(isinstance(arg, Tensor) and (arg.is_nested or arg.is_sparse) for arg in args)

@@ -8,6 +8,7 @@ tell which key each weight belongs to.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -35,6 +36,15 @@ class Start(NamedTuple):
             return None
         return sorted(factors, key=lambda factor: factor.stride)
 
+    def positions(self, axes: frozenset[Origin], device: torch.device) -> Tensor:
+        """Of each entry, its position along some axes."""
+        byte = torch.arange(self.size, device=device) * self.item
+        position, count = torch.zeros_like(byte), 1
+        for factor in self.along(axes) or ():
+            position = position + byte // factor.stride % factor.size * count
+            count *= factor.size
+        return position
+
 
 class View(NamedTuple):
     """A tensor in a storage, without the storage."""
@@ -48,27 +58,6 @@ class View(NamedTuple):
     def of(cls, tensor: Tensor, storage: Start | Movement) -> View:
         return cls(storage, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
-    @property
-    def starts(self) -> list[Start]:
-        if isinstance(self.storage, Start):
-            return [self.storage]
-        return [start for source in self.storage.sources for start in source.starts]
-
-    def places(self, axes: frozenset[Origin], device: torch.device) -> Tensor:
-        """For each entry, its place along some axes of where it came from; −1 for padding."""
-        storage = self.storage
-        if isinstance(storage, Start):
-            number = torch.arange(storage.size, device=device) * storage.item
-            flat, count = torch.zeros_like(number), 1
-            for factor in storage.along(axes) or ():
-                flat = flat + number // factor.stride % factor.size * count
-                count *= factor.size
-        else:
-            flat = torch.full((storage.size,), -1, dtype=torch.long, device=device)
-            moved = storage.again(*(source.places(axes, device) for source in storage.sources))
-            flat.as_strided(storage.shape, storage.stride, storage.offset).copy_(moved)
-        return flat.as_strided(self.shape, self.stride, self.offset)
-
 
 class Movement(NamedTuple):
     """How the entries of a storage were taken from tensors."""
@@ -81,10 +70,16 @@ class Movement(NamedTuple):
     size: int  # entries of the storage
 
     @classmethod
-    def into(cls, made: Tensor, sources: Sequence[View], again: Again) -> Movement:
-        size = made.untyped_storage().nbytes() // made.element_size()
-        offset = int(made.storage_offset())
-        return cls(tuple(sources), again, tuple(made.shape), made.stride(), offset, size)
+    def into(cls, output: Tensor, sources: Sequence[View], again: Again) -> Movement:
+        size = output.untyped_storage().nbytes() // output.element_size()
+        offset = int(output.storage_offset())
+        return cls(tuple(sources), again, tuple(output.shape), output.stride(), offset, size)
+
+    def repeated(self, numbers: Sequence[Tensor]) -> Tensor:
+        """Numbers of its sources, moved as the entries were; −1 where nothing was moved to."""
+        flat = torch.full((self.size,), -1, dtype=torch.long, device=numbers[0].device)
+        flat.as_strided(self.shape, self.stride, self.offset).copy_(self.again(*numbers))
+        return flat
 
 
 def expanded(shape: Sequence[int]) -> Again:
@@ -95,13 +90,56 @@ def expanded(shape: Sequence[int]) -> Again:
 def positions(
     view: View, axes: Sequence[Origin], device: torch.device
 ) -> tuple[Tensor, int] | None:
-    """For each entry of a tensor its place along some axes, and how many places there are.
+    """Of each entry, its position along some axes (−1: padding), and how many positions there are.
 
     None where it came from tensors that have not all of these axes, or one of them twice.
     """
     wanted = frozenset(origin.ancestor for origin in axes)
-    along = [start.along(wanted) for start in view.starts]
+    movements = _movements(view)
+    views = [source for movement in movements for source in movement.sources] + [view]
+    starts = [each.storage for each in views if isinstance(each.storage, Start)]
+    along = [start.along(wanted) for start in starts]
     counts = {math.prod(f.size for f in factors) if factors else 0 for factors in along}
     if len(counts) != 1 or 0 in counts:
         return None
-    return view.places(wanted, device), counts.pop()
+    moved: dict[int, Tensor] = {}  # numbers in the storage of a movement, by its id
+    uses = Counter(id(each.storage) for each in views)
+
+    def numbers(source: View) -> Tensor:
+        storage = source.storage
+        if isinstance(storage, Start):
+            flat = storage.positions(wanted, device)
+        else:
+            flat = moved[id(storage)]
+            uses[id(storage)] -= 1
+            if not uses[id(storage)]:
+                del moved[id(storage)]
+        return flat.as_strided(source.shape, source.stride, source.offset)
+
+    for movement in movements:
+        moved[id(movement)] = movement.repeated([numbers(source) for source in movement.sources])
+    return numbers(view), counts.pop()
+
+
+def _movements(view: View) -> list[Movement]:
+    """The movements behind a tensor, each after those it took entries from.
+
+    No recursion: a model may roll its states thousands of times.
+    """
+    order: dict[int, Movement] = {}
+    waiting = [view.storage]
+    while waiting:
+        storage = waiting[-1]
+        if isinstance(storage, Start) or id(storage) in order:
+            waiting.pop()
+            continue
+        behind = [source.storage for source in storage.sources]
+        unordered = [
+            each for each in behind if isinstance(each, Movement) and id(each) not in order
+        ]
+        if unordered:
+            waiting.extend(unordered)
+        else:
+            order[id(storage)] = storage
+            waiting.pop()
+    return list(order.values())

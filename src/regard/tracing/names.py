@@ -156,18 +156,18 @@ class Names:
 
     def heads(self, place: Place) -> set[int]:
         """Numbers of heads that the module at a place, or its parents, speak of."""
-        found: set[int] = set()
+        counts: set[int] = set()
         path, module = place.path, place.module
         for _ in range(3):
             for name in _HEADS:
                 number = getattr(module, name, None)
                 if isinstance(number, int) and not isinstance(number, bool) and number > 0:
-                    found.add(number)
-            if found or not path:
+                    counts.add(number)
+            if counts or not path:
                 break
             path = path.rpartition(".")[0]
             module = self.modules.get(path)
-        return found
+        return counts
 
 
 def first_argument(frame: Any) -> Any:
@@ -183,17 +183,17 @@ def argument(frame: Any, name: str | None = None) -> Any:
     not where that could be noticed: somebody else has the answer (`locals()` gave it to them), or
     a debugger or profiler may write it back. Names that `exec` left there stay.
     """
-    code, found = frame.f_code, frame.f_locals
-    known = _variables.get(id(code))
-    if known is None:
+    code, frame_locals = frame.f_code, frame.f_locals
+    variables = _variables.get(id(code))
+    if variables is None:
         if len(_variables) > 1000:
             _variables.clear()
-        known = _variables[id(code)] = _variables_of(code)
-    value = found.get(known.first if name is None else name)
-    alone = _KEPT and sys.getrefcount(found) == 3  # ours, the frame's and the call's
+        variables = _variables[id(code)] = _variables_of(code)
+    value = frame_locals.get(variables.first if name is None else name)
+    alone = _KEPT and sys.getrefcount(frame_locals) == 3  # ours, the frame's and the call's
     watched = sys.gettrace() is not None or sys.getprofile() is not None
     if alone and not watched:
-        found.update(known.nothing)
+        frame_locals.update(variables.nothing)
     return value
 
 
@@ -216,13 +216,13 @@ def _variables_of(code: Any) -> _Variables:
 
 def attentive(names: Names) -> dict[int, str]:
     """Modules that are attention by class or path; parts of torch.nn that only serve it are not."""
-    found = {}
+    paths = {}
     for path, module in names.modules.items():
         by_class = _by_class(type(module))  # type: ignore[arg-type]
         name = path.rpartition(".")[2]
         if by_class or (by_class is None and module._modules and _sounds_attentive(name)):
-            found[id(module)] = path
-    return found
+            paths[id(module)] = path
+    return paths
 
 
 def _sounds_attentive(name: str) -> bool:

@@ -58,15 +58,15 @@ class Contraction:
     values: Tensor
     value_dims: Dims
     value_view: View
-    made: Tensor
+    output: Tensor
     mark: Mark
     swapped: bool = False  # values first
     constant: bool | None = None
     spread: Spread | None = None
-    whole: bool = False  # of several products
+    from_slices: bool = False  # whether several products are taken as one
 
     @classmethod
-    def of_sum(cls, spread: Spread, given: Tensor, made: Tensor) -> Contraction:
+    def of_sum(cls, spread: Spread, output: Tensor) -> Contraction:
         """Weights times values, summed."""
         weights = spread.box.tensor
         assert weights is not None
@@ -77,7 +77,7 @@ class Contraction:
             spread.value,
             spread.value_dims,
             spread.value_view,
-            made,
+            output,
             spread.mark,
             constant=spread.constant,
             spread=spread,
@@ -109,15 +109,15 @@ class Contraction:
     @property
     def sliced(self) -> bool:
         """Whether some keys of the softmax are not among these."""
-        whole = self.mark.candidate.whole
-        if whole is None or self.spread is not None or self.mark.before is not None:
+        softmax_output = self.mark.candidate.softmax_output
+        if softmax_output is None or self.spread is not None or self.mark.before is not None:
             return False
         keys = math.prod(size for size, _ in self._key_pieces())
-        return keys < math.prod(size for size, _ in self._whole_keys())
+        return keys < math.prod(size for size, _ in self._softmax_keys())
 
-    def _whole_keys(self) -> list[tuple[int, Origin]]:
-        whole, keys = self.mark.candidate.whole, self.mark.candidate.keys
-        dims = [] if whole is None else whole.dims
+    def _softmax_keys(self) -> list[tuple[int, Origin]]:
+        softmax_output, keys = self.mark.candidate.softmax_output, self.mark.candidate.keys
+        dims = [] if softmax_output is None else softmax_output.dims
         return [piece for pieces in dims for piece in pieces if piece[1] in keys]
 
     def _start(self) -> tuple[int, int]:
@@ -130,19 +130,25 @@ class Contraction:
     def joined(self, other: Contraction) -> Contraction | None:
         """Two products with some keys each, of one softmax: as one with all of them."""
         candidate = self.mark.candidate
-        whole = candidate.whole
-        if whole is None or whole.tensor is None:
+        softmax_output = candidate.softmax_output
+        if softmax_output is None or softmax_output.tensor is None:
             return None
         counts = [math.prod(size for size, _ in each._key_pieces()) for each in (self, other)]
-        together = math.prod(size for size, origin in self._whole_keys())
+        together = math.prod(size for size, origin in self._softmax_keys())
         if sum(counts) != together or self._start() == other._start():
             return None
         uses = {
             origin: "key" if candidate.has_key(origin) else self.uses.get(origin, "shared")
-            for pieces in whole.dims
+            for pieces in softmax_output.dims
             for _, origin in pieces
         }
-        return replace(self, weights=whole.tensor, dims=whole.dims, uses=uses, whole=True)
+        return replace(
+            self,
+            weights=softmax_output.tensor,
+            dims=softmax_output.dims,
+            uses=uses,
+            from_slices=True,
+        )
 
     def same_parameter(self) -> bool:
         """Whether the keys of the values are the same learned axis as those of the scores."""
@@ -162,7 +168,7 @@ class Contraction:
 
     def value(self, roles: Roles) -> Layout | None:
         """How (batch, group, key, width) lie among the values, where the product shows them so."""
-        if self.spread is not None or self.whole:
+        if self.spread is not None or self.from_slices:
             return None
         values = self.values.mT if self.swapped else self.values
         offset = int(values.storage_offset())
@@ -204,7 +210,7 @@ class Contraction:
         gathered = False
         if not query:  # every query has keys of its own, or there is one query
             roots = {part.origin.ancestor for part in key}
-            query = [part for part in batch if part.origin.ancestor in roots and _whole(part)]
+            query = [part for part in batch if part.origin.ancestor in roots and _is_uncut(part)]
             batch = [part for part in batch if part not in query]
             gathered = bool(query) and any(part.origin.gathered for part in key)
         if len(query) > 1 and not batch:
@@ -229,16 +235,16 @@ class Contraction:
             key=lambda part: origins.index(part.origin) if part.origin in origins else last,
         )
 
-    def of_edges(self, roles: Roles, weights: Tensor, kind: Kind, queries: int) -> Edges | None:
+    def of_edges(self, weights: Tensor, kind: Kind, queries: int) -> Edges | None:
         """Weights (1, head, 1, edge) of a softmax over edges."""
         segments = self.mark.candidate.segments
         assert segments is not None
         dim = self.mark.candidate.key
         edge = [origin for _, origin in self.value_dims[dim]]
-        known = positions(self.value_view, edge, weights.device)
-        if known is None:
+        located = positions(self.value_view, edge, weights.device)
+        if located is None:
             return None
-        key_index, keys = known
+        key_index, keys = located
         key_index = key_index.movedim(dim, 0).flatten(1)[:, 0]
         return Edges(
             segments[None, None],
@@ -255,10 +261,10 @@ class Contraction:
         None where that cannot be told.
         """
         axes = [part.origin for part in roles.key]
-        known = positions(self.value_view, axes, weights.device)
-        if known is None:
+        located = positions(self.value_view, axes, weights.device)
+        if located is None:
             return None
-        places, keys = self._along_weights(known[0]), known[1]
+        places, keys = self._along_weights(located[0]), located[1]
         places = self.arranged(places, roles)
         outside = places < 0  # padding
         if bool(outside.any()):
@@ -347,7 +353,7 @@ def _of_channels(origin: Origin) -> bool:
     return origin.kind == "feature" or (ancestor.dim == (2, 3) and ancestor.kind == "data")
 
 
-def _whole(part: Part) -> bool:
+def _is_uncut(part: Part) -> bool:
     """Whether a part is an axis as it was made, not one that was cut out of a longer one."""
     origin = part.origin.root
     while origin.base is not None:

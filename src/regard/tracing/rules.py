@@ -36,13 +36,13 @@ def _scaled(factor: Any, *, above: bool) -> Kind:
 
 
 def _tensors(args: Any) -> list[Tensor]:
-    found = []
+    tensors = []
     for arg in args:
         if isinstance(arg, Tensor):
-            found.append(arg)
+            tensors.append(arg)
         elif isinstance(arg, list | tuple):
-            found.extend(part for part in arg if isinstance(part, Tensor))
-    return [tensor for tensor in found if not tensor.is_nested]
+            tensors.extend(part for part in arg if isinstance(part, Tensor))
+    return [tensor for tensor in tensors if not tensor.is_nested]
 
 
 @_for("_softmax", "_safe_softmax", "softmax")
@@ -185,15 +185,9 @@ def _scatter_reduce(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
         flow.written(out, args[3])
 
 
-@_for("topk")
-def _topk(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.selected(args[0], args[2] if len(args) > 2 else kwargs.get("dim", -1), out[0])
-
-
-@_for("sort")
-def _sort(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    dim = kwargs.get("dim", -1) if len(args) < 2 or isinstance(args[1], bool) else args[1]
-    flow.selected(args[0], dim, out[0])
+@_for("topk", "sort")
+def _selected(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.selected(args[0], out[0])
 
 
 @_for("linalg_vector_norm")

@@ -194,8 +194,8 @@ class Run:
             after = root.register_forward_hook(self._after, always_call=True)
             self._stack.callback(after.remove)
         assert call.plan is not None
-        known = call.plan.ran.issuperset(self.collector.attentive.values())
-        if known and not self._handed_over:
+        all_ran = call.plan.ran.issuperset(self.collector.attentive.values())
+        if all_ran and not self._handed_over:
             with self._lock:
                 for handle in self._hooks:
                     handle.remove()

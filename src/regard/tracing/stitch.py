@@ -78,18 +78,18 @@ def _sequences(output: Any) -> Tensor | None:
     """The token numbers that generate() returned, (sequence, position)."""
     if output is None:
         return None
-    found = output if isinstance(output, Tensor) else getattr(output, "sequences", None)
-    if not isinstance(found, Tensor):
+    tokens = output if isinstance(output, Tensor) else getattr(output, "sequences", None)
+    if not isinstance(tokens, Tensor):
         raise RegardError(
             f"stitch: output is {type(output).__name__}, expected what generate() returned: token "
             "numbers (sequence, position), or an object that has them as `sequences`"
         )
-    if found.dim() != 2 or found.is_floating_point() or found.dtype == torch.bool:
+    if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
         raise RegardError(
-            f"stitch: output is {tuple(found.shape)} of {found.dtype}, expected the token numbers "
-            "(sequence, position) that generate() returned"
+            f"stitch: output is {tuple(tokens.shape)} of {tokens.dtype}, expected the token "
+            "numbers (sequence, position) that generate() returned"
         )
-    return found
+    return tokens
 
 
 def _check_length(length: int, runs: Sequence[Sequence[Record]], beams: bool) -> None:
@@ -118,9 +118,9 @@ def _rows(records: Sequence[Record], sequences: Tensor | None, beams: Tensor | N
                 f"stitch: beam_indices name example {int(beams.max())}, the model ran on {batch}: "
                 "it is the output of another run"
             )
-        found: Tensor = beams[:, :count].cpu()
-        missing = torch.full((len(found), count - found.shape[1]), -1)
-        return torch.cat([found, missing], dim=1)
+        rows: Tensor = beams[:, :count].cpu()
+        missing = torch.full((len(rows), count - rows.shape[1]), -1)
+        return torch.cat([rows, missing], dim=1)
     counts = batch if sequences is None else sequences.shape[0]
     if counts != batch or any(_reordered(record) for record in records):
         raise RegardError(
@@ -215,7 +215,7 @@ def _matrix(recipes: Sequence[Recipe], rows: Tensor, growing: bool) -> Given:
     keys = max(total, *(recipe.shape.keys for recipe in recipes)) if growing else 0
     keys = keys or recipes[0].shape.keys
     first = recipes[0]
-    made = torch.zeros(
+    matrix = torch.zeros(
         len(rows), first.shape.heads, total, keys, dtype=first.dtype, device=first.device
     )
     top = 0
@@ -224,6 +224,6 @@ def _matrix(recipes: Sequence[Recipe], rows: Tensor, growing: bool) -> Given:
         weights = recipe.weights()[rows[fed, step]]
         height, breadth = weights.shape[2:]
         end = max(top + height, breadth) if growing else breadth
-        made[fed, :, top : top + height, end - breadth : end] = weights
+        matrix[fed, :, top : top + height, end - breadth : end] = weights
         top += height
-    return Given(made[..., :total] if growing else made, None, first.kind)
+    return Given(matrix[..., :total] if growing else matrix, None, first.kind)

@@ -38,7 +38,7 @@ class Candidate:
 
     __slots__ = (
         "done", "key", "keys", "kind", "origins", "place", "reason", "segments", "shape", "sides",
-        "whole", "widths",
+        "softmax_output", "widths",
     )  # fmt: skip
 
     def __init__(self, place: Any, key: int, shape: tuple[int, ...]) -> None:
@@ -51,7 +51,7 @@ class Candidate:
         self.keys: tuple[Origin, ...] = ()  # the axes that the softmax runs over
         self.origins: tuple[Origin, ...] = ()  # all axes, in the order of its dimensions
         self.segments: Tensor | None = None  # of a softmax over edges: the query of each
-        self.whole: Box | None = None  # what the softmax made, until it has met its values
+        self.softmax_output: Box | None = None  # what the softmax made, until it has met its values
         self.widths: tuple[Origin, ...] = ()  # the axes that were summed to make the scores
         self.done = False
 
@@ -144,9 +144,10 @@ class Late(NamedTuple):
 
 
 class Tag:
-    """What is known about a storage. Never changed once it is set; a new one takes its place.
+    """What is known about a storage. An operator that writes there puts a new one in its place.
 
-    What is not known stays in the class: nearly every operator makes a tag, and most say little.
+    Details may be filled in later, as `factors` are when they are first asked for. What is not
+    known stays in the class: nearly every operator makes a tag, and most say little.
     """
 
     same_as = 0  # number of the tensor this is a copy of
@@ -178,14 +179,27 @@ class Tag:
         self.number = next(_numbers)
 
 
-def joined(one: Sources, other: Sources) -> Sources:
+def joined(left: Sources, right: Sources) -> Sources:
     """Sources of two inputs together; of too many the latest."""
-    if not other or one == other:
-        return one
-    if not one:
-        return other
-    both = one | other
+    if not right or left == right:
+        return left
+    if not left:
+        return right
+    both = left | right
     return both if len(both) <= _MOST_SOURCES else frozenset(sorted(both)[-_MOST_SOURCES:])
+
+
+def joined_late(left: tuple[Late, ...], right: tuple[Late, ...]) -> tuple[Late, ...]:
+    """Both together, nothing twice."""
+    return (*left, *(late for late in right if not any(late is each for each in left)))
+
+
+def joined_totals(left: Total | None, right: Total, alone: bool) -> Total:
+    """A sum of sums of exponentials."""
+    if left is None:
+        return right._replace(exact=right.exact and alone)
+    shifted = left.shifted or right.shifted
+    return left._replace(numbers=left.numbers | right.numbers, exact=False, shifted=shifted)
 
 
 def stretched(source: Tensor, out: Tensor) -> bool:
@@ -202,3 +216,11 @@ def covers(tensor: Tensor) -> bool:
     """Whether a tensor shows all of its storage."""
     size = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
     return tensor.numel() >= size
+
+
+def storage_address(tensor: Tensor) -> int | None:
+    """Where a tensor's storage lies; None for those without one (sparse, nested, functional)."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except RuntimeError:
+        return None

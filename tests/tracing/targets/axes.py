@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import Case, Target, dense
+from . import Target, dense, functions
 
 B, H, N, D = 8, 4, 6, 16
 K = 3  # neighbours of a point
@@ -37,15 +37,7 @@ class Model(nn.Module):
 
 
 def _add(function: Callable, truth: Callable, inputs: Callable[[], tuple[Any, ...]]) -> None:
-    kind = type(function.__name__.title().replace("_", ""), (Model,), {"forward": function})
-
-    @torch.no_grad()
-    def build() -> Case:
-        model, args = kind().eval(), inputs()
-        weights, expected = truth(model, *args)
-        weights = weights if isinstance(weights, list) else [weights]
-        return Case(model, args, {}, weights, expected.float())
-
+    build = functions.builder(Model, function, truth, inputs)
     TARGETS.append(Target(f"axes_{function.__name__}", "axes", build))
 
 

@@ -1,6 +1,7 @@
 """Models that have their truth beside them: a method of slow formulas, run on a float64 copy."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
@@ -13,22 +14,23 @@ from torch.utils._pytree import tree_map_only
 from . import Case, Target
 
 
-class Model(nn.Module):
+class Model(nn.Module, ABC):
     """`forward` is the spelling under test; `truth` never calls it."""
 
     attends: str | tuple[str, ...] | None = None
+    """The label of every site (or of each), where it is to be checked."""
     group: str | None = None
     """"gaps" where it is known to be missed, "unknown" where its axes cannot be told."""
-    """The label of every site (or of each), where it is to be checked."""
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @staticmethod
+    @abstractmethod
     def inputs() -> tuple[Any, ...]:
-        raise NotImplementedError
+        """What the model is called with."""
 
+    @abstractmethod
     def truth(self, *args: Any) -> tuple[list[Tensor], Any]:
         """Weights (batch, head, query, key) of every site, and the output that follows."""
-        raise NotImplementedError
 
 
 def _double(tensor: Tensor) -> Tensor:

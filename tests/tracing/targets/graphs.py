@@ -121,6 +121,16 @@ class Bipartite(formulas.Model):
         return [weights], dense.merged(dense.mix(weights, v[None]))[0]
 
 
+class FreedIndices(Bipartite):
+    """Indices into the sources are freed before one into the targets takes their memory."""
+
+    def forward(self, targets, sources, edges):
+        keys = self.k(sources)
+        for _ in range(50):
+            keys.index_select(0, edges[1].clone() % M)
+        return super().forward(targets, sources, (edges[0], edges[1].clone()))
+
+
 class Vectors(formulas.Model):
     """PointTransformerConv: a weight for every channel, which stand where heads do."""
 
@@ -243,7 +253,7 @@ class SparseSoftmax(formulas.Model):
 
 
 KINDS = (
-    *(Gat, GatV2, Bipartite, Vectors, Dropout),
+    *(Gat, GatV2, Bipartite, FreedIndices, Vectors, Dropout),
     *(HeadsFirst, NormalisedLate, SortedEdges, SparseSoftmax),
 )
 TARGETS = [formulas.target(kind, "graphs") for kind in KINDS]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import EMPTY, Case, Target
+from . import Target, functions
 
 B, N, D, CLASSES, EXPERTS = 2, 6, 16, 5, 4
 
@@ -35,17 +35,7 @@ TARGETS: list[Target] = []
 
 def negative(*shape: int):
     """Add a negative with one input of this shape."""
-
-    def add(function):
-        kind = type(function.__name__.title().replace("_", ""), (Model,), {"forward": function})
-
-        def build() -> Case:
-            return Case(kind().eval(), (torch.randn(*shape),))
-
-        TARGETS.append(Target(f"not_{function.__name__}", "negatives", build, warns=EMPTY))
-        return function
-
-    return add
+    return functions.negative(Model, TARGETS, *shape)
 
 
 # Over classes.

@@ -99,6 +99,16 @@ class Rounds(nn.Module):
         return (outputs * chances).sum(1)
 
 
+def _inverse(kernel: Tensor) -> Tensor:
+    """Three steps of the iteration towards the pseudo-inverse (Razavi et al. 2014)."""
+    inverse, eye = kernel.mT / (kernel.sum(-1).max() * kernel.sum(-2).max()), torch.eye(5)
+    for _ in range(3):
+        power = kernel @ inverse
+        power = 13 * eye - power @ (15 * eye - power @ (7 * eye - power))
+        inverse = 0.25 * inverse @ power
+    return inverse
+
+
 class Nystrom(formulas.Model):
     """Xiong et al. 2021: of three softmaxes, one is only inverted.
 
@@ -121,12 +131,7 @@ class Nystrom(formulas.Model):
             (left @ right.mT).softmax(-1)
             for left, right in ((q, keys), (queries, keys), (queries, k))
         )
-        inverse, eye = kernel.mT / (kernel.sum(-1).max() * kernel.sum(-2).max()), torch.eye(5)
-        for _ in range(3):
-            power = kernel @ inverse
-            power = 13 * eye - power @ (15 * eye - power @ (7 * eye - power))
-            inverse = 0.25 * inverse @ power
-        return (first @ inverse @ (last @ v)).transpose(1, 2).reshape(B, 10, D)
+        return (first @ _inverse(kernel) @ (last @ v)).transpose(1, 2).reshape(B, 10, D)
 
     def truth(self, x):
         q, k, v = (dense.heads(tensor, 4) for tensor in self.qkv(x).chunk(3, -1))
@@ -135,12 +140,7 @@ class Nystrom(formulas.Model):
             dense.weights(left, right, scale=1.0)
             for left, right in ((q, keys), (queries, keys), (queries, k))
         )
-        inverse, eye = kernel.mT / (kernel.sum(-1).max() * kernel.sum(-2).max()), torch.eye(5)
-        for _ in range(3):
-            power = kernel @ inverse
-            power = 13 * eye - power @ (15 * eye - power @ (7 * eye - power))
-            inverse = 0.25 * inverse @ power
-        signed = first @ inverse
+        signed = first @ _inverse(kernel)
         return [last, signed], dense.merged(dense.mix(signed, dense.mix(last, v)))
 
 

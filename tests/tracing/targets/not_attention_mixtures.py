@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import EMPTY, Case, Target
+from . import Target, functions
 
 B, N, D, K, WORDS = 2, 6, 16, 4, 9
 
@@ -23,15 +23,7 @@ class Model(nn.Module):
 TARGETS: list[Target] = []
 
 
-def negative(function):
-    """Add a negative; its input is (batch, position, width)."""
-    kind = type(function.__name__.title().replace("_", ""), (Model,), {"forward": function})
-
-    def build() -> Case:
-        return Case(kind().eval(), (torch.randn(B, N, D),))
-
-    TARGETS.append(Target(f"not_{function.__name__}", "negatives", build, warns=EMPTY))
-    return function
+negative = functions.negative(Model, TARGETS, B, N, D)
 
 
 @negative

@@ -1,12 +1,10 @@
 """No attention: exponentials, products and sums that divide, as late normalisation has them."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import EMPTY, Case, Target
+from . import Target, functions
 
 B, N, D, K = 2, 7, 16, 5
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 0, 2, 5], [1, 1, 3, 3, 0, 4, 2, 6, 6, 5]])
@@ -22,15 +20,7 @@ class Model(nn.Module):
         self.register_buffer("centres", torch.linspace(0, 4, K))
 
 
-def negative(function: Callable) -> Callable:
-    """Add a negative; its input is (batch, position, width)."""
-    kind = type(function.__name__.title().replace("_", ""), (Model,), {"forward": function})
-
-    def build() -> Case:
-        return Case(kind().eval(), (torch.randn(B, N, D),))
-
-    TARGETS.append(Target(f"not_{function.__name__}", "negatives", build, warns=EMPTY))
-    return function
+negative = functions.negative(Model, TARGETS, B, N, D)
 
 
 # Positions are summed before any query comes, so that no query has weights of its own.

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import Case, Target, dense
+from . import Target, dense, functions
 
 B, H, N, D = 2, 4, 5, 16
 TARGETS: list[Target] = []
@@ -29,15 +29,7 @@ def unusual(inputs: Callable[[], tuple], truth: Callable) -> Callable[[Callable]
     """Add a model: `truth` gives the weights and the output from the model and its input."""
 
     def add(function: Callable) -> Callable:
-        kind = type(function.__name__.title().replace("_", ""), (Model,), {"forward": function})
-
-        @torch.no_grad()
-        def build() -> Case:
-            model, args = kind().eval(), inputs()
-            weights, expected = truth(model, *args)
-            weights = weights if isinstance(weights, list) else [weights]
-            return Case(model, args, {}, weights, expected.float())
-
+        build = functions.builder(Model, function, truth, inputs)
         TARGETS.append(Target(function.__name__, "unusual", build))
         return function
 

@@ -1,0 +1,263 @@
+"""How tags pass operators that work place by place: arithmetic, masks, dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.record.held import detached
+from regard.tracing.axes import Factor, axis, laid_out, merged
+from regard.tracing.movement import Again, Movement, expanded
+from regard.tracing.tagging import Tagging
+from regard.tracing.tags import (
+    NOBODY,
+    Box,
+    Forbids,
+    Mark,
+    Tag,
+    covers,
+    joined,
+    joined_late,
+    joined_totals,
+    stretched,
+)
+from regard.types import Kind
+
+_LINEAR = {
+    "add", "sub", "rsub", "mul", "div", "neg", "masked_fill", "where", "clone", "_to_copy", "copy",
+    "contiguous", "tril", "triu", "nan_to_num", "native_dropout",
+}  # fmt: skip
+_COPIES = {"clone", "_to_copy", "copy", "contiguous", "clamp", "clamp_min", "add", "reciprocal"}
+_LINEAR_OF_SUMS = _LINEAR | _COPIES
+
+
+class Pointwise(Tagging):
+    """Operators whose results have, place by place, what their inputs have there."""
+
+    def pointwise(
+        self,
+        inputs: Sequence[Tensor],
+        output: Tensor,
+        *,
+        shifted: bool = False,
+        kind: Kind = "signed",
+    ) -> None:
+        """An operator that works place by place, broadcasting its inputs.
+
+        `kind` is what it makes of weights.
+        """
+        tag = self._blend(inputs, output)
+        if tag.mark is not None and tag.mark.kind != "signed":
+            tag.mark = tag.mark._replace(kind=kind)
+        if shifted and tag.total is not None:  # weights divided by it sum to less than 1
+            tag.total = tag.total._replace(exact=False, shifted=True)
+        self.put(output, tag)
+
+    def add(self, left: Tensor, right: Tensor, output: Tensor) -> None:
+        """A broadcast sum of two linear maps is the inside of additive attention."""
+        tag = self._blend((left, right), output)
+        if tag.mark is not None:
+            tag.mark = tag.mark._replace(kind="signed")
+        if left.shape != output.shape or right.shape != output.shape:
+            mine, theirs = self.tag(left), self.tag(right)
+            if mine is not None and theirs is not None and mine.sources and theirs.sources:
+                tag.sides = (mine.sources, theirs.sources)
+        self.put(output, tag)
+
+    def boxed(self, weights: Tensor, mark: Mark) -> Box:
+        """The weights as they are now, kept outside their storage's tag."""
+        if mark.before is not None:
+            return mark.before
+        kept = weights if self.graph else detached(weights)
+        box = Box(kept, self.dims(weights))
+        self.boxes.add(box)
+        return box
+
+    def dropout(self, weights: Tensor, output: Tensor) -> None:
+        """What comes out is followed; what went in is what will be recorded."""
+        tag = self.tag(weights)
+        if tag is None or tag.mark is None:
+            self.pointwise((weights,), output)
+            return
+        after = Tag()
+        after.mark = tag.mark._replace(before=self.boxed(weights, tag.mark))
+        after.factors = self._spread_out((weights,), output)
+        self.put(output, after)
+
+    def dropout_copy(self, weights: Tensor, copy: Tensor) -> None:
+        """Dropout in place is about to happen: `copy` is what the weights were."""
+        tag = self.tag(weights)
+        assert tag is not None and tag.mark is not None
+        if tag.mark.before is None:
+            box = Box(copy, self.dims(weights))
+            self.boxes.add(box)
+            after = Tag()
+            after.mark, after.factors = tag.mark._replace(before=box), tag.factors
+            self.put(weights, after)
+
+    def noise(self, output: Tensor) -> None:
+        """Random numbers: weights multiplied by them are weights after dropout."""
+        tag = Tag()
+        tag.noise = True
+        self.put(output, tag)
+
+    def fixed(self, output: Tensor, *, zero: bool = False) -> None:
+        """Constants: made from nothing; or written into a part of something, which it stays."""
+        before = self.tag(output)
+        if before is not None and not covers(output):
+            if before.mark is not None:
+                before.mark = before.mark._replace(kind="partial")
+            return
+        tag = Tag()
+        tag.constant, tag.zero = True, zero
+        self.put(output, tag)
+
+    def opposite(self, mask: Tensor, output: Tensor) -> None:
+        """The negation of a boolean mask."""
+        tag = self.tag(output)
+        if tag is None:
+            tag = Tag()
+            self.put(output, tag)
+        tag.forbids = Forbids(mask.detach(), tuple(output.shape), output.stride())
+
+    def filled(self, tensor: Tensor, mask: Tensor, value: Any, output: Tensor) -> None:
+        """`masked_fill`; zeros that become -inf where a mask forbids are that mask."""
+        negated, zeros = self.tag(mask), self.tag(tensor)
+        forbids = None if negated is None else negated.forbids
+        allowed = None if forbids is None else forbids.by(mask)
+        empty = zeros is not None and zeros.zero and value == -math.inf
+        if empty and allowed is not None and allowed.shape == output.shape:
+            tag = Tag()
+            tag.forbids = Forbids(allowed, tuple(output.shape), output.stride())
+            self.put(output, tag)
+            return
+        self.pointwise((tensor,), output, kind="partial")
+
+    def _blend(self, inputs: Sequence[Tensor], output: Tensor) -> Tag:
+        """What is known about a result from what is known about its inputs."""
+        tagged_inputs = [(tensor, self.tag(tensor)) for tensor in inputs]
+        blended = Tag()
+        constant, sources = True, NOBODY
+        for tensor, tag in tagged_inputs:
+            if tag is None:  # nothing is known: it stands for itself
+                constant = False
+                sources = joined(sources, frozenset((self.token(tensor),)))
+            else:
+                constant = constant and tag.constant
+                sources = joined(sources, tag.sources)
+        blended.sources = sources
+        blended.noise = any(tag is not None and tag.noise for _, tag in tagged_inputs) and all(
+            tag is not None and (tag.noise or tag.constant) for _, tag in tagged_inputs
+        )
+        if constant:
+            blended.constant = True
+            blended.widths = next(
+                (tag.widths for _, tag in tagged_inputs if tag and tag.widths), ()
+            )
+            if any(tag is not None and tag.factors is not None for _, tag in tagged_inputs):
+                blended.factors = self._spread_out(inputs, output)
+            return blended
+        operator = self.operator.removesuffix("_")
+        for tensor, tag in tagged_inputs:
+            if tag is None:
+                continue
+            if tag.sides is not None and blended.sides is None:
+                blended.sides = tag.sides
+            if tag.widths and not blended.widths:
+                blended.widths = tag.widths
+            if tag.pairing is not None and blended.pairing is None:
+                blended.pairing = tag.pairing
+                steps = tag.pairing.steps
+                if operator not in _LINEAR and operator not in steps:
+                    blended.pairing = tag.pairing._replace(steps=(*steps, operator))
+            if tag.exp:
+                blended.exp = blended.number
+            if tag.total is not None and operator in _LINEAR_OF_SUMS:
+                blended.total = joined_totals(
+                    blended.total, tag.total, len(tagged_inputs) == 1 and operator in _COPIES
+                )
+                if operator == "reciprocal":
+                    blended.total = blended.total._replace(inverse=not tag.total.inverse)
+            if operator in _LINEAR_OF_SUMS:
+                blended.late = joined_late(blended.late, tag.late)
+            if tag.entries is not None and blended.entries is None:
+                blended.entries = tag.entries
+            blended.normaliser = blended.normaliser or tag.normaliser
+            if tag.scores is not None:
+                blended.scores = tag.scores
+            if tag.mark is not None:
+                blended.mark = _carried(tag.mark, tensor, output)
+            if tag.log is not None:
+                blended.log = _carried(tag.log, tensor, output)
+        blended.factors = self._spread_out(inputs, output)
+        blended.of_weights = all(
+            tag is not None and (tag.constant or tag.of_weights or tag.mark is not None)
+            for _, tag in tagged_inputs
+        )
+        for tensor, tag in tagged_inputs:
+            if tag is not None and tag.moved is not None and not tag.constant:
+                blended.moved = self._movement(tensor, output, expanded(output.shape))
+                break
+        if blended.late or blended.total is not None:
+            blended.exp = 0
+        if len(tagged_inputs) == 1 and tagged_inputs[0][1] is not None and operator in _COPIES:
+            blended.weight_sum = tagged_inputs[0][1].weight_sum
+        return blended
+
+    def _movement(self, source: Tensor, output: Tensor, again: Again) -> Movement | None:
+        """What an operator did to the entries of a tensor, to be done to numbers if need be."""
+        if self.tag(source) is None or output.layout != torch.strided:
+            return None
+        return Movement.into(output, [self.view(source)], again)
+
+    def _spread_out(self, inputs: Sequence[Tensor], output: Tensor) -> tuple[Factor, ...] | None:
+        """Factors of what an operator that works place by place made of its inputs."""
+        if output.layout != torch.strided:
+            return None
+        tags = [(tensor, self.tag(tensor)) for tensor in inputs if tensor.dim()]
+        moving = [pair for pair in tags if pair[1] is None or not pair[1].constant] or tags
+        if not moving:
+            return None
+        if len(moving) == 1:
+            tensor, tag = moving[0]
+            if tag is not None and tag.factors is not None and _alike(tensor, output):
+                return tag.factors
+        # weights before scores, scores before the rest: theirs are the axes that count
+        moving.sort(key=lambda pair: -_rank(pair[1]))
+        firm = _rank(moving[0][1]) > 0
+        dims = merged([self.dims(tensor) for tensor, _ in moving], firm)
+        if len(dims) > output.dim():
+            return None
+        dims = [()] * (output.dim() - len(dims)) + dims
+        for index, pieces in enumerate(dims):
+            if not pieces and output.shape[index] > 1:  # stretched by a constant
+                dims[index] = self._constant_dim(tags, index - output.dim(), output.shape[index])
+        return laid_out(dims, output)
+
+    def _constant_dim(self, tags: Sequence[Any], index: int, size: int) -> Any:
+        for tensor, _ in tags:
+            if tensor.dim() >= -index and tensor.shape[index] == size:
+                pieces = self.dims(tensor)[index]
+                if pieces:
+                    return pieces
+        return axis(size, "expanded")
+
+
+def _alike(source: Tensor, output: Tensor) -> bool:
+    same = source.shape == output.shape and source.stride() == output.stride()
+    return same and source.element_size() == output.element_size()
+
+
+def _rank(tag: Tag | None) -> int:
+    if tag is None:
+        return 0
+    return 2 if tag.mark is not None or tag.log is not None else int(tag.sides is not None)
+
+
+def _carried(mark: Mark, source: Tensor, output: Tensor) -> Mark:
+    """Weights in what an operator that works place by place made of them."""
+    return mark._replace(before=None) if stretched(source, output) else mark
