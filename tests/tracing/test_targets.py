@@ -1,9 +1,9 @@
 """Every target is found: so many sites, in this order, with these weights, output unchanged."""
 
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,35 +45,40 @@ def test_found(target: Target) -> None:
     assert case.attends is None or [record.attends for record in trace] == case.attends
 
 
-#: How else a trace may hold what it saw; "nested" is a capture inside a capture.
-KEPT = ("weights", "disk", "reducers", "gradients", "values", "nested")
+#: How else a trace may hold what it saw.
+KEPT: dict[str, dict[str, Any]] = {
+    "weights": {"keep": "weights"},
+    "disk": {},
+    "reducers": {"keep": [regard.Weights()]},
+    "gradients": {"grad": True},
+    "values": {"values": True},
+}
 
 
-@pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize(
     "target", params(t for t in targets() if not t.compiled and t.group != "sizes")
 )
-def test_found_however_kept(target: Target, kept: str, tmp_path: Path) -> None:
+def test_found_however_kept(target: Target, tmp_path: Path) -> None:
     """Weights are the same whatever is held, also where the model overwrites its tensors later."""
-    options = {
-        "weights": {"keep": "weights"},
-        "disk": {"keep": tmp_path},
-        "reducers": {"keep": [regard.Weights()]},
-        "gradients": {"grad": True},
-        "values": {"values": True},
-        "nested": {},
-    }[kept]
     with target.around():
         case = target.case()
         plain = case.run()
-        outer = regard.capture(case.model) if kept == "nested" else nullcontext()
-        with outer as around, regard.capture(case.model, **options) as trace:
+        for kept, options in KEPT.items():
+            where = {"keep": tmp_path} if kept == "disk" else options
+            with regard.capture(case.model, path="full", **where) as trace:
+                output = case.run()
+            same(output, plain)
+            assert trace.notes == [], kept
+            if kept == "reducers":
+                compare(case, [record.reductions[0] for record in trace])
+            else:
+                compare(case, [record.weights() for record in trace])
+        with regard.capture(case.model) as around, regard.capture(case.model) as inside:
             output = case.run()
         same(output, plain)
-    for found in (trace, around) if kept == "nested" else (trace,):
-        assert found.notes == []
-        reduced = kept == "reducers"
-        compare(case, [r.reductions[0] if reduced else r.weights() for r in found])
+        for trace in (around, inside):
+            assert trace.notes == [], "nested"
+            compare(case, [record.weights() for record in trace])
 
 
 def warned(target: Target, warning: str) -> regard.Trace:
