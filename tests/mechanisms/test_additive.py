@@ -152,6 +152,7 @@ def free_running_accuracy(attn: Callable[[], Additive | None]) -> float:
         return float((model(words).argmax(-1) == words.flip(1)).double().mean())
 
 
+@pytest.mark.slow  # the translators' reversal toy says the same sooner
 def test_a_decoder_with_attention_reverses_and_one_without_does_not() -> None:
     assert free_running_accuracy(lambda: Additive(48, 96, width=48)) >= 0.9
     assert free_running_accuracy(lambda: None) <= 0.7

@@ -63,6 +63,7 @@ def test_many_deaths(tmp_path, seed):
     check(tmp_path, seed=seed, deaths=25)
 
 
+@pytest.mark.slow
 def test_a_run_may_die_whenever_a_file_gets_its_name(tmp_path):
     """The first saving is one of these moments: there is no state then, but half of one."""
     table = toy_table(tmp_path / "data", 30)
