@@ -431,7 +431,9 @@ class Collector:
         edges: Edges | None = None
         if candidate.segments is not None:
             queries = int(contraction.output.shape[candidate.key])
-            edges = contraction.of_edges(layout.view(kept), kind, queries)
+            some = kept.numel() > 0  # an axis of no edges is not among those of the layout
+            weights = layout.view(kept) if some else kept.new_zeros(1, layout.shape.heads, 1, 0)
+            edges = contraction.of_edges(weights, kind, queries)
         elif roles.gathered:
             edges = contraction.edges(roles, layout.view(kept), kind)
         if not roles.certain or (gathered and edges is None):

@@ -289,7 +289,7 @@ class Flow(Moves):
             box,
         )
         tag.factors = self._spread_out((weights, values), output)
-        if not mark.candidate.keys:  # one key: nothing is left to sum
+        if not mark.candidate.keys and mark.candidate.segments is None:  # one key: nothing to sum
             self._settle(mark, Contraction.of_sum(tag.spread, output))
         self.put(output, tag)
         return True

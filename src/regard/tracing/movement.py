@@ -99,7 +99,7 @@ def positions(
     views = [source for movement in movements for source in movement.sources] + [view]
     starts = [each.storage for each in views if isinstance(each.storage, Start)]
     along = [start.along(wanted) for start in starts]
-    counts = {math.prod(f.size for f in factors) if factors else 0 for factors in along}
+    counts = {0 if factors is None else math.prod(f.size for f in factors) for factors in along}
     if len(counts) != 1 or 0 in counts:
         return None
     moved: dict[int, Tensor] = {}  # numbers in the storage of a movement, by its id
@@ -119,6 +119,16 @@ def positions(
     for movement in movements:
         moved[id(movement)] = movement.repeated([numbers(source) for source in movement.sources])
     return numbers(view), counts.pop()
+
+
+def other_axes(view: View, axes: Sequence[Origin]) -> list[Origin] | None:
+    """The one axis, or none, that the tensor behind a view has beside these; None where more."""
+    ancestors = {origin.ancestor for origin in axes}
+    movements = _movements(view)
+    views = [source for movement in movements for source in movement.sources] + [view]
+    factors = [f for each in views if isinstance(each.storage, Start) for f in each.storage.factors]
+    others = {factor.origin.ancestor for factor in factors} - ancestors
+    return None if len(others) > 1 else list(others)
 
 
 def _movements(view: View) -> list[Movement]:

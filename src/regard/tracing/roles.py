@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.recipe import Edges
 from regard.record.held import Layout
 from regard.tracing.axes import Dims, Origin
-from regard.tracing.movement import View, positions
+from regard.tracing.movement import View, other_axes, positions
 from regard.tracing.tags import Box, Mark, Spread, Use, Uses
 from regard.types import Kind
 
@@ -241,7 +241,11 @@ class Contraction:
         assert segments is not None
         dim = self.mark.candidate.key
         edge = [origin for _, origin in self.value_dims[dim]]
-        located = positions(self.value_view, edge, weights.device)
+        located = positions(self.value_view, edge, weights.device) if edge else None
+        if located is None and (len(segments) < 2 or queries == 1):  # an axis of one is no axis
+            beside = [o for at, each in enumerate(self.value_dims) for _, o in each if at != dim]
+            nodes = other_axes(self.value_view, beside)
+            located = None if nodes is None else positions(self.value_view, nodes, weights.device)
         if located is None:
             return None
         key_index, keys = located

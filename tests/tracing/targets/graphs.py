@@ -60,15 +60,43 @@ class Gat(formulas.Model):
         x = self.project(x).view(-1, H, 5)
         left, right = (x * self.source).sum(-1), (x * self.target).sum(-1)  # (node, head)
         scores = left.index_select(0, source) + right.index_select(0, target)
-        weights = segment_softmax(F.leaky_relu(scores, 0.2), target, N)
+        weights = segment_softmax(F.leaky_relu(scores, 0.2), target, len(x))
         messages = weights.unsqueeze(-1) * x.index_select(0, source)  # (edge, head, width)
-        return segment_sum(messages, target, N).view(N, -1)
+        return segment_sum(messages, target, len(x)).flatten(1)
 
     def truth(self, x, edges):
-        x = self.project(x).view(N, H, 5).transpose(0, 1)  # (head, node, width)
+        x = self.project(x).view(-1, H, 5).transpose(0, 1)  # (head, node, width)
         left, right = ((x * tensor[0, :, None]).sum(-1) for tensor in (self.source, self.target))
         weights = edge_weights(F.leaky_relu(right[:, :, None] + left[:, None], 0.2), edges)
         return [weights], dense.merged(dense.mix(weights, x[None]))[0]
+
+
+class NoEdges(Gat):
+    """Of a graph whose nodes are alone."""
+
+    attends = "unknown"
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(N, D), torch.empty(2, 0, dtype=torch.long)
+
+
+class OneEdge(Gat):
+    """A molecule of one bond."""
+
+    attends = "unknown"
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(3, D), torch.tensor([[2], [1]])
+
+
+class OneNode(Gat):
+    attends = "unknown"
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(1, D), torch.tensor([[0], [0]])
 
 
 class GatV2(Gat):
@@ -253,7 +281,7 @@ class SparseSoftmax(formulas.Model):
 
 
 KINDS = (
-    *(Gat, GatV2, Bipartite, FreedIndices, Vectors, Dropout),
+    *(Gat, NoEdges, OneEdge, OneNode, GatV2, Bipartite, FreedIndices, Vectors, Dropout),
     *(HeadsFirst, NormalisedLate, SortedEdges, SparseSoftmax),
 )
 TARGETS = [formulas.target(kind, "graphs") for kind in KINDS]
