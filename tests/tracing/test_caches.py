@@ -51,7 +51,7 @@ def test_changed_after_the_capture(build):
         lambda r: r.recipe,
     )
     for ask in asked:
-        with pytest.raises(StateError, match="changed in place after the capture had ended"):
+        with pytest.raises(StateError, match="changed in place after it was recorded"):
             ask(trace[0])
     with torch.no_grad(), regard.capture(model, keep="weights") as safe:
         model(x)

@@ -223,8 +223,8 @@ def check_versions(held: Sequence[Tensor], versions: Sequence[int]) -> None:
     for tensor, version in zip(held, versions):
         if version >= 0 and tensor._version != version:
             raise StateError(
-                f"a tensor of this record, {tuple(tensor.shape)}, was changed in place after the "
-                "capture had ended; ask for the weights before, or capture with keep='weights'"
+                f"a tensor of this record, {tuple(tensor.shape)}, was changed in place after it "
+                "was recorded; ask for the weights before, or capture with keep='weights'"
             )
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ from regard.tracing.names import Names, Place, attentive, related
 from regard.tracing.operators import Reading, reader_of
 from regard.tracing.roles import Contraction, Roles
 from regard.tracing.tagging import local_tensor, plain_tensors
-from regard.tracing.tags import Candidate
+from regard.tracing.tags import Candidate, storage_address
 from regard.tracing.where import Predicate, everything
 
 LATE = "of weights that were normalised after the product with the values, weights alone are kept"
@@ -78,7 +79,9 @@ class Collector:
         self.elsewhere = False  # whether the model ran in a thread that is none of ours
         self.closed = False
         self.lessons: list[tuple[Lesson, Callable[[], None]]] = []  # that became plans
-        self.cached = False  # whether keys lie in a cache that is written in place
+        self.cached = False  # whether what attention was made from is written in place
+        self._used: WeakSet[Any] = WeakSet()  # storages that attention was made from
+        self._rewritten: WeakSet[Any] = WeakSet()  # that were there before, and written in place
         self.attends: dict[str, Attends] = {}
         self.filtered: set[str] = set()
         self.ran: set[str] = set()  # modules that are attention by name, and ran
@@ -149,6 +152,12 @@ class Collector:
             self.failed(plan.name, error)
 
     def _before_change(self, plan: Any, target: Tensor, args: Any) -> None:
+        tag = self.flow.tag(target)
+        if storage_address(target) is not None:
+            storage = target.untyped_storage()
+            self.cached = self.cached or storage in self._used
+            if tag is None or tag.parameter:
+                self._rewritten.add(storage)
         self.keeper.about_to_change(target)
         self.growth.forget(target)
         self.flow.protect(target)
@@ -221,8 +230,10 @@ class Collector:
             lesson.refuse()
             return
         key = key_of(place, plan.name)
-        lesson.ran(key)
         tag = self.flow.tag(out)
+        mark = None if tag is None else tag.mark or tag.log
+        sides = mark.candidate.sides if mark is not None else None if tag is None else tag.sides
+        lesson.ran(key, two_sided=sides is not None)
         if tag is not None and tag.mark is not None:
             lesson.softmax(key, tag.mark.candidate, out)
 
@@ -287,7 +298,7 @@ class Collector:
         if lesson is not None:
             lesson.attended(key, site.attends)
         tag = self.flow.tag(reading.key)
-        self.cached = self.cached or (tag is not None and tag.written)
+        self._use(tensors(recipe))
         if self.values and reading.value is not None:
             recipe = replace(recipe, value=reading.value)  # type: ignore[type-var]
         elif self.values and isinstance(recipe, Projected):
@@ -308,6 +319,16 @@ class Collector:
             self.waiting.append((threading.get_ident(), reading.output, gradient))
         output = None if reading.output is None else reading.arrange(reading.output)
         self._add(site, held or Ready(recipe), output, gradient)
+
+    def _use(self, made_from: Sequence[Tensor]) -> None:
+        """Attention was made from these: is one of them a cache, or a table that is written to?"""
+        for tensor in made_from:
+            if storage_address(tensor) is None:
+                continue
+            storage, tag = tensor.untyped_storage(), self.flow.tag(tensor)
+            self._used.add(storage)
+            written = storage in self._rewritten or (tag is not None and tag.written)
+            self.cached = self.cached or written
 
     def _copied(self, recipe: Dot) -> Dot:
         """Keys and values that a cache may write to, where writing is not seen: copies."""
@@ -335,9 +356,16 @@ class Collector:
                 except Exception as error:
                     self.failed(operator, error)
 
-    def read_softmax(self, entry: SoftmaxEntry, weights: Tensor, dim: int, place: Place) -> bool:
+    def read_softmax(
+        self,
+        entry: SoftmaxEntry,
+        weights: Tensor,
+        dim: int,
+        batches: frozenset[int],
+        place: Place,
+    ) -> bool:
         """A softmax whose axes were learned ran; whether they fit."""
-        layout = entry.arrangement.layout(weights, dim)
+        layout = entry.arrangement.layout(weights, dim, batches)
         if layout is None:
             return False
         with self._lock:
@@ -455,6 +483,7 @@ class Collector:
         if self.grad and tensor.requires_grad:
             gradient = OutputGradient(None, _arranged(tensor, layout))
             tensor.register_hook(gradient.arrived)
+        self._use([kept])
         lesson = self._lesson_of(candidate)
         if lesson is not None:
             lesson.recorded(candidate, layout, kept, kind, site.attends)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import enum
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
+from types import FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -22,13 +24,14 @@ from torch import Tensor, nn
 from regard.record.held import Layout
 from regard.record.site import Attends
 from regard.tracing.names import Names, Place, related
+from regard.tracing.tags import storage_address
 from regard.types import Kind
 
 Key = tuple[str, str, str]  #: module path, source line, operator
 _SOFTMAXES = ("_softmax", "_safe_softmax", "_masked_softmax")
-_EXPONENTIALS = ("exp", "exp_")
 _MOST_PLANS = 64
-_MOST_OBJECTS = 64
+_MOST_OBJECTS = 4096
+_LONGEST = 64
 
 
 def key_of(place: Place, operator: str) -> Key:
@@ -45,6 +48,7 @@ class Axis(NamedTuple):
     heads: int = 0  # how many heads the dim holds; 0 for a dim that holds none
     whole: bool = True
     inner: bool = False  # of a merged dim: whether this part varies fastest
+    examples: int = 0  # of a merged dim: how many it held beside the heads
 
 
 class Arrangement(NamedTuple):
@@ -55,8 +59,11 @@ class Arrangement(NamedTuple):
     single: frozenset[int]  # dims of size one of which nothing is known
     roles: tuple[tuple[Axis, ...], ...]
 
-    def layout(self, weights: Tensor, dim: int) -> Layout | None:
-        """How the weights lie in a result of other sizes; None where it does not fit."""
+    def layout(self, weights: Tensor, dim: int, batches: frozenset[int]) -> Layout | None:
+        """How the weights lie in a result of other sizes; None where it does not fit.
+
+        `batches` are numbers of examples that the call has, and had when this was learned.
+        """
         shape, stride = weights.shape, weights.stride()
         if len(shape) != self.rank or dim % self.rank != self.dim:
             return None
@@ -65,7 +72,7 @@ class Arrangement(NamedTuple):
         axes = []
         for role, parts in enumerate(self.roles):
             axis = []
-            for index, heads, whole, inner in parts:
+            for index, heads, whole, inner, examples in parts:
                 size, step = shape[index], stride[index]
                 if whole:
                     if heads and size != heads:
@@ -75,6 +82,8 @@ class Arrangement(NamedTuple):
                 if size % heads:
                     return None
                 length = heads if role == 1 else size // heads
+                if examples in batches and length != examples:
+                    return None
                 axis.append((length, step if inner else step * (size // length)))
             axes.append(tuple(axis))
         return Layout(tuple(axes), int(weights.storage_offset()))
@@ -122,8 +131,9 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
             if steps != [stride[index], stride[index] * sizes[0]]:
                 return None
             heads = sizes[roles.index(1)]
-            for number, (_, _, role, order) in enumerate(inside):
-                axes[role, order] = Axis(index, heads, whole=False, inner=number == 0)
+            for number, (_, count, role, order) in enumerate(inside):
+                examples = count if role == 0 else 0
+                axes[role, order] = Axis(index, heads, False, number == 0, examples)
         else:
             return None
     if cover:
@@ -179,7 +189,7 @@ class PassPlan(NamedTuple):
     entries: dict[Key, Entry]
     ran: frozenset[str]  # modules that are attention by name, and ran
     unseen: frozenset[str]  # those of them in which no attention was seen
-    exponentials: bool  # whether exponentials ran and were no attention: others are let pass too
+    hangs_on_lengths: bool = False  # scores of two inputs were softmaxed, and were no attention
 
     def entry(self, key: Key) -> Entry | None:
         """What an operator is; None where no pass of the kind had it."""
@@ -198,8 +208,12 @@ class PassPlan(NamedTuple):
     def has_weights(self) -> bool:
         return any(isinstance(entry, SoftmaxEntry) for entry in self.entries.values())
 
-    def lets_pass(self, operator: str) -> bool:
-        return self.exponentials and operator in _EXPONENTIALS
+    def missing(self, lines: set[tuple[str, str]]) -> str | None:
+        """A module whose attention is not among the lines that attended."""
+        for key, entry in self.entries.items():
+            if isinstance(entry, FusedEntry | SoftmaxEntry) and key[:2] not in lines:
+                return key[0]
+        return None
 
 
 class _Geometry(NamedTuple):
@@ -224,6 +238,7 @@ class Lesson:
         self.modules: set[str] = set()  # that are attention by name, and ran
         self._met: list[int] = []  # softmaxes, in the order in which they met their values
         self._calls: dict[Key, int] = {}
+        self._two_sided: set[Key] = set()  # worked on scores of two inputs
         self._outcomes: dict[Key, list[Entry]] = {}
 
     def refuse(self) -> None:
@@ -231,10 +246,12 @@ class Lesson:
         self.learnable = False
         self.softmaxes.clear()
 
-    def ran(self, key: Key) -> None:
-        """An operator of those that count ran."""
+    def ran(self, key: Key, two_sided: bool = False) -> None:
+        """An operator of those that count ran; on scores of two inputs, or not."""
         if self.learnable:
             self._calls[key] = self._calls.get(key, 0) + 1
+            if two_sided:
+                self._two_sided.add(key)
 
     def softmax(self, key: Key, candidate: Any, output: Tensor) -> None:
         """It made a candidate."""
@@ -276,7 +293,8 @@ class Lesson:
 
     def plan(self) -> PassPlan | None:
         """What was learned; None where calls of one line differed, or a plan cannot hold it."""
-        in_order = [number for number in self.softmaxes if number in self._met]
+        met = set(self._met)
+        in_order = [number for number in self.softmaxes if number in met]
         if not self.learnable or self._met != in_order:
             return None
         entries: dict[Key, Entry] = dict.fromkeys(self._calls, HARMLESS)
@@ -285,10 +303,10 @@ class Lesson:
             if entry is None or len(outcomes) != self._calls.get(key):
                 return None
             entries[key] = entry
-        quiet = any(key[2] in _EXPONENTIALS for key in entries)
+        hangs = any(not isinstance(entries[key], SoftmaxEntry) for key in self._two_sided)
         seen = {key[0] for key, entry in entries.items() if entry is not HARMLESS}
         unseen = {path for path in self.modules if not any(related(path, s) for s in seen)}
-        return PassPlan(entries, frozenset(self.modules), frozenset(unseen), quiet)
+        return PassPlan(entries, frozenset(self.modules), frozenset(unseen), hangs)
 
 
 def _same(outcomes: list[Entry]) -> Entry | None:
@@ -312,7 +330,8 @@ class Plans:
 
     def __init__(self) -> None:
         self.fingerprint: Any = None
-        self._plans: dict[Any, PassPlan | None] = {}
+        self._plans: dict[Any, PassPlan] = {}
+        self._differing: set[Any] = set()  # kinds of calls whose passes differ
         self._lock = threading.Lock()
 
     def check(self, fingerprint: Any) -> None:
@@ -321,26 +340,34 @@ class Plans:
             if fingerprint != self.fingerprint:
                 self.fingerprint = fingerprint
                 self._plans.clear()
+                self._differing.clear()
 
     def get(self, call: Signature) -> PassPlan | None:
-        plan = self._plans.get(call.kind)
-        return self._plans.get(call) if plan is None else plan
+        for key in (call.kind, (call.kind, call.sizes), call):
+            plan = self._plans.get(key)
+            if plan is not None:
+                return plan
+        return None
 
     def open(self, call: Signature) -> bool:
         """Whether a pass of this kind may still be learned."""
-        return call not in self._plans and self._plans.get(call.kind, 0) is not None
+        return call.kind not in self._differing
 
-    def learn(self, call: Signature, plan: PassPlan, sized: bool) -> None:
-        """`sized`: the plan holds for calls of like sizes alone."""
+    def learn(self, call: Signature, plan: PassPlan) -> None:
         with self._lock:
             while len(self._plans) >= _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[call if sized else call.kind] = plan
+            if call.kind not in self._differing:
+                self._plans[call.holds_for(plan)] = plan
 
     def give_up(self, call: Signature) -> None:
-        """Passes of this kind differ: never learn them again."""
+        """Passes of this kind differ: forget them, and learn none again."""
         with self._lock:
-            self._plans[call] = self._plans[call.kind] = None
+            if len(self._differing) >= _MOST_PLANS:
+                self._differing.clear()
+            self._differing.add(call.kind)
+            for key in (call.kind, (call.kind, call.sizes), call):
+                self._plans.pop(key, None)
 
 
 _plans: WeakKeyDictionary[nn.Module, Plans] = WeakKeyDictionary()
@@ -356,13 +383,25 @@ class Signature(NamedTuple):
     """A kind of call, and the sizes that a reading of its axes may hang on."""
 
     kind: tuple[Any, ...]
-    sizes: tuple[Any, ...]
+    sizes: tuple[Any, ...]  # examples, axes of one entry, whole numbers
+    shapes: tuple[Any, ...]  # of every tensor
+
+    def holds_for(self, plan: PassPlan) -> Any:
+        """What a plan may be found by: the more it hangs on, the more of the call."""
+        if plan.hangs_on_lengths:
+            return self
+        return (self.kind, self.sizes) if plan.has_weights() else self.kind
+
+    @property
+    def batches(self) -> frozenset[int]:
+        """The first sizes of the tensors."""
+        return frozenset(shape[0] for shape in self.shapes if shape)
 
 
 def signature_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
     """What decides which operators a call will run: its arguments, and the state of torch."""
-    sizes: list[Any] = []
-    arguments = _form(args, sizes), _form(kwargs, sizes)
+    form = _Form()
+    arguments = form.of(args), form.of(kwargs)
     cuda, cpu = torch.backends.cuda, torch.is_autocast_enabled("cpu")
     state = (
         model.training,
@@ -379,27 +418,52 @@ def signature_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         torch.backends.mha.get_fastpath_enabled(),
         torch._C._len_torch_function_stack(),
     )
-    return Signature((state, arguments), tuple(sizes))
+    return Signature((state, arguments), tuple(form.sizes), tuple(form.shapes))
 
 
-def _form(argument: Any, sizes: list[Any]) -> Any:
-    """Tensors by type, rank and dtype, plain values by themselves, other objects by class."""
-    if isinstance(argument, Tensor):
-        shape = argument.shape
-        sizes.append((shape[:1], tuple(size == 1 for size in shape)))
-        return type(argument), len(shape), argument.dtype, argument.device, argument.requires_grad
-    kind = type(argument)
-    if kind is dict:
-        return tuple((name, _form(value, sizes)) for name, value in argument.items())
-    if kind in (tuple, list):
-        return kind, tuple(_form(value, sizes) for value in argument)
+class _Form:
+    """What arguments are, apart from their sizes and contents."""
+
+    def __init__(self) -> None:
+        self.sizes: list[Any] = []
+        self.shapes: list[Any] = []
+        self._seen: dict[Any, int] = {}  # tensors, so that one that is given twice is known
+
+    def of(self, argument: Any) -> Any:
+        """Tensors by type, rank and dtype, plain values by themselves, other objects by class and
+        what lies directly in them."""
+        kind = type(argument)
+        if isinstance(argument, Tensor):
+            return self._tensor(argument)
+        if kind is dict:
+            return tuple((name, self.of(value)) for name, value in argument.items())
+        if kind in (tuple, list):
+            return kind, tuple(self.of(value) for value in argument)
+        if kind is int:
+            self.sizes.append(argument)
+            return kind, argument if -1 <= argument <= 1 else 2
+        if kind in (bool, str, type(None), torch.dtype, torch.device):
+            return argument
+        if isinstance(argument, dict):  # a tokenizer's batch, a model's output
+            return kind, tuple((str(name), self.of(value)) for name, value in argument.items())
+        inside = getattr(argument, "__dict__", {})
+        return kind, tuple((name, _brief(value)) for name, value in inside.items())
+
+    def _tensor(self, tensor: Tensor) -> Any:
+        shape = tensor.shape
+        self.sizes.append((shape[:1], tuple(size == 1 for size in shape)))
+        self.shapes.append(tuple(shape))
+        address = storage_address(tensor)
+        place = (address, tensor.storage_offset()) if address else len(self._seen)
+        number = self._seen.setdefault(place, len(self._seen))
+        return type(tensor), len(shape), tensor.dtype, tensor.device, tensor.requires_grad, number
+
+
+def _brief(value: Any) -> Any:
+    kind = type(value)
     if kind is int:
-        return kind, argument if -1 <= argument <= 1 else 2
-    if kind in (bool, str, type(None), torch.dtype, torch.device):
-        return argument
-    if isinstance(argument, dict):  # a tokenizer's batch, a model's output
-        return kind, tuple((str(name), _form(value, sizes)) for name, value in argument.items())
-    return kind
+        return -1 <= value <= 1 and value
+    return value if kind in (bool, str, type(None)) else kind
 
 
 _RUN = "regard.tracing.run"  # hooks of captures are there for a while
@@ -408,10 +472,11 @@ _PARTS = _PLAIN | {dict, OrderedDict, set, list, tuple, Tensor, nn.Parameter}
 _OF_EVERY_MODULE = len(nn.Module().__dict__)
 
 
-def fingerprint(names: Names) -> int:
+def fingerprint(names: Names) -> tuple[Any, ...] | None:
     """What a model is made of: its modules, their hooks, and plain settings of theirs.
 
-    A setting may lie in an object that modules share, such as a configuration.
+    A setting may lie in a list, or in an object that modules share, such as a configuration. None
+    where there are too many of these to look at.
     """
     parts: list[Any] = []
     others: dict[int, Any] = {}
@@ -421,15 +486,31 @@ def fingerprint(names: Names) -> int:
         if next(iter(own)) == "training":  # what every module begins with is no setting
             values = values[_OF_EVERY_MODULE:]
         parts += (path, id(module), type(module), module.training, id(own.get("forward")))
-        parts += [value for value in values if type(value) in _PLAIN]
+        parts += _settings(values)
         if module._forward_hooks or module._forward_pre_hooks:
             local = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-            parts += [id(hook) for hook in local if getattr(hook, "__module__", "") != _RUN]
-        if len(others) < _MOST_OBJECTS:
-            for value in values:
-                if type(value) not in _PARTS:
-                    others[id(value)] = value
+            parts += [id(hook) for hook in local if type(hook).__module__ != _RUN]
+        for value in values:
+            if type(value) not in _PARTS:
+                others[id(value)] = value
+    if len(others) > _MOST_OBJECTS:
+        return None
     for value in others.values():
-        settings = getattr(value, "__dict__", {}).values()
-        parts += [setting for setting in settings if type(setting) in _PLAIN]
-    return hash(tuple(parts))
+        parts += _settings(getattr(value, "__dict__", {}).values())
+    return tuple(parts)
+
+
+def _settings(values: Iterable[Any]) -> list[Any]:
+    """The plain ones of some values, and of short lists of them; functions by themselves."""
+    plain: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            plain.append(value)
+        elif kind in (list, tuple, set) and len(value) <= _LONGEST:
+            plain.append(tuple(each for each in value if type(each) in _PLAIN))
+        elif kind is dict and len(value) <= _LONGEST:
+            plain.append(tuple(pair for pair in value.items() if type(pair[1]) in _PLAIN))
+        elif kind is FunctionType:
+            plain.append(id(value))
+    return plain

@@ -182,6 +182,8 @@ class CaptureMode(TorchDispatchMode):
             if plan.attends and collector.names.place() is not None:
                 self.idle = False
                 return collector.read_alone(plan, args, kwargs)
+            if plan.changes:
+                collector.before_change(plan, args, kwargs)
             return plan.run(*args, **kwargs)
         if not collector.ready:
             collector.get_ready()

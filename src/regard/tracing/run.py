@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import torch
 from torch import nn
@@ -41,6 +43,10 @@ from regard.tracing.names import argument, first_argument
 from regard.tracing.surroundings import eager_surroundings
 from regard.tracing.where import everything
 
+_LEFT_INSIDE = (
+    "capture: torch.inference_mode(), entered outside of it, was left inside it, or the other way "
+    "round; what ran after that was not recorded; leave contexts in the opposite order of entering"
+)
 _FAST_PATHS = (nn.TransformerEncoderLayer, nn.MultiheadAttention, torch.jit.ScriptModule)
 _transforms = torch._C._functorch.peek_interpreter_stack
 
@@ -56,11 +62,39 @@ class _Call:
         self.mode: CaptureMode | None = None  # entered for this call
         self.listening = False
         self.told_again = False  # whether the model's own hook will tell of this very call too
+        self.lines: set[tuple[str, str]] = set()  # module and line of what ran, under a plan
+        self.differs = False  # whether something ran that is not in the plan
         self.below = -1  # how many modes lay under the one that was taken off
 
 
 class _Here(threading.local):
     call: _Call | None = None
+
+
+class _Hook:
+    """A hook on the model; a copy of the model, made meanwhile, gets one that does nothing."""
+
+    def __init__(self, hook: Callable[..., None]) -> None:
+        self._hook = WeakMethod(hook)
+
+    def __call__(self, *args: Any) -> None:
+        hook = self._hook()
+        if hook is not None:
+            hook(*args)
+
+    def __deepcopy__(self, _: Any) -> Any:
+        return _no_hook
+
+    def __reduce__(self) -> Any:
+        return _no_hook_of, ()
+
+
+def _no_hook(*_: Any) -> None:
+    """What a copied model calls in the place of our hooks."""
+
+
+def _no_hook_of() -> Callable[..., None]:
+    return _no_hook
 
 
 class _Guards(NamedTuple):
@@ -86,7 +120,7 @@ class Run:
         self.root = self.collector.names.modules.get("")
         self.home = threading.get_ident()
         self.mode: CaptureMode | None = None  # of the thread that entered
-        self.alarm: tuple[str, str] | None = None  # where attention was not read, and its operator
+        self.alarms: dict[tuple[str, str], None] = {}  # where attention was not read, its operator
         self._passes = 0
         self._lock = threading.Lock()
         self._here = _Here()
@@ -128,7 +162,7 @@ class Run:
             error = self._leave_mode()
             self._stack.close()
         finally:
-            self._say_alarm("its weights are not there")
+            self._say_alarms("its weights are not there")
             self.collector.close(failed)
             # They know us: without this only the collector of garbage ends it.
             self.block.on_hand_over = _nothing
@@ -138,9 +172,9 @@ class Run:
 
     def _leave_mode(self) -> str | None:
         """The mode off the stack, unless that would do harm; what is wrong, if anything."""
-        if self.mode is None:
-            return None
         now = _Guards.now()
+        if self.mode is None:
+            return None if now == self._guards else _LEFT_INSIDE
         if now.inference and not self._guards.inference:
             # Its exit will bring the mode's dispatch key back: the mode must be there to meet it.
             _dead.modes = (*_dead.modes, (self.mode, self._guards))
@@ -154,12 +188,7 @@ class Run:
                 "capture: its dispatch mode is no longer there: somebody left a mode twice, or out "
                 "of order; what ran after that was not recorded"
             )
-        if now != self._guards:
-            return (
-                "capture: torch.inference_mode(), entered outside of it, was left inside it; what "
-                "ran after that was not recorded; leave contexts in the opposite order of entering"
-            )
-        return None
+        return None if now == self._guards else _LEFT_INSIDE
 
     # -- hooks: on the calls of all modules, as one on a single module may turn torch's fast paths
     # off; on the model alone where that is safe and nothing else is asked for, as they cost time
@@ -176,8 +205,8 @@ class Run:
         """Threads that are still in a call need the hook that lets them leave."""
         with self._lock:
             self.collector.closed = True
-            _leftover.extend((handle, self._inside) for handle in self._hooks)
-        _leftover[:] = [entry for entry in _leftover if not _removed(*entry)]
+            hooks = [(handle, self._inside) for handle in self._hooks]
+        _remove_leftover(hooks)
 
     def _watch_model(self, call: _Call) -> None:
         """The hooks on the model take over for one call."""
@@ -190,8 +219,9 @@ class Run:
             if root._compiled_call_impl is not None:  # type: ignore[unused-ignore]
                 return
             self._own_hooks = True
-            self._stack.callback(root.register_forward_pre_hook(self._before_model).remove)
-            after = root.register_forward_hook(self._after, always_call=True)
+            before = root.register_forward_pre_hook(_Hook(self._before_model))
+            after = root.register_forward_hook(_Hook(self._after), always_call=True)
+            self._stack.callback(before.remove)
             self._stack.callback(after.remove)
         assert call.plan is not None
         all_ran = call.plan.ran.issuperset(self.collector.attentive.values())
@@ -221,10 +251,13 @@ class Run:
             return
         try:
             now = fingerprint(self.collector.names)
+            plans = plans_of(self.module)
         except Exception:  # a model that cannot be looked at: the full path serves
             return
+        if now is None:
+            return
         self._recalled = True
-        self._shared_plans = plans_of(self.module)
+        self._shared_plans = plans
         self._shared_plans.check(now)
         if self.collector.where is everything:
             self._plans = self._shared_plans
@@ -247,7 +280,7 @@ class Run:
             return
         plan = lesson.plan()
         if plan is not None and plan.attends():
-            self._plans.learn(signature, plan, sized=plan.has_weights())
+            self._plans.learn(signature, plan)
             plans = self._plans
             mine.lessons.append((lesson, lambda: plans.give_up(signature)))
 
@@ -304,7 +337,7 @@ class Run:
             with self._lock:
                 self.block.context = self._passes
                 self._passes += 1
-            self._say_alarm("later passes are read fully")
+            self._say_alarms("later passes are read fully")
             if self._recalled:
                 self._take_plan(call, args)
         if call.plan is not None:
@@ -370,6 +403,8 @@ class Run:
                     self.collector.finish_pass()
                 if call.lesson is not None and output is not None:
                     self._learn(call)
+                if call.plan is not None and output is not None:
+                    self._check_lines(call, call.plan)
             finally:
                 self._leave(call)
 
@@ -395,11 +430,10 @@ class Run:
         call = self._here.call
         if call is None or call.plan is None or torch._C._current_graph_task_id() != -1:
             return
-        if not call.plan.lets_pass(operator):
-            try:
-                self._follow_plan(call, call.plan, operator, names, args, kwargs, out)
-            except Exception as error:
-                self.collector.failed(operator, error)
+        try:
+            self._follow_plan(call, call.plan, operator, names, args, kwargs, out)
+        except Exception as error:
+            self.collector.failed(operator, error)
 
     def _follow_plan(
         self,
@@ -414,6 +448,7 @@ class Run:
         place = self.collector.names.place()
         if place is None:
             return
+        call.lines.add((place.path, place.source))
         entry = plan.entry(key_of(place, operator))
         if entry is None and operator in OPERATORS:
             entry = plan.fused_at(place)
@@ -429,19 +464,38 @@ class Run:
             self._forget(call, place, operator, None if wrapped else (names, args, kwargs, out))
         else:
             dim = args[names.index("dim")] if len(args) > names.index("dim") else kwargs.get("dim")
-            if dim is None or not self.collector.read_softmax(entry, out, dim, place):
+            assert call.signature is not None
+            batches = call.signature.batches
+            if dim is None or not self.collector.read_softmax(entry, out, dim, batches, place):
                 self._forget(call, place, operator, None)
 
-    def _forget(self, call: _Call, place: Any, operator: str, ran: Any) -> None:
-        """Something runs that no pass of the kind had: it is read if it can be, or said."""
+    def _check_lines(self, call: _Call, plan: PassPlan) -> None:
+        """A pass that followed a plan has ended: did all that attends there attend?"""
+        path = None if call.differs else plan.missing(call.lines)
+        if path is not None:
+            self._give_up(call)
+            self.collector.note(
+                "changed",
+                path,
+                "did not attend in a pass, as it had in others; had something else attended in its "
+                "stead, it would not be there; later passes are read fully; "
+                "capture(path='full') reads everything",
+            )
+
+    def _give_up(self, call: _Call) -> None:
         assert call.signature is not None
         self._plans.give_up(call.signature)
         self._shared_plans.give_up(call.signature)
+
+    def _forget(self, call: _Call, place: Any, operator: str, ran: Any) -> None:
+        """Something runs that no pass of the kind had: it is read if it can be, or said."""
+        call.differs = True
+        self._give_up(call)
         if ran is not None and operator in OPERATORS:
             names, args, kwargs, out = ran
             self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
-        elif self.alarm is None:
-            self.alarm = (place.path or place.module_class, operator)
+        else:
+            self.alarms[place.path or place.module_class, operator] = None
 
     def _ran_fused(
         self, operator: str, names: tuple[str, ...], args: Any, kwargs: Any, out: Any
@@ -456,19 +510,20 @@ class Run:
             self.collector.here.following = False
             self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
             self.collector.here.following = True
-        elif self.alarm is None and self.collector.names.in_forward():
-            self.alarm = (place.path or place.module_class, operator)
+        elif self.collector.names.in_forward():
+            self.alarms[place.path or place.module_class, operator] = None
 
-    def _say_alarm(self, later: str) -> None:
-        if self.alarm is not None and not (self.path == "fused" and later.startswith("later")):
-            where, operator = self.alarm
+    def _say_alarms(self, later: str) -> None:
+        if self.path == "fused" and later.startswith("later"):
+            return
+        for where, operator in self.alarms:
             self.collector.note(
                 "changed",
                 where,
                 f"{operator} ran, which the fused path cannot read; {later}; "
                 "capture(path='full') reads everything",
             )
-            self.alarm = None
+        self.alarms.clear()
 
 
 def _nothing() -> None:
@@ -488,7 +543,8 @@ class _Dead(threading.local):
 
 
 _dead = _Dead()
-_leftover: list[tuple[Any, set[int]]] = []
+_leftover: list[tuple[Any, set[int]]] = []  # hooks, and the threads that are inside them
+_leftover_lock = threading.Lock()
 
 
 def _bury() -> None:
@@ -498,7 +554,13 @@ def _bury() -> None:
         if guards == now:
             mode.leave()
     _dead.modes = tuple(entry for entry in _dead.modes if entry[1] != now)
-    _leftover[:] = [entry for entry in _leftover if not _removed(*entry)]
+    _remove_leftover([])
+
+
+def _remove_leftover(more: list[tuple[Any, set[int]]]) -> None:
+    """Take hooks away; those that a thread still needs wait for the next capture."""
+    with _leftover_lock:
+        _leftover[:] = [entry for entry in (*_leftover, *more) if not _removed(*entry)]
 
 
 def _removed(handle: Any, inside: set[int]) -> bool:
