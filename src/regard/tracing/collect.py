@@ -436,11 +436,11 @@ class Collector:
             edges = contraction.edges(roles, layout.view(kept), kind)
         if not roles.certain or (gathered and edges is None):
             site = replace(site, axes_known=False)
-            what = "keys are chosen for each query, and which" if roles.certain else "axes"
+            what = "keys are chosen for each query, and which is" if roles.certain else "axes are"
             self.note(
                 "axes",
                 site.base,
-                f"{what} is not known: weights {tuple(layout.shape)} are as they lie; "
+                f"{what} not known: weights {tuple(layout.shape)} are as they lie; "
                 "record.with_axes says what they are",
             )
         if edges is not None:
