@@ -199,10 +199,15 @@ def check_one_pass(records: Iterable[Record]) -> None:
     """Refuse records of several passes of the model."""
     steps = {record.step for record in records}
     if len(steps) > 1:
-        raise RegardError(
-            f"the trace has {len(steps)} passes of the model; take one, as trace.steps[0], or put "
-            "a generation together by regard.stitch(trace, output)"
-        )
+        raise RegardError(several_passes(len(steps)))
+
+
+def several_passes(count: int) -> str:
+    """What to do with a trace of several passes."""
+    return (
+        f"the trace has {count} passes of the model; take one, as trace.steps[0], or put a "
+        "generation together by regard.stitch(trace, output)"
+    )
 
 
 def has_both(records: Iterable[Record]) -> bool:

@@ -78,7 +78,7 @@ class Record:
 
     def __repr__(self) -> str:
         batch, heads, queries, keys = self.shape
-        sizes = f"{heads} heads, {queries} × {keys}, batch {batch}"
+        sizes = f"{heads} head{'s' * (heads != 1)}, {queries} × {keys}, batch {batch}"
         if not self.site.axes_known:
             sizes = f"{tuple(self.shape)}, axes unknown"
         edges = "" if self.n_edges is None else f", {self.n_edges} edges"
