@@ -120,6 +120,56 @@ def test_a_trace_plots_itself(trace, translation, tmp_path):
     assert trace.plot().save(tmp_path / "grid.png").stat().st_size > 1000
 
 
+def test_a_trace_plots_as_the_function_of_that_name(trace):
+    """Several layers are no heat map, whoever is asked."""
+    for draw in (lambda: trace.plot("heatmap"), lambda: plots.heatmap(trace)):
+        with pytest.raises(
+            RegardError, match=r"heatmap: 3 layers, expected one, as trace\[0\]; grid"
+        ):
+            draw()
+    spec = trace[1:2].plot("heatmap", heads=2)
+    torch.testing.assert_close(spec.values, trace[1].weights()[0, 2])
+
+
+def test_options_that_a_picture_does_not_have(trace):
+    said = (
+        r"plot\('heatmap'\): got an unexpected keyword argument 'layer'; it takes heads, example, w"
+    )
+    with pytest.raises(RegardError, match=said):
+        trace.plot("heatmap", layer=1)
+    with pytest.raises(RegardError, match=r"plot\('text'\): missing a required argument: 'token'"):
+        trace.plot("text")
+
+
+class Loop(nn.Module):
+    """A decoder that attends once for each word that it writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 1, batch_first=True)
+
+    def forward(self, memory):
+        state = torch.zeros(1, 1, 8)
+        for _ in range(4):
+            state = self.attention(state, memory, memory, need_weights=False)[0].tanh() + 1
+        return state
+
+
+def test_steps_of_a_decoder_loop_are_no_layers():
+    torch.manual_seed(0)
+    trace = regard.trace(Loop().eval(), torch.randn(1, 6, 8))
+    trace = trace.relabel(dict.fromkeys(trace.names(), "cross"))
+    said = r"alignment: attention ran 4 times in one pass: regard\.stitch\(trace\) joins .*layer=0"
+    with pytest.raises(RegardError, match=said):
+        plots.alignment(trace)
+    rows = torch.cat([record.weights()[0, 0] for record in trace])
+    torch.testing.assert_close(plots.alignment(regard.stitch(trace)).values, rows)
+    torch.testing.assert_close(plots.alignment(trace, layer=2).values, rows[2:3])
+    assert repr(trace.report()).startswith("Report of 4 heads in 4 calls of 1 layer\n")
+    assert repr(trace[:1].report()).startswith("Report of 1 head in 1 layer\n")
+    assert "cross distribution, 1 head, 1 × 6, batch 1" in repr(trace[0])
+
+
 def test_what_is_refused(trace):
     with pytest.raises(RegardError, match="expected one of heatmap"):
         trace.plot("pie")

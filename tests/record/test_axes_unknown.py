@@ -16,6 +16,14 @@ from regard.record.table import html
 WEIGHTS = words(8, 5, 5).softmax(-1)  # two examples of four heads, or one of eight, or none
 
 
+class Folded(torch.nn.Module):
+    """Eight matrices, and nothing tells of what."""
+
+    def forward(self, x):
+        query = x.reshape(-1)[:160].reshape(8, 5, 4)
+        return (query @ query.mT).softmax(-1) @ query
+
+
 def unknown():
     return record("layer.attn", Given(WEIGHTS[None]), axes_known=False, attends="self")
 
@@ -40,6 +48,8 @@ PER_HEAD = {
     "heads": lambda found: found.of_heads(0),
     "heads of a trace": lambda found: Trace([found]).heads(0),
     "divergence": lambda found: regard.aggregate.head_divergence(found),
+    "mean of heads": lambda found: found.reduce(regard.Entropy(), regard.HeadMean()),
+    "max of heads, of a trace": lambda found: Trace([found]).reduce(regard.HeadMax()),
     "fuse": lambda found: regard.fuse(found),
     "fuse a trace": lambda found: regard.fuse(Trace([found])),
     "rollout": lambda found: regard.rollout(Trace([found])),
@@ -74,7 +84,6 @@ ORDERS = {
     "batch query key": WEIGHTS[:, None],
     "batch head query key": WEIGHTS[None],
     "head, batch, query, key": WEIGHTS[:, None],
-    "head key query": WEIGHTS.mT[None],
     "1 batch query key": WEIGHTS[:, None],
 }
 
@@ -85,6 +94,55 @@ def test_axes_can_be_said(axes):
     assert found.site.axes_known and found.shape == ORDERS[axes].shape
     assert torch.equal(found.weights(), ORDERS[axes])
     assert found.of_heads(0).shape.heads == 1 and "unknown" not in repr(found)
+
+
+def test_keys_may_lie_anywhere():
+    lying = record("layer.attn", Given(WEIGHTS.mT[None], None, "distribution"), axes_known=False)
+    assert torch.equal(lying.with_axes("head key query").weights()[0], WEIGHTS)
+
+
+def test_axes_of_size_1_need_no_name():
+    """Wherever they lie: captured weights have them after the first axis, too."""
+    with pytest.warns(regard.CaptureWarning, match="axes are not known"):
+        found = regard.trace(Folded(), words(2, 5, 16))[0]
+    assert found.shape == (8, 1, 5, 5)
+    named = found.with_axes("(batch head) query key", head=4)
+    assert torch.equal(named.weights(), found.weights().view(2, 4, 5, 5))
+
+
+def test_rows_must_still_sum_to_1():
+    """The axis that does is named; a kind that promises nothing is let be."""
+    lying = record("layer.attn", Given(WEIGHTS[None], None, "distribution"), axes_known=False)
+    said = (
+        r"layer\.attn: rows do not sum to 1 over the last axis \(one sums to [\d.]+\)\. The axis "
+        r"that axes='batch head key query' calls 'query' does: are the keys there\?"
+    )
+    with pytest.raises(ShapeError, match=said):
+        lying.with_axes("batch head key query")
+    signed = record("layer.attn", Given(WEIGHTS[None], None, "signed"), axes_known=False)
+    assert torch.equal(signed.with_axes("batch head key query").weights()[0], WEIGHTS.mT)
+
+
+def test_rows_of_nan_can_be_named():
+    """A row whose mask leaves no key."""
+    weights = WEIGHTS[None].clone()
+    weights[:, :, 0] = torch.nan
+    lying = record("layer.attn", Given(weights, None, "distribution"), axes_known=False)
+    assert lying.with_axes("batch head query key").shape == (1, 8, 5, 5)
+
+
+def test_a_capture_keeps_no_mean_over_unknown_heads():
+    model = Folded()
+    with (
+        pytest.warns(regard.CaptureWarning) as said,
+        regard.capture(model, keep=[regard.Entropy(), regard.HeadMean()]) as trace,
+    ):
+        model(words(2, 5, 16))
+    assert trace[0].held == "dropped" and len(said) == 2
+    (note,) = (note for note in trace.notes if note.kind == "dropped")
+    assert (
+        "HeadMean: which axis the heads are is not" in note.text and "record.with_axes" in note.text
+    )
 
 
 def test_axes_that_lie_in_one_are_in_brackets():

@@ -176,6 +176,15 @@ def test_labels_that_were_corrected_count():
     assert [len(getattr(right, form)) for form in FORMS] == [1, 1, 1]
 
 
+def test_only_cross_attention_is_said_to_be_there():
+    trace = Trace([record(f"decoder.{number}.attn", attends="cross") for number in range(2)])
+    said = (
+        r"the trace has cross-attention alone: take trace\.cross_attentions \(decoder\.0\.attn and"
+    )
+    with pytest.raises(UnavailableError, match=said):
+        _ = trace.attentions
+
+
 def test_stacks_without_layer_numbers():
     paths = {"enc.a": "self", "enc.b": "self", "dec.own": "self", "dec.first": "cross"}
     trace = Trace([record(path, attends=attends) for path, attends in paths.items()])

@@ -167,6 +167,12 @@ def test_an_unknown_name_shows_near_ones():
     with pytest.raises(KeyError) as caught:
         trace["zzz"]
     assert "near" not in str(caught.value)
+    assert "there are 6: encoder.layer.0, encoder.layer.1, encoder.layer.2, enc" in str(
+        caught.value
+    )
+    many = Trace([record(f"layer.{number}") for number in range(9)])
+    with pytest.raises(KeyError, match=r"there are 9: layer\.0, .*, layer\.5, …"):
+        many["zzz"]
 
 
 def test_a_changed_list_is_not_the_trace():

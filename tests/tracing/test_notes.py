@@ -57,11 +57,21 @@ def test_a_model_that_did_not_run():
 
 def test_another_model_ran():
     with (
-        pytest.warns(regard.CaptureWarning, match="no attention was seen"),
+        pytest.warns(regard.CaptureWarning, match=r"the model, Stack, did not run; Linear did"),
         regard.capture(fused()) as trace,
     ):
-        fused()(words(2, 5, 8))
+        nn.Linear(8, 2)(words(2, 5, 8))
     assert len(trace) == 0
+
+
+def test_a_part_of_the_model_ran():
+    """It is the model that ran, as far as it did."""
+    model = Stack(nn.Linear(8, 8))
+    with (
+        pytest.warns(regard.CaptureWarning, match="in the model, which ran"),
+        regard.capture(model),
+    ):
+        nn.Linear(8, 8)(model.layers[0](words(2, 5, 8)))
 
 
 def test_regard_trace_warns_too():

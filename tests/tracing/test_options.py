@@ -1,5 +1,6 @@
 """Options of a capture: which sites, and what is held of them."""
 
+import inspect
 import re
 
 import pytest
@@ -185,6 +186,14 @@ def test_unmatched_sites_take_no_memory_in_passing():
 def test_where_that_means_nothing(where):
     with pytest.raises(RegardError, match="where="):
         regard.capture(None, where=where)
+
+
+@pytest.mark.parametrize("where", [Model(), nn.Linear], ids=["module", "class"])
+def test_where_is_a_module(where):
+    """Of which the repr may have hundreds of lines."""
+    with pytest.raises(RegardError, match=r"where= is a (Model|class), expected a pat") as said:
+        regard.capture(None, where=where)
+    assert len(str(said.value)) < 150
 
 
 # -- keep
@@ -386,6 +395,12 @@ def test_a_class_is_refused():
         lambda trace: list(trace),
         lambda trace: trace.names(),
         lambda trace: trace.attentions,
+        lambda trace: trace.notes,
+        lambda trace: trace.output,
+        lambda trace: trace.weights(),
+        lambda trace: trace.edges,
+        lambda trace: trace.shape,
+        lambda trace: trace.query_tokens,
     ],
 )
 def test_a_forgotten_with_says_so(ask):
@@ -394,6 +409,48 @@ def test_a_forgotten_with_says_so(ask):
     with pytest.raises(regard.RegardError, match=r"write `with regard.capture\(model\) as trace:`"):
         ask(trace)
     assert trace and not hasattr(trace, "no_such_thing") and not hasattr(trace, "names")
+
+
+def test_every_public_name_of_a_trace_and_a_record_is_explained():
+    trace = regard.trace(fused(), words(2, 5, 8))
+    names = {name for thing in (trace, trace[0]) for name in dir(thing)} - set(
+        vars(capture := regard.capture(fused()))
+    )
+    for name in names:
+        if not name.startswith("_"):
+            with pytest.raises(
+                RegardError, match=rf"capture\.{name}: this is a capture that was not"
+            ):
+                getattr(capture, name)
+
+
+def test_a_capture_shows_what_it_is():
+    model = fused()
+    watching = regard.capture(model)
+    assert repr(watching) == "capture(Stack), not entered: `with … as trace:` gives its trace"
+    with watching:
+        model(words(2, 5, 8))
+    assert repr(watching) == "capture(Stack), capture.trace has 2 attentions"
+    assert repr(regard.capture()).startswith("capture(), not entered")
+    assert repr(regard.capture(lambda x: x)).startswith("capture(")
+
+
+def test_inputs_are_not_for_a_capture():
+    said = (
+        r"capture: 2 arguments by place, expected the model; regard\.trace\(model, inputs\) runs it"
+    )
+    with pytest.raises(RegardError, match=said):
+        regard.capture(fused(), words(2, 5, 8))
+
+
+def test_an_option_that_there_is_not():
+    with pytest.raises(RegardError, match=r"capture: there is no option 'tokns'; near: tokens$"):
+        regard.capture(fused(), tokns=["a"])
+    with pytest.raises(
+        RegardError, match=r"no option 'zzz'; expected where, keep, max_bytes, .*rules$"
+    ):
+        regard.capture(fused(), zzz=1)
+    assert list(inspect.signature(regard.capture).parameters)[:3] == ["model", "where", "keep"]
 
 
 def test_a_forgotten_as_says_so():

@@ -10,7 +10,9 @@ from importlib import resources
 
 import pytest
 import torch
+from torch import nn
 
+import regard
 from regard.errors import RegardError
 from regard.record import Record, Trace
 from regard.viewer import page
@@ -122,6 +124,15 @@ class TestSave:
             made.save(tmp_path / "a.png")
         with pytest.raises(RegardError, match="there is no folder"):
             made.save(tmp_path / "nowhere" / "a.html")
+
+    def test_passes_that_are_no_generation(self, tmp_path):
+        model, x = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval(), torch.randn(1, 4, 8)
+        with regard.capture(model) as trace:
+            model(x)
+            model(x)
+        said = r"page: the trace has 2 passes of the model; take one, as trace\.steps\[0\], or put"
+        with pytest.raises(RegardError, match=said):
+            trace.save(tmp_path / "x.html")
 
 
 class TestScript:

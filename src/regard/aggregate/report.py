@@ -234,8 +234,11 @@ class Report:
         )
 
     def _title(self) -> str:
-        layers = len({row.name for row in self.rows})
-        return f"Report of {len(self.rows)} heads in {layers} layer{'s' * (layers != 1)}"
+        calls = {row.name for row in self.rows}
+        layers = {name.partition("#")[0] for name in calls}
+        repeated = f"{len(calls)} calls of " if len(calls) > len(layers) else ""
+        heads = f"{len(self.rows)} head{'s' * (len(self.rows) != 1)}"
+        return f"Report of {heads} in {repeated}{len(layers)} layer{'s' * (len(layers) != 1)}"
 
     def _legend(self, signs: bool = True) -> str:
         """How many heads there are of each type."""

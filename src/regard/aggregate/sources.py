@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.recipe import Edges, Given, Recipe
 from regard.record import Record, Trace, forms
-from regard.record.axes import AXES, in_order
+from regard.record.axes import AXES, check_rows, in_order
 from regard.types import Kind
 
-_AT_ONCE = 1 << 22  # weights whose sums are checked together
 _DRAWN = 1 << 24  # weights of a sparse attention up to which its matrix is made for a picture
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
@@ -200,10 +199,15 @@ def check_one_pass(records: Iterable[Record]) -> None:
     """Refuse records of several passes of the model."""
     steps = {record.step for record in records}
     if len(steps) > 1:
-        raise RegardError(
-            f"the trace has {len(steps)} passes of the model; take one, as trace.steps[0], or put "
-            "a generation together by regard.stitch(trace, output)"
-        )
+        raise RegardError(several_passes(len(steps)))
+
+
+def several_passes(count: int) -> str:
+    """What to do with a trace of several passes."""
+    return (
+        f"the trace has {count} passes of the model; take one, as trace.steps[0], or put a "
+        "generation together by regard.stitch(trace, output)"
+    )
 
 
 def has_both(records: Iterable[Record]) -> bool:
@@ -262,65 +266,6 @@ def arranged(weights: Tensor, axes: str | None) -> list[Tensor]:
             )
         return [weights]
     return list(in_order(weights, axes, order=("layer", *AXES)))
-
-
-_KINDS = "say what the rows are, as kind='partial' (at most 1) or kind='signed'"
-
-
-def check_rows(
-    weights: Tensor, kind: Kind, name: str, axes: str | None = None, otherwise: str = _KINDS
-) -> None:
-    """Refuse a tensor whose rows do not sum as its kind says; it may be another order of axes.
-
-    `otherwise` says what else the caller offers.
-    """
-    if kind not in ("distribution", "partial") or not weights.numel():
-        return
-    slack = 1e-2 if weights.dtype in (torch.float16, torch.bfloat16) else 1e-3
-    weights = weights.detach()
-    lowest = float(weights.min())
-    if lowest < -slack:
-        raise ShapeError(
-            f"{name}: the smallest weight is {lowest:.3g}; a {kind} has none below 0: {otherwise}"
-        )
-    sums = _row_sums(weights)
-    good = (sums - 1).abs() <= slack if kind == "distribution" else sums <= 1 + slack
-    good |= sums.abs() <= slack  # a row that may attend to nothing
-    if bool(good.all()):
-        return
-    worst = sums[~good][0].item()
-    raise ShapeError(
-        f"{name}: rows do not sum to {'1' if kind == 'distribution' else 'at most 1'} over the "
-        f"last axis (one sums to {worst:.6g}). {_advice(weights, slack, axes, otherwise)}"
-    )
-
-
-def _row_sums(weights: Tensor) -> Tensor:
-    """Sums over the keys in double precision, a head at a time where there are many weights."""
-    if weights.numel() <= _AT_ONCE:
-        return weights.to(torch.float64).sum(-1)
-    return torch.stack(
-        [torch.stack([head.to(torch.float64).sum(-1) for head in example]) for example in weights]
-    )
-
-
-def _advice(weights: Tensor, slack: float, axes: str | None, otherwise: str) -> str:
-    """Which axis sums to 1, and how to say so."""
-    for axis in range(3):
-        sums = weights.sum(axis, dtype=torch.float64)
-        if bool(((sums - 1).abs() <= slack).all()):
-            if axes is not None:
-                return f"The axis that axes={axes!r} calls {AXES[axis]!r} does: are the keys there?"
-            names = ["batch", "head", "query"]
-            names.insert(axis, "key")
-            return (
-                f"Axis {axis} does: if the keys lie there, name the axes, as "
-                f'axes="{" ".join(names)}", or with the other three in another order'
-            )
-    return (
-        "Weights after dropout do not: take them before it. Or name the axes, as "
-        f'axes="head batch query key", or {otherwise}'
-    )
 
 
 def token_places(token: int | Sequence[int] | None, length: int) -> list[int] | None:

@@ -5,8 +5,10 @@ Those over an image are in `of_image`.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 from regard.aggregate import Words, mean_attention
 from regard.aggregate.heads import Fusion, fused_map
 from regard.aggregate.report import Report
-from regard.aggregate.sources import check_drawable, layers_of, token_places
+from regard.aggregate.sources import Layer, check_drawable, layers_of, token_places
 from regard.aggregate.statistics import FIGURES
 from regard.errors import RegardError
 from regard.plots.choices import checked_example, tokens_of, way_of
@@ -48,7 +50,9 @@ def heatmap(
     """
     layers = layers_of(attention)
     if len(layers) > 1:
-        raise RegardError(f"heatmap: {len(layers)} layers, expected one; grid() draws all of them")
+        raise RegardError(
+            f"heatmap: {len(layers)} layers, expected one, as trace[0]; grid() draws all of them"
+        )
     check_drawable(layers[0])
     record = layers[0].record
     checked_example(example, layers[0].recipe.shape.batch)
@@ -136,6 +140,7 @@ def alignment(
         layers = [layers[layer]]
         if isinstance(heads, Tensor) and heads.dim() == 2:
             heads = heads[layer]
+    _check_layers(layers)
     values = mean_attention([one.recipe for one in layers], heads=heads)
     record = layers[0].record
     if record is not None:
@@ -143,6 +148,17 @@ def alignment(
         target = target or tokens_of(record.query_tokens, example)
     one = values[checked_example(example, values.shape[0])]
     return Heatmap(one, target, source, title, row_title="target", column_title="source")
+
+
+def _check_layers(layers: Sequence[Layer]) -> None:
+    """Refuse calls of one attention in the place of layers."""
+    calls = Counter(layer.record.site.base for layer in layers if layer.record is not None)
+    for name, count in calls.items():
+        if count > 1:
+            raise RegardError(
+                f"alignment: {name} ran {count} times in one pass: regard.stitch(trace) joins the "
+                "steps of a decoder loop, layer=0 draws the first call alone"
+            )
 
 
 def by_head(report: Report | Trace, figure: str = "entropy", *, title: str = "") -> Heatmap:
@@ -212,24 +228,21 @@ def text(
 
 def plot(trace: Trace, what: str | None = None, **options: Any) -> Spec:
     """What `trace.plot()` draws: the map of one attention, else the grid of all heads."""
-    ways: dict[str, Any] = {
-        "heatmap": lambda **kinds: heatmap(trace[0], **kinds),
-        "grid": lambda **kinds: grid(trace, **kinds),
-        "alignment": lambda **kinds: alignment(trace, **kinds),
-        "by_head": lambda **kinds: by_head(trace, **kinds),
-        "profile": lambda **kinds: profile(trace, **kinds),
-        "text": lambda **kinds: text(trace, **kinds),
-        "overlay": lambda **kinds: overlay(trace, **kinds),
-        "windows": lambda **kinds: windows(trace[0], **kinds),
-    }
+    functions = (heatmap, grid, alignment, by_head, profile, text, overlay, windows)
+    ways: dict[str, Callable[..., Spec]] = {draw.__name__: draw for draw in functions}
     if what is None:
         what = "heatmap" if len(trace) == 1 else "grid"
     if what not in ways:
         raise RegardError(f"plot: {what!r}, expected one of {', '.join(ways)}")
     if not len(trace):
         raise RegardError("plot: the trace is empty: trace.notes says why")
-    drawn: Spec = ways[what](**options)
-    return drawn
+    signature = inspect.signature(ways[what])
+    try:
+        signature.bind(trace, **options)
+    except TypeError as error:
+        takes = ", ".join(list(signature.parameters)[1:])
+        raise RegardError(f"plot({what!r}): {error}; it takes {takes}") from None
+    return ways[what](trace, **options)
 
 
 def _said(heads: Fusion) -> str:

@@ -1,4 +1,5 @@
-"""Axes by name: weights that lie in any order, brought into (batch, head, query, key)."""
+"""Axes by name: weights that lie in any order, brought into (batch, head, query, key), and the
+sums of their rows."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from regard.errors import RegardError, ShapeError
+from regard.types import Kind
 
 AXES = ("batch", "head", "query", "key")
+_AT_ONCE = 1 << 22  # weights whose sums are checked together
+_KINDS = "say what the rows are, as kind='partial' (at most 1) or kind='signed'"
 _NAMES = r"\([^()]*\)|[^\s(),]+"  # a group in brackets, or one name
 
 
@@ -24,7 +29,7 @@ def in_order(
     """Weights with their axes in `order`; those that are not named have size 1.
 
     Args:
-        weights: as they lie. Axes of size 1 in front of the named ones need no name.
+        weights: as they lie. Axes of size 1 need no name.
         axes: their names as they lie, as "head batch query key"; several that lie in one axis
             are in brackets, as "(batch head) query key"; 1 stands for an axis of size 1.
         order: names there can be; 'query' and 'key' there must be.
@@ -33,9 +38,11 @@ def in_order(
     if not isinstance(axes, str):
         raise RegardError(f"axes={axes!r}, expected words in a string, as 'head batch query key'")
     groups = [name.strip("()").replace(",", " ").split() for name in re.findall(_NAMES, axes)]
-    lead = weights.dim() - len(groups)
-    if lead < 0 or math.prod(weights.shape[:lead]) != 1:
+    unnamed = weights.dim() - len(groups)
+    single = [axis for axis, size in enumerate(weights.shape) if size == 1]
+    if not 0 <= unnamed <= len(single):
         raise ShapeError(f"axes={axes!r} names {len(groups)} axes of {weights.dim()}")
+    weights = weights.squeeze(single[:unnamed])
     names = [name for group in groups for name in group if group != ["1"]]
     if len(set(names)) < len(names) or not {"query", "key"} <= set(names) <= set(order):
         others = ", ".join(repr(name) for name in order if name not in ("query", "key"))
@@ -49,7 +56,7 @@ def in_order(
         if name not in folded:
             raise ShapeError(f"{name}={sizes[name]}: axes={axes!r} has no such axis in brackets")
     shape: list[int] = []
-    for group, size in zip(groups, weights.shape[lead:]):
+    for group, size in zip(groups, weights.shape):
         if group == ["1"] and size != 1:
             raise ShapeError(f"axes={axes!r}: the axis called 1 has size {size}")
         shape += [] if group == ["1"] else _unfolded(group, size, sizes)
@@ -76,3 +83,57 @@ def _unfolded(group: Sequence[str], size: int, sizes: Mapping[str, int]) -> list
             f"{', '.join(f'{name}={sizes[name]}' for name in group if name in sizes)}"
         )
     return [sizes.get(name, size // rest) for name in group]
+
+
+def check_rows(
+    weights: Tensor, kind: Kind, name: str, axes: str | None = None, otherwise: str = _KINDS
+) -> None:
+    """Refuse a tensor whose rows do not sum as its kind says; it may be another order of axes.
+
+    `otherwise` says what else the caller offers.
+    """
+    if kind not in ("distribution", "partial") or not weights.numel():
+        return
+    slack = 1e-2 if weights.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    weights = weights.detach()
+    lowest = float(weights.min())
+    if lowest < -slack:
+        raise ShapeError(
+            f"{name}: the smallest weight is {lowest:.3g}; a {kind} has none below 0: {otherwise}"
+        )
+    sums = _row_sums(weights)
+    good = (sums - 1).abs() <= slack if kind == "distribution" else sums <= 1 + slack
+    good |= sums.abs() <= slack  # a row that may attend to nothing
+    if bool(good.all()):
+        return
+    worst = sums[~good][0].item()
+    raise ShapeError(
+        f"{name}: rows do not sum to {'1' if kind == 'distribution' else 'at most 1'} over the "
+        f"last axis (one sums to {worst:.6g}). {_advice(weights, slack, axes, otherwise)}"
+    )
+
+
+def _row_sums(weights: Tensor) -> Tensor:
+    """Sums over the keys in double precision, a head at a time where there are many weights."""
+    if weights.numel() <= _AT_ONCE:
+        return weights.to(torch.float64).sum(-1)
+    return torch.stack(
+        [torch.stack([head.to(torch.float64).sum(-1) for head in example]) for example in weights]
+    )
+
+
+def _advice(weights: Tensor, slack: float, axes: str | None, otherwise: str) -> str:
+    """Which axis sums to 1, and how to say so."""
+    for axis in range(3):
+        sums = weights.sum(axis, dtype=torch.float64)
+        if bool(((sums - 1).abs() <= slack).all()):
+            if axes is not None:
+                return f"The axis that axes={axes!r} calls {AXES[axis]!r} does: are the keys there?"
+            names = ["batch", "head", "query"]
+            names.insert(axis, "key")
+            return (
+                f"Axis {axis} does: if the keys lie there, name the axes, as "
+                f'axes="{" ".join(names)}", or with the other three in another order'
+            )
+    named = 'name the axes, as axes="head batch query key", or ' if axes is None else ""
+    return f"Weights after dropout do not: take them before it. Or {named}{otherwise}"

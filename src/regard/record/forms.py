@@ -13,10 +13,10 @@ from regard.record.record import Record
 def attentions(records: Sequence[Record]) -> tuple[Any, ...]:
     """Self-attention of a model with one stack; after several passes a tuple for each pass."""
     if any(record.attends == "cross" for record in records):
+        both = any(record.attends != "cross" for record in records)
+        there = "self- and cross-attention" if both else "cross-attention alone"
         takes = [f"trace.{name}_attentions ({sites})" for name, sites in _sites(records).items()]
-        raise UnavailableError(
-            f"the trace has self- and cross-attention: take {_either(takes, 'and')}"
-        )
+        raise UnavailableError(f"the trace has {there}: take {_either(takes, 'and')}")
     return _by_step(records)
 
 

@@ -17,13 +17,14 @@ from regard.recipe import Edges, Given, Recipe
 from regard.recipe.base import span
 from regard.recipe.edges import EdgeWeights, Index
 from regard.record import upward
-from regard.record.axes import in_order
+from regard.record.axes import check_rows, in_order
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.site import Attends, Site
 from regard.record.tokens import Tokens, checked_tokens, count, fit, nested
 from regard.types import Kind, Mixed, Shape, Values, Weights
 
+_OTHER_ORDER = "name the axes in another order"
 HeldAs = Literal["recipe", "weights", "reductions", "disk", "dropped"]
 
 
@@ -77,7 +78,7 @@ class Record:
 
     def __repr__(self) -> str:
         batch, heads, queries, keys = self.shape
-        sizes = f"{heads} heads, {queries} × {keys}, batch {batch}"
+        sizes = f"{heads} head{'s' * (heads != 1)}, {queries} × {keys}, batch {batch}"
         if not self.site.axes_known:
             sizes = f"{tuple(self.shape)}, axes unknown"
         edges = "" if self.n_edges is None else f", {self.n_edges} edges"
@@ -181,7 +182,7 @@ class Record:
     def weights(self, rows: Any = None, columns: Any = None) -> Weights:
         """Exact weights (batch, head, query, key), before dropout; a block where asked.
 
-        Where the axes are not known they lie as the model had them, with axes of size 1 in front.
+        Where the axes are not known they lie as the model had them, four with axes of size 1.
         """
         for side, where, size in (
             ("rows", rows, self.shape.queries),
@@ -203,6 +204,8 @@ class Record:
                 "reduce: a list, expected reducers one by one, as reduce(Entropy(), HeadMean())"
             )
         recipe = self.recipe
+        if any(getattr(reducer, "across_heads", False) for reducer in reducers):
+            self.check_axes()
         try:
             return reduce(recipe, list(reducers))
         except UnavailableError as error:
@@ -254,8 +257,8 @@ class Record:
         in the order batch, head, query, key. Values, output and gradient are not kept.
 
         Args:
-            axes: a name for each axis of `weights()`; axes of size 1 in front need none. Two that
-                lie in one are in brackets, as "(batch head) query key"; 1 is an axis of size 1.
+            axes: a name for each axis of `weights()`; axes of size 1 need none. Two that lie in
+                one are in brackets, as "(batch head) query key"; 1 is an axis of size 1.
             sizes: of axes in brackets, all or all but one of each pair, as `head=4`.
         """
         try:
@@ -263,6 +266,8 @@ class Record:
         except RegardError as error:
             shape = tuple(self.shape)
             raise ShapeError(f"{self.name}: {error}; weights are {shape} as they lie") from None
+        # Rows without a key may be NaN, and promise nothing.
+        check_rows(weights.nan_to_num(0.0), self.kind, self.name, axes, _OTHER_ORDER)
         held = Ready(Given(weights, None, self.kind))
         return self._copy(
             site=replace(self.site, axes_known=True),

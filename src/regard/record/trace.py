@@ -114,6 +114,8 @@ class Trace:
         names = self.names()
         near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
         hint = f"; near: {', '.join(near)}" if near else ""
+        if names and not near:
+            hint = f": {', '.join(names[:6])}{', …' * (len(names) > 6)}"
         return f"no attention is named {name!r}; there are {len(names)}{hint}"
 
     def append(self, record: Record) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard import masks
-from regard.aggregate.sources import arranged, check_rows
+from regard.aggregate.sources import arranged
 from regard.blocks import Blocked
 from regard.contract import Attended
 from regard.errors import DtypeError, RegardError, ShapeError, UnavailableError
@@ -21,6 +21,7 @@ from regard.mechanisms.inputs import finite
 from regard.recipe import Edges, Given, Projected, Recipe
 from regard.recipe.base import tensors
 from regard.record import Record, Trace
+from regard.record.axes import check_rows
 from regard.types import Kind, Shape, Weights
 
 #: Whose positions: those that look, those looked at, or one sequence that does both.

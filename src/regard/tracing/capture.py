@@ -10,14 +10,14 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
-from regard.record import Trace
+from regard.record import Record, Trace
 from regard.record.tokens import Tokens, checked_tokens
 from regard.tracing.keeping import Keep, checked_bytes
 from regard.tracing.run import Run
@@ -32,6 +32,10 @@ class CaptureWarning(UserWarning):
 
 #: Operators that stand between two products, to name the nearest one.
 _RULES = ("sigmoid", "relu", "tanh", "softplus", "elu", "gelu", "silu", "exp", "clamp", "pow")
+
+
+#: What a trace or a record can be asked for.
+_ATTRIBUTES = {*dir(Trace()), *dir(Record), *inspect.signature(Record).parameters}
 
 
 class NotATraceError(RegardError, AttributeError):
@@ -69,6 +73,12 @@ class capture:  # a context manager and a decorator is written like a function
     >>> trace[0].weights().shape
     torch.Size([1, 2, 5, 5])
     """
+
+    if not TYPE_CHECKING:  # a type checker refuses such arguments itself
+
+        def __new__(cls, *args: Any, **options: Any) -> capture:
+            _check_arguments(args, options)
+            return super().__new__(cls)
 
     def __init__(
         self,
@@ -141,7 +151,7 @@ class capture:  # a context manager and a decorator is written like a function
     # What people ask a trace for, where the `with`, or its `as`, was forgotten.
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(Trace, name):
+        if name in _ATTRIBUTES and not name.startswith("_"):
             raise NotATraceError(f"capture.{name}: {self._not_a_trace()}")
         raise AttributeError(f"capture has no attribute {name!r}")
 
@@ -168,6 +178,14 @@ class capture:  # a context manager and a decorator is written like a function
     def __bool__(self) -> bool:
         return True
 
+    def __repr__(self) -> str:
+        model = self.model
+        name = "" if model is None else getattr(model, "__qualname__", type(model).__name__)
+        if self.trace is None:
+            return f"capture({name}), not entered: `with … as trace:` gives its trace"
+        count = len(self.trace)
+        return f"capture({name}), capture.trace has {count} attention{'s' * (count != 1)}"
+
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Use as a decorator: `function.trace` is the trace of its last call."""
         if not callable(function):
@@ -183,6 +201,25 @@ class capture:  # a context manager and a decorator is written like a function
                 return function(*args, **kwargs)
 
         return captured
+
+
+_OPTIONS = inspect.signature(capture.__init__).parameters
+# Of `__init__`, which says what there is: `__new__` takes anything.
+capture.__signature__ = inspect.Signature(list(_OPTIONS.values())[1:])  # type: ignore[attr-defined]
+
+
+def _check_arguments(args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Refuse inputs, which are the model's, and options that there are not."""
+    if len(args) > 1:
+        raise RegardError(
+            f"capture: {len(args)} arguments by place, expected the model; regard.trace(model, "
+            "inputs) runs it once, or `with regard.capture(model) as trace: model(inputs)`"
+        )
+    names = [name for name in _OPTIONS if name not in ("self", "model")]
+    for option in options.keys() - {*names, "model"}:
+        near = difflib.get_close_matches(option, names, 1)
+        hint = f"near: {near[0]}" if near else f"expected {', '.join(names)}"
+        raise RegardError(f"capture: there is no option {option!r}; {hint}")
 
 
 def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:

@@ -75,7 +75,8 @@ class Collector:
         self.growth = Growth()
         self.block = Block()  # its context is the number of the pass, in each thread
         self.here = _Here()
-        self.called = False  # whether a module was called
+        self.called = False  # whether a module of the model was called
+        self.other = ""  # the class of another module that was called
         self.elsewhere = False  # whether the model ran in a thread that is none of ours
         self.closed = False
         self.lessons: list[tuple[Lesson, Callable[[], None]]] = []  # that became plans
@@ -466,11 +467,11 @@ class Collector:
             edges = contraction.edges(roles, layout.view(kept), kind)
         if not roles.certain or (gathered and edges is None):
             site = replace(site, axes_known=False)
-            what = "keys are chosen for each query, and which" if roles.certain else "axes"
+            what = "keys are chosen for each query, and which is" if roles.certain else "axes are"
             self.note(
                 "axes",
                 site.base,
-                f"{what} is not known: weights {tuple(layout.shape)} are as they lie; "
+                f"{what} not known: weights {tuple(layout.shape)} are as they lie; "
                 "record.with_axes says what they are",
             )
         if edges is not None:
@@ -659,6 +660,11 @@ class Collector:
                 ran = "no attention was seen in the model, which ran"
                 if not self.called:
                     ran = "no attention was seen: did the model run in the capture?"
+                    if self.other and self.names.model is not None:
+                        ran = (
+                            f"no attention was seen: the model, {type(self.names.model).__name__}, "
+                            f"did not run; {self.other} did"
+                        )
                     if self.elsewhere:
                         ran = (
                             "no attention was seen: the model ran in a thread that was started "

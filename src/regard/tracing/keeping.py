@@ -96,6 +96,15 @@ class Keeper:
             return Record(site, file, held_as="disk", value_held=record.value_held, **fields)
         if not isinstance(self.keep, str):
             asked = [self.keep] if isinstance(self.keep, Reducer) else list(self.keep)
+            across = [type(reducer).__name__ for reducer in asked if reducer.across_heads]
+            if across and not site.axes_known:
+                self.note(
+                    "dropped",
+                    site.base,
+                    f"{', '.join(across)}: which axis the heads are is not known; capture it "
+                    "without keep=, and name its axes by record.with_axes",
+                )
+                return Record(site, None, held_as="dropped", **fields)
             try:
                 reductions = _unshared(reduce(held.recipe(), asked), held)
             except RegardError as error:  # weights of this kind have no such answer

@@ -300,11 +300,14 @@ class Run:
         if not home and not self.block.here():
             self.collector.elsewhere = self.collector.elsewhere or module is self.root
             return
-        self.collector.called = True
         number = id(module)
         if home and self.module is None and number not in self.collector.names.paths:
             self.collector.adopt(module)
             self.root = self.root or module
+        if number in self.collector.names.paths:
+            self.collector.called = True
+        elif not self.collector.other:
+            self.collector.other = type(module).__name__
         if call is not None:
             if self._running(module) > call.depth:
                 call.depth += 1

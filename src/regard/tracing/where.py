@@ -47,7 +47,11 @@ def predicate(where: Any) -> Predicate:
     if isinstance(where, int):
         return lambda site: site.layer == where
     if isinstance(where, type | nn.Module):
-        raise RegardError(f"where={where!r}: expected a pattern of paths, or a function of a site")
+        name = "class" if isinstance(where, type) else type(where).__name__
+        raise RegardError(
+            f"where= is a {name}, expected a pattern of paths, as 'encoder.*', or a function of a "
+            "site"
+        )
     if callable(where):
         return lambda site: _asked(where, site)
     if isinstance(where, Iterable):
@@ -56,6 +60,6 @@ def predicate(where: Any) -> Predicate:
             raise RegardError("where=[] matches nothing")
         return lambda site: any(choice(site) for choice in choices)
     raise RegardError(
-        f"where={where!r}: expected a glob as 'encoder.*', a compiled regular expression, layer "
-        "numbers, a function of a site, or a list of those"
+        f"where={shown(where)}: expected a glob as 'encoder.*', a compiled regular expression, "
+        "layer numbers, a function of a site, or a list of those"
     )

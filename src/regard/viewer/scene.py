@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.aggregate import Words
 from regard.aggregate.places import is_special
-from regard.aggregate.sources import layer_of, layers_of
+from regard.aggregate.sources import layer_of, layers_of, several_passes
 from regard.aggregate.statistics import layer_numbers
 from regard.errors import RegardError, UnavailableError
 from regard.record import Record, Trace, forms
@@ -257,7 +257,11 @@ def _trace(attention: Any, axes: str | None, kind: Kind) -> tuple[Trace, int | N
         return attention, None
     again = {record.site.base for record in steps[1]}  # an encoder runs once
     begun = [record for record in steps[0] if record.site.base in again]
-    return stitch(attention), max(record.shape.queries for record in begun)
+    try:
+        stitched = stitch(attention)
+    except RegardError as error:
+        raise RegardError(f"page: {several_passes(len(steps))}") from error
+    return stitched, max(record.shape.queries for record in begun)
 
 
 def _as_record(number: int, recipe: Any) -> Record:
