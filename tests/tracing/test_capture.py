@@ -310,3 +310,17 @@ def test_a_trace_that_is_gone_lets_go(build, path):
     del trace
     model(x)  # so that the model itself lets go of the pass before
     assert tensors() <= before and all(there() is None for there in alive)
+
+
+def test_operators_that_python_alone_knows():
+    """The sizes of a jagged tensor are asked for by an operator that has no kernel."""
+
+    class Jagged(nn.Module):
+        def forward(self, words):
+            return words.unflatten(-1, (2, 4))
+
+    rows = [torch.randn(3, 8), torch.randn(5, 8)]
+    model, words = Jagged(), torch.nested.nested_tensor(rows, layout=torch.jagged)
+    with pytest.warns(regard.CaptureWarning, match="no attention"), regard.capture(model):
+        output = model(words)
+    assert output.shape[-2:] == (2, 4)

@@ -694,8 +694,8 @@ def _in_graph(recipe: Recipe) -> bool:
 def _told(
     sides: Any, queries: Set[Origin] = frozenset(), keys: Set[Origin] = frozenset()
 ) -> Attends:
-    """Self where queries and keys lie along one axis, or the scores' two sides have an input in
-    common; cross where two inputs are known and differ."""
+    """Self where queries and keys lie along one axis, or all that the queries come from is behind
+    the keys too; cross where two inputs are known and differ; unknown where they overlap."""
     if queries and queries == keys:
         return "self"
     learned = all(origin.kind == "parameter" for origin in queries)
@@ -703,4 +703,6 @@ def _told(
         return "cross"  # learned queries look at an input
     if sides is None or not sides[0] or not sides[1]:
         return "unknown"
-    return "self" if sides[0] & sides[1] else "cross"
+    if not sides[0] & sides[1]:
+        return "cross"
+    return "self" if sides[0] <= sides[1] or sides[1] <= sides[0] and not queries else "unknown"

@@ -9,7 +9,6 @@ queries that attend to each other before they have seen the input).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -221,7 +220,8 @@ class Flow(Moves):
             late[0].keys,
         )
         mark = Mark(candidate)
-        weights = None if below.total.shifted else late_weights(late, candidate)
+        sums = denominator.reciprocal() if times else denominator
+        weights = None if below.total.shifted else late_weights(late, candidate, sums)
         if weights is None:
             self.lose(candidate)
         elif self.wanted(place, True):
@@ -673,22 +673,40 @@ def along(candidate: Candidate, weights: Tensor, dims: Dims, contracted: int) ->
     return bool(pieces) and all(candidate.has_key(origin) for _, origin in pieces)
 
 
-def late_weights(late: Sequence[Late], candidate: Candidate) -> Tensor | None:
-    """Weights (batch, head, query, key) out of exponentials, or, where they came in parts, of
-    their scores."""
-    matrices = []
+def late_weights(late: Sequence[Late], candidate: Candidate, sums: Tensor) -> Tensor | None:
+    """Weights (batch, head, query, key) out of exponentials that were divided by their sums.
+
+    Where they came in parts with a maximum each, and were brought to a common one later, they are
+    made from the scores.
+    """
+    powers, scores = [], []
     for each in late:
         candidate.keys = each.keys
         contraction: Contraction = replace(each.contraction, mark=Mark(candidate))
-        shape = contraction.weights.shape
-        box = each.powers if len(late) == 1 else each.scores
-        if box is None or box.tensor is None or box.tensor.numel() != math.prod(shape):
-            return None
-        contraction = replace(contraction, weights=box.tensor.reshape(shape))
-        matrices.append(contraction.arranged(contraction.weights, contraction.roles(set())))
-    if len(late) == 1:
-        return matrices[0] / matrices[0].sum(-1, keepdim=True)
-    return torch.cat(matrices, -1).softmax(-1)
+        roles = contraction.roles(set())
+        powers.append(contraction.arranged_box(each.powers, roles))
+        scores.append(None if each.scores is None else contraction.arranged_box(each.scores, roles))
+    exponentials = _joined(powers)
+    if exponentials is not None:
+        total = exponentials.sum(-1, keepdim=True)
+        if len(late) == 1 or _same_numbers(total, sums):
+            return exponentials / total
+    logits = _joined(scores)
+    return None if logits is None or len(late) == 1 else logits.softmax(-1)
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Matrices with some keys each as one with all of them."""
+    there = [part for part in parts if part is not None]
+    if len(there) < len(parts) or any(part.shape[:3] != there[0].shape[:3] for part in there):
+        return None
+    return torch.cat(there, -1)
+
+
+def _same_numbers(sums: Tensor, others: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, in whatever order their axes are."""
+    ours, theirs = sums.flatten().sort().values, others.detach().flatten().sort().values
+    return ours.shape == theirs.shape and torch.allclose(ours, theirs.to(ours.dtype), rtol=1e-4)
 
 
 def _told_apart(dims: Dims) -> Dims:

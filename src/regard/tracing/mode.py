@@ -82,9 +82,7 @@ def plan_of(func: Any) -> Plan:
             looks_like_attention=unread,
             attends=bool(reads or unread),
         )
-    composite = space == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd"
-    )
+    composite = space == "aten" and _is_composite(func)
     reader = reader_of(name) if reads is None and func._overloadname == "default" else None
     looks = reader is None and (
         reader_of(name) is not None  # another overload of it, as of quantised keys
@@ -107,6 +105,15 @@ def plan_of(func: Any) -> Plan:
         overload=func._overloadname != "default",
         attends=bool(reader or reads or looks) or name in SPELLINGS,
     )
+
+
+def _is_composite(func: OpOverload) -> bool:
+    try:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), "CompositeImplicitAutograd"
+        )
+    except RuntimeError:  # Python alone knows it, as sym_size of nested tensors
+        return False
 
 
 def _is_view(func: OpOverload) -> bool:

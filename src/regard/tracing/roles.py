@@ -166,6 +166,19 @@ class Contraction:
         shape = [math.prod(part.size for part in role) for role in roles.axes]
         return tensor.reshape([part.size for part in parts]).permute(order).reshape(shape)
 
+    def arranged_box(self, box: Box, roles: Roles) -> Tensor | None:
+        """What is held of the weights before the product, as (batch, head, query, key)."""
+        if box.tensor is None:
+            return None
+        if box.tensor.shape == self.weights.shape and box.dims == self.dims:
+            return self.arranged(box.tensor, roles)
+        before = _parts(box.tensor, box.dims, self.uses)
+        axes = [_the_same(parts, before) for parts in roles.axes]
+        if sum(map(len, axes)) != len(before) or any(part is None for ps in axes for part in ps):
+            return None
+        layout = tuple(tuple((part.size, part.stride) for part in parts) for parts in axes)
+        return Layout(layout, int(box.tensor.storage_offset())).view(box.tensor)
+
     def value(self, roles: Roles) -> Layout | None:
         """How (batch, group, key, width) lie among the values, where the product shows them so."""
         if self.spread is not None or self.from_slices:

@@ -257,8 +257,37 @@ class MeanQuery(formulas.Model):
         return [weights], mixed[:, 0]
 
 
+class StartedByTheEncoder(formulas.Model):
+    """A recurrent decoder whose first state is the encoder's last: the two inputs have met."""
+
+    attends = "unknown"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(9, D), nn.Embedding(9, D)
+        self.encoder, self.decoder = (nn.GRU(D, D, batch_first=True) for _ in range(2))
+        self.project = nn.Linear(D, D)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randint(9, (B, 7)), torch.randint(9, (B, 5))
+
+    def _states(self, source, target):
+        memory, last = self.encoder(self.source(source))
+        return memory, self.project(self.decoder(self.target(target), last)[0])
+
+    def forward(self, source, target):
+        memory, queries = self._states(source, target)
+        return (queries @ memory.mT).softmax(-1) @ memory
+
+    def truth(self, source, target):
+        memory, queries = self._states(source, target)
+        weights = dense.weights(queries[:, None], memory[:, None], scale=1.0)
+        return [weights], dense.mix(weights, memory[:, None])[:, 0]
+
+
 KINDS = (
-    *(Stages, PooledQueries, SubsampledQueries, StridedKeys),
+    *(Stages, StartedByTheEncoder, PooledQueries, SubsampledQueries, StridedKeys),
     *(Positions, Decoder, MeanQuery),
 )
 TARGETS = [formulas.target(kind, "labels") for kind in KINDS]

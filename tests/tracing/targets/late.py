@@ -148,5 +148,54 @@ class Tiles(OneTile):
         return list(weights.split(4, 2)), output
 
 
-KINDS = (Ones, Reciprocal, OneChunk, Chunks, CausalChunks, OneTile, TilesOfKeys, Tiles)
+class HeadsInside(Late):
+    """Rabe & Staats 2021 in their own layout: scores (batch, query, head, key)."""
+
+    def forward(self, x):
+        q, k, v = (tensor.transpose(1, 2) for tensor in self.qkv_heads(x))
+        parts = []
+        for keys, values in zip(k.split(4, 1), v.split(4, 1)):
+            scores = torch.einsum("bqhd,bkhd->bqhk", q, keys) * W**-0.5
+            top = scores.amax(-1, keepdim=True)
+            powers = (scores - top).exp()
+            mixed = torch.einsum("bkhd,bqhk->bqhd", values, powers)
+            parts.append((mixed, powers.sum(-1), top.squeeze(-1)))
+        mixed, total, top = (torch.stack(part) for part in zip(*parts))
+        factor = (top - top.amax(0, keepdim=True)).exp()
+        mixed = (mixed * factor[..., None]).sum(0) / (total * factor).sum(0)[..., None]
+        return mixed.flatten(2)
+
+
+class MaximumOfEach(Late):
+    """H-Transformer-1D (Zhu & Soricut 2021): parts with a maximum each, and none in common."""
+
+    def forward(self, x):
+        q, k, v = self.qkv_heads(x)
+        mixed, total = 0.0, 0.0
+        for keys, values in zip(k.split(5, 2), v.split(5, 2)):
+            scores = q @ keys.mT * W**-0.5
+            powers = (scores - scores.amax(-1, keepdim=True)).exp()
+            mixed, total = mixed + powers @ values, total + powers.sum(-1, keepdim=True)
+        return dense.merged(mixed / total)
+
+    def truth(self, x):
+        q, k, v = self.qkv_heads(x)
+        scores = (q @ k.mT * W**-0.5).split(5, -1)
+        powers = torch.cat([(part - part.amax(-1, keepdim=True)).exp() for part in scores], -1)
+        weights = powers / powers.sum(-1, keepdim=True)
+        return [weights], dense.merged(dense.mix(weights, v))
+
+
+KINDS = (
+    HeadsInside,
+    MaximumOfEach,
+    Ones,
+    Reciprocal,
+    OneChunk,
+    Chunks,
+    CausalChunks,
+    OneTile,
+    TilesOfKeys,
+    Tiles,
+)
 TARGETS = [formulas.target(kind, "late") for kind in KINDS]
