@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
@@ -694,8 +695,9 @@ def _in_graph(recipe: Recipe) -> bool:
 def _told(
     sides: Any, queries: Set[Origin] = frozenset(), keys: Set[Origin] = frozenset()
 ) -> Attends:
-    """Self where queries and keys lie along one axis, or all that the queries come from is behind
-    the keys too; cross where two inputs are known and differ; unknown where they overlap."""
+    """Self where queries and keys lie along one axis, or the scores' two sides have an input in
+    common; cross where two inputs are known and differ; unknown where the queries come from more
+    than the keys, and are not as many."""
     if queries and queries == keys:
         return "self"
     learned = all(origin.kind == "parameter" for origin in queries)
@@ -705,4 +707,6 @@ def _told(
         return "unknown"
     if not sides[0] & sides[1]:
         return "cross"
-    return "self" if sides[0] <= sides[1] or sides[1] <= sides[0] and not queries else "unknown"
+    lengths = [math.prod(origin.size for origin in axes) for axes in (queries, keys) if axes]
+    apart = len(lengths) == 2 and lengths[0] != lengths[1]
+    return "unknown" if apart and not sides[0] <= sides[1] else "self"
