@@ -426,9 +426,12 @@ class Flow(Moves):
             if theirs is not None and theirs.mark is not None:
                 tag.mark = self._weighs(theirs.mark, right, left, output, swapped=True) or tag.mark
         if not (first or second):
+            powers = [each for each in (mine, theirs) if each is not None and _are_powers(each)]
+            if len(powers) == 2:  # one side may be gated by exponentials: the other has scores
+                powers = [each for each in powers if each.pairing is not None] or powers
             for each, tensor, values in ((mine, left, right), (theirs, right, left)):
                 swapped = tensor is right
-                if each is not None and each.exp and not _is_sigmoid(each):
+                if each is not None and each in powers:
                     tag.late += (self._late(each, tensor, values, output, swapped),)
                 elif each is not None and each.pairing is not None and each.mark is None:
                     self._unnormalised(each, tensor, values, output, swapped)
@@ -652,9 +655,10 @@ def _of_places(origin: Origin) -> bool:
     return ancestor.kind in ("data", "gathered") and not last
 
 
-def _is_sigmoid(tag: Tag) -> bool:
-    """Whether exponentials are below a fraction, as in 1 / (1 + exp(−s)): no sum is to come."""
-    return tag.pairing is not None and tag.pairing.steps[-1:] == ("reciprocal",)
+def _are_powers(tag: Tag) -> bool:
+    """Whether exponentials may be divided by their sum yet; not those of 1 / (1 + exp(−s))."""
+    sigmoid = tag.pairing is not None and tag.pairing.steps[-1:] == ("reciprocal",)
+    return bool(tag.exp) and not sigmoid
 
 
 def _is_inverted(tag: Tag | None) -> bool:
