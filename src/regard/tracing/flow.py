@@ -10,7 +10,7 @@ queries that attend to each other before they have seen the input).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -59,8 +59,8 @@ class Flow(Moves):
     ) -> None:
         super().__init__(graph)
         self.rules = rules  # what else is attention: operators between two products
-        self.unfinished: dict[str, tuple[Place, str]] = {}  # by path: exponentials and their sums
-        self.unasked: dict[str, tuple[Place, tuple[str, ...]]] = {}  # by path: what they would be
+        self.unfinished: dict[int, tuple[Place, str]] = {}  # exponentials without their sums yet
+        self.unasked: dict[tuple[str, str], tuple[Place, tuple[str, ...]]] = {}  # by path and line
         self.names, self.accepted, self.rejected, self.wanted = names, accepted, rejected, wanted
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
         self._latest: Candidate | None = None
@@ -166,10 +166,10 @@ class Flow(Moves):
                 return False
             dim = dims.index(keys)
         mark = self._candidate(above, dim, output)
+        self._finish(numbers)
         tag = Tag()
         if mark is not None:
             mark.candidate.sides, mark.candidate.segments = mine.sides, segments
-            self.unfinished.pop(mark.candidate.place.path, None)
             if not exact:
                 mark = mark._replace(kind="partial")
             tag.log, tag.mark = (mark, None) if logs else (None, mark)
@@ -205,6 +205,7 @@ class Flow(Moves):
         late = mine.late
         if {each.number for each in late} != below.total.numbers or below.total.inverse != times:
             return False
+        self._finish(below.total.numbers)
         self.pointwise((numerator, denominator), output)
         tag = self.tag(output)
         if tag is not None:
@@ -384,7 +385,7 @@ class Flow(Moves):
             queries = along_dim(index, dim)
             total.total = Total(frozenset((tag.exp,)), (), plain, segments=queries, dim=dim)
             self.put(output, total)
-            self._begin("exponentials were added up over edges, and not followed to values")
+            self._begin(tag, "exponentials were added up over edges, and not followed to values")
             return
         spread = None if tag is None else tag.spread
         segments = None if spread is None else spread.mark.candidate.segments
@@ -539,7 +540,7 @@ class Flow(Moves):
             return
         if not self.rules & {"any", *(steps or ("none",))}:
             if steps:
-                self.unasked.setdefault(place.path, (place, steps))
+                self.unasked.setdefault((place.path, place.source), (place, steps))
             return
         candidate = Candidate(place, scores.dim() - 1, tuple(scores.shape))
         candidate.kind, candidate.sides, candidate.widths = "signed", tag.sides, tag.widths
@@ -548,11 +549,15 @@ class Flow(Moves):
         if self.wanted(place, True):
             self._settle(mark, self._contraction(mark, scores, values, output, swapped))
 
-    def _begin(self, text: str) -> None:
-        """Something that may be attention in several steps: said, if the last one never comes."""
+    def _begin(self, powers: Tag, text: str) -> None:
+        """Exponentials on their way to be attention: said, if the last step never comes."""
         place = self.names.place()
         if place is not None:
-            self.unfinished.setdefault(place.path, (place, text))
+            self.unfinished.setdefault(powers.exp, (place, text))
+
+    def _finish(self, powers: Iterable[int]) -> None:
+        for number in powers:
+            self.unfinished.pop(number, None)
 
     def _late(
         self, tag: Tag, powers: Tensor, values: Tensor, output: Tensor, swapped: bool
@@ -562,7 +567,9 @@ class Flow(Moves):
         )
         keys = tuple(origin for origin, use in contraction.uses.items() if use == "key")
         if tag.pairing is not None:
-            self._begin("exponentials of a product met values, and were not divided by their sum")
+            self._begin(
+                tag, "exponentials of a product met values, and were not divided by their sum"
+            )
         box = Box(contraction.weights, contraction.dims)
         self.boxes.add(box)
         return Late(tag.exp, keys, contraction, box, tag.scores, tag.sides, tag.widths)
@@ -612,7 +619,6 @@ class Flow(Moves):
     def _accept(self, contraction: Contraction, weights: Tensor | None) -> None:
         candidate = contraction.mark.candidate
         candidate.softmax_output = None
-        self.unfinished.pop(candidate.place.path, None)
         if self.lost.get(candidate.place.path) is candidate:
             del self.lost[candidate.place.path]
         constant = contraction.constant
