@@ -417,11 +417,12 @@ class Flow(Moves):
         first = mine is not None and mine.constant
         second = theirs is not None and theirs.constant
         marks = [each.mark for each in (mine, theirs) if each is not None and each.mark is not None]
-        if len(marks) == 2 and marks[0].candidate is marks[1].candidate:
-            self._invert(marks[0].candidate)
+        same = len(marks) == 2 and marks[0].candidate is marks[1].candidate
         tag.entries = entries_of(left) if second else entries_of(right) if first else None
-        tag.of_weights = all(map(_is_inverted, (mine, theirs)))
-        if not tag.of_weights:
+        tag.of_weights = same or all(map(_is_of_weights, (mine, theirs)))
+        if same:
+            tag.mark = _power(*marks)
+        elif not tag.of_weights:
             if mine is not None and mine.mark is not None:
                 tag.mark = self._weighs(mine.mark, left, right, output, swapped=False)
             if theirs is not None and theirs.mark is not None:
@@ -454,9 +455,9 @@ class Flow(Moves):
             tag.factors, tag.widths = self._product_factors(left, right, output, False, second)
         else:
             tag.factors, contracted = self._product_factors(left, right, output, first, second)
-            if tag.mark is not None and not (first or second):
+            if tag.mark is not None and not (first or second or same):
                 self._new_keys(tag, output)
-            elif not (first or second):
+            elif not (first or second or same):
                 tag.pairing = _pairing(dims_of(output, tag.factors))
             if output.dim() > 2 or not (first or second):  # no plain projection
                 tag.widths = contracted
@@ -493,7 +494,10 @@ class Flow(Moves):
         dims = self.dims(weights)
         theirs = self.tag(values)
         candidate = mark.candidate
-        if along(candidate, weights, dims, contracted):
+        other_weights = theirs is not None and theirs.mark is not None
+        if mark.power and (other_weights or not along(candidate, weights, dims, contracted)):
+            self._invert(candidate)
+        elif along(candidate, weights, dims, contracted):
             if theirs is not None and theirs.of_weights and not theirs.constant:
                 return Mark(candidate)  # times the inverse of a kernel: weights yet, of other keys
             self._settle(mark, self._contraction(mark, weights, values, output, swapped))
@@ -667,12 +671,17 @@ def _are_powers(tag: Tag) -> bool:
     return bool(tag.exp) and not sigmoid
 
 
-def _is_inverted(tag: Tag | None) -> bool:
-    """Whether something is on its way to become the inverse of a softmax."""
+def _is_of_weights(tag: Tag | None) -> bool:
+    """Whether something may be on its way to become the inverse of a softmax."""
     if tag is None:
         return False
-    inverted = tag.mark is not None and tag.mark.candidate.reason == INVERTED
-    return tag.constant or inverted or (tag.of_weights and tag.mark is None)
+    return tag.constant or (tag.of_weights and (tag.mark is None or tag.mark.power))
+
+
+def _power(left: Mark, right: Mark) -> Mark:
+    """Weights times themselves: two steps of attention, a penalty, or a kernel to be inverted."""
+    kind = left.kind if left.kind == right.kind else "signed"
+    return Mark(left.candidate, kind=kind, power=True)
 
 
 def along(candidate: Candidate, weights: Tensor, dims: Dims, contracted: int) -> bool:

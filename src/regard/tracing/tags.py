@@ -71,6 +71,7 @@ class Mark(NamedTuple):
     before: Box | None = None
     others: tuple[Candidate, ...] = ()  # of weights that were put together
     kind: Kind | None = None  # what was made of them since; None: what the softmax made
+    power: bool = False  # whether they were multiplied by themselves
 
 
 class Forbids(NamedTuple):
