@@ -22,7 +22,6 @@ from regard.tracing.moves import Moves, along_dim, entries_of, same_index
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
-    Box,
     Candidate,
     Late,
     Mark,
@@ -117,8 +116,7 @@ class Flow(Moves):
         candidate.origins = tuple(origin for pieces in dims for _, origin in pieces)
         self.let_go()
         if candidate.reason is None:
-            candidate.softmax_output = Box(output if self.graph else detached(output), dims)
-            self.boxes.add(candidate.softmax_output)
+            candidate.softmax_output = self.box(output if self.graph else detached(output), dims)
             self._latest = candidate
         return laid_out(dims, output)
 
@@ -131,8 +129,7 @@ class Flow(Moves):
         else:
             tag.exp = tag.number
             if output is not logs and tag.sides is not None and tag.scores is None:
-                tag.scores = Box(logs.detach(), self.dims(logs))
-                self.boxes.add(tag.scores)
+                tag.scores = self.box(logs.detach(), self.dims(logs))
         self.put(output, tag)
 
     def log_sum_exp(self, scores: Tensor, dims: Sequence[int], output: Tensor) -> None:
@@ -184,8 +181,7 @@ class Flow(Moves):
             # by a maximum, most likely; of one key it has the same shape
             shifted = output is not left and (stretched(right, output) or output.shape[-1:] == (1,))
             if shifted and tag is not None and before is not None and before.sides is not None:
-                tag.scores = Box(left.detach(), self.dims(left))
-                self.boxes.add(tag.scores)
+                tag.scores = self.box(left.detach(), self.dims(left))
 
     def divide(self, numerator: Tensor, denominator: Tensor, output: Tensor) -> None:
         if not (
@@ -574,8 +570,7 @@ class Flow(Moves):
             self._begin(
                 tag, "exponentials of a product met values, and were not divided by their sum"
             )
-        box = Box(contraction.weights, contraction.dims)
-        self.boxes.add(box)
+        box = self.box(contraction.weights, contraction.dims)
         return Late(tag.exp, keys, contraction, box, tag.scores, tag.sides, tag.widths)
 
     def _invert(self, candidate: Candidate) -> None:

@@ -24,7 +24,7 @@ _MOST_SOURCES = 8
 
 
 class Box:
-    """Holds the weights as they were before dropout; emptied when the capture ends."""
+    """Holds a tensor as it was, such as weights before dropout; emptied when the capture ends."""
 
     __slots__ = ("__weakref__", "dims", "tensor")
 

@@ -174,6 +174,25 @@ def keys_indexed(self, x, chosen):
     return (weights[..., None] * v).sum(2)
 
 
+def keys_gathered_by_a_changed_index(self, x, chosen):
+    """The model writes to its index before the keys meet the weights (backward would not allow)."""
+    q, k, v = self.parts(x)
+    index = chosen.flatten(1)[..., None].repeat(1, 1, D)
+    k, v = (part.detach().gather(1, index).view(B, N, K, D) for part in (k, v))
+    index.zero_()
+    weights = torch.einsum("bid,bijd->bij", q, k).div(4).softmax(-1)
+    return torch.einsum("bij,bijd->bid", weights, v)
+
+
+def keys_indexed_by_a_changed_index(self, x, chosen):
+    q, k, v = self.parts(x)
+    example, chosen = torch.arange(B)[:, None, None], chosen.clone()
+    k, v = k.detach()[example, chosen], v.detach()[example, chosen]
+    chosen += 1
+    weights = (q[:, :, None] * k).sum(-1).div(4).softmax(-1)
+    return (weights[..., None] * v).sum(2)
+
+
 def keys_indexed_flat(self, x, chosen):
     """Examples behind each other, and numbers that run through all of them."""
     q, k, v = self.parts(x)
@@ -199,7 +218,10 @@ def keys_gathered_of_heads(self, x, chosen):
     return torch.einsum("bhij,bhijd->bhid", weights, v).transpose(1, 2).flatten(2)
 
 
-for _gathering in (keys_gathered, keys_indexed, keys_indexed_flat, keys_made_of_gathered):
+for _gathering in (
+    *(keys_gathered, keys_indexed, keys_indexed_flat, keys_made_of_gathered),
+    *(keys_gathered_by_a_changed_index, keys_indexed_by_a_changed_index),
+):
     _add(_gathering, _neighbours, _with_neighbours)
 _add(keys_gathered_of_heads, _neighbours_of_heads, _with_neighbours)
 
