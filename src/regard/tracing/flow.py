@@ -18,7 +18,8 @@ from torch import Tensor
 
 from regard.record.held import detached
 from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
-from regard.tracing.moves import Moves, along_dim, entries_of, same_index
+from regard.tracing.movement import along_dim, same_index
+from regard.tracing.moves import Moves, entries_of
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
@@ -396,6 +397,8 @@ class Flow(Moves):
             nodes.factors = laid_out(dims, output)
             self.put(output, nodes)
             return
+        if spread is not None and segments is not None:
+            self.lose(spread.mark.candidate)
         self.written(output, source)
 
     def absolute_sum(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.tracing.axes import Dims, Factor, Origin, axis, dims_of, laid_out, merged
-from regard.tracing.movement import Again, Movement, expanded
+from regard.tracing.movement import Again, Movement, along_dim, expanded, same_index
 from regard.tracing.pointwise import Pointwise
 from regard.tracing.tags import (
     NOBODY,
@@ -415,15 +415,3 @@ def _last(pieces: Sequence[Any]) -> Origin | None:
 def entries_of(tensor: Tensor) -> tuple[Any, ...]:
     """Which entries of its storage a tensor shows."""
     return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
-
-
-def same_index(left: Tensor, right: Tensor | None) -> bool:
-    """Whether two lists of edges have the same queries."""
-    return right is not None and left.shape == right.shape and bool(torch.equal(left, right))
-
-
-def along_dim(index: Tensor, dim: int) -> Tensor:
-    """An index that is the same for all heads and features, of one dimension."""
-    if index.dim() == 1:
-        return index
-    return index.movedim(dim, 0).flatten(1)[:, 0] if index.numel() else index.flatten()

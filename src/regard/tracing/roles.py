@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.recipe import Edges
 from regard.record.held import Layout
 from regard.tracing.axes import Dims, Origin
-from regard.tracing.movement import View, other_axes, positions
+from regard.tracing.movement import View, along_dim, other_axes, positions
 from regard.tracing.tags import Box, Mark, Spread, Use, Uses
 from regard.types import Kind
 
@@ -236,7 +236,7 @@ class Contraction:
         )
 
     def of_edges(self, weights: Tensor, kind: Kind, queries: int) -> Edges | None:
-        """Weights (1, head, 1, edge) of a softmax over edges."""
+        """Weights (1, head, 1, edge) of a softmax over edges; None where pairs cannot be told."""
         segments = self.mark.candidate.segments
         assert segments is not None
         dim = self.mark.candidate.key
@@ -248,11 +248,14 @@ class Contraction:
             located = None if nodes is None else positions(self.value_view, nodes, weights.device)
         if located is None:
             return None
-        key_index, keys = located
-        key_index = key_index.movedim(dim, 0).flatten(1)[:, 0]
+        places, keys = located
+        query_index = _of_heads(segments, weights)
+        key_index = _of_heads(along_dim(places, dim), weights)
+        if query_index is None or key_index is None:
+            return None
         return Edges(
-            segments[None, None],
-            key_index[None, None],
+            query_index,
+            key_index,
             weights.flatten(2),
             queries,
             keys,
@@ -329,6 +332,22 @@ class Contraction:
             for dim, pieces in enumerate(self.value_dims)
             if dim < shift or weights.shape[dim - shift] == 1
         ]
+
+
+def _of_heads(index: Tensor, weights: Tensor) -> Tensor | None:
+    """An index of edges, (edge,) or (edge, …), beside weights (batch, head, 1, edge).
+
+    None where features have their own, or both examples and heads.
+    """
+    if index.dim() == 1:
+        return index[None, None]
+    batch, heads, _, edges = weights.shape
+    if min(batch, heads) > 1 or index.numel() % (batch * heads * edges):
+        return None
+    columns = index.reshape(edges, batch * heads, -1)
+    if bool((columns != columns[..., :1]).any()):
+        return None
+    return columns[..., 0].T.reshape(batch, heads, edges).contiguous()
 
 
 def _parts(tensor: Tensor, dims: Dims, uses: Uses) -> list[Part]:
