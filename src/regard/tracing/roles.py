@@ -221,10 +221,22 @@ class Contraction:
         if not head:
             last = [*self.mark.candidate.widths, *(part.origin for part in key)]
             with_heads = any(origin.ancestor.dim == (3, 4) for origin in last)
-            batch, head, told = _by_hints(batch, with_heads, hints)
-            certain = certain and told
+            with_keys = any(part.origin.ancestor.dim == (2, 4) for part in key)
+            batch, head, told = _by_hints(batch, with_heads, with_keys, hints)
+            certain = certain and told and not self._may_hold_heads(batch, hints)
         order = self._in_order
         return Roles(order(batch), order(head), order(query), order(key), certain, gathered)
+
+    def _may_hold_heads(self, batch: list[Part], hints: set[int]) -> bool:
+        """Whether inputs (batch × head, position, width) may have come folded: the module speaks of
+        heads, and nothing was cut."""
+        if self.spread is not None or len(batch) != 1 or batch[0].origin.ancestor.dim != (0, 3):
+            return False
+        uncut = [
+            size == origin.ancestor.size and origin.ancestor.dim == (2, 3)
+            for size, origin in self.value_dims[-2 if self.swapped else -1]
+        ]
+        return uncut == [True] and any(n > 1 and batch[0].size % n == 0 for n in hints)
 
     def _in_order(self, parts: list[Part]) -> list[Part]:
         """Axes in the order of the softmax's dimensions, whatever the product made of it."""
@@ -398,13 +410,14 @@ def _folded_batch(query: list[Part]) -> tuple[list[Part], list[Part]]:
 
 
 def _by_hints(
-    batch: list[Part], with_heads: bool, hints: set[int]
+    batch: list[Part], with_heads: bool, with_keys: bool, hints: set[int]
 ) -> tuple[list[Part], list[Part], bool]:
     """Heads among shared axes of which none is known to be cut out of features."""
-    if with_heads:  # inputs, or scores, of four dimensions
-        for index, part in enumerate(batch):
-            if part.origin.ancestor.dim == (1, 4) and (part.size in hints or not hints):
-                return [*batch[:index], *batch[index + 1 :]], [part], True
+    # inputs, or scores, of four dimensions; after a linear map only a hint tells
+    for index, part in enumerate(batch):
+        fits = (with_heads or with_keys) and part.size in hints
+        if part.origin.ancestor.dim == (1, 4) and (fits or (with_heads and not hints)):
+            return [*batch[:index], *batch[index + 1 :]], [part], True
     unknown = [part for part in batch if part.origin.ancestor.kind == "unknown"]
     if not unknown:
         return batch, [], True

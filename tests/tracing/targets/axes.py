@@ -92,6 +92,42 @@ def places_before_batch(self, x):
     return (weights @ v.transpose(0, 1)).transpose(0, 1).reshape(N, B, D).transpose(0, 1)
 
 
+def _separate(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    q, k, v = model.parts(x)
+    weights = dense.weights(q, k)
+    return weights, dense.mix(weights, v)
+
+
+def heads_of_the_input(self, x):
+    """(batch, head, position, width) comes in, and is projected: the number of heads tells."""
+    q, k, v = self.parts(x)
+    return (q @ k.mT / 4).softmax(-1) @ v
+
+
+_add(heads_of_the_input, _separate, lambda: (torch.randn(B, H, N, D),))
+
+
+def _folded(model: Model, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    weights = dense.weights(q[:, None], k[:, None], scale=0.5)
+    return weights, dense.mix(weights, v[:, None])[:, 0]
+
+
+def folded_inputs(self, q, k, v):
+    """(batch × head, position, width) or as many examples: nothing tells."""
+    return (q @ k.mT / 2).softmax(-1) @ v
+
+
+TARGETS.append(
+    Target(
+        "axes_folded_inputs",
+        "unknown",
+        functions.builder(
+            Model, folded_inputs, _folded, lambda: tuple(torch.randn(2 * H, N, 4) for _ in "qkv")
+        ),
+    )
+)
+
+
 def _one_head(model: Model, x: Tensor) -> tuple[list[Tensor], Tensor]:
     q, k, v = (part.unbind(1) for part in model.heads(x))
     weights = [dense.weights(q[h][:, None], k[h][:, None]) for h in range(H)]
