@@ -162,6 +162,43 @@ def test_other_custom_operators_are_let_be():
     assert len(trace) == 1 and said == []
 
 
+# -- unread: attention that is no softmax, or never divided, beside attention that was read
+
+
+class Beside(nn.Module):
+    """Attention, and on the next line what cannot be read."""
+
+    def __init__(self, unread, attention):
+        super().__init__()
+        self.unread, self.attention = unread, attention
+        self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        if self.attention == "fused":
+            x = nn.functional.scaled_dot_product_attention(x, x, x)
+        elif self.attention == "softmax":
+            x = (self.query(x) @ self.key(x).mT).softmax(-1) @ x
+        elif self.attention == "late":
+            powers = (self.query(x) @ self.key(x).mT).exp()
+            x = powers @ x / powers.sum(-1, keepdim=True)
+        return self.unread(self.query(x) @ self.key(x).mT) @ x
+
+
+@pytest.mark.compiled  # run-time checks stand between the model's line and us in the stack
+@pytest.mark.parametrize("attention", [None, "fused", "softmax", "late"])
+@pytest.mark.parametrize(
+    ("unread", "text"),
+    [(torch.sigmoid, "rules='sigmoid'"), (torch.exp, "not divided by their sum")],
+)
+def test_unread_beside_attention(unread, text, attention):
+    """What was read of a module does not hide what was not; the line is named."""
+    model = Beside(unread, attention)
+    trace, said = capture(model, words(2, 5, 8), 2)
+    assert len(trace) == (0 if attention is None else 2)
+    line = Beside.forward.__code__.co_firstlineno + 8
+    said_once(trace, said, "unread", "Beside", text, f"test_notes.py:{line}")
+
+
 # -- unseen: attention by its name, and nothing was seen
 
 

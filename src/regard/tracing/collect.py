@@ -618,19 +618,21 @@ class Collector:
                 self.trace.notes[index] = replace(note, text=text)
         seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
         seen |= self.filtered | {note.where for note in self.trace.notes}
-        for path, (site, steps) in self.flow.unasked.items():
-            if path not in seen:
-                what = " and ".join(steps) if steps else "nothing"
-                rule = steps[-1] if steps else "none"
-                self.note(
-                    "unread",
-                    path or site.module_class,
-                    f"a product of two inputs, with {what} done to it, was multiplied by a third: "
-                    f"attention that is no softmax? capture(rules={rule!r}) records it",
-                )
-        for path, (site, text) in self.flow.unfinished.items():
-            if path not in seen:
-                self.note("unread", path or site.module_class, text)
+        lines = {(record.path, record.site.source) for record in self.trace}
+        lines |= {(gate.path, gate.source) for gate in self.trace.gates}
+        unread = [
+            (
+                place,
+                f"a product of two inputs, with {' and '.join(steps)} done to it, was multiplied "
+                f"by a third: attention that is no softmax? capture(rules={steps[-1]!r}) records "
+                "it",
+            )
+            for place, steps in self.flow.unasked.values()
+        ]
+        for place, text in [*unread, *self.flow.unfinished.values()]:
+            name = place.path or place.module_class
+            if (place.path, place.source) not in lines and name not in self.filtered:
+                self.note("unread", name, f"{text} ({place.source})")
         for candidate in self.flow.lost.values():
             self.note(
                 "unread",

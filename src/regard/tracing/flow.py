@@ -9,7 +9,7 @@ queries that attend to each other before they have seen the input).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from regard.record.held import detached
 from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
-from regard.tracing.moves import Moves, along_dim, entries_of, same_index
+from regard.tracing.movement import along_dim, same_index
+from regard.tracing.moves import Moves, entries_of
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
-    Box,
     Candidate,
     Late,
     Mark,
@@ -58,8 +58,8 @@ class Flow(Moves):
     ) -> None:
         super().__init__(graph)
         self.rules = rules  # what else is attention: operators between two products
-        self.unfinished: dict[str, tuple[Place, str]] = {}  # by path: exponentials and their sums
-        self.unasked: dict[str, tuple[Place, tuple[str, ...]]] = {}  # by path: what they would be
+        self.unfinished: dict[int, tuple[Place, str]] = {}  # exponentials without their sums yet
+        self.unasked: dict[tuple[str, str], tuple[Place, tuple[str, ...]]] = {}  # by path and line
         self.names, self.accepted, self.rejected, self.wanted = names, accepted, rejected, wanted
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
         self._latest: Candidate | None = None
@@ -116,8 +116,7 @@ class Flow(Moves):
         candidate.origins = tuple(origin for pieces in dims for _, origin in pieces)
         self.let_go()
         if candidate.reason is None:
-            candidate.softmax_output = Box(output if self.graph else detached(output), dims)
-            self.boxes.add(candidate.softmax_output)
+            candidate.softmax_output = self.box(output if self.graph else detached(output), dims)
             self._latest = candidate
         return laid_out(dims, output)
 
@@ -130,8 +129,7 @@ class Flow(Moves):
         else:
             tag.exp = tag.number
             if output is not logs and tag.sides is not None and tag.scores is None:
-                tag.scores = Box(logs.detach(), self.dims(logs))
-                self.boxes.add(tag.scores)
+                tag.scores = self.box(logs.detach(), self.dims(logs))
         self.put(output, tag)
 
     def log_sum_exp(self, scores: Tensor, dims: Sequence[int], output: Tensor) -> None:
@@ -165,10 +163,10 @@ class Flow(Moves):
                 return False
             dim = dims.index(keys)
         mark = self._candidate(above, dim, output)
+        self._finish(numbers)
         tag = Tag()
         if mark is not None:
             mark.candidate.sides, mark.candidate.segments = mine.sides, segments
-            self.unfinished.pop(mark.candidate.place.path, None)
             if not exact:
                 mark = mark._replace(kind="partial")
             tag.log, tag.mark = (mark, None) if logs else (None, mark)
@@ -183,8 +181,7 @@ class Flow(Moves):
             # by a maximum, most likely; of one key it has the same shape
             shifted = output is not left and (stretched(right, output) or output.shape[-1:] == (1,))
             if shifted and tag is not None and before is not None and before.sides is not None:
-                tag.scores = Box(left.detach(), self.dims(left))
-                self.boxes.add(tag.scores)
+                tag.scores = self.box(left.detach(), self.dims(left))
 
     def divide(self, numerator: Tensor, denominator: Tensor, output: Tensor) -> None:
         if not (
@@ -204,6 +201,7 @@ class Flow(Moves):
         late = mine.late
         if {each.number for each in late} != below.total.numbers or below.total.inverse != times:
             return False
+        self._finish(below.total.numbers)
         self.pointwise((numerator, denominator), output)
         tag = self.tag(output)
         if tag is not None:
@@ -384,7 +382,7 @@ class Flow(Moves):
             queries = along_dim(index, dim)
             total.total = Total(frozenset((tag.exp,)), (), plain, segments=queries, dim=dim)
             self.put(output, total)
-            self._begin("exponentials were added up over edges, and not followed to values")
+            self._begin(tag, "exponentials were added up over edges, and not followed to values")
             return
         spread = None if tag is None else tag.spread
         segments = None if spread is None else spread.mark.candidate.segments
@@ -399,6 +397,8 @@ class Flow(Moves):
             nodes.factors = laid_out(dims, output)
             self.put(output, nodes)
             return
+        if spread is not None and segments is not None:
+            self.lose(spread.mark.candidate)
         self.written(output, source)
 
     def absolute_sum(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> None:
@@ -416,19 +416,23 @@ class Flow(Moves):
         first = mine is not None and mine.constant
         second = theirs is not None and theirs.constant
         marks = [each.mark for each in (mine, theirs) if each is not None and each.mark is not None]
-        if len(marks) == 2 and marks[0].candidate is marks[1].candidate:
-            self._invert(marks[0].candidate)
+        same = len(marks) == 2 and marks[0].candidate is marks[1].candidate
         tag.entries = entries_of(left) if second else entries_of(right) if first else None
-        tag.of_weights = all(map(_is_inverted, (mine, theirs)))
-        if not tag.of_weights:
+        tag.of_weights = same or all(map(_is_of_weights, (mine, theirs)))
+        if same:
+            tag.mark = _power(*marks)
+        elif not tag.of_weights:
             if mine is not None and mine.mark is not None:
                 tag.mark = self._weighs(mine.mark, left, right, output, swapped=False)
             if theirs is not None and theirs.mark is not None:
                 tag.mark = self._weighs(theirs.mark, right, left, output, swapped=True) or tag.mark
         if not (first or second):
+            powers = [each for each in (mine, theirs) if each is not None and _are_powers(each)]
+            if len(powers) == 2:  # one side may be gated by exponentials: the other has scores
+                powers = [each for each in powers if each.pairing is not None] or powers
             for each, tensor, values in ((mine, left, right), (theirs, right, left)):
                 swapped = tensor is right
-                if each is not None and each.exp and not _is_sigmoid(each):
+                if each is not None and each in powers:
                     tag.late += (self._late(each, tensor, values, output, swapped),)
                 elif each is not None and each.pairing is not None and each.mark is None:
                     self._unnormalised(each, tensor, values, output, swapped)
@@ -450,9 +454,9 @@ class Flow(Moves):
             tag.factors, tag.widths = self._product_factors(left, right, output, False, second)
         else:
             tag.factors, contracted = self._product_factors(left, right, output, first, second)
-            if tag.mark is not None and not (first or second):
+            if tag.mark is not None and not (first or second or same):
                 self._new_keys(tag, output)
-            elif not (first or second):
+            elif not (first or second or same):
                 tag.pairing = _pairing(dims_of(output, tag.factors))
             if output.dim() > 2 or not (first or second):  # no plain projection
                 tag.widths = contracted
@@ -489,7 +493,10 @@ class Flow(Moves):
         dims = self.dims(weights)
         theirs = self.tag(values)
         candidate = mark.candidate
-        if along(candidate, weights, dims, contracted):
+        other_weights = theirs is not None and theirs.mark is not None
+        if mark.power and (other_weights or not along(candidate, weights, dims, contracted)):
+            self._invert(candidate)
+        elif along(candidate, weights, dims, contracted):
             if theirs is not None and theirs.of_weights and not theirs.constant:
                 return Mark(candidate)  # times the inverse of a kernel: weights yet, of other keys
             self._settle(mark, self._contraction(mark, weights, values, output, swapped))
@@ -536,7 +543,7 @@ class Flow(Moves):
             return
         if not self.rules & {"any", *(steps or ("none",))}:
             if steps:
-                self.unasked.setdefault(place.path, (place, steps))
+                self.unasked.setdefault((place.path, place.source), (place, steps))
             return
         candidate = Candidate(place, scores.dim() - 1, tuple(scores.shape))
         candidate.kind, candidate.sides, candidate.widths = "signed", tag.sides, tag.widths
@@ -545,11 +552,15 @@ class Flow(Moves):
         if self.wanted(place, True):
             self._settle(mark, self._contraction(mark, scores, values, output, swapped))
 
-    def _begin(self, text: str) -> None:
-        """Something that may be attention in several steps: said, if the last one never comes."""
+    def _begin(self, powers: Tag, text: str) -> None:
+        """Exponentials on their way to be attention: said, if the last step never comes."""
         place = self.names.place()
         if place is not None:
-            self.unfinished.setdefault(place.path, (place, text))
+            self.unfinished.setdefault(powers.exp, (place, text))
+
+    def _finish(self, powers: Iterable[int]) -> None:
+        for number in powers:
+            self.unfinished.pop(number, None)
 
     def _late(
         self, tag: Tag, powers: Tensor, values: Tensor, output: Tensor, swapped: bool
@@ -559,9 +570,10 @@ class Flow(Moves):
         )
         keys = tuple(origin for origin, use in contraction.uses.items() if use == "key")
         if tag.pairing is not None:
-            self._begin("exponentials of a product met values, and were not divided by their sum")
-        box = Box(contraction.weights, contraction.dims)
-        self.boxes.add(box)
+            self._begin(
+                tag, "exponentials of a product met values, and were not divided by their sum"
+            )
+        box = self.box(contraction.weights, contraction.dims)
         return Late(tag.exp, keys, contraction, box, tag.scores, tag.sides, tag.widths)
 
     def _invert(self, candidate: Candidate) -> None:
@@ -609,7 +621,6 @@ class Flow(Moves):
     def _accept(self, contraction: Contraction, weights: Tensor | None) -> None:
         candidate = contraction.mark.candidate
         candidate.softmax_output = None
-        self.unfinished.pop(candidate.place.path, None)
         if self.lost.get(candidate.place.path) is candidate:
             del self.lost[candidate.place.path]
         constant = contraction.constant
@@ -652,17 +663,23 @@ def _of_places(origin: Origin) -> bool:
     return ancestor.kind in ("data", "gathered") and not last
 
 
-def _is_sigmoid(tag: Tag) -> bool:
-    """Whether exponentials are below a fraction, as in 1 / (1 + exp(−s)): no sum is to come."""
-    return tag.pairing is not None and tag.pairing.steps[-1:] == ("reciprocal",)
+def _are_powers(tag: Tag) -> bool:
+    """Whether exponentials may be divided by their sum yet; not those of 1 / (1 + exp(−s))."""
+    sigmoid = tag.pairing is not None and tag.pairing.steps[-1:] == ("reciprocal",)
+    return bool(tag.exp) and not sigmoid
 
 
-def _is_inverted(tag: Tag | None) -> bool:
-    """Whether something is on its way to become the inverse of a softmax."""
+def _is_of_weights(tag: Tag | None) -> bool:
+    """Whether something may be on its way to become the inverse of a softmax."""
     if tag is None:
         return False
-    inverted = tag.mark is not None and tag.mark.candidate.reason == INVERTED
-    return tag.constant or inverted or (tag.of_weights and tag.mark is None)
+    return tag.constant or (tag.of_weights and (tag.mark is None or tag.mark.power))
+
+
+def _power(left: Mark, right: Mark) -> Mark:
+    """Weights times themselves: two steps of attention, a penalty, or a kernel to be inverted."""
+    kind = left.kind if left.kind == right.kind else "signed"
+    return Mark(left.candidate, kind=kind, power=True)
 
 
 def along(candidate: Candidate, weights: Tensor, dims: Dims, contracted: int) -> bool:

@@ -153,3 +153,25 @@ def _movements(view: View) -> list[Movement]:
             order[id(storage)] = storage
             waiting.pop()
     return list(order.values())
+
+
+def along_dim(index: Tensor, dim: int) -> Tensor:
+    """The index of each edge, (edge,); (edge, …) where heads or examples have their own."""
+    if index.dim() == 1 or not index.numel():
+        return index.flatten()
+    columns = index.movedim(dim, 0)
+    first = columns
+    while first.dim() > 1:
+        first = first[..., 0]
+    if any(size > 1 and stride for size, stride in zip(columns.shape[1:], columns.stride()[1:])):
+        own = bool((columns.movedim(0, -1) != first).any())
+        return columns if own else first
+    return first
+
+
+def same_index(left: Tensor, right: Tensor | None) -> bool:
+    """Whether two lists of edges have the same queries; `right` may repeat them over features."""
+    if right is None or left.shape != right.shape[: left.dim()]:
+        return False
+    features = [1] * (right.dim() - left.dim())
+    return bool(torch.equal(left.reshape(*left.shape, *features).expand_as(right), right))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.tracing.axes import Dims, Factor, Origin, axis, dims_of, laid_out, merged
-from regard.tracing.movement import Again, Movement, expanded
+from regard.tracing.movement import Again, Movement, along_dim, expanded, same_index
 from regard.tracing.pointwise import Pointwise
 from regard.tracing.tags import (
     NOBODY,
@@ -111,9 +111,14 @@ class Moves(Pointwise):
                 self.chosen_from(index).add(origin)
 
     def gathered(
-        self, source: Tensor, dim: int, index: Tensor, output: Tensor, again: Again
+        self,
+        source: Tensor,
+        dim: int,
+        index: Tensor,
+        output: Tensor,
+        choose: Callable[[Tensor, int, Any], Tensor],
     ) -> None:
-        """Entries chosen along one dimension."""
+        """Entries chosen along one dimension; `choose` does the same to numbers."""
         tag = self._moved_tag(source)
         tag.constant = tag.constant and self.constant(index)
         dim %= max(1, source.dim())
@@ -125,7 +130,10 @@ class Moves(Pointwise):
                     dims[other] = axis(size, "gathered", _last(dims[other]))
             tag.factors = laid_out(dims, output)
         if not tag.constant:
-            tag.moved = self._movement(source, output, again)
+            box = self.box(index)
+            tag.moved = self._movement(
+                source, output, lambda numbers: choose(numbers, dim, box.tensor)
+            )
         self.put(output, tag)
 
     def indexed(self, source: Tensor, indices: Sequence[Tensor | None], output: Tensor) -> None:
@@ -139,9 +147,14 @@ class Moves(Pointwise):
         if len(at) == 1:
             self._meet_edges(source, at[0], indices[at[0]], tag)  # type: ignore[arg-type]
         if not tag.constant:
-            tag.moved = self._movement(
-                source, output, lambda numbers: torch.ops.aten.index.Tensor(numbers, list(indices))
-            )
+            boxes = [None if index is None else self.box(index) for index in indices]
+
+            def again(numbers: Tensor) -> Tensor:
+                at_hand = [None if box is None else box.tensor for box in boxes]
+                chosen: Tensor = torch.ops.aten.index.Tensor(numbers, at_hand)
+                return chosen
+
+            tag.moved = self._movement(source, output, again)
         self.put(output, tag)
 
     def windows(self, source: Tensor, output: Tensor, size: Sequence[int], again: Again) -> None:
@@ -402,15 +415,3 @@ def _last(pieces: Sequence[Any]) -> Origin | None:
 def entries_of(tensor: Tensor) -> tuple[Any, ...]:
     """Which entries of its storage a tensor shows."""
     return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
-
-
-def same_index(left: Tensor, right: Tensor | None) -> bool:
-    """Whether two lists of edges have the same queries."""
-    return right is not None and left.shape == right.shape and bool(torch.equal(left, right))
-
-
-def along_dim(index: Tensor, dim: int) -> Tensor:
-    """An index that is the same for all heads and features, of one dimension."""
-    if index.dim() == 1:
-        return index
-    return index.movedim(dim, 0).flatten(1)[:, 0] if index.numel() else index.flatten()

@@ -73,9 +73,7 @@ class Pointwise(Tagging):
         if mark.before is not None:
             return mark.before
         kept = weights if self.graph else detached(weights)
-        box = Box(kept, self.dims(weights))
-        self.boxes.add(box)
-        return box
+        return self.box(kept, self.dims(weights))
 
     def dropout(self, weights: Tensor, output: Tensor) -> None:
         """What comes out is followed; what went in is what will be recorded."""
@@ -93,8 +91,7 @@ class Pointwise(Tagging):
         tag = self.tag(weights)
         assert tag is not None and tag.mark is not None
         if tag.mark.before is None:
-            box = Box(copy, self.dims(weights))
-            self.boxes.add(box)
+            box = self.box(copy, self.dims(weights))
             after = Tag()
             after.mark, after.factors = tag.mark._replace(before=box), tag.factors
             self.put(weights, after)

@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.recipe import Edges
 from regard.record.held import Layout
 from regard.tracing.axes import Dims, Origin
-from regard.tracing.movement import View, other_axes, positions
+from regard.tracing.movement import View, along_dim, other_axes, positions
 from regard.tracing.tags import Box, Mark, Spread, Use, Uses
 from regard.types import Kind
 
@@ -234,10 +234,22 @@ class Contraction:
         if not head:
             last = [*self.mark.candidate.widths, *(part.origin for part in key)]
             with_heads = any(origin.ancestor.dim == (3, 4) for origin in last)
-            batch, head, told = _by_hints(batch, with_heads, hints)
-            certain = certain and told
+            with_keys = any(part.origin.ancestor.dim == (2, 4) for part in key)
+            batch, head, told = _by_hints(batch, with_heads, with_keys, hints)
+            certain = certain and told and not self._may_hold_heads(batch, hints)
         order = self._in_order
         return Roles(order(batch), order(head), order(query), order(key), certain, gathered)
+
+    def _may_hold_heads(self, batch: list[Part], hints: set[int]) -> bool:
+        """Whether inputs (batch × head, position, width) may have come folded: the module speaks of
+        heads, and nothing was cut."""
+        if self.spread is not None or len(batch) != 1 or batch[0].origin.ancestor.dim != (0, 3):
+            return False
+        uncut = [
+            size == origin.ancestor.size and origin.ancestor.dim == (2, 3)
+            for size, origin in self.value_dims[-2 if self.swapped else -1]
+        ]
+        return uncut == [True] and any(n > 1 and batch[0].size % n == 0 for n in hints)
 
     def _in_order(self, parts: list[Part]) -> list[Part]:
         """Axes in the order of the softmax's dimensions, whatever the product made of it."""
@@ -249,7 +261,7 @@ class Contraction:
         )
 
     def of_edges(self, weights: Tensor, kind: Kind, queries: int) -> Edges | None:
-        """Weights (1, head, 1, edge) of a softmax over edges."""
+        """Weights (1, head, 1, edge) of a softmax over edges; None where pairs cannot be told."""
         segments = self.mark.candidate.segments
         assert segments is not None
         dim = self.mark.candidate.key
@@ -261,11 +273,14 @@ class Contraction:
             located = None if nodes is None else positions(self.value_view, nodes, weights.device)
         if located is None:
             return None
-        key_index, keys = located
-        key_index = key_index.movedim(dim, 0).flatten(1)[:, 0]
+        places, keys = located
+        query_index = _of_heads(segments, weights)
+        key_index = _of_heads(along_dim(places, dim), weights)
+        if query_index is None or key_index is None:
+            return None
         return Edges(
-            segments[None, None],
-            key_index[None, None],
+            query_index,
+            key_index,
             weights.flatten(2),
             queries,
             keys,
@@ -344,6 +359,22 @@ class Contraction:
         ]
 
 
+def _of_heads(index: Tensor, weights: Tensor) -> Tensor | None:
+    """An index of edges, (edge,) or (edge, …), beside weights (batch, head, 1, edge).
+
+    None where features have their own, or both examples and heads.
+    """
+    if index.dim() == 1:
+        return index[None, None]
+    batch, heads, _, edges = weights.shape
+    if min(batch, heads) > 1 or index.numel() % (batch * heads * edges):
+        return None
+    columns = index.reshape(edges, batch * heads, -1)
+    if bool((columns != columns[..., :1]).any()):
+        return None
+    return columns[..., 0].T.reshape(batch, heads, edges).contiguous()
+
+
 def _parts(tensor: Tensor, dims: Dims, uses: Uses) -> list[Part]:
     """The axes of weights in the order of their dimensions, with what the product does to each."""
     parts: list[Part] = []
@@ -392,13 +423,14 @@ def _folded_batch(query: list[Part]) -> tuple[list[Part], list[Part]]:
 
 
 def _by_hints(
-    batch: list[Part], with_heads: bool, hints: set[int]
+    batch: list[Part], with_heads: bool, with_keys: bool, hints: set[int]
 ) -> tuple[list[Part], list[Part], bool]:
     """Heads among shared axes of which none is known to be cut out of features."""
-    if with_heads:  # inputs, or scores, of four dimensions
-        for index, part in enumerate(batch):
-            if part.origin.ancestor.dim == (1, 4) and (part.size in hints or not hints):
-                return [*batch[:index], *batch[index + 1 :]], [part], True
+    # inputs, or scores, of four dimensions; after a linear map only a hint tells
+    for index, part in enumerate(batch):
+        fits = (with_heads or with_keys) and part.size in hints
+        if part.origin.ancestor.dim == (1, 4) and (fits or (with_heads and not hints)):
+            return [*batch[:index], *batch[index + 1 :]], [part], True
     unknown = [part for part in batch if part.origin.ancestor.kind == "unknown"]
     if not unknown:
         return batch, [], True

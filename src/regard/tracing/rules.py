@@ -264,13 +264,13 @@ def _index(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 @_for("index_select")
 def _index_select(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     dim, index = args[1:3]
-    flow.gathered(args[0], dim, index, out, lambda numbers: numbers.index_select(dim, index))
+    flow.gathered(args[0], dim, index, out, torch.index_select)
 
 
 @_for("gather")
 def _gather(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     dim, index = args[1:3]
-    flow.gathered(args[0], dim, index, out, lambda numbers: numbers.gather(dim, index))
+    flow.gathered(args[0], dim, index, out, torch.gather)
 
 
 @_for("roll")

@@ -78,11 +78,20 @@ class Tagging:
         for box in list(self.boxes):
             box.tensor = None
 
+    def box(self, tensor: Tensor, dims: Dims | None = None) -> Box:
+        """A tensor as it is now: copied before the model changes it."""
+        box = Box(tensor, dims or [])
+        self.boxes.add(box)
+        return box
+
     def protect(self, target: Tensor) -> None:
-        """A storage is about to change: weights before dropout that lie there are copied."""
+        """A storage is about to change: what boxes hold of it is copied."""
+        address = storage_address(target) if self.boxes else None
+        if address is None:
+            return
         for box in list(self.boxes):
             held = box.tensor
-            if held is not None and held.untyped_storage()._cdata == storage_address(target):
+            if held is not None and storage_address(held) == address:
                 fresh = torch.empty(0, dtype=held.dtype, device=held.device)
                 storage = held.untyped_storage().clone()
                 box.tensor = fresh.set_(storage, held.storage_offset(), held.shape, held.stride())

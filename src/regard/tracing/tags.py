@@ -24,7 +24,7 @@ _MOST_SOURCES = 8
 
 
 class Box:
-    """Holds the weights as they were before dropout; emptied when the capture ends."""
+    """Holds a tensor as it was, such as weights before dropout; emptied when the capture ends."""
 
     __slots__ = ("__weakref__", "dims", "tensor")
 
@@ -71,6 +71,7 @@ class Mark(NamedTuple):
     before: Box | None = None
     others: tuple[Candidate, ...] = ()  # of weights that were put together
     kind: Kind | None = None  # what was made of them since; None: what the softmax made
+    power: bool = False  # whether they were multiplied by themselves
 
 
 class Forbids(NamedTuple):

@@ -92,6 +92,42 @@ def places_before_batch(self, x):
     return (weights @ v.transpose(0, 1)).transpose(0, 1).reshape(N, B, D).transpose(0, 1)
 
 
+def _separate(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    q, k, v = model.parts(x)
+    weights = dense.weights(q, k)
+    return weights, dense.mix(weights, v)
+
+
+def heads_of_the_input(self, x):
+    """(batch, head, position, width) comes in, and is projected: the number of heads tells."""
+    q, k, v = self.parts(x)
+    return (q @ k.mT / 4).softmax(-1) @ v
+
+
+_add(heads_of_the_input, _separate, lambda: (torch.randn(B, H, N, D),))
+
+
+def _folded(model: Model, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    weights = dense.weights(q[:, None], k[:, None], scale=0.5)
+    return weights, dense.mix(weights, v[:, None])[:, 0]
+
+
+def folded_inputs(self, q, k, v):
+    """(batch × head, position, width) or as many examples: nothing tells."""
+    return (q @ k.mT / 2).softmax(-1) @ v
+
+
+TARGETS.append(
+    Target(
+        "axes_folded_inputs",
+        "unknown",
+        functions.builder(
+            Model, folded_inputs, _folded, lambda: tuple(torch.randn(2 * H, N, 4) for _ in "qkv")
+        ),
+    )
+)
+
+
 def _one_head(model: Model, x: Tensor) -> tuple[list[Tensor], Tensor]:
     q, k, v = (part.unbind(1) for part in model.heads(x))
     weights = [dense.weights(q[h][:, None], k[h][:, None]) for h in range(H)]
@@ -174,6 +210,25 @@ def keys_indexed(self, x, chosen):
     return (weights[..., None] * v).sum(2)
 
 
+def keys_gathered_by_a_changed_index(self, x, chosen):
+    """The model writes to its index before the keys meet the weights (backward would not allow)."""
+    q, k, v = self.parts(x)
+    index = chosen.flatten(1)[..., None].repeat(1, 1, D)
+    k, v = (part.detach().gather(1, index).view(B, N, K, D) for part in (k, v))
+    index.zero_()
+    weights = torch.einsum("bid,bijd->bij", q, k).div(4).softmax(-1)
+    return torch.einsum("bij,bijd->bid", weights, v)
+
+
+def keys_indexed_by_a_changed_index(self, x, chosen):
+    q, k, v = self.parts(x)
+    example, chosen = torch.arange(B)[:, None, None], chosen.clone()
+    k, v = k.detach()[example, chosen], v.detach()[example, chosen]
+    chosen += 1
+    weights = (q[:, :, None] * k).sum(-1).div(4).softmax(-1)
+    return (weights[..., None] * v).sum(2)
+
+
 def keys_indexed_flat(self, x, chosen):
     """Examples behind each other, and numbers that run through all of them."""
     q, k, v = self.parts(x)
@@ -199,7 +254,10 @@ def keys_gathered_of_heads(self, x, chosen):
     return torch.einsum("bhij,bhijd->bhid", weights, v).transpose(1, 2).flatten(2)
 
 
-for _gathering in (keys_gathered, keys_indexed, keys_indexed_flat, keys_made_of_gathered):
+for _gathering in (
+    *(keys_gathered, keys_indexed, keys_indexed_flat, keys_made_of_gathered),
+    *(keys_gathered_by_a_changed_index, keys_indexed_by_a_changed_index),
+):
     _add(_gathering, _neighbours, _with_neighbours)
 _add(keys_gathered_of_heads, _neighbours_of_heads, _with_neighbours)
 

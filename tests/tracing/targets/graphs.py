@@ -221,6 +221,45 @@ class HeadsFirst(Gat):
         return mixed.transpose(0, 1).reshape(N, -1)
 
 
+class EdgesOfHeads(formulas.Model):
+    """Each head has a graph of its own: indices are (edge, head)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.q, self.k = H, nn.Linear(D, H * 5), nn.Linear(D, H * 5)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        pairs = torch.stack([torch.randperm(N * N)[:20] for _ in range(H)], -1)
+        return torch.randn(N, D), pairs // N, pairs % N  # nodes, sources, targets
+
+    def forward(self, x, source, target):
+        q, k = (project(x).view(N, H, 5) for project in (self.q, self.k))
+        wide_source, wide_target = (i[..., None].repeat(1, 1, 5) for i in (source, target))
+        keys = k.gather(0, wide_source)  # (edge, head, width)
+        powers = (q.gather(0, wide_target) * keys).sum(-1).exp()
+        total = x.new_zeros(N, H).scatter_add_(0, target, powers)
+        messages = (powers / total.gather(0, target))[..., None] * keys
+        return x.new_zeros(N, H, 5).scatter_add_(0, wide_target, messages).flatten(1)
+
+    def truth(self, x, source, target):
+        q, k = (dense.heads(project(x)[None], H) for project in (self.q, self.k))
+        edges = [torch.stack(pair) for pair in zip(source.T, target.T)]
+        scores = (q @ k.mT)[0]
+        weights = torch.cat([edge_weights(s[None], e) for s, e in zip(scores, edges)], 1)
+        return [weights], dense.merged(dense.mix(weights, k))[0]
+
+
+class TargetsOfHeads(EdgesOfHeads):
+    """Heads share the sources of their edges, and have targets of their own."""
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        targets = torch.stack([torch.randperm(N) for _ in range(H)], -1)
+        sources = torch.arange(2 * N)[:, None].repeat(1, H) % N
+        return torch.randn(N, D), sources, torch.cat([targets, (targets + 1) % N])
+
+
 class NormalisedLate(Gat):
     """The sum divides the nodes, not the edges."""
 
@@ -282,6 +321,6 @@ class SparseSoftmax(formulas.Model):
 
 KINDS = (
     *(Gat, NoEdges, OneEdge, OneNode, GatV2, Bipartite, FreedIndices, Vectors, Dropout),
-    *(HeadsFirst, NormalisedLate, SortedEdges, SparseSoftmax),
+    *(HeadsFirst, EdgesOfHeads, TargetsOfHeads, NormalisedLate, SortedEdges, SparseSoftmax),
 )
 TARGETS = [formulas.target(kind, "graphs") for kind in KINDS]

@@ -57,6 +57,23 @@ class Reciprocal(Late):
         return (mixed * total.mT.reciprocal()[..., None]).flatten(2)
 
 
+class Gated(Late):
+    """Features times exponentials of their own, which are not divided by a sum."""
+
+    def gated_heads(self, x: Tensor) -> list[Tensor]:
+        return [tensor * torch.exp(-tensor.abs()) for tensor in self.qkv_heads(x)]
+
+    def forward(self, x):
+        q, k, v = self.gated_heads(x)
+        powers = (q @ k.mT * W**-0.5).exp()
+        return dense.merged(powers @ v / powers.sum(-1, keepdim=True))
+
+    def truth(self, x):
+        q, k, v = self.gated_heads(x)
+        weights = dense.weights(q, k)
+        return [weights], dense.merged(dense.mix(weights, v))
+
+
 class Chunks(Late):
     """Rabe & Staats 2021: sums, tops and products of every chunk of keys, put together at last."""
 
@@ -187,15 +204,7 @@ class MaximumOfEach(Late):
 
 
 KINDS = (
-    HeadsInside,
-    MaximumOfEach,
-    Ones,
-    Reciprocal,
-    OneChunk,
-    Chunks,
-    CausalChunks,
-    OneTile,
-    TilesOfKeys,
-    Tiles,
+    *(HeadsInside, MaximumOfEach, Ones, Reciprocal, Gated, OneChunk, Chunks, CausalChunks),
+    *(OneTile, TilesOfKeys, Tiles),
 )
 TARGETS = [formulas.target(kind, "late") for kind in KINDS]

@@ -144,6 +144,60 @@ class Nystrom(formulas.Model):
         return [last, signed], dense.merged(dense.mix(signed, dense.mix(last, v)))
 
 
+class NystromFromTheRight(Nystrom):
+    """The inverse meets the values first."""
+
+    def forward(self, x):
+        q, k, v = (tensor.view(B, 10, 4, 6).transpose(1, 2) for tensor in self.qkv(x).chunk(3, -1))
+        queries, keys = (tensor.reshape(B, 4, 5, 2, 6).mean(3) for tensor in (q, k))
+        first, kernel, last = (
+            (left @ right.mT).softmax(-1)
+            for left, right in ((q, keys), (queries, keys), (queries, k))
+        )
+        return (first @ (_inverse(kernel) @ (last @ v))).transpose(1, 2).reshape(B, 10, D)
+
+    def truth(self, x):
+        (last, _), output = super().truth(x)
+        q, k, _ = (dense.heads(tensor, 4) for tensor in self.qkv(x).chunk(3, -1))
+        return [last, dense.weights(q, k.unflatten(2, (5, 2)).mean(3), scale=1.0)], output
+
+
+class Penalised(formulas.Model):
+    """Lin et al. 2017: weights times their transpose give a penalty, before they meet values."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = nn.Linear(D, D)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, N, D),)
+
+    def forward(self, x):
+        weights = (x @ self.key(x).mT).softmax(-1)
+        penalty = (weights @ weights.mT - torch.eye(N)).square().sum()
+        return weights @ x, penalty
+
+    def truth(self, x):
+        weights = dense.weights(x[:, None], self.key(x)[:, None], scale=1.0)
+        gram = weights @ weights.mT - torch.eye(N)
+        return [weights], (dense.mix(weights, x[:, None])[:, 0], gram.square().sum())
+
+
+class TwoSteps(Penalised):
+    """The weights of two steps are the product of those of one."""
+
+    def forward(self, x):
+        weights = (x @ self.key(x).mT).softmax(-1)
+        return (weights @ weights) @ x
+
+    def truth(self, x):
+        (weights,), _ = super().truth(x)
+        return [weights @ weights], dense.mix(weights @ weights, x[:, None])[:, 0]
+
+
 def _negative(kind: type[nn.Module]) -> Target:
     name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.__name__)
 
@@ -157,4 +211,5 @@ NEGATIVES = (
     *(VariableSelection, VariableSelectionResidual, VariableSelectionStatic),
     *(SplitBranches, SelectedKernels, Rounds),
 )
-TARGETS = [*map(_negative, NEGATIVES), formulas.target(Nystrom, "inverted")]
+INVERTED = (Nystrom, NystromFromTheRight, Penalised, TwoSteps)
+TARGETS = [*map(_negative, NEGATIVES), *(formulas.target(kind, "inverted") for kind in INVERTED)]
