@@ -60,7 +60,7 @@ class FourierFeatures(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch *axes channel"],
-        positions: Float[Tensor, "batch position axis"] | None = None,
+        positions: Float[Tensor, "#batch position axis"] | None = None,
     ) -> Features:
         """(batch, position, channels + axes · (2K + 1)).
 
