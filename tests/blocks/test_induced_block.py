@@ -82,7 +82,7 @@ def accuracy(interacts):
     def guesses(numbers):
         return out(middle(into(numbers[..., None])))[..., 0]
 
-    for _ in range(200):
+    for _ in range(300):
         numbers = torch.rand(64, 8)
         optimiser.zero_grad()
         scores = guesses(numbers)
@@ -97,10 +97,10 @@ def accuracy(interacts):
 def test_members_learn_of_each_other(without_shape_checks):
     """A whole set right: a member alone cannot know whether another one is larger.
 
-    Over four seeds 79 to 91 % of the sets, and 27 to 39 %.
+    Over ten seeds 68 to 93 % of the sets, and 34 to 40 %.
     """
-    assert accuracy(True) > 0.7
-    assert accuracy(False) < 0.5
+    assert accuracy(True) > 0.6
+    assert accuracy(False) < 0.45
 
 
 def test_capture_reads_both_ways():
