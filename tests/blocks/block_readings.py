@@ -44,6 +44,15 @@ def feed_forward(part, x: Tensor) -> Tensor:
     return part.narrow(part.widen(x).clamp(min=0))
 
 
+def gelu_feed_forward(part, x: Tensor) -> Tensor:
+    """With GELU(a) = a Φ(a), Φ the normal distribution function."""
+    inner = part.widen(x)
+    activated = [
+        [float(a) * (1 + math.erf(float(a) / math.sqrt(2))) / 2 for a in row] for row in inner
+    ]
+    return part.narrow(torch.tensor(activated, dtype=x.dtype))
+
+
 def always(i: int, j: int) -> bool:
     return True
 
@@ -83,3 +92,26 @@ def decoder_block(block, x: Tensor, context: Tensor, *, pre: bool, joined: bool)
     x = normed(first.norm, x + multi_head(first.part, x, x, until_now))
     x = normed(second.norm, with_context(x, multi_head(second.part, x, context, always)))
     return normed(third.norm, x + feed_forward(third.part, x))
+
+
+def cross_block(block, x: Tensor, context: Tensor, sees=always) -> Tensor:
+    """MAB(X, Y) of the Set Transformer, equations 6 and 7, for one example."""
+    first, second = block.cross_attention, block.feed_forward
+    x = normed(first.norm, x + multi_head(first.part, x, context, sees))
+    return normed(second.norm, x + feed_forward(second.part, x))
+
+
+def cross_attend(block, latents: Tensor, inputs: Tensor, sees=always) -> Tensor:
+    """The Perceiver's cross-attend module and its dense block, appendix C, for one example."""
+    first, second = block.cross_attention, block.feed_forward
+    keys = normed(block.context_norm, inputs)
+    latents = latents + multi_head(first.part, normed(first.norm, latents), keys, sees)
+    return latents + gelu_feed_forward(second.part, normed(second.norm, latents))
+
+
+def latent_layer(block, latents: Tensor) -> Tensor:
+    """One self-attention layer of the latents and its dense block, appendix C."""
+    first, second = block.self_attention, block.feed_forward
+    into = normed(first.norm, latents)
+    latents = latents + multi_head(first.part, into, into, always)
+    return latents + gelu_feed_forward(second.part, normed(second.norm, latents))

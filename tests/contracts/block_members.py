@@ -6,6 +6,7 @@ from torch import nn
 
 from regard.blocks import (
     Concatenated,
+    CrossBlock,
     DecoderBlock,
     EncoderBlock,
     FeedForward,
@@ -15,6 +16,7 @@ from regard.blocks import (
     Residual,
     Stack,
 )
+from regard.blocks.sets import InducedBlock, LearnedQueries, Perceiver, Pooling
 from regard.mechanisms import Additive, Alibi, DotProduct, GeneralScore, Luong, MultiHead, Rotary
 
 
@@ -54,6 +56,28 @@ def positions():
     return decoder(PreNorm, attention, MultiHead(16, 4, inputs=(6, 6)))
 
 
+def cross():
+    attention = PostNorm(16, MultiHead(16, 2, dropout=0.5), join=Residual(0.5))
+    return CrossBlock(attention, feed_forward(PostNorm))
+
+
+def normed_cross():
+    attention = PreNorm(16, MultiHead(16, 1, inputs=(6, 6), dropout=0.5))
+    return CrossBlock(attention, feed_forward(PreNorm), context_norm=nn.LayerNorm(6))
+
+
+def pooling():
+    return Pooling(LearnedQueries(3, 16), cross(), feed_forward=FeedForward(16))
+
+
+def induced():
+    return InducedBlock(LearnedQueries(3, 16), cross(), cross())
+
+
+def perceiver():
+    return Perceiver(16, 8, 3, n_repeats=3, n_layers=1, n_heads=2, dropout=0.5)
+
+
 #: name -> (build, sizes)
 MEMBERS = {
     "encoder_pre_norm": (encoder, {}),
@@ -73,15 +97,28 @@ MEMBERS = {
         {"context_width": 6},
     ),
     "stack_mixed": (lambda: Stack([encoder(), additive()]), {"context_width": 6}),
+    "stack_crossed": (lambda: Stack([normed_cross(), encoder()]), {"context_width": 6}),
+    "cross": (normed_cross, {"context_width": 6}),
+    "pooling": (pooling, {}),
+    "induced": (induced, {}),
+    "perceiver": (perceiver, {}),
 }
 
 _NO_CONTEXT = ("context_mask_is_applied", "context_padding")
+_NO_SELF = ("mask_is_applied", "causality", "causal_and_mask")
+_NO_STATE = ("step_by_step", "state_is_a_pytree", "wrong_state")
+_SET = (*_NO_CONTEXT, *_NO_SELF, *_NO_STATE, "wrong_context")
+_ORDER = ("permutation",)
 
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
-NOT_SEEN = {
-    "encoder_pre_norm": _NO_CONTEXT,
-    "encoder_post_norm": _NO_CONTEXT,
-    "encoder_unprojected": _NO_CONTEXT,
-    "encoder_alibi": _NO_CONTEXT,
-    "stack_shared": _NO_CONTEXT,
+NOT_SEEN = dict.fromkeys(MEMBERS, _ORDER) | {
+    "encoder_pre_norm": _ORDER + _NO_CONTEXT,
+    "encoder_post_norm": _ORDER + _NO_CONTEXT,
+    "encoder_unprojected": _ORDER + _NO_CONTEXT,
+    "encoder_alibi": _ORDER + _NO_CONTEXT,
+    "stack_shared": _ORDER + _NO_CONTEXT,
+    "cross": _ORDER + _NO_SELF,
+    "pooling": _SET,
+    "induced": _SET,
+    "perceiver": _SET,
 }

@@ -8,12 +8,14 @@ from torch import nn
 from regard.blocks import (
     Blocked,
     Concatenated,
+    CrossBlock,
     DecoderBlock,
     EncoderBlock,
     FeedForward,
     PreNorm,
     Residual,
 )
+from regard.blocks.sets import LearnedQueries, Pooling
 from regard.errors import DtypeError
 from regard.mechanisms import MultiHead
 
@@ -211,7 +213,31 @@ class BareErrors(Decoder):
             raise ValueError("invalid input") from None
 
 
+class ReducesAnotherMatrix(Encoder):
+    def forward(self, *inputs, **options):
+        blocked = super().forward(*inputs, **options)
+        attentions = {
+            name: replace(a, reductions=tuple(answer.flip(-1) for answer in a.reductions))
+            for name, a in blocked.attentions.items()
+        }
+        return replace(blocked, attentions=attentions)
+
+
+class PoolsTheFirst(Pooling):
+    """A set whose first member is more than the others."""
+
+    def __init__(self):
+        attention, feed_forward = PreNorm(16, MultiHead(16, 4)), PreNorm(16, FeedForward(16))
+        super().__init__(LearnedQueries(3, 16), CrossBlock(attention, feed_forward))
+
+    def forward(self, x, **options):
+        blocked = super().forward(x, **options)
+        return replace(blocked, output=blocked.output + x[:, :1])
+
+
 BROKEN = {
+    "reductions": ReducesAnotherMatrix,
+    "permutation": PoolsTheFirst,
     "shapes": NoHeadAxis,
     "asking_changes_nothing": SlowPathWhenAsked,
     "weights_of_the_output": WeightsOfAnotherMatrix,

@@ -2,6 +2,7 @@
 
 from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.blocked import Blocked
+from regard.blocks.cross_block import CrossBlock
 from regard.blocks.decoder_block import DecoderBlock
 from regard.blocks.decomposable_classifier import DecomposableClassifier
 from regard.blocks.encoder_block import EncoderBlock
@@ -14,6 +15,7 @@ __all__ = [
     "AttentionBlock",
     "Blocked",
     "Concatenated",
+    "CrossBlock",
     "DecoderBlock",
     "DecomposableClassifier",
     "EncoderBlock",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.blocks.blocked import Blocked
+from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.types import Features
 
@@ -18,6 +20,7 @@ class AttentionBlock(nn.Module, ABC):
 
     causal: bool = False  #: what `causal=None` means
     needs_context: bool = False  #: attends to another sequence too
+    attends_itself: bool = True  #: positions of x see each other; there is an attention `self`
 
     @abstractmethod
     def forward(
@@ -30,6 +33,7 @@ class AttentionBlock(nn.Module, ABC):
         causal: bool | None = None,
         state: Any = None,
         weights: bool = False,
+        reduce: Sequence[Reducer] = (),
     ) -> Blocked:
         """Features of the same shape, the attentions by name, and the state for the next call.
 
@@ -46,4 +50,5 @@ class AttentionBlock(nn.Module, ABC):
                 habit, and True with a state, whose later positions come in later calls.
             state: the `.state` of the last call, or True to start one.
             weights: also return the weights of every attention.
+            reduce: reducers, answered by every attention in its `reductions`.
         """

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard import masks
 from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.blocked import Blocked
 from regard.blocks.from_torch import feed_forward_of, sublayer_of
 from regard.blocks.inputs import (
     check_features,
+    context_or_state,
     habit,
     keys_of,
     resolved,
@@ -21,8 +22,8 @@ from regard.blocks.inputs import (
 )
 from regard.blocks.parts import check_sublayers, warn_of_identity
 from regard.blocks.sublayers import Sublayer
-from regard.contract import State
-from regard.errors import RegardError, StateError
+from regard.errors import RegardError
+from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 
 
@@ -79,6 +80,7 @@ class DecoderBlock(AttentionBlock):
         causal: bool | None = None,
         state: Any = None,
         weights: bool = False,
+        reduce: Sequence[Reducer] = (),
     ) -> Blocked:
         """Attentions `self` and `cross`; see `AttentionBlock.forward`.
 
@@ -90,39 +92,16 @@ class DecoderBlock(AttentionBlock):
         past = states_by_name(self, state, "self", "cross")
         shape = shape_of(self.self_attention.mechanism, x, keys_of(past["self"]) + x.shape[1])
         x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)
-        keys, memory = self._context(x, context, context_mask, past["cross"])
-        x, own = self.self_attention(
-            x, mask=mask, causal=causal, state=past["self"], weights=weights
+        attention = self.cross_attention.mechanism
+        keys, memory = context_or_state(
+            self, attention, x, context, mask=context_mask, past=past["cross"]
         )
-        x, cross = self.cross_attention(x, keys, mask=context_mask, state=memory, weights=weights)
+        asked = {"weights": weights, "reduce": reduce}
+        x, own = self.self_attention(x, mask=mask, causal=causal, state=past["self"], **asked)
+        x, cross = self.cross_attention(x, keys, mask=context_mask, state=memory, **asked)
         x, _ = self.feed_forward(x)
         after = None if memory is None else {"self": own.state, "cross": cross.state}
         return Blocked(x, {"self": own, "cross": cross}, after)
-
-    def _context(
-        self, x: Tensor, context: Tensor | None, mask: Mask | Tensor | None, past: Any
-    ) -> tuple[Tensor | None, State | None]:
-        """What the cross-attention is given: keys as they are, or the state that holds them."""
-        name, attention = type(self).__name__, self.cross_attention.mechanism
-        if isinstance(past, State):
-            if context is not None:
-                raise StateError(f"{name}: the state holds the context; do not pass it again")
-            resolved(self, "context_mask", mask, shape_of(attention, x, past.keys))
-            return None, past
-        if context is None:
-            raise RegardError(
-                f"{name}: context is missing, expected (batch, context position, width) to attend "
-                "to, or a state that holds it"
-            )
-        check_features(self, "context", context, None, x)
-        context = context.to(x.dtype)  # another one only under autocast
-        shape = shape_of(attention, x, context.shape[1])
-        whole = resolved(self, "context_mask", mask, shape)
-        context = without_padding(context, whole, shape)
-        if not past:
-            return context, None
-        said = masks.lasting(whole, x.shape[0])
-        return None, attention.fix(context, mask=None if said is None else masks.padding(said))
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerDecoderLayer) -> DecoderBlock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from regard.blocks.inputs import (
 from regard.blocks.parts import check_sublayers, warn_of_identity
 from regard.blocks.sublayers import Sublayer
 from regard.errors import RegardError
+from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 
 
@@ -61,6 +63,7 @@ class EncoderBlock(AttentionBlock):
         causal: bool | None = None,
         state: Any = None,
         weights: bool = False,
+        reduce: Sequence[Reducer] = (),
     ) -> Blocked:
         """Attention `self`; see `AttentionBlock.forward`. A context is refused."""
         refuse_context(self, context, context_mask)
@@ -69,7 +72,9 @@ class EncoderBlock(AttentionBlock):
         past = states_by_name(self, state, "self")["self"]
         shape = shape_of(self.self_attention.mechanism, x, keys_of(past) + x.shape[1])
         x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)
-        x, attended = self.self_attention(x, mask=mask, causal=causal, state=past, weights=weights)
+        x, attended = self.self_attention(
+            x, mask=mask, causal=causal, state=past, weights=weights, reduce=reduce
+        )
         x, _ = self.feed_forward(x)
         after = None if past is None else {"self": attended.state}
         return Blocked(x, {"self": attended}, after)

@@ -68,6 +68,52 @@ def refuse_context(block: nn.Module, context: Tensor | None, context_mask: Any) 
             )
 
 
+def context_or_state(
+    block: nn.Module,
+    attention: Mechanism,
+    x: Tensor,
+    context: Tensor | None,
+    *,
+    mask: Mask | Tensor | None,
+    past: Any,
+    width: int | None = None,
+    norm: nn.Module | None = None,
+) -> tuple[Tensor | None, State | None]:
+    """What a cross-attention is given: the normed context, or the state that holds it.
+
+    Args:
+        block: whose context it is; errors name it.
+        attention: attends from `x` to the context.
+        x: (batch, position, width).
+        context: (batch, context position, width); None where `past` holds it.
+        mask: the block's `context_mask`.
+        past: the `State` of the last call, True to start one, or None.
+        width: features of the context; any when None.
+        norm: a module on the context; none when None.
+    """
+    name = type(block).__name__
+    if isinstance(past, State):
+        if context is not None:
+            raise StateError(f"{name}: the state holds the context; do not pass it again")
+        resolved(block, "context_mask", mask, shape_of(attention, x, past.keys))
+        return None, past
+    if context is None:
+        raise RegardError(
+            f"{name}: context is missing, expected (batch, context position, width) to attend "
+            "to, or a state that holds it"
+        )
+    check_features(block, "context", context, width, x)
+    context = context.to(x.dtype)  # another one only under autocast
+    shape = shape_of(attention, x, context.shape[1])
+    whole = resolved(block, "context_mask", mask, shape)
+    context = without_padding(context, whole, shape)
+    context = context if norm is None else norm(context)
+    if not past:
+        return context, None
+    keep = masks.lasting(whole, x.shape[0])
+    return None, attention.fix(context, mask=None if keep is None else masks.padding(keep))
+
+
 def states_by_name(block: nn.Module, state: Any, *names: str) -> dict[str, Any]:
     """For each attention its state: None, True to start one, or the `State` of the last call."""
     if state is None or isinstance(state, bool):

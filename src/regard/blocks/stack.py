@@ -11,6 +11,7 @@ from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.blocked import Blocked
 from regard.blocks.inputs import habit, refuse_context
 from regard.errors import RegardError, StateError
+from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 
 
@@ -65,6 +66,7 @@ class Stack(AttentionBlock):
         self.norm = nn.Identity() if norm is None else norm
         self.causal = any(block.causal for block in blocks)
         self.needs_context = any(block.needs_context for block in blocks)
+        self.attends_itself = any(block.attends_itself for block in blocks)
 
     @property
     def layers(self) -> list[AttentionBlock]:
@@ -81,6 +83,7 @@ class Stack(AttentionBlock):
         causal: bool | None = None,
         state: Any = None,
         weights: bool = False,
+        reduce: Sequence[Reducer] = (),
     ) -> Blocked:
         """Attentions of all layers by number and name; see `AttentionBlock.forward`."""
         if not self.needs_context:
@@ -96,6 +99,7 @@ class Stack(AttentionBlock):
                 causal=causal,
                 state=past,
                 weights=weights,
+                reduce=reduce,
             )
             x = blocked.output
             states.append(blocked.state)

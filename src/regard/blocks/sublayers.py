@@ -96,7 +96,7 @@ class Sublayer(nn.Module, ABC):
                 what = f"the class {given.__name__}" if isinstance(given, type) else _type(given)
                 raise RegardError(f"{type(self).__name__}: {name} is {what}, expected a module")
         for name, one in (("part", part), ("norm", norm)):
-            takes = _width_of(one, width)
+            takes = width_of(one, width)
             if takes not in (None, width):
                 raise ShapeError(
                     f"{type(self).__name__}: {name}: {_type(one)} takes width {takes}, expected "
@@ -132,8 +132,8 @@ def _type(thing: Any) -> str:
     return type(thing).__name__
 
 
-def _width_of(part: nn.Module | None, width: int) -> int | None:
-    """Features that a part takes, where it is known."""
+def width_of(part: nn.Module | None, width: int) -> int | None:
+    """Features that a part takes in a stream of `width`; None where it is not known."""
     if isinstance(part, FromRecipe):
         return part.widths(width).query
     if isinstance(part, FeedForward):

@@ -163,7 +163,8 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> Shape:
     sizes = query.shape
     alike = query.dtype == key.dtype == value.dtype and query.is_floating_point()
     alike = alike and query.device == key.device == value.device
-    if alike and len(sizes) == 4 and sizes == key.shape == value.shape and sizes[1]:
+    quick = alike and len(sizes) == 4 and not torch.compiler.is_compiling()
+    if quick and sizes == key.shape == value.shape and sizes[1]:  # a graph would keep the answer
         return Shape(sizes[0], sizes[1], sizes[2], sizes[2])
     if alike and query.dim() == key.dim() == value.dim() == 4:
         batch, heads, queries, width = sizes

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks import Blocked
+from regard.blocks.sets import SetBlock
 from regard.contract import Attended
 from regard.testing.law import Law, law
 from regard.testing.subject import Subject, Unchecked, weights_of
@@ -28,6 +29,30 @@ def needs_context(subject: Subject) -> None:
     """Raise `Unchecked` where the block attends to itself only."""
     if not takes_context(subject):
         raise Unchecked("the block attends to no context")
+
+
+def takes_sets(subject: Subject) -> bool:
+    """Whether it is a module on sets, whose output may have another length than x."""
+    return isinstance(subject.build(), SetBlock)
+
+
+def attends_itself(subject: Subject) -> bool:
+    """Whether positions of x see each other by an attention `self`."""
+    return not takes_sets(subject) and getattr(subject.build(), "attends_itself", True)
+
+
+def needs_self(subject: Subject) -> None:
+    """Raise `Unchecked` where the block has no self-attention."""
+    if not attends_itself(subject):
+        raise Unchecked("the block has no attention named self")
+
+
+def check_shape(subject: Subject, output: Tensor, x: Tensor, what: str) -> None:
+    """Fail where the output has not x's shape, or not as many positions as a set's module says."""
+    module, got, want = subject.build(), tuple(output.shape), tuple(x.shape)
+    if isinstance(module, SetBlock) and module.n_outputs is not None:
+        got, want = got[:2], (want[0], module.n_outputs)  # its width is its own
+    assert got == want, f"{what}: output is {got}, expected {want}"
 
 
 def sides(
@@ -53,7 +78,7 @@ def run(module: nn.Module, *inputs: Tensor, **options: Any) -> Blocked:
 
 
 def of_kind(blocked: Blocked, kind: str) -> dict[str, Attended]:
-    """The attentions named `self` or `cross`, alone or behind the number of their layer."""
+    """The attentions named `self` or `cross`, alone or behind what tells their layer."""
     found = blocked.attentions.items()
     return {name: attended for name, attended in found if name.split(".")[-1] == kind}
 

@@ -51,6 +51,7 @@ def wrong_dtypes(subject: Subject) -> None:
 
 @block_law("a context that is missing, given twice, or of no use raises an error that says so")
 def wrong_context(subject: Subject) -> None:
+    subject.takes("context")
     module, (x, *context) = subject.module(), sides(subject)
     if not takes_context(subject):
         refuses(lambda: module(x, x), "context")

@@ -7,18 +7,23 @@ import torch
 from regard import masks
 from regard.testing.block_law import (
     all_weights,
+    attends_itself,
     block_law,
+    check_shape,
     finite_gradients,
     needs_context,
+    needs_self,
     run,
     sides,
+    takes_sets,
 )
-from regard.testing.subject import Subject, close, largest
+from regard.testing.subject import Subject, Unchecked, close, largest
 
 
 @block_law("a mask is applied: a flipped position that may not be seen moves no other")
 def mask_is_applied(subject: Subject) -> None:
     subject.takes("causal")
+    needs_self(subject)
     inputs, module = sides(subject), subject.module()
     x, hidden = inputs[0], 1
     allowed = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool)
@@ -70,13 +75,29 @@ def padding(subject: Subject) -> None:
     keep[:, real:] = False
     dirty = x.masked_fill(~keep[..., None], torch.nan).requires_grad_()
     got = run(module, dirty, *inputs[1:], mask=masks.padding(keep), weights=True)
-    want = run(module, x[:, :real], *inputs[1:])
-    close(got.output[:, :real], want.output, 1e-9, "real positions, against deletion")
+    want = run(module, x[:, :real], *inputs[1:]).output
+    output = got.output[:, : want.shape[1]]  # real positions, or those of learned queries
+    close(output, want, 1e-9, "real positions, against deletion")
     assert not got.output.isnan().any(), "NaN in padding reached the output"
-    for name, weights in all_weights(got, "self").items():
-        assert largest(weights[..., real:]) == 0.0, f"padding has weight in {name}"
-    finite_gradients(module, got.output[:, :real].square().sum(), "NaN in padding")
+    if attends_itself(subject):
+        for name, weights in all_weights(got, "self").items():
+            assert largest(weights[..., real:]) == 0.0, f"padding has weight in {name}"
+    finite_gradients(module, output.square().sum(), "NaN in padding")
     assert dirty.grad is not None and dirty.grad.isfinite().all(), "the gradient of x"
+
+
+@block_law("the order of a set carries no meaning: its output follows it, or stays as it is")
+def permutation(subject: Subject) -> None:
+    if not takes_sets(subject):
+        raise Unchecked("positions of a block may have an order")
+    (x,), module = sides(subject), subject.module()
+    keep = torch.ones(x.shape[:2], dtype=torch.bool)
+    keep[0, 1] = False
+    order = torch.arange(x.shape[1]).roll(2)
+    before = run(module, x, mask=masks.padding(keep)).output
+    after = run(module, x[:, order], mask=masks.padding(keep[:, order])).output
+    follows = getattr(module, "n_outputs", None) is None
+    close(after, before[:, order] if follows else before, 1e-9, "output of a permuted set")
 
 
 @block_law("padding of the context may hold NaN and reaches neither output nor gradients")
@@ -86,11 +107,11 @@ def context_padding(subject: Subject) -> None:
     module, keep = subject.module(), torch.ones(context.shape[:2], dtype=torch.bool)
     keep[0, -2:] = False
     mask = masks.padding(keep)
-    want = run(module, x, context, context_mask=mask)
+    want = run(module, x, context, context_mask=mask, causal=True)  # as it is with a state
     x = x.clone().requires_grad_()
     for state in (None, True):
         dirty = context.masked_fill(~keep[..., None], torch.nan).requires_grad_()
-        got = run(module, x, dirty, context_mask=mask, state=state)
+        got = run(module, x, dirty, context_mask=mask, causal=True, state=state)
         close(got.output, want.output, 1e-9, f"NaN in the context's padding, state={state}: output")
         finite_gradients(module, got.output.square().sum(), "NaN in the context's padding")
         assert dirty.grad is not None and dirty.grad.isfinite().all(), "the context's gradient"
@@ -100,6 +121,7 @@ def context_padding(subject: Subject) -> None:
 @block_law("what comes later, flipped and 1e4 times larger, changes nothing under causal=True")
 def causality(subject: Subject) -> None:
     subject.takes("causal")
+    needs_self(subject)
     inputs, module = sides(subject), subject.module()
     x, now = inputs[0], inputs[0].shape[1] // 2
     loud = x.clone()
@@ -126,6 +148,7 @@ def causality(subject: Subject) -> None:
 @block_law("causal and mask intersect")
 def causal_and_mask(subject: Subject) -> None:
     subject.takes("causal")
+    needs_self(subject)
     inputs, module = sides(subject), subject.module()
     length = inputs[0].shape[1]
     keep = torch.ones(inputs[0].shape[:2], dtype=torch.bool)
@@ -145,10 +168,16 @@ def masked_rows(subject: Subject) -> None:
     for argument, features in zip(("mask", "context_mask"), inputs):
         options[argument] = torch.ones(1, 1, x.shape[1], features.shape[1], dtype=torch.bool)
         options[argument][:, :, 1] = False
+    sets = takes_sets(subject)
+    if sets:  # the queries are learned: none of them may look at the first set
+        options = {"mask": torch.ones(x.shape[0], 1, 1, x.shape[1], dtype=torch.bool)}
+        options["mask"][0] = False
     blocked = run(module, x, *inputs[1:], **options, weights=True)
     assert blocked.output.isfinite().all(), "the output is not finite"
     for name, weights in all_weights(blocked).items():
-        alive = largest(weights[:, :, 1])
+        if sets and weights.shape[-1] != x.shape[1]:
+            continue  # learned queries are the keys
+        alive = largest(weights[0] if sets else weights[:, :, 1])
         assert alive == 0.0, f"a position that may look at nothing has weight {alive:.3g} in {name}"
     finite_gradients(module, blocked.output.square().sum(), "a row with nothing to look at")
     assert x.grad is not None and x.grad.isfinite().all(), "the gradient of x"
@@ -162,6 +191,5 @@ def empty(subject: Subject) -> None:
     alone = sides(subject, context_length=0)
     for name, given in (("an empty batch", nobody), ("no positions", nothing), ("context", alone)):
         blocked = run(module, *given, weights=True)
-        got, want = tuple(blocked.output.shape), tuple(given[0].shape)
-        assert got == want, f"{name}: output is {got}, expected {want}"
+        check_shape(subject, blocked.output, given[0], name)
         assert blocked.output.isfinite().all(), f"{name}: the output is not finite"

@@ -6,13 +6,17 @@ import itertools
 
 import torch
 
+from regard.kernel.reducers import HeadMean, Received
 from regard.testing.block_law import (
     all_weights,
+    attends_itself,
     block_law,
+    check_shape,
     finite_gradients,
     run,
     sides,
     takes_context,
+    takes_sets,
 )
 from regard.testing.subject import Subject, Unchecked, close
 from regard.tracing import capture
@@ -21,24 +25,39 @@ from regard.tracing import capture
 @block_law("the output has x's shape, each attention is named, its weights have four axes")
 def shapes(subject: Subject) -> None:
     inputs, module = sides(subject), subject.module()
-    blocked = run(module, *inputs, weights=True)
-    got, want = tuple(blocked.output.shape), tuple(inputs[0].shape)
-    assert got == want, f"output is {got}, expected {want}"
-    lengths = {"self": want[1], "cross": inputs[-1].shape[1]}
+    x, blocked = inputs[0], run(module, *inputs, weights=True)
+    check_shape(subject, blocked.output, x, "a plain call")
+    lengths = {"self": x.shape[1], "cross": inputs[-1].shape[1]}
     for name, weights in all_weights(blocked).items():
         kind = name.split(".")[-1]
         assert kind in lengths, f"an attention is named {name!r}, expected self or cross"
         assert weights.dim() == 4, f"weights of {name} have {weights.dim()} axes, expected 4"
-        expected = (want[0], weights.shape[1], want[1], lengths[kind])
+        expected = (x.shape[0], weights.shape[1], x.shape[1], lengths[kind])
+        if takes_sets(subject):  # learned queries ask, or are asked, or both
+            expected = (x.shape[0], *weights.shape[1:])
         assert weights.shape == expected, (
             f"weights of {name} are {tuple(weights.shape)}, expected {expected}"
         )
-    all_weights(blocked, "self")
+    if attends_itself(subject):
+        all_weights(blocked, "self")
     if takes_context(subject):
         all_weights(blocked, "cross")
     for name, attended in run(module, *inputs).attentions.items():
         assert attended.weights is None, f"weights of {name} came although they were not asked"
         assert attended.recipe is None, f"the recipe of {name} was kept although nothing was asked"
+
+
+@block_law("reductions of every attention are those of its weights")
+def reductions(subject: Subject) -> None:
+    subject.takes("reduce")
+    inputs, module = sides(subject), subject.module()
+    blocked = run(module, *inputs, weights=True, reduce=[Received(), HeadMean()])
+    for name, weights in all_weights(blocked).items():
+        received, mean = blocked.attentions[name].reductions
+        close(received, weights.sum(2), 1e-9, f"Received of {name}")
+        close(mean, weights.mean(1), 1e-9, f"HeadMean of {name}")
+    plain = run(module, *inputs).output
+    assert torch.equal(blocked.output, plain), "the output moved when reductions were asked"
 
 
 @block_law("the output does not depend on whether weights are asked, in training neither")
