@@ -166,10 +166,27 @@ def test_attached_with_other_ways_to_keep_is_refused(keep):
 
 def test_attached_under_no_grad_has_no_graph():
     model, x = Stack(Attention(), Attention(False)), words(2, 5, 8)
-    with torch.no_grad(), regard.capture(model, attached=True) as trace:
+    with (
+        pytest.warns(regard.CaptureWarning, match="none is made"),
+        torch.no_grad(),
+        regard.capture(model, attached=True) as trace,
+    ):
         model(x)
     for record in trace:
         assert not record.weights().requires_grad
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_torch_attention_that_makes_no_graph_has_none(context):
+    """Its parameters want gradients all the same."""
+    layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    with (
+        pytest.warns(regard.CaptureWarning, match="none is made"),
+        context(),
+        regard.capture(layer, attached=True) as trace,
+    ):
+        layer(words(2, 5, 8))
+    assert not trace[0].weights().requires_grad
 
 
 def test_values_and_outputs_are_attached_too():

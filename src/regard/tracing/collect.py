@@ -305,7 +305,7 @@ class Collector:
             recipe = replace(recipe, value=reading.value)  # type: ignore[type-var]
         elif self.values and isinstance(recipe, Projected):
             recipe = recipe.with_value()
-        if not self.attached and _in_graph(recipe):
+        if not self._makes_graph() and _in_graph(recipe):
             recipe = recipe.map(detached)
         held: Held | None = None
         references = isinstance(recipe, Dot) and self.keeper.keep == "recipe" and not self.attached
@@ -457,7 +457,7 @@ class Collector:
         if weights is not None:
             self._add(site, Ready(Given(weights, None, kind)), contraction.output, None, LATE)
             return
-        kept = tensor if self.attached else detached(tensor)
+        kept = tensor if self._makes_graph() else detached(tensor)
         edges: Edges | None = None
         if candidate.segments is not None:
             queries = int(contraction.output.shape[candidate.key])
@@ -559,6 +559,15 @@ class Collector:
         if record.held == "dropped":
             self.growth.drop(site.base)
         self.trace.append(record)
+
+    def _makes_graph(self) -> bool:
+        """Whether weights are to stay in the graph; said where there is none."""
+        if self.attached and not torch.is_grad_enabled():
+            self.note(
+                "unread", "", "attached=True keeps the graph of the weights, and none is made"
+            )
+            return False
+        return self.attached
 
     def settle_hooks(self) -> None:
         """Outputs of fused operators have their place in the graph only once they were returned."""
