@@ -240,7 +240,7 @@ def test_the_output_projection_may_be_any_module() -> None:
     for options in ({"causal": True}, {"mask": rows}):
         assert torch.equal(attn(x, **options).output, plain(x, **options).output)
     assert not attn(x, mask=rows).output[:, 2].any()
-    with pytest.raises(RegardError, match="projections other than nn.Linear"):
+    with pytest.raises(RegardError, match=r"projections other than nn\.Linear"):
         attn.to_torch()
 
 

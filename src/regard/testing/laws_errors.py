@@ -31,6 +31,7 @@ def wrong_shapes(subject: Subject) -> None:
 @law("wrong masks raise an error that names the axis, or the argument they belong to")
 def wrong_masks(subject: Subject) -> None:
     module = subject.module()
+    subject.takes("mask")
     query, key, value = subject.inputs()
     keys, queries = key.shape[1], query.shape[1]
     refuses(lambda: module(query, key, value, mask=torch.zeros(1, 1, queries, keys)), "bias")
