@@ -20,7 +20,7 @@ class _Outputs(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor
     ) -> tuple[Tensor, ...]:
-        attended = call(self.module, query, key, value, mask=masks.padding(keep), weights=True)
+        attended = self.module(query, key, value, mask=masks.padding(keep), weights=True)
         return attended.output, attended.weights
 
 
@@ -29,6 +29,8 @@ class _Outputs(nn.Module):
     compiles=True,
 )
 def compiles(subject: Subject) -> None:
+    for argument in ("value", "mask", "weights"):
+        subject.takes(argument)
     module = subject.module()
     query, key, value = subject.inputs()
     torch.compiler.reset()
@@ -56,6 +58,8 @@ def compiles(subject: Subject) -> None:
 
 @law("torch.export takes it with dynamic lengths and returns an Attended", compiles=True)
 def exports(subject: Subject) -> None:
+    for argument in ("value", "mask", "weights"):
+        subject.takes(argument)
     module = subject.module()
     query, key, value = subject.inputs()
     torch.compiler.reset()

@@ -29,12 +29,12 @@ def weights_before_dropout(subject: Subject) -> None:
 def gradients(subject: Subject) -> None:
     query, key, value = subject.inputs(queries=3, keys=4)
     module = subject.module()
-    alone = subject.traits.self_only
+    alone, as_value = subject.traits.self_only, subject.takes_value
 
     def run(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        inputs = (query, query, query) if alone else (query, key, value)
+        inputs = (query, query, query) if alone else (query, key, value if as_value else key)
         attended = call(module, *inputs, weights=True)
         return attended.output, weights_of(attended)
 

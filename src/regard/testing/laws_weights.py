@@ -66,6 +66,7 @@ def weights_of_the_output(subject: Subject) -> None:
     """
     if subject.traits.self_only:
         raise Unchecked("the module attends to itself only")
+    subject.takes("value")
     module = subject.module()
     heads = weights_of(call(module, *subject.inputs(), weights=True)).shape[1]
     keys = min(subject.sizes.keys + heads, subject.traits.longest or 2**30)

@@ -86,7 +86,9 @@ class Subject:
     @property
     def traits(self) -> Traits:
         """What the module declares; for a stranger, the mildest assumption."""
-        traits: Traits = getattr(self.build(), "traits", Traits(keeps_state=False))
+        module = self.build()
+        stranger = Traits(keeps_state=False, self_only=not _takes(module, "key"))
+        traits: Traits = getattr(module, "traits", stranger)
         return traits
 
     @property
@@ -114,6 +116,11 @@ class Subject:
         _check_taken(self.build(), argument)
 
     @property
+    def takes_value(self) -> bool:
+        """Whether values may be other than the keys."""
+        return _takes(self.build(), "value")
+
+    @property
     def reduces(self) -> bool:
         """Whether the module's forward takes reducers."""
         return _takes(self.build(), "reduce")
@@ -133,10 +140,16 @@ def _takes(module: nn.Module, argument: str) -> bool:
 def call(module: nn.Module, *inputs: Tensor, **options: Any) -> Attended:
     """Call a module and make sure that it returned an `Attended`.
 
-    Raises `Unchecked` where its forward has no such argument: a stranger need not know all.
+    Raises `Unchecked` where its forward has no such argument: a stranger need not know all. A key
+    that is the query, or a value that is the key, is left out where forward does not take it.
     """
     for argument in options:
         _check_taken(module, argument)
+    for argument in ("value", "key")[: len(inputs) - 1]:
+        if not _takes(module, argument):
+            inputs, left_out = inputs[:-1], inputs[-1]
+            if left_out is not inputs[-1] and not torch.equal(left_out, inputs[-1]):
+                raise Unchecked(f"forward takes no `{argument}`")
     attended = module(*inputs, **options)
     assert isinstance(attended, Attended), (
         f"forward returned {type(attended).__name__}, expected regard.Attended"
