@@ -127,7 +127,7 @@ def _flash_serves(recipe: Dot, dropout: float) -> bool:
 def _flash_enabled() -> bool:
     if _compiling():
         return not torch.compiler.is_exporting()
-    return torch.backends.cuda.flash_sdp_enabled()
+    return bool(torch.backends.cuda.flash_sdp_enabled())
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, call: _Call, scale: float, dropout: float) -> Tensor:
