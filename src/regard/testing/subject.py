@@ -87,7 +87,8 @@ class Subject:
     def traits(self) -> Traits:
         """What the module declares; for a stranger, the mildest assumption."""
         module = self.build()
-        stranger = Traits(keeps_state=False, self_only=not _takes(module, "key"))
+        alone = not any(_takes(module, other) for other in ("key", "context"))  # a block's keys
+        stranger = Traits(keeps_state=False, self_only=alone)
         traits: Traits = getattr(module, "traits", stranger)
         return traits
 
