@@ -1,10 +1,11 @@
 """For each law of the contract, a mechanism that breaks it on purpose."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from torch import nn
 
+from regard.contract import State
 from regard.kernel import dense
 from regard.mechanisms import DotProduct, MultiHead
 
@@ -171,6 +172,56 @@ class BareErrors(DotProduct):
             raise ValueError("invalid input") from None
 
 
+class WeightsOfAnotherScale(DotProduct):
+    """Weights, recipe and reductions agree, but the output was made with another scale."""
+
+    def forward(self, *inputs, **options):
+        plain = {name: options[name] for name in options if name not in ("weights", "reduce")}
+        output = DotProduct(scale=1.0)(*inputs, **plain).output
+        return replace(super().forward(*inputs, **options), output=output)
+
+
+class MixesExamples(DotProduct):
+    def forward(self, *inputs, **options):
+        attended = super().forward(*inputs, **options)
+        return replace(attended, output=attended.output + 0.1 * attended.output.mean(0))
+
+
+class DecaysInPlace(DotProduct):
+    """Old values fade; the state that the caller still holds fades too."""
+
+    def forward(self, *inputs, state=None, **options):
+        attended = super().forward(*inputs, state=state, **options)
+        if isinstance(state, State):
+            state.value.mul_(0.9)
+        return attended
+
+
+class GrowsInPlace(DotProduct):
+    """One state object, into which each call writes its keys."""
+
+    def forward(self, *inputs, state=None, **options):
+        attended = super().forward(*inputs, state=state, **options)
+        if not isinstance(state, State):
+            return attended
+        for field in fields(State):
+            object.__setattr__(state, field.name, getattr(attended.state, field.name))
+        return replace(attended, state=state)
+
+
+class DeclaresAnotherKind(MultiHead):
+    """Its rows sum to at most 1, as declared, but those of its recipe to 1."""
+
+    def __init__(self):
+        super().__init__(16, 4)
+        self.kind = "partial"
+
+
+class IgnoresValues(DotProduct):
+    def forward(self, query, key=None, value=None, **options):
+        return super().forward(query, key, **options)
+
+
 BROKEN = {
     "shapes": NoHeadAxis,
     "row_sums": NotNormalised,
@@ -199,4 +250,15 @@ BROKEN = {
     "wrong_shapes": BareErrors,
     "wrong_masks": BareErrors,
     "wrong_dtypes": BareErrors,
+    "weights_of_the_output": WeightsOfAnotherScale,
+    "examples_apart": MixesExamples,
+    "states_are_values": GrowsInPlace,
+    "declared_kind": DeclaresAnotherKind,
 }
+
+#: Others that break a law in another way: (law, build).
+BROKEN_OTHERWISE = [
+    ("weights_of_the_output", IgnoresValues),
+    ("weights_of_the_output", WeightsOfAnotherMatrix),
+    ("states_are_values", DecaysInPlace),
+]

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from broken import BROKEN
+from broken import BROKEN, BROKEN_OTHERWISE
+from honest import Float32Softmax, Gate, Signed, WrongGradient
 from torch import nn
 
 from regard import Attended, RegardError
@@ -23,6 +24,13 @@ def test_every_law_has_a_broken_mechanism():
 @pytest.mark.parametrize("name", list(_params()))
 def test_a_broken_mechanism_is_caught(name):
     (check,) = [check for check in mechanism_checks(BROKEN[name]) if check.name == name]
+    with pytest.raises(ContractError, match=name):
+        check()
+
+
+@pytest.mark.parametrize(("name", "build"), BROKEN_OTHERWISE)
+def test_what_breaks_a_law_in_another_way_is_caught(name, build):
+    (check,) = [check for check in mechanism_checks(build) if check.name == name]
     with pytest.raises(ContractError, match=name):
         check()
 
@@ -79,3 +87,25 @@ def test_inductor_agrees_with_eager():
     torch.compiler.reset()
     compiled = torch.compile(module, fullgraph=True)
     torch.testing.assert_close(compiled(x, causal=True).output, module(x, causal=True).output)
+
+
+@pytest.mark.parametrize("build", [Signed, Gate])
+def test_signed_weights_and_gates_are_not_asked_for_their_entropy(build):
+    report = check_mechanism(build, without=["compiles", "exports"])
+    assert list(report.unchecked) == ["row_sums"]
+
+
+def test_what_forward_does_not_take_is_not_checked():
+    without = ["compiles", "exports", "empty", "wrong_shapes", "wrong_dtypes"]  # raw errors
+    report = check_mechanism(Float32Softmax, without=without)
+    assert report.unchecked["reductions"] == "forward takes no `reduce`"
+    assert report.unchecked["padding"] == "forward takes no `mask`"
+    assert report.unchecked["causality"] == "forward takes no `causal`"
+    assert {"asking_changes_nothing", "leaves_no_trace", "gradients"} <= set(report.passed)
+    assert "not checked: reductions (forward takes no `reduce`)" in str(report)
+
+
+def test_a_wrong_gradient_is_seen_beside_a_float32_softmax():
+    (check,) = [check for check in mechanism_checks(WrongGradient) if check.name == "gradients"]
+    with pytest.raises(ContractError, match="Jacobian"):
+        check()

@@ -56,6 +56,21 @@ def test_every_reducer(name, tile, shared):
         torch.testing.assert_close(part, wanted, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", REDUCERS)
+@pytest.mark.parametrize("tile", [None, (4, 5)], ids=str)
+def test_an_empty_batch_gives_empty_answers(name, tile):
+    reducer = getattr(family, name)(*OPTIONS.get(name, list)())
+    recipe = Given(edges().weights())
+    (full,) = regard.reduce(recipe, [reducer])
+    if name == "GradientReceived":
+        reducer = family.GradientReceived(None, torch.randn(0, 3, QUERIES, KEYS).double())
+    (empty,) = regard.reduce(Given(recipe.matrix[:0]), [reducer], tile=tile)
+    assert type(empty) is type(full)
+    for part, of_two in zip(tensors(empty), tensors(full), strict=True):
+        assert part.shape == (0, *of_two.shape[1:])
+        assert part.dtype == of_two.dtype
+
+
 @pytest.mark.parametrize("tile", [None, (4, 5)], ids=str)
 def test_no_edges(tile):
     entropy, top = regard.reduce(edges(n_edges=0), [regard.Entropy(), regard.TopK(2)], tile=tile)

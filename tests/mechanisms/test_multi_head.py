@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.contract import State
-from regard.errors import ShapeError
+from regard.errors import RegardError, ShapeError
 from regard.mechanisms import Alibi, MultiHead, RelativeBias, Rotary
 
 #: ALiBi's slopes for six heads: those of four heads, then the first and third of eight.
@@ -228,6 +228,20 @@ def test_each_projection_is_xavier_by_itself() -> None:
 def test_sizes_that_do_not_divide_are_refused(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         MultiHead(16, **sizes)
+
+
+def test_the_output_projection_may_be_any_module() -> None:
+    plain, attn, x = drawn(MultiHead(16, 4)), MultiHead(16, 4).double(), normal(2, 6, 16)
+    attn.load_state_dict(plain.state_dict())
+    attn.to_output = nn.Sequential(attn.to_output, nn.Dropout(0.5))
+    attn.eval()
+    rows = torch.ones(1, 1, 6, 6, dtype=torch.bool)
+    rows[:, :, 2] = False
+    for options in ({"causal": True}, {"mask": rows}):
+        assert torch.equal(attn(x, **options).output, plain(x, **options).output)
+    assert not attn(x, mask=rows).output[:, 2].any()
+    with pytest.raises(RegardError, match=r"projections other than nn\.Linear"):
+        attn.to_torch()
 
 
 def reversal_accuracy(positions: Tensor) -> float:

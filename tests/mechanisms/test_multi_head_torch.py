@@ -167,7 +167,7 @@ UNSAYABLE = {
 def test_to_torch_refuses_what_torch_cannot_say(name: str) -> None:
     message = (
         "MultiHead.to_torch: nn.MultiheadAttention has no grouped heads, other head widths, "
-        "positions, windows, sinks or norms"
+        "positions, windows, sinks, norms or"
     )
     with pytest.raises(RegardError, match=message):
         MultiHead(12, 3, **UNSAYABLE[name]).to_torch()

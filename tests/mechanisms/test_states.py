@@ -6,6 +6,7 @@ from torch import nn
 
 import regard
 from regard import masks
+from regard.blocks import EncoderBlock, FeedForward, PreNorm
 from regard.errors import DtypeError, ShapeError, StateError
 from regard.mechanisms import (
     Additive,
@@ -38,6 +39,52 @@ def test_a_state_of_another_batch_is_refused(build):
     for state in (attn.fix(X[:1]), attn.begin(X[:1])):
         with pytest.raises(ShapeError, match="axis batch has size 1, expected 3"):
             attn(X, state=state)
+
+
+@each
+def test_a_state_of_another_dtype_is_refused(build):
+    attn = build()
+    states = attn.fix(X), attn.begin(X), attn(X, state=True).state
+    for state in states:
+        with pytest.raises(DtypeError, match=r"state is torch.float32, expected torch.float64"):
+            build().double()(X.double(), state=state)
+
+
+def test_a_state_with_other_heads_or_widths_is_refused():
+    made = MultiHead(16, 4)
+    for state in (made.fix(X), made.begin(X)):
+        for other in (MultiHead(16, 2), MultiHead(16, 8, head_width=4)):
+            message = f"state: key: axis head has size 4, expected {other.n_groups}; another module"
+            with pytest.raises(ShapeError, match=message):
+                other(X, state=state)
+        with pytest.raises(ShapeError, match="state: key: axis width has size 4, expected 5"):
+            MultiHead(16, 4, head_width=5, value_width=4)(X, state=state)
+        with pytest.raises(ShapeError, match="state: value: axis width has size 4, expected 3"):
+            MultiHead(16, 4, value_width=3)(X, state=state)
+    for state in (Additive(16, 16, width=6).fix(X), Additive(16, 16, width=6).begin(X)):
+        with pytest.raises(ShapeError, match="key: axis width has size 6, expected 8"):
+            Additive(16, 16, width=8)(X, state=state)
+
+
+@each
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")  # torch's own
+def test_nested_tensors_are_refused(build, layout):
+    nested = torch.nested.nested_tensor([X[0, :3], *X[1:]], layout=layout)
+    attn, expected = build(), "is a nested tensor, expected a padded one"
+    with pytest.raises(ShapeError, match=f"{type(attn).__name__}: query {expected}"):
+        attn(nested)
+    with pytest.raises(ShapeError, match=f"key {expected}.*mask=masks.lengths"):
+        attn(X, nested)
+    with pytest.raises(ShapeError, match=f"value {expected}"):
+        attn(X, X, nested)
+    with pytest.raises(ShapeError, match=f"key {expected}"):
+        attn.fix(nested)
+    with pytest.raises(ShapeError, match=f"attend: query {expected}"):
+        regard.attend(nested, nested, nested)
+    block = EncoderBlock(PreNorm(16, MultiHead(16, 4)), PreNorm(16, FeedForward(16)))
+    with pytest.raises(ShapeError, match=f"EncoderBlock: x {expected}"):
+        block(nested)
 
 
 @each

@@ -118,9 +118,10 @@ def wake(part: nn.Module) -> None:
             parameter.copy_(torch.randn_like(parameter) * 0.5)
 
 
-def batch(padded: bool = True) -> dict[str, Tensor | None]:
-    x = torch.randn(2, 5, 4)
-    keep = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+def batch(padded: bool = True, length: int = 5) -> dict[str, Tensor | None]:
+    x = torch.randn(2, length, 4)
+    keep = torch.ones(2, length, dtype=torch.long)
+    keep[1, -2:] = 0
     return {"x": x, "attention_mask": keep if padded else None}
 
 

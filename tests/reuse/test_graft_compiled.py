@@ -1,4 +1,4 @@
-"""Grafts under torch.compile: graft first, then compile."""
+"""Grafts under torch.compile and torch.export: graft first."""
 
 import pytest
 import torch
@@ -88,3 +88,16 @@ def test_a_compiled_model_is_refused_by_name():
     model.layers[0].compile(backend="aot_eager")
     with pytest.raises(UnavailableError, match=r"'layers\.0' is already compiled"):
         graft(model, pooling())
+
+
+@pytest.mark.parametrize("name", ["pooling", "reusing"])
+def test_exported(name):
+    model, given = Small(), batch()
+    part = PARTS[name]()
+    graft(model, part)
+    wake(part)
+    length = torch.export.Dim("length", max=64)
+    lengths = {key: {1: length} for key in given}
+    program = torch.export.export(model, (), given, dynamic_shapes=lengths)
+    longer = batch(length=9)
+    torch.testing.assert_close(program.module()(**longer), model(**longer))

@@ -11,6 +11,7 @@ from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.blocked import Blocked
 from regard.contract import Mechanism, State
 from regard.errors import DtypeError, RegardError, ShapeError, StateError
+from regard.kernel.attend import refuse_nested
 from regard.masks import Mask
 from regard.mechanisms.inputs import finite
 from regard.normalise import autocasting
@@ -28,6 +29,7 @@ def check_features(
             f"{place} is {type(features).__name__}, expected features (batch, position, width)"
             + (after if isinstance(features, Blocked) else "")
         )
+    refuse_nested(type(block).__name__, **{which: features})
     if features.dim() != 3:
         raise ShapeError(
             f"{place} has {features.dim()} axes {tuple(features.shape)}, expected 3: "

@@ -19,7 +19,7 @@ from regard.kernel import fused, tiles
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.normalise import autocasting
-from regard.recipe import Dot, Recipe
+from regard.recipe import Additive, Dot, Recipe
 from regard.types import Keys, Queries, Shape, Values
 
 
@@ -67,6 +67,7 @@ def attend(
     >>> [tuple(answer.shape) for answer in out.reductions]
     [(1, 2, 6), (1, 6, 6)]
     """
+    refuse_nested("attend", query=query, key=key, value=value)
     shape = _check(query, key, value)
     scale = query.shape[3] ** -0.5 if scale is None else scale
     asked = weights or reduce or dropout
@@ -100,10 +101,10 @@ def run(
     """
     if not 0.0 <= dropout <= 1.0:
         raise RegardError(f"dropout is {dropout}, expected a probability from 0 to 1")
-    if isinstance(recipe, Dot) and recipe.value is not None:
-        if autocasting(recipe.device):
-            recipe = _one_dtype(recipe)
-        assert recipe.value is not None
+    mixed_dtypes = autocasting(recipe.device)
+    if isinstance(recipe, Dot) and recipe.value is not None and mixed_dtypes:
+        recipe, mixed_dtypes = _one_dtype(recipe), False
+    if isinstance(recipe, Dot | Additive) and recipe.value is not None and not mixed_dtypes:
         _check(recipe.query, recipe.key, recipe.value)  # a state may be another module's
     if isinstance(recipe, Dot) and recipe.softcap is None:
         output, lse = fused.attention(recipe, dropout)
@@ -148,6 +149,16 @@ def checked_bias(bias: Tensor | Bias, shape: Shape) -> Tensor | Bias:
         if size not in (1, want):
             raise ShapeError(f"bias: axis {axis} has size {size}, expected {want} or 1")
     return bias
+
+
+def refuse_nested(name: str, **tensors: Tensor | None) -> None:
+    """Raise where a tensor is nested: attention here is over padded batches."""
+    for which, tensor in tensors.items():
+        if tensor is not None and tensor.is_nested:
+            raise ShapeError(
+                f"{name}: {which} is a nested tensor, expected a padded one: "
+                f"torch.nested.to_padded_tensor({which}, 0.0), and mask=masks.lengths(...)"
+            )
 
 
 def _checked_sink(sink: Tensor, shape: Shape) -> Tensor:

@@ -2,8 +2,10 @@
 
 On CPU the flash operator is called by name, because it also returns the log-sum-exp, at no cost;
 everywhere else, and where flash cannot serve (dropout, a bias that is trained, flash switched off
-by `torch.nn.attention.sdpa_kernel`), `F.scaled_dot_product_attention` is. Flex attention is not
-used: it has no log-sum-exp on CPU and is several times slower there.
+by `torch.nn.attention.sdpa_kernel`), `F.scaled_dot_product_attention` is. So it is in an exported
+program, which may run on another device or become an ONNX file: exporters know the public function
+alone with grouped heads. Flex attention is not used: it has no log-sum-exp on CPU and is several
+times slower there.
 
 Known wrong cases of `F.scaled_dot_product_attention` are avoided here:
 
@@ -74,7 +76,7 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
     if recipe.sink is not None:
         query, key, value = _with_sink(query, key, value, recipe.sink, recipe.scale)
 
-    if flash:
+    if flash or torch.compiler.is_exporting():  # of two widths, export makes guards on lengths
         query, key, value = _same_width(query, key, value)
     outputs, sums = [], []
     for call in _calls(recipe, flash):
@@ -109,9 +111,7 @@ def plain(
     queries, keys, width = query.shape[2], key.shape[2], query.shape[3]
     if not query.is_cpu or width != value.shape[3] or 0 in query.shape or keys == 0:
         return None
-    if (causal and queries != keys) or not (
-        _compiling() or torch.backends.cuda.flash_sdp_enabled()
-    ):
+    if (causal and queries != keys) or not _flash_enabled():
         return None
     if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
         return None
@@ -121,8 +121,13 @@ def plain(
 
 def _flash_serves(recipe: Dot, dropout: float) -> bool:
     trained = recipe.bias is not None and recipe.bias.requires_grad and torch.is_grad_enabled()
-    enabled = _compiling() or torch.backends.cuda.flash_sdp_enabled()
-    return recipe.device.type == "cpu" and not dropout and not trained and enabled
+    return recipe.device.type == "cpu" and not dropout and not trained and _flash_enabled()
+
+
+def _flash_enabled() -> bool:
+    if _compiling():
+        return not torch.compiler.is_exporting()
+    return bool(torch.backends.cuda.flash_sdp_enabled())
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, call: _Call, scale: float, dropout: float) -> Tensor:

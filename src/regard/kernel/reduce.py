@@ -50,6 +50,12 @@ class Matrix(NamedTuple):
     dtype: torch.dtype
     device: torch.device
 
+    def own(self, tensor: Tensor) -> Tensor:
+        """What a (batch or 1, …) tensor has for this example; zeros where there are no examples."""
+        if tensor.shape[0] == 0:
+            return tensor.new_zeros(tensor.shape[1:])
+        return tensor[self.batch if tensor.shape[0] > 1 else 0]
+
     def zeros(self, *shape: int) -> Tensor:
         """Zeros to add up in."""
         return torch.zeros(shape, dtype=self.dtype, device=self.device)

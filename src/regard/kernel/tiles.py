@@ -20,6 +20,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.errors import RegardError, UnavailableError
 from regard.kernel.reduce import Matrix, Reducer
@@ -129,7 +130,7 @@ def _dense(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
                 tile = None if weights is None else weights[batch, head]
                 state.tile(block.rows, block.columns, log_tile, tile)
             results.append(state.result())
-        found.append(_stack(results, recipe.shape, reducer.across_heads))
+        found.append(_stack(results, recipe, reducer))
     return found
 
 
@@ -164,7 +165,7 @@ def _walk(recipe: Recipe, reducers: list[Reducer], size: tuple[int, int]) -> lis
     found = []
     for index, reducer in enumerate(reducers):
         results = [state.result() for group in groups for state in finished[group][index]]
-        found.append(_stack(results, shape, reducer.across_heads))
+        found.append(_stack(results, recipe, reducer))
     return found
 
 
@@ -239,17 +240,30 @@ def _matrix(recipe: Recipe, batch: int, heads: Sequence[int]) -> Matrix:
     return Matrix(batch, examples, first, n_heads, queries, keys, recipe.dtype, recipe.device)
 
 
-def _stack(results: list[Any], shape: Shape, across_heads: bool) -> Any:
-    """(batch · head) answers to one answer with leading axes batch and head, or batch alone."""
-    if not results:
-        raise RegardError(f"reduce: nothing to reduce in an attention of shape {tuple(shape)}")
+def _stack(results: list[Any], recipe: Recipe, reducer: Reducer) -> Any:
+    """(batch · head) answers to one answer with leading axes batch and head, or batch alone.
+
+    Of no examples, or no heads, it is empty: the other axes are those of a matrix without tiles.
+    """
+    batch, heads = recipe.shape[:2]
+    leading = (batch,) if reducer.across_heads else (batch, heads)
+    if results:
+        return _map(lambda *answers: _stacked(answers).unflatten(0, leading), results)
+    nothing = reducer.started(_matrix(recipe, 0, range(heads))).result()
+    return _map(lambda answer: answer.new_empty(*leading, *answer.shape), [nothing])
+
+
+def _stacked(answers: tuple[Tensor, ...]) -> Tensor:
+    return answers[0][None] if len(answers) == 1 else torch.stack(answers)
+
+
+def _map(change: Callable[..., Any], results: list[Any]) -> Any:
+    """`change` of tensors that several answers have in one place, which may be tuples."""
     if isinstance(results[0], tuple):
-        columns = [_stack(list(column), shape, across_heads) for column in zip(*results)]
+        columns = [_map(change, list(column)) for column in zip(*results)]
         kind = type(results[0])
         return kind(*columns) if hasattr(kind, "_fields") else tuple(columns)
-    tensors = [torch.as_tensor(result) for result in results]
-    stacked = tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)
-    return stacked if across_heads else stacked.unflatten(0, (shape.batch, shape.heads))
+    return change(*(torch.as_tensor(result) for result in results))
 
 
 def _without_grad(work: Callable[[Any], None]) -> Callable[[Any], None]:

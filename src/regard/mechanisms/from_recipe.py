@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.bias import Bias
 from regard.contract import Attended, Mechanism, State
 from regard.errors import DtypeError, ShapeError
-from regard.kernel.attend import checked_bias, run
+from regard.kernel.attend import checked_bias, refuse_nested, run
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite, gather
@@ -56,6 +56,7 @@ class FromRecipe(Mechanism):
         self, key: Tensor, value: Tensor | None, mask: Mask | None
     ) -> tuple[Tensor, Tensor]:
         value = key if value is None else value
+        refuse_nested(type(self).__name__, key=key, value=value)
         self._same_dtype(key)
         # The query is not here yet: where a key must be as wide as it, nothing can be said.
         widths = self.widths(key.shape[-1])
@@ -96,6 +97,7 @@ class FromRecipe(Mechanism):
         reduce: Sequence[Reducer] = (),
     ) -> Attended:
         """Attend; see `Mechanism.forward`."""
+        refuse_nested(type(self).__name__, query=query, key=key, value=value)
         self._same_dtype(query)
         given = gather(
             self,

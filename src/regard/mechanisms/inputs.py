@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from regard import masks
 from regard.contract import Mechanism, State
 from regard.errors import DtypeError, ShapeError, StateError
 from regard.masks import Mask
+from regard.normalise import autocasting
 from regard.types import Shape
 
 
@@ -54,10 +56,8 @@ def gather(
             f"{name}: state is {type(state).__name__}, expected a State (the .state of the last "
             "call), or True to start one"
         )
-    if isinstance(state, State) and state.key.shape[0] != query.shape[0]:
-        raise ShapeError(
-            f"{name}: state: axis batch has size {state.key.shape[0]}, expected {query.shape[0]}"
-        )
+    if isinstance(state, State):
+        _check_state(name, state, query)
     fixed = isinstance(state, State) and not state.growing
     if fixed and (key is not None or value is not None):
         raise StateError(f"{name}: a fixed state holds the keys; pass the query alone")
@@ -101,6 +101,7 @@ def gather(
     if not isinstance(state, State):
         started = State(keys, values, True, shape.queries, padding) if state else None
         return Inputs(query, keys, values, whole, started, step, shape, crosses)
+    check_held(name, state.key, state.value, keys.shape, values.shape)
     after = state.append(keys, values, shape.queries, padding)
     return Inputs(query, after.key, after.value, whole, after, step, shape, crosses)
 
@@ -121,6 +122,36 @@ def _remembered(
     new = shape.keys - state.padding.shape[1]
     kept = torch.nn.functional.pad(state.padding, (0, new), value=True)
     return masks.with_padding(mask, kept), kept
+
+
+def _check_state(name: str, state: State, query: Tensor) -> None:
+    if state.key.shape[0] != query.shape[0]:
+        raise ShapeError(
+            f"{name}: state: axis batch has size {state.key.shape[0]}, expected {query.shape[0]}"
+        )
+    if state.key.dtype != query.dtype and not autocasting(query.device):
+        raise DtypeError(
+            f"{name}: state is {state.key.dtype}, expected {query.dtype} as the query; start a new "
+            "one with the module as it is now"
+        )
+
+
+def check_held(
+    name: str, key: Tensor, value: Tensor, key_sizes: Sequence[int], value_sizes: Sequence[int]
+) -> None:
+    """Raise where the (batch, head, key, width) tensors of a state have other heads or widths."""
+    for which, held, sizes in (("key", key, key_sizes), ("value", value, value_sizes)):
+        if held.dim() != len(sizes):
+            raise ShapeError(
+                f"{name}: state: {which} has {held.dim()} axes {tuple(held.shape)}, expected "
+                f"{len(sizes)}"
+            )
+        for axis, place in (("head", -3), ("width", -1)):
+            if len(sizes) == 4 and held.shape[place] != sizes[place]:
+                raise ShapeError(
+                    f"{name}: state: {which}: axis {axis} has size {held.shape[place]}, expected "
+                    f"{sizes[place]}; another module made this state"
+                )
 
 
 def finite(features: Tensor, alive: Tensor) -> Tensor:

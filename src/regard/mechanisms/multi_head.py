@@ -11,7 +11,7 @@ from regard.contract import Traits
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias
 from regard.mechanisms.from_recipe import FromRecipe
-from regard.mechanisms.inputs import Inputs, Widths
+from regard.mechanisms.inputs import Inputs, Widths, check_held
 from regard.mechanisms.positions import Position
 from regard.recipe import Dot, Recipe
 from regard.types import Shape, whole
@@ -119,6 +119,14 @@ class MultiHead(FromRecipe):
         return self.sizes
 
     def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Dot:
+        held, keys = (given.shape.batch, self.n_groups), given.shape.keys
+        check_held(  # a fixed state may be another module's, and its groups would still divide
+            type(self).__name__,
+            given.key,
+            given.value,
+            (*held, keys, self.head_width),
+            (*held, keys, self.value_width),
+        )
         queries = self.to_query(given.query).unflatten(-1, (self.n_heads, self.head_width))
         queries = self.query_norm(queries.transpose(1, 2))  # (batch, head, query, head width)
         if self.position is not None:
@@ -142,7 +150,7 @@ class MultiHead(FromRecipe):
         if recipe.shape.keys == 0:
             return torch.zeros_like(output)
         mask = getattr(recipe, "mask", None)
-        if mask is None or self.to_output.bias is None:
+        if mask is None or (isinstance(self.to_output, nn.Linear) and self.to_output.bias is None):
             return output
         awake = mask.awake(recipe.shape.queries, recipe.shape.keys, output.device)
         if awake is None:
@@ -212,15 +220,17 @@ class MultiHead(FromRecipe):
 
     def to_torch(self) -> nn.MultiheadAttention:
         """The same attention as a batch-first `nn.MultiheadAttention`, where it can say it."""
-        width = self.to_query.in_features
+        width = self.sizes.query
+        assert width is not None
         plain = self.n_groups == self.n_heads and self.head_width * self.n_heads == width
         plain = plain and self.value_width == self.head_width and self.position is None
         plain = plain and self.window is None and self.sinks is None
         normed = any(not isinstance(m, nn.Identity) for m in (self.query_norm, self.key_norm))
-        if not plain or normed:
+        linears = (self.to_query, self.to_key, self.to_value, self.to_output)
+        if not plain or normed or not all(isinstance(linear, nn.Linear) for linear in linears):
             raise RegardError(
                 "MultiHead.to_torch: nn.MultiheadAttention has no grouped heads, other head "
-                "widths, positions, windows, sinks or norms"
+                "widths, positions, windows, sinks, norms or projections other than nn.Linear"
             )
         theirs = nn.MultiheadAttention(
             width,

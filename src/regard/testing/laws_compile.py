@@ -29,16 +29,16 @@ class _Outputs(nn.Module):
     compiles=True,
 )
 def compiles(subject: Subject) -> None:
+    for argument in ("value", "mask", "weights"):
+        subject.takes(argument)
     module = subject.module()
     query, key, value = subject.inputs()
     torch.compiler.reset()
     with torch.no_grad():
         compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
         for options in ({}, {"causal": True, "weights": True}):
-            got, want = (
-                compiled(query, key, value, **options),
-                call(module, query, key, value, **options),
-            )
+            want = call(module, query, key, value, **options)
+            got = compiled(query, key, value, **options)
             close(got.output, want.output, 1e-6, f"compiled output with {options}")
         with torch._dynamo.config.patch(recompile_limit=4):  # lengths must not each compile anew
             for length in range(3, 3 + min(9, (subject.traits.longest or 99) - 3)):
@@ -58,6 +58,8 @@ def compiles(subject: Subject) -> None:
 
 @law("torch.export takes it with dynamic lengths and returns an Attended", compiles=True)
 def exports(subject: Subject) -> None:
+    for argument in ("value", "mask", "weights"):
+        subject.takes(argument)
     module = subject.module()
     query, key, value = subject.inputs()
     torch.compiler.reset()

@@ -9,44 +9,47 @@ import torch
 
 from regard.contract import Mechanism
 from regard.testing.law import law
-from regard.testing.subject import Subject, Unchecked
+from regard.testing.subject import Subject, Unchecked, call
 
 
 @law("wrong shapes raise an error that names the axis, the size and what was expected")
 def wrong_shapes(subject: Subject) -> None:
     module = subject.module()
     query, key, value = subject.inputs()
-    refuses(lambda: module(query[0], key, value), "3")
+    refuses(lambda: call(module, query[0], key, value), "3")
     if subject.traits.self_only:
         return
     batch, keys = query.shape[0], key.shape[1]
-    refuses(lambda: module(query, key[:1], value[:1]), "batch", "1", str(batch))
-    refuses(lambda: module(query, key, value[:, :-1]), "key", str(keys - 1), str(keys))
+    refuses(lambda: call(module, query, key[:1], value[:1]), "batch", "1", str(batch))
+    refuses(lambda: call(module, query, key, value[:, :-1]), "key", str(keys - 1), str(keys))
     if isinstance(module, Mechanism) and subject.traits.longest is not None:
         most = subject.traits.longest
         long = subject.inputs(keys=most + 1)
-        refuses(lambda: module(*long), "key", str(most + 1), str(most))
+        refuses(lambda: call(module, *long), "key", str(most + 1), str(most))
 
 
 @law("wrong masks raise an error that names the axis, or the argument they belong to")
 def wrong_masks(subject: Subject) -> None:
     module = subject.module()
+    subject.takes("mask")
     query, key, value = subject.inputs()
     keys, queries = key.shape[1], query.shape[1]
-    refuses(lambda: module(query, key, value, mask=torch.zeros(1, 1, queries, keys)), "bias")
+    refuses(lambda: call(module, query, key, value, mask=torch.zeros(1, 1, queries, keys)), "bias")
     flat = torch.ones(queries, keys, dtype=torch.bool)
-    refuses(lambda: module(query, key, value, mask=flat), "2", "4", "pairs")
+    refuses(lambda: call(module, query, key, value, mask=flat), "2", "4", "pairs")
     long = torch.ones(1, 1, queries, keys + 1, dtype=torch.bool)
-    refuses(lambda: module(query, key, value, mask=long), "key", str(keys + 1), str(keys))
+    refuses(lambda: call(module, query, key, value, mask=long), "key", str(keys + 1), str(keys))
 
 
 @law("wrong dtypes raise an error that names the argument and the dtype")
 def wrong_dtypes(subject: Subject) -> None:
     module = subject.module()
     query, key, value = subject.inputs()
-    refuses(lambda: module(query.long(), key, value), "query", "int64")
+    refuses(lambda: call(module, query.long(), key, value), "query", "int64")
     if not subject.traits.self_only:
-        refuses(lambda: module(query, key.float(), value.float()), "key", "float32", "float64")
+        refuses(
+            lambda: call(module, query, key.float(), value.float()), "key", "float32", "float64"
+        )
 
 
 def refuses(call: Callable[[], Any], *words: str) -> None:

@@ -45,11 +45,16 @@ def padding(subject: Subject) -> None:
     assert not dirty.output.isnan().any(), "NaN in padding reached the output"
     if subject.traits.order_matters:  # deleting would move what is left: other contents instead
         want = call(module, query, key, value, mask=mask, weights=True)
-        close(dirty.output, want.output, 1e-9, "output with NaN in padding")
+        close(dirty.output, want.output, subject.fine, "output with NaN in padding")
     else:
         want = call(module, query, key[:, left], value[:, left], weights=True)
-        close(dirty.output, want.output, 1e-9, "output with padding, against deletion")
-        close(weights_of(dirty)[..., left], weights_of(want), 1e-9, "weights, against deletion")
+        close(dirty.output, want.output, subject.fine, "output with padding, against deletion")
+        close(
+            weights_of(dirty)[..., left],
+            weights_of(want),
+            subject.fine,
+            "weights, against deletion",
+        )
     assert largest(weights_of(dirty)[..., gone]) == 0.0, "padding has weight"
     _finite_gradients(module, dirty.output.square().sum(), "NaN in padding")
     assert query.grad is not None and query.grad.isfinite().all(), "the query's gradient"
@@ -63,21 +68,25 @@ def own_padding(subject: Subject) -> None:
     dirty = x.masked_fill(~keep[..., None], torch.nan).requires_grad_()
     module, mask = subject.module(), masks.padding(keep)
     got, want = call(module, dirty, mask=mask).output, call(module, x, mask=mask).output
-    close(got[:, :-2], want[:, :-2], 1e-9, "real places of a padded sequence")
+    close(got[:, :-2], want[:, :-2], subject.fine, "real places of a padded sequence")
     _finite_gradients(module, got[:, :-2].square().sum(), "NaN in padding")
     assert dirty.grad is not None and dirty.grad.isfinite().all(), "the gradient of the sequence"
 
 
 @law("what comes later, ten thousand times larger, changes nothing under causal=True")
 def causality(subject: Subject) -> None:
-    subject.takes("causal")
     x = subject.own()
     module, now = subject.module(), x.shape[1] // 2
     loud = x.clone()
     loud[:, now + 1 :] *= 1e4
     before = call(module, x, causal=True, weights=True)
     after = call(module, loud, causal=True, weights=True)
-    close(after.output[:, : now + 1], before.output[:, : now + 1], 1e-9, "output before the change")
+    close(
+        after.output[:, : now + 1],
+        before.output[:, : now + 1],
+        subject.fine,
+        "output before the change",
+    )
     future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
     leaked = largest(weights_of(before).masked_fill(~future, 0.0))
     assert leaked == 0.0, f"a later key has weight {leaked:.3g}"
@@ -85,7 +94,6 @@ def causality(subject: Subject) -> None:
 
 @law("causal and mask intersect, and unequal lengths are aligned at the end")
 def causal_and_mask(subject: Subject) -> None:
-    subject.takes("causal")
     if subject.traits.self_only:
         raise Unchecked("the module attends to itself only")
     query, key, value = subject.inputs()
@@ -103,7 +111,7 @@ def causal_and_mask(subject: Subject) -> None:
     ]
     free = weights_of(call(subject.module(), query, key, value, weights=True))[:, :, -1]
     if not subject.traits.order_matters:
-        close(last, free, 1e-9, "the last query, which causal leaves free")
+        close(last, free, subject.fine, "the last query, which causal leaves free")
 
 
 @law("a row with no permitted key has weights 0, output 0 and finite gradients")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from regard.contract import Mechanism
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from regard.contract import Attended, Mechanism
 from regard.testing.law import law
 from regard.testing.subject import Subject, Unchecked, call, close, weights_of
 
@@ -23,9 +29,14 @@ def step_by_step(subject: Subject) -> None:
             state = step.state
             assert state is not None, "a growing state was asked for and none came back"
             outputs.append(step.output)
-        close(torch.cat(outputs, 1), full.output, 1e-9, f"output in steps of {size}")
+        close(torch.cat(outputs, 1), full.output, subject.fine, f"output in steps of {size}")
         last = weights_of(step)[:, :, -1]
-        close(last, weights_of(full)[:, :, -1], 1e-9, f"weights of the last of steps of {size}")
+        close(
+            last,
+            weights_of(full)[:, :, -1],
+            subject.fine,
+            f"weights of the last of steps of {size}",
+        )
 
 
 @law("a fixed state equals passing the keys, and `begin` one that grows from them")
@@ -36,11 +47,34 @@ def fixed_state(subject: Subject) -> None:
     query, key, value = subject.inputs()
     want = call(module, query, key, value, weights=True)
     got = call(module, query, state=module.fix(key, value), weights=True)
-    close(got.output, want.output, 1e-9, "output with a fixed state")
-    close(weights_of(got), weights_of(want), 1e-9, "weights with a fixed state")
+    close(got.output, want.output, subject.fine, "output with a fixed state")
+    close(weights_of(got), weights_of(want), subject.fine, "weights with a fixed state")
     if not subject.traits.keeps_state:
         return
     half = key.shape[1] // 2
     grown = module.begin(key[:, :half], value[:, :half])
     got = call(module, query, key[:, half:], value[:, half:], state=grown, weights=True)
-    close(got.output, want.output, 1e-9, "output with a state that grew from `begin`")
+    close(got.output, want.output, subject.fine, "output with a state that grew from `begin`")
+
+
+@law("a state is a value: going on from it leaves it as it was, so one may go on from it twice")
+def states_are_values(subject: Subject) -> None:
+    module, inputs = subject.module(), subject.inputs(queries=3, keys=4)
+    with torch.no_grad():
+        states: list[tuple[Any, Callable[..., Attended]]] = []
+        if subject.traits.keeps_state:
+            grown = call(module, *inputs, state=True).state
+            states.append((grown, partial(call, module, *inputs)))
+        if isinstance(module, Mechanism) and not subject.traits.self_only:
+            states.append((module.fix(*inputs[1:]), partial(call, module, inputs[0])))
+        if not states:
+            raise Unchecked("the module declares no state")
+        for state, go_on in states:
+            before = _pytree.tree_map_only(Tensor, torch.clone, state)
+            first = go_on(state=state).output
+            (old, was), (new, now) = _pytree.tree_flatten(before), _pytree.tree_flatten(state)
+            same = was == now and all(
+                torch.equal(*pair) for pair in zip(old, new) if isinstance(pair[0], Tensor)
+            )
+            assert same, "a call changed the state that it was given"
+            close(go_on(state=state).output, first, 0.0, "going on twice from one state")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.contract import Attended, Traits
+from regard.kernel.reduce import Reducer
+from regard.kernel.reducers import Entropy, Received
 from regard.types import Kind
 
 
@@ -74,12 +78,18 @@ class Subject:
         sizes = self.sizes
         if (sizes.key_width or sizes.width) != sizes.width or sizes.value_width is not None:
             raise Unchecked("queries and keys have different widths: no self-attention")
+        for name, parameter in inspect.signature(self.build().forward).parameters.items():
+            if name in ("key", "value") and parameter.default is parameter.empty:
+                raise Unchecked(f"forward must be given `{name}`: no self-attention by itself")
         return self.inputs(dtype, queries=length)[0]
 
     @property
     def traits(self) -> Traits:
         """What the module declares; for a stranger, the mildest assumption."""
-        traits: Traits = getattr(self.build(), "traits", Traits(keeps_state=False))
+        module = self.build()
+        alone = not any(_takes(module, other) for other in ("key", "context"))  # a block's keys
+        stranger = Traits(keeps_state=False, self_only=alone)
+        traits: Traits = getattr(module, "traits", stranger)
         return traits
 
     @property
@@ -87,16 +97,60 @@ class Subject:
         kind: Kind = getattr(self.build(), "kind", "distribution")
         return kind
 
+    @cached_property
+    def fine(self) -> float:
+        """How near to each other two ways to the same number come: as near as float64 allows, or
+        float32 where the weights are float32 numbers (a softmax that is always taken so)."""
+        with contextlib.suppress(Unchecked):
+            weights = weights_of(call(self.module(), *self.inputs(), weights=True))
+            if torch.equal(weights.float().to(weights.dtype), weights):
+                return 1e-5
+        return 1e-9
+
+    @property
+    def reducer(self) -> Reducer:
+        """One that these weights have an answer for: signed weights and gates have no entropy."""
+        return Received() if self.kind in ("signed", "gate") else Entropy()
+
     def takes(self, argument: str) -> None:
         """Raise `Unchecked` where the module's forward has no such argument."""
-        taken = inspect.signature(self.build().forward).parameters
-        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
-        if argument not in taken and not anything:
-            raise Unchecked(f"forward takes no `{argument}`")
+        _check_taken(self.build(), argument)
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether values may be other than the keys."""
+        return _takes(self.build(), "value")
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the module's forward takes reducers."""
+        return _takes(self.build(), "reduce")
+
+
+def _check_taken(module: nn.Module, argument: str) -> None:
+    if not _takes(module, argument):
+        raise Unchecked(f"forward takes no `{argument}`")
+
+
+def _takes(module: nn.Module, argument: str) -> bool:
+    parameters = inspect.signature(module.forward).parameters
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return anything or argument in parameters
 
 
 def call(module: nn.Module, *inputs: Tensor, **options: Any) -> Attended:
-    """Call a module and make sure that it returned an `Attended`."""
+    """Call a module and make sure that it returned an `Attended`.
+
+    Raises `Unchecked` where its forward has no such argument: a stranger need not know all. A key
+    that is the query, or a value that is the key, is left out where forward does not take it.
+    """
+    for argument in options:
+        _check_taken(module, argument)
+    for argument in ("value", "key")[: len(inputs) - 1]:
+        if not _takes(module, argument):
+            inputs, left_out = inputs[:-1], inputs[-1]
+            if left_out is not inputs[-1] and not torch.equal(left_out, inputs[-1]):
+                raise Unchecked(f"forward takes no `{argument}`")
     attended = module(*inputs, **options)
     assert isinstance(attended, Attended), (
         f"forward returned {type(attended).__name__}, expected regard.Attended"

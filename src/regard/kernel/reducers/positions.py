@@ -206,5 +206,4 @@ def _of_example(place: str, given: Tensor | None, matrix: Matrix, length: int) -
         raise ShapeError(
             f"{place}: axis batch has size {given.shape[0]}, expected {matrix.examples} or 1"
         )
-    row = matrix.batch if given.shape[0] > 1 else 0
-    return given[row].to(matrix.device, matrix.dtype)
+    return matrix.own(given).to(matrix.device, matrix.dtype)

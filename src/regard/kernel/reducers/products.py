@@ -74,11 +74,11 @@ class GradientReceived(Sum):
         if self.rows is not None:
             self.left = _of_matrix("GradientReceived: rows", self.rows, matrix, matrix.queries)
         self._check(matrix)
-        self.given = self.gradient[matrix.batch, matrix.head]
+        self.given = matrix.own(self.gradient)[matrix.head]
         self.across = None
         if self.value is not None:
             group = matrix.head // (matrix.heads // self.value.shape[1])
-            self.across = self.value[matrix.batch, group].T
+            self.across = matrix.own(self.value)[group].T
         self.total = matrix.zeros(*self.left.shape[:-1], matrix.keys)
 
     def tile(
@@ -183,8 +183,7 @@ class Mass(Sum):
                 f"Mass: segments: axis batch has size {self.segments.shape[0]}, "
                 f"expected {matrix.examples}"
             )
-        row = matrix.batch if self.segments.shape[0] > 1 else 0
-        numbers = self.segments[row].to(matrix.device)
+        numbers = matrix.own(self.segments).to(matrix.device)
         self.member = matrix.zeros(matrix.keys, self.n_segments)
         self.member[torch.arange(matrix.keys), numbers] = 1.0
         self.total = matrix.zeros(matrix.queries, self.n_segments)
@@ -253,6 +252,6 @@ def _of_matrix(place: str, vectors: Tensor, matrix: Matrix, length: int) -> Tens
         ):
             if size not in (1, want):
                 raise ShapeError(f"{place}: axis {axis} has size {size}, expected {want} or 1")
-        vectors = vectors[matrix.batch if vectors.shape[0] > 1 else 0]
+        vectors = matrix.own(vectors)
         vectors = vectors[matrix.head if vectors.shape[0] > 1 else 0]
     return vectors.to(matrix.device, matrix.dtype)
