@@ -450,6 +450,8 @@ class Flow(Moves):
                 tag.moved = self._mapped(right, output, -2)
         else:
             tag.sides = (self.sources(left), self.sources(right))
+            if mine is not None and mine.moved is not None and self._of_parameters(right):
+                tag.moved = self._mapped(left, output, -1)  # a map chosen for each edge
         if first and second:
             tag.factors, tag.widths = self._product_factors(left, right, output, False, second)
         else:
@@ -461,6 +463,11 @@ class Flow(Moves):
             if output.dim() > 2 or not (first or second):  # no plain projection
                 tag.widths = contracted
         self.put(output, tag)
+
+    def _of_parameters(self, tensor: Tensor) -> bool:
+        """Whether all axes are those of parameters, as of ones that were chosen by an index."""
+        origins = [origin for pieces in self.dims(tensor) for _, origin in pieces]
+        return all(origin.ancestor.kind == "parameter" for origin in origins)
 
     def _product_factors(
         self, left: Tensor, right: Tensor, output: Tensor, first: bool, second: bool

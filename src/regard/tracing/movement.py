@@ -28,11 +28,12 @@ class Start(NamedTuple):
     size: int  # entries
 
     def along(self, axes: frozenset[Origin]) -> list[Factor] | None:
-        """Its axes among these, innermost first; None where one of them is there twice or not."""
+        """Its axes among these, innermost first; None where one of them is there twice, or not, or
+        as entries of which nobody knows how they were chosen."""
         factors = [factor for factor in self.factors if factor.origin.ancestor in axes]
-        if len(factors) != len(axes) or len({factor.origin.ancestor for factor in factors}) < len(
-            axes
-        ):
+        if len(factors) != len(axes) or {factor.origin.ancestor for factor in factors} != axes:
+            return None
+        if any(factor.origin.gathered for factor in factors):
             return None
         return sorted(factors, key=lambda factor: factor.stride)
 

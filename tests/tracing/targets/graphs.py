@@ -71,6 +71,45 @@ class Gat(formulas.Model):
         return [weights], dense.merged(dense.mix(weights, x[None]))[0]
 
 
+class Relational(formulas.Model):
+    """RGAT (Busbridge et al. 2019): every edge has the map of its relation."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = H
+        self.maps = nn.Parameter(torch.randn(3, D, H * 5))
+        self.query, self.key = (nn.Parameter(torch.randn(H * 5, H)) for _ in range(2))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        edges = random_edges()
+        return torch.randn(N, D), edges, torch.randint(3, edges.shape[1:])
+
+    def forward(self, x, edges, relations):
+        source, target = edges
+        maps = self.maps.index_select(0, relations)  # (edge, D, head × width)
+        near = torch.bmm(x.index_select(0, target).unsqueeze(1), maps).squeeze(-2)
+        far = torch.bmm(x.index_select(0, source).unsqueeze(1), maps).squeeze(-2)
+        scores = F.leaky_relu(near @ self.query + far @ self.key, 0.2)
+        weights = segment_softmax(scores, target, N)
+        return segment_sum(far.view(-1, H, 5) * weights.view(-1, H, 1), target, N)
+
+    def truth(self, x, edges, relations):
+        weights, mixed = torch.zeros(1, H, N, N).double(), torch.zeros(N, H, 5).double()
+        for node in range(N):
+            mine = [at for at in range(edges.shape[1]) if edges[1, at] == node]
+            if not mine:
+                continue
+            near = torch.stack([x[node] @ self.maps[relations[at]] for at in mine])
+            far = torch.stack([x[edges[0, at]] @ self.maps[relations[at]] for at in mine])
+            share = dense.softmax(F.leaky_relu(near @ self.query + far @ self.key, 0.2).mT)
+            weights[0, :, node, edges[0, mine]] = share
+            mixed[node] = torch.einsum("he,ehd->hd", share, far.view(-1, H, 5))
+        return [weights], mixed
+
+
 class NoEdges(Gat):
     """Of a graph whose nodes are alone."""
 
@@ -320,7 +359,7 @@ class SparseSoftmax(formulas.Model):
 
 
 KINDS = (
-    *(Gat, NoEdges, OneEdge, OneNode, GatV2, Bipartite, FreedIndices, Vectors, Dropout),
+    *(Gat, Relational, NoEdges, OneEdge, OneNode, GatV2, Bipartite, FreedIndices, Vectors, Dropout),
     *(HeadsFirst, EdgesOfHeads, TargetsOfHeads, NormalisedLate, SortedEdges, SparseSoftmax),
 )
 TARGETS = [formulas.target(kind, "graphs") for kind in KINDS]
