@@ -67,7 +67,7 @@ def test_detached_by_default_where_parameters_are_held(context):
 
 
 @pytest.mark.parametrize("build", [fused, handmade])
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_gradcheck_through_captured_weights(build, groups):
     model = build(2, groups=groups).double()
 

@@ -209,7 +209,9 @@ def play(layers, seed, room):
 
 
 @pytest.mark.parametrize("path", ["auto", "full"])
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    "context", [torch.inference_mode, pytest.param(torch.no_grad, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("kind", ["grows", "slides", "ring", "copies", "shows what is there"])
 def test_caches_of_any_kind(kind, context, path):
     """Whatever happens to a cache, every record has the keys of its own call."""

@@ -16,7 +16,7 @@ import torch
 import torch._dynamo.eval_frame as eval_frame
 import torch.nn.functional as F
 from targets import Case, Target, negatives, targets
-from targets.comparing import params, same, tensors
+from targets.comparing import params, same, sampled, tensors
 from torch import Tensor, nn
 from torch.nn.attention import flex_attention
 from torch.overrides import _get_current_function_mode_stack
@@ -164,7 +164,7 @@ ENDINGS = {"success": lambda case, _: case, "raises": _raising, "bad_input": _ba
 
 
 @pytest.mark.usefixtures("without_shape_checks")  # beartype draws from Python's random numbers
-@pytest.mark.parametrize("target", params(EVERY))
+@pytest.mark.parametrize("target", sampled(EVERY))
 def test_everything_is_as_before(target: Target) -> None:
     for ending in ENDINGS:
         _check_ending(target, ending)
@@ -221,7 +221,7 @@ DIFFERENTIABLE = [
 ]
 
 
-@pytest.mark.parametrize("target", params(DIFFERENTIABLE))
+@pytest.mark.parametrize("target", sampled(DIFFERENTIABLE))
 def test_gradients_are_the_same(target: Target) -> None:
     """Taken inside the capture, and after it."""
     with target.around():
@@ -240,7 +240,7 @@ def test_gradients_are_the_same(target: Target) -> None:
         same([g for g in grads if g is not None], [g for g in plain if g is not None])
 
 
-@pytest.mark.parametrize("target", params(t for t in EVERY if t.group != "negatives"))
+@pytest.mark.parametrize("target", sampled(t for t in EVERY if t.group != "negatives"))
 def test_nothing_is_kept_alive(target: Target) -> None:
     """When the trace is gone, no parameter and no input remembers it."""
     with target.around():

@@ -265,7 +265,9 @@ def test_models_that_are_too_small_are_refused():
         check_model(model, 30)
 
 
-@pytest.mark.parametrize("longest", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize(
+    "longest", [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5, 9))]
+)
 def test_models_for_short_sources_are_tried_with_short_ones(longest):
     model = made("tutorial", longest=longest)
     assert words(model) == ["passed", "passed", "failed"]

@@ -51,6 +51,7 @@ def manifest(file):
     return json.loads(found)
 
 
+@pytest.mark.slow  # `make docs` makes the pages
 def test_each_page_is_one_small_file_that_opens_at_a_view_it_has(exhibit):
     name, _, file = exhibit
     assert file.name == f"{name}.html"

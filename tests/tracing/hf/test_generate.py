@@ -67,7 +67,7 @@ def forced(twin, given, sequences, row):
         return {"self": twin(fed, output_attentions=True).attentions}
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("implementation", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", MODELS)
 def test_stitched_maps_are_the_teacher_forced_ones(name, way, implementation):

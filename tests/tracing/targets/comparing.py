@@ -22,6 +22,17 @@ def params(targets: Iterable[Target]) -> list[Any]:
     return found
 
 
+def sampled(targets: Iterable[Target], every: int = 4) -> list[Any]:
+    """The same, all but one of so many marked slow."""
+    slow = pytest.mark.slow
+    return [
+        each
+        if index % every == 0
+        else pytest.param(*each.values, id=each.id, marks=[*each.marks, slow])
+        for index, each in enumerate(params(targets))
+    ]
+
+
 def tensors(output: Any) -> list[Tensor]:
     """Every tensor of what a model returned; nested tensors as padded ones."""
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]

@@ -47,8 +47,11 @@ class Interrupting(Watcher):
         ("training.accumulate=2", "training.log_every=4", "training.forcing=0.5"),
         ("model.name=transformer", "model.hidden=16", "model.feed_forward=32", "model.tie=all",
          "vocabulary.joint=true", "training.precision=bf16"),
-        ("training.optimiser=sgd", "training.schedule=cosine", "training.validation.every=5"),
-        ('training.precision="64"',),
+        pytest.param(
+            ("training.optimiser=sgd", "training.schedule=cosine", "training.validation.every=5"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(('training.precision="64"',), marks=pytest.mark.slow),
     ],
     ids=["adam", "accumulated-and-unforced", "transformer-bfloat16", "sgd", "float64"],
 )  # fmt: skip

@@ -18,7 +18,9 @@ def faults(looking, axe: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["light", "dark"]
+)
 @pytest.mark.parametrize("view", VIEWS)
 def test_no_serious_fault(open_page, sentence_trace, axe, view, dark):
     looking = open_page(sentence_trace, f"view={view}&layer=3&head=1&selected=12", dark=dark)

@@ -106,7 +106,13 @@ def test_the_crosshair_follows_and_a_click_pins_it(open_page, sentence_trace):
 
 
 @pytest.mark.parametrize("name", ["sentence", "licence", "hostile", "translation", "speech"])
-@pytest.mark.parametrize("zoom", ["", "&zoom=1,1,4,4", "&zoom=0.5,0.25,9.5,17.25"])
+@pytest.mark.parametrize(
+    "zoom",
+    [
+        "&zoom=0.5,0.25,9.5,17.25",
+        *(pytest.param(z, marks=pytest.mark.slow) for z in ("", "&zoom=1,1,4,4")),
+    ],
+)
 def test_labels_never_overlap(open_page, request, name, zoom):
     """The labels of the exported picture are those of the screen; their boxes are measured."""
     looking = open_page(request.getfixturevalue(f"{name}_trace"), f"view=matrix{zoom}")

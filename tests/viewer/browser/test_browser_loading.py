@@ -7,10 +7,14 @@ from playwright.sync_api import expect
 from viewer_traces import HOSTILE
 
 TRACES = ["sentence", "graded", "licence", "story", "translation", "speech", "disc", "reaction"]
+RARE = ["graded", "licence", "story", "disc", "reaction"]
 VIEWS = ["map", "matrix", "lines", "text"]
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in RARE else []) for name in TRACES],
+)
 def test_every_view_of_every_model_opens(open_page, request, name):
     """The fixture fails what logs an error or leaves the machine."""
     looking = open_page(request.getfixturevalue(f"{name}_trace"))
