@@ -214,6 +214,9 @@ class Contraction:
         shared = [part for part in parts if part.use == "shared"]
         summed, widths = self._widths()
         head = [part for part in rows if part.origin.ancestor in summed]
+        learned = [part for part in rows if part.origin.ancestor.kind == "parameter"]
+        if not head and len(learned) < len(rows):  # heads are an axis of the projection's own
+            head = learned
         query = [part for part in rows if part not in head]
         pairs = self._value_origins()
         cut = [part for part in shared if {part.origin.ancestor, pairs.get(part.origin)} & widths]

@@ -389,6 +389,33 @@ class LearnedMultiQuery(formulas.Model):
         return [weights], dense.mix(weights, self.v(x)[:, None])
 
 
+class HeadsOfTheProjection(formulas.Model):
+    """Multi-query attention whose projection has an axis for heads (MobileNetV4)."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.q = 3, nn.Parameter(torch.randn(3, 8, D) / D)
+        self.k, self.v = (nn.Parameter(torch.randn(D, 8) / D) for _ in range(2))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, D, 4, 5),)
+
+    def forward(self, x):
+        x = x.flatten(2).mT
+        q = torch.einsum("bnd,hkd->bnhk", x, self.q)
+        weights = torch.einsum("bnhk,bmk->bnhm", q, x @ self.k).softmax(-1)
+        return torch.einsum("bnhm,bmv->bnhv", weights, x @ self.v)
+
+    def truth(self, x):
+        x = x.flatten(2).mT
+        q = torch.stack([x @ each.mT for each in self.q], 1)
+        weights = dense.weights(q, (x @ self.k)[:, None], scale=1.0)
+        return [weights], dense.mix(weights, (x @ self.v)[:, None]).transpose(1, 2)
+
+
 class RepeatedState(formulas.Model):
     """Block-recurrent states (Hutchins et al. 2022): queries repeated for a batch, keys not."""
 
@@ -423,7 +450,7 @@ class RepeatedState(formulas.Model):
 
 
 KINDS = (
-    *(ChannelQueries, LearnedMultiQuery, RepeatedState),
+    *(ChannelQueries, HeadsOfTheProjection, LearnedMultiQuery, RepeatedState),
     *(Bottleneck, MultiQuery, SingleKey, Compressed, LearnedState, AllPairs, RowsOfAll),
     *(Levels, Separable, Fields, Depth, Support, Agents),
 )
