@@ -30,10 +30,10 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 def checked_bytes(size: Any) -> int:
     """A number of bytes out of a number, or words as "500 MB" (1000² each) or "2 GiB" (1024³)."""
-    said = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    if said is not None:
-        power = " kmgt".index(said[2].lower() or " ")
-        return int(float(said[1]) * (1024 if said[3] else 1000) ** power)
+    words = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if words is not None:
+        power = " kmgt".index(words[2].lower() or " ")
+        return int(float(words[1]) * (1024 if words[3] else 1000) ** power)
     integral = isinstance(size, int) or (isinstance(size, float) and size.is_integer())
     if not integral or isinstance(size, bool) or size < 0:
         raise RegardError(

@@ -454,8 +454,8 @@ class _Form:
         self.sizes.append((shape[:1], tuple(size == 1 for size in shape)))
         self.shapes.append(tuple(shape))
         address = storage_address(tensor)
-        place = (address, tensor.storage_offset()) if address else len(self._seen)
-        number = self._seen.setdefault(place, len(self._seen))
+        start = (address, tensor.storage_offset()) if address else len(self._seen)
+        number = self._seen.setdefault(start, len(self._seen))
         return type(tensor), len(shape), tensor.dtype, tensor.device, tensor.requires_grad, number
 
 
@@ -486,22 +486,22 @@ def fingerprint(names: Names) -> tuple[Any, ...] | None:
         if next(iter(own)) == "training":  # what every module begins with is no setting
             values = values[_OF_EVERY_MODULE:]
         parts += (path, id(module), type(module), module.training, id(own.get("forward")))
-        parts += _settings(values)
+        parts += _settings(values, others)
         if module._forward_hooks or module._forward_pre_hooks:
             local = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
             parts += [id(hook) for hook in local if type(hook).__module__ != _RUN]
-        for value in values:
-            if type(value) not in _PARTS:
-                others[id(value)] = value
     if len(others) > _MOST_OBJECTS:
         return None
     for value in others.values():
-        parts += _settings(getattr(value, "__dict__", {}).values())
+        parts += _settings(getattr(value, "__dict__", {}).values(), {})
     return tuple(parts)
 
 
-def _settings(values: Iterable[Any]) -> list[Any]:
-    """The plain ones of some values, and of short lists of them; functions by themselves."""
+def _settings(values: Iterable[Any], others: dict[int, Any]) -> list[Any]:
+    """The plain ones of some values, and of short lists of them; functions by themselves.
+
+    Objects that may hold more are added to `others`.
+    """
     plain: list[Any] = []
     for value in values:
         kind = type(value)
@@ -513,4 +513,6 @@ def _settings(values: Iterable[Any]) -> list[Any]:
             plain.append(tuple(pair for pair in value.items() if type(pair[1]) in _PLAIN))
         elif kind is FunctionType:
             plain.append(id(value))
+        elif kind not in _PARTS:
+            others[id(value)] = value
     return plain

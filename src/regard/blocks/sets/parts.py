@@ -11,17 +11,17 @@ from regard.errors import RegardError, ShapeError
 
 def check_parts(module: nn.Module, queries: LearnedQueries, **blocks: CrossBlock) -> None:
     """Refuse queries that are not learned, blocks that do not cross, and other widths."""
-    place = type(module).__name__
+    owner = type(module).__name__
     if not isinstance(queries, LearnedQueries):
         raise RegardError(
-            f"{place}: {type(queries).__name__} as learned queries, expected "
+            f"{owner}: {type(queries).__name__} as learned queries, expected "
             "LearnedQueries(n_queries, width)"
         )
     for name, block in blocks.items():
         if not isinstance(block, CrossBlock):
-            raise RegardError(f"{place}: {name} is {type(block).__name__}, expected a CrossBlock")
+            raise RegardError(f"{owner}: {name} is {type(block).__name__}, expected a CrossBlock")
         if block.width != queries.width:
             raise ShapeError(
-                f"{place}: {name} has width {block.width}, expected {queries.width} as the "
+                f"{owner}: {name} has width {block.width}, expected {queries.width} as the "
                 "learned queries"
             )

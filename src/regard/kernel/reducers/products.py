@@ -74,7 +74,7 @@ class GradientReceived(Sum):
         if self.rows is not None:
             self.left = _of_matrix("GradientReceived: rows", self.rows, matrix, matrix.queries)
         self._check(matrix)
-        self.given = matrix.own(self.gradient)[matrix.head]
+        self.of_head = matrix.own(self.gradient)[matrix.head]
         self.across = None
         if self.value is not None:
             group = matrix.head // (matrix.heads // self.value.shape[1])
@@ -86,10 +86,10 @@ class GradientReceived(Sum):
     ) -> None:
         assert weights is not None
         if self.across is None:
-            product = self.given[rows, columns].to(weights.dtype) * weights
+            product = self.of_head[rows, columns].to(weights.dtype) * weights
         else:
-            given, across = self.given[rows], self.across[:, columns]
-            product = (given.to(weights.dtype) @ across.to(weights.dtype)).mul_(weights)
+            gradient, across = self.of_head[rows], self.across[:, columns]
+            product = (gradient.to(weights.dtype) @ across.to(weights.dtype)).mul_(weights)
         if self.positive:
             product.clamp_min_(0.0)
         if self.left.dim() == 1:
