@@ -3,6 +3,13 @@
 from regard.mechanisms.additive import Additive
 from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.dot_product import DotProduct
+from regard.mechanisms.feature_maps import (
+    EluPlusOne,
+    FeatureMap,
+    IdentityFeatures,
+    SumNormalised,
+    UnitNormalised,
+)
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
@@ -16,8 +23,11 @@ __all__ = [
     "Decomposable",
     "DotProduct",
     "DotScore",
+    "EluPlusOne",
+    "FeatureMap",
     "FromRecipe",
     "GeneralScore",
+    "IdentityFeatures",
     "LocalMonotonic",
     "LocalPredictive",
     "LocationScore",
@@ -25,4 +35,6 @@ __all__ = [
     "MultiHead",
     "RelativeBias",
     "Rotary",
+    "SumNormalised",
+    "UnitNormalised",
 ]
