@@ -12,8 +12,10 @@ from regard.mechanisms.feature_maps import (
     UnitNormalised,
 )
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.heads import Heads
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
+from regard.mechanisms.mixture import Mixture
 from regard.mechanisms.multi_head import MultiHead
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
 from regard.mechanisms.random_features import (
@@ -22,6 +24,7 @@ from regard.mechanisms.random_features import (
     RandomFeatures,
     TrigonometricFeatures,
 )
+from regard.mechanisms.scoring import Scoring
 
 __all__ = [
     "DPFP",
@@ -35,17 +38,20 @@ __all__ = [
     "FeatureMap",
     "FromRecipe",
     "GeneralScore",
+    "Heads",
     "HyperbolicFeatures",
     "IdentityFeatures",
     "LocalMonotonic",
     "LocalPredictive",
     "LocationScore",
     "Luong",
+    "Mixture",
     "MultiHead",
     "PositiveFeatures",
     "RandomFeatures",
     "RelativeBias",
     "Rotary",
+    "Scoring",
     "SumNormalised",
     "TrigonometricFeatures",
     "UnitNormalised",
