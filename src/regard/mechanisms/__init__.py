@@ -25,6 +25,7 @@ from regard.mechanisms.random_features import (
     TrigonometricFeatures,
 )
 from regard.mechanisms.scoring import Scoring
+from regard.mechanisms.window import Window
 
 __all__ = [
     "DPFP",
@@ -55,4 +56,5 @@ __all__ = [
     "SumNormalised",
     "TrigonometricFeatures",
     "UnitNormalised",
+    "Window",
 ]

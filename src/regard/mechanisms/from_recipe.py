@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from regard.bias import Bias
+from regard.bias import Bias, bias_without_keys
 from regard.contract import Attended, Mechanism, State
 from regard.errors import DtypeError, ShapeError
 from regard.kernel.attend import checked_bias, refuse_nested, run
@@ -116,8 +116,13 @@ class FromRecipe(Mechanism):
             widths=self.widths(query.shape[-1]),
             n_heads=self.n_heads,
         )
-        recipe = self.recipe(given, None if bias is None else checked_bias(bias, given.shape))
+        bias = None if bias is None else checked_bias(bias, given.text)
+        recipe = self.recipe(given, bias_without_keys(bias, given.gap))
         dropout = self.dropout if self.training else 0.0
         attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
         output = self.finish(self.modulate(attended.output, given.query), recipe)
-        return attended.finished(output, given.state, crosses=given.crosses)
+        return attended.finished(output, self.after(given), crosses=given.crosses)
+
+    def after(self, given: Inputs) -> State | None:
+        """The state after a call."""
+        return given.state

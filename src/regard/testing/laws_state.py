@@ -12,7 +12,7 @@ from torch.utils import _pytree
 
 from regard.contract import Attended, Mechanism
 from regard.testing.law import law
-from regard.testing.subject import Subject, Unchecked, call, close, weights_of
+from regard.testing.subject import Subject, Unchecked, call, close, over_the_text, weights_of
 
 
 @law("step by step with a growing state equals one causal pass")
@@ -30,7 +30,7 @@ def step_by_step(subject: Subject) -> None:
             assert state is not None, "a growing state was asked for and none came back"
             outputs.append(step.output)
         close(torch.cat(outputs, 1), full.output, subject.fine, f"output in steps of {size}")
-        last = weights_of(step)[:, :, -1]
+        last = over_the_text(weights_of(step), state)[:, :, -1]
         close(
             last,
             weights_of(full)[:, :, -1],
