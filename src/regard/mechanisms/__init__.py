@@ -1,6 +1,7 @@
 """Attention mechanisms, all under the contract of `regard.Mechanism`."""
 
 from regard.mechanisms.additive import Additive
+from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.dot_product import DotProduct
 from regard.mechanisms.feature_maps import (
@@ -11,15 +12,20 @@ from regard.mechanisms.feature_maps import (
     UnitNormalised,
 )
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.hard import Hard
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
+from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
+from regard.mechanisms.multi_head_latent import MultiHeadLatent
+from regard.mechanisms.pointer import Pointer
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
 
 __all__ = [
     "Additive",
     "Alibi",
     "ConcatScore",
+    "Coverage",
     "Decomposable",
     "DotProduct",
     "DotScore",
@@ -27,14 +33,19 @@ __all__ = [
     "FeatureMap",
     "FromRecipe",
     "GeneralScore",
+    "Hard",
     "IdentityFeatures",
     "LocalMonotonic",
     "LocalPredictive",
     "LocationScore",
     "Luong",
+    "Monotonic",
     "MultiHead",
+    "MultiHeadLatent",
+    "Pointer",
     "RelativeBias",
     "Rotary",
     "SumNormalised",
     "UnitNormalised",
+    "coverage_loss",
 ]
