@@ -17,7 +17,17 @@ from regard.blocks import (
     Stack,
 )
 from regard.blocks.sets import InducedBlock, LearnedQueries, Perceiver, Pooling
-from regard.mechanisms import Additive, Alibi, DotProduct, GeneralScore, Luong, MultiHead, Rotary
+from regard.mechanisms import (
+    Additive,
+    Alibi,
+    DotProduct,
+    GeneralScore,
+    Heads,
+    Luong,
+    MultiHead,
+    Rotary,
+    Scoring,
+)
 
 
 def feed_forward(wrap):
@@ -52,7 +62,12 @@ def general():
 
 
 def positions():
-    attention = MultiHead(16, 4, n_groups=2, position=Rotary(), window=(3, 3), sinks=True)
+    attention = MultiHead(
+        *(16, Heads(4, n_groups=2)),
+        position=Rotary(),
+        window=(3, 3),
+        scoring=Scoring(sinks=True),
+    )
     return decoder(PreNorm, attention, MultiHead(16, 4, inputs=(6, 6)))
 
 

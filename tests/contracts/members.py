@@ -11,6 +11,7 @@ from regard.mechanisms import (
     DotProduct,
     GeneralScore,
     Hard,
+    Heads,
     LocalMonotonic,
     LocalPredictive,
     LocationScore,
@@ -21,11 +22,14 @@ from regard.mechanisms import (
     Pointer,
     RelativeBias,
     Rotary,
+    Scoring,
 )
 
 
-def _normed() -> MultiHead:
-    return MultiHead(16, 4, norms=(nn.RMSNorm(4), nn.RMSNorm(4)), sinks=True)
+def _scoring() -> MultiHead:
+    return MultiHead(
+        16, 4, scoring=Scoring(norms=(nn.RMSNorm(4), nn.RMSNorm(4)), sinks=True, softcap=5.0)
+    )
 
 
 #: name -> (build, sizes)
@@ -33,19 +37,26 @@ MEMBERS = {
     "dot_product": (DotProduct, {}),
     "dot_product_plain": (lambda: DotProduct(scale=1.0, dropout=0.5), {}),
     "multi_head": (lambda: MultiHead(16, 4, dropout=0.5), {}),
-    "multi_head_grouped": (lambda: MultiHead(16, 4, n_groups=2, value_width=3), {}),
-    "multi_head_multi_query": (lambda: MultiHead(16, 4, n_groups=1, bias=False), {}),
+    "multi_head_grouped": (lambda: MultiHead(16, Heads(4, n_groups=2, value_width=3)), {}),
+    "multi_head_multi_query": (lambda: MultiHead(16, Heads(4, n_groups=1), bias=False), {}),
     "multi_head_inputs": (
-        lambda: MultiHead(16, 2, inputs=(6, 10), head_width=5),
+        lambda: MultiHead(16, Heads(2, head_width=5), inputs=(6, 10)),
         {"key_width": 6, "value_width": 10},
     ),
     "multi_head_rotary": (lambda: MultiHead(16, 4, position=Rotary()), {}),
     "multi_head_alibi": (lambda: MultiHead(16, 4, position=Alibi(4)), {}),
     "multi_head_relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, 3)), {}),
     "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
-    "multi_head_sinks_norms": (_normed, {}),
+    "multi_head_scoring": (_scoring, {}),
+    "multi_head_gated": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {}),
     "multi_head_everything": (
-        lambda: MultiHead(16, 4, n_groups=2, position=Rotary(), window=(4, 4), sinks=True),
+        lambda: MultiHead(
+            *(16, Heads(4, n_groups=2, value_width=3)),
+            position=Rotary(),
+            window=(4, 4),
+            scoring=Scoring(scale=0.4, sinks=True),
+            gate=nn.Linear(16, 12),
+        ),
         {},
     ),
     "multi_head_latent": (lambda: MultiHeadLatent(16, 4, latent_width=6, dropout=0.5), {}),
@@ -65,7 +76,7 @@ MEMBERS = {
     "coverage": (lambda: Coverage(16, 16, width=8, dropout=0.5), {}),
     "monotonic": (lambda: Monotonic(16, 16, width=8, offset=0.2), {}),
     "hard": (Hard, {}),
-    "hard_multi_head": (lambda: Hard(MultiHead(16, 4, n_groups=2, dropout=0.5)), {}),
+    "hard_multi_head": (lambda: Hard(MultiHead(16, Heads(4, n_groups=2), dropout=0.5)), {}),
     "decomposable": (lambda: Decomposable(nn.Linear(16, 8)), {}),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,14 +25,29 @@ def rotate(
     Feature i is paired with feature i + width/2 and turned by position · base^(−2i/width), so
     that the dot product of two turned vectors depends on their distance alone.
     """
+    return turn(features, *rotary_table(features, positions, base))
+
+
+def rotary_table(
+    features: Float[Tensor, "*_ width"], positions: Int[Tensor, " position"], base: float = 10000.0
+) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
+    """Cosine and sine of each position and pair of features, in float32 or finer."""
     half = features.shape[-1] // 2
     if 2 * half != features.shape[-1]:
         raise ShapeError(f"rotate: width is {features.shape[-1]}, expected an even number")
     dtype = torch.promote_types(features.dtype, torch.float32)
     rates = base ** (-torch.arange(half, dtype=dtype, device=features.device) / half)
     angles = positions.to(dtype)[:, None] * rates  # (position, width/2)
-    cosine, sine = angles.cos(), angles.sin()
-    first, second = features[..., :half].to(dtype), features[..., half:].to(dtype)
+    return angles.cos(), angles.sin()
+
+
+def turn(
+    features: Float[Tensor, "batch head position width"],
+    cosine: Float[Tensor, "position half"],
+    sine: Float[Tensor, "position half"],
+) -> Float[Tensor, "batch head position width"]:
+    """Feature i and feature i + width/2 turned by the angle of their position."""
+    first, second = features.to(cosine.dtype).chunk(2, dim=-1)
     turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
     return turned.to(features.dtype)
 
@@ -58,6 +74,9 @@ class AlibiBias(Bias):
     def at(self, batch: int, head: int) -> AlibiBias:
         one = slice(head, head + 1) if len(self.slopes) > 1 else slice(None)
         return AlibiBias(self.slopes[one])
+
+    def of_heads(self, which: Sequence[int]) -> AlibiBias:
+        return self if self.heads == 1 else AlibiBias(self.slopes[list(which)])
 
     @property
     def heads(self) -> int:
@@ -87,6 +106,9 @@ class RelativeTable(Bias):
     def at(self, batch: int, head: int) -> RelativeTable:
         one = slice(head, head + 1) if len(self.table) > 1 else slice(None)
         return RelativeTable(self.table[one])
+
+    def of_heads(self, which: Sequence[int]) -> RelativeTable:
+        return self if self.heads == 1 else RelativeTable(self.table[list(which)])
 
     @property
     def heads(self) -> int:

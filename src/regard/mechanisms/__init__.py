@@ -5,6 +5,7 @@ from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.dot_product import DotProduct
 from regard.mechanisms.feature_maps import (
+    DPFP,
     EluPlusOne,
     FeatureMap,
     IdentityFeatures,
@@ -13,15 +14,25 @@ from regard.mechanisms.feature_maps import (
 )
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.hard import Hard
+from regard.mechanisms.heads import Heads
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
+from regard.mechanisms.mixture import Mixture
 from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
 from regard.mechanisms.multi_head_latent import MultiHeadLatent
 from regard.mechanisms.pointer import Pointer
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
+from regard.mechanisms.random_features import (
+    HyperbolicFeatures,
+    PositiveFeatures,
+    RandomFeatures,
+    TrigonometricFeatures,
+)
+from regard.mechanisms.scoring import Scoring
 
 __all__ = [
+    "DPFP",
     "Additive",
     "Alibi",
     "ConcatScore",
@@ -34,18 +45,25 @@ __all__ = [
     "FromRecipe",
     "GeneralScore",
     "Hard",
+    "Heads",
+    "HyperbolicFeatures",
     "IdentityFeatures",
     "LocalMonotonic",
     "LocalPredictive",
     "LocationScore",
     "Luong",
+    "Mixture",
     "Monotonic",
     "MultiHead",
     "MultiHeadLatent",
     "Pointer",
+    "PositiveFeatures",
+    "RandomFeatures",
     "RelativeBias",
     "Rotary",
+    "Scoring",
     "SumNormalised",
+    "TrigonometricFeatures",
     "UnitNormalised",
     "coverage_loss",
 ]

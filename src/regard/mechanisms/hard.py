@@ -92,6 +92,9 @@ class Hard(FromRecipe):
             choices = choices + (relaxed - relaxed.detach())  # adds 0, and its gradient
         return Given(choices.masked_fill(dead, 0.0), value)
 
+    def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
+        return self.mechanism.modulate(mixed, query)
+
     def finish(self, mixed: Tensor, recipe: Recipe) -> Tensor:
         output = self.mechanism.finish(mixed, recipe)
         asleep = ~recipe.weights().any(-1).any(1)  # a bias must not speak where no key was chosen

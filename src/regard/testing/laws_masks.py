@@ -160,7 +160,9 @@ def _drawn(module: nn.Module, *inputs: torch.Tensor, **options: Any) -> Attended
     """A call in training: a choice made in eval has no gradient."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(9)
-        return call(module.train(), *inputs, **options)
+        attended = call(module.train(), *inputs, **options)
+    assert attended.output.isfinite().all(), "in training the output is not finite"
+    return attended
 
 
 def _finite_gradients(module: nn.Module, loss: torch.Tensor, cause: str) -> None:
