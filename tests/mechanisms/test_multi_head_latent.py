@@ -215,6 +215,7 @@ def copy_deepseek(theirs: torch.nn.Module, ours: MultiHeadLatent) -> None:
     ours.to_output.weight.copy_(theirs.o_proj.weight)
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 def test_bad_arguments_say_what_was_expected() -> None:
     with pytest.raises(ShapeError, match="width 10 is not a multiple of n_heads 4"):
         MultiHeadLatent(10, 4, latent_width=4)
