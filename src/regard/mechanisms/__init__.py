@@ -1,6 +1,7 @@
 """Attention mechanisms, all under the contract of `regard.Mechanism`."""
 
 from regard.mechanisms.additive import Additive
+from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.dot_product import DotProduct
 from regard.mechanisms.feature_maps import (
@@ -12,11 +13,15 @@ from regard.mechanisms.feature_maps import (
     UnitNormalised,
 )
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.hard import Hard
 from regard.mechanisms.heads import Heads
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
 from regard.mechanisms.mixture import Mixture
+from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
+from regard.mechanisms.multi_head_latent import MultiHeadLatent
+from regard.mechanisms.pointer import Pointer
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
 from regard.mechanisms.random_features import (
     HyperbolicFeatures,
@@ -32,6 +37,7 @@ __all__ = [
     "Additive",
     "Alibi",
     "ConcatScore",
+    "Coverage",
     "Decomposable",
     "DotProduct",
     "DotScore",
@@ -39,6 +45,7 @@ __all__ = [
     "FeatureMap",
     "FromRecipe",
     "GeneralScore",
+    "Hard",
     "Heads",
     "HyperbolicFeatures",
     "IdentityFeatures",
@@ -47,7 +54,10 @@ __all__ = [
     "LocationScore",
     "Luong",
     "Mixture",
+    "Monotonic",
     "MultiHead",
+    "MultiHeadLatent",
+    "Pointer",
     "PositiveFeatures",
     "RandomFeatures",
     "RelativeBias",
@@ -57,4 +67,5 @@ __all__ = [
     "TrigonometricFeatures",
     "UnitNormalised",
     "Window",
+    "coverage_loss",
 ]

@@ -200,7 +200,7 @@ class MultiHead(FromRecipe):
             return output
         return output.masked_fill(~awake.any(1).to(output.device)[..., None], 0.0)
 
-    def after(self, given: Inputs) -> State | None:
+    def kept(self, given: Inputs) -> State | None:
         state, window = given.state, self.window
         if state is None or not state.growing or window is None or window.left is None:
             return state
