@@ -26,7 +26,7 @@ from torch import Tensor
 
 from regard.errors import UnavailableError
 from regard.normalise import autocasting, exp
-from regard.recipe import Delta, Linear, Recurrent
+from regard.recipe import Linear, Recurrent
 from regard.recipe.linear import CHUNK, decays, divided
 from regard.types import Mixed
 
@@ -111,10 +111,10 @@ def _start(recipe: Recurrent, width: int) -> Store:
             recipe.memory.to(recipe.dtype).flatten(0, 1),
             None if normaliser is None else normaliser.to(recipe.dtype).flatten(0, 1),
         )
-    options = {"dtype": recipe.dtype, "device": recipe.device}
+    zeros = torch.zeros(1, dtype=recipe.dtype, device=recipe.device)
     return Store(
-        torch.zeros(batch * heads, features, width, **options),
-        torch.zeros(batch * heads, features, **options) if normalised else None,
+        zeros.new_zeros(batch * heads, features, width),
+        zeros.new_zeros(batch * heads, features) if normalised else None,
     )
 
 

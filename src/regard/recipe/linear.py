@@ -94,6 +94,11 @@ class Recurrent(Recipe):
         """Whether a query reads the memory as it was after its own position."""
         return key_mask(self.mask)[0]
 
+    @property
+    def keep(self) -> Bool[Tensor, "batch key"] | None:
+        """Keys that are real; None where all are."""
+        return key_mask(self.mask)[1]
+
     def log_weights(self, block: Block) -> Weights:
         return logarithms(self.weights(block.rows, block.columns), self.kind)
 
@@ -113,8 +118,7 @@ class Recurrent(Recipe):
         return per_head(self._values(), self.shape.heads).to(self.dtype)
 
     def _values(self) -> Values:
-        keep = key_mask(self.mask)[1]
-        return clean(super()._values(), None if keep is None else keep[:, None])
+        return clean(super()._values(), None if self.keep is None else self.keep[:, None])
 
     def of_heads(self: _This, which: Sequence[int]) -> _This:
         heads = self.shape.heads
@@ -135,8 +139,7 @@ class Recurrent(Recipe):
         return replace(changed, mask=mask)  # type: ignore[type-var]
 
     def _written(self, strength: Tensor | None) -> Written:
-        heads, keep = self.shape.heads, key_mask(self.mask)[1]
-        alive = None if keep is None else keep[:, None]
+        heads, alive = self.shape.heads, None if self.keep is None else self.keep[:, None]
         key = per_head(clean(self.key, alive), heads).to(self.dtype)
         numbers = [
             None if number is None else _per_key(number, alive).to(self.dtype)
@@ -254,7 +257,8 @@ class Delta(Recurrent):
     S ← exp(log_decay) (S − strength · key ⊗ (key · S)) + strength · key ⊗ value; a query reads
     query · S. The weight of key s at query t is
 
-        strength_s · query_t · A_t … A_{s+1} key_s,  A_r = exp(log_decay_r) (1 − strength_r key_r key_rᵀ),
+        strength_s · query_t · A_t … A_{s+1} key_s,
+        A_r = exp(log_decay_r) (1 − strength_r key_r key_rᵀ),
 
     which may be negative. With a causal mask a query reads S after its own position, otherwise
     after the last key. The mask may name keys (padding) and causality, nothing else.
@@ -331,7 +335,6 @@ class Delta(Recurrent):
                 taken = weights * exp(sums[..., None, :])
             query = query - product(taken, chunk.key)
             yield query, weights
-
 
     def _chunks(self, rows: slice, first: int) -> list[slice]:
         """Keys from `first` on that these queries may read; one chunk where lengths are symbols."""
