@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -15,6 +14,7 @@ from regard.bias import Bias
 from regard.errors import RegardError, StateError
 from regard.masks import Mask, lasting
 from regard.recipe import Recipe
+from regard.room import Room, extended
 from regard.types import Kind, Weights, brief, register_pytree
 
 
@@ -69,6 +69,9 @@ class State:
     alone. `step` counts the queries that have been answered. The shapes of `key` and `value` are
     the mechanism's own; their key axis is second to last. `padding` says which keys are real, as
     far as a mask has said so: a later call whose mask does not name keys itself heeds it.
+
+    Outside training a growing state lies in a buffer with room to spare, so that a step writes its
+    own keys and copies no others. The state stays a value: `Room` says how.
     """
 
     key: Float[Tensor, "*_"]
@@ -76,9 +79,10 @@ class State:
     growing: bool
     step: int = 0
     padding: Bool[Tensor, "batch key"] | None = None
+    room: Room | None = None
 
     def __repr__(self) -> str:
-        return brief(self)
+        return brief(replace(self, room=None))
 
     @property
     def keys(self) -> int:
@@ -89,13 +93,8 @@ class State:
         self, key: Tensor, value: Tensor, queries: int, padding: Tensor | None = None
     ) -> State:
         """This state with more keys and values behind the old ones, after `queries` more."""
-        return State(
-            torch.cat([self.key, key], dim=-2),
-            torch.cat([self.value, value], dim=-2),
-            growing=True,
-            step=self.step + queries,
-            padding=padding,
-        )
+        (keys, values), room = extended(self.room, (self.key, self.value), (key, value))
+        return State(keys, values, True, self.step + queries, padding, room)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,7 +119,7 @@ class RecurrentState:
         return brief(self)
 
 
-register_pytree(State, static=("growing", "step"), optional=("padding",))
+register_pytree(State, static=("growing", "step"), optional=("padding",), left_out=("room",))
 register_pytree(RecurrentState, static=("keys", "growing", "step"), optional=("normaliser",))
 register_pytree(Attended, static=("crosses",))
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.errors import RegardError
-from regard.mechanisms import EluPlusOne, IdentityFeatures, SumNormalised, UnitNormalised
+from regard.mechanisms import DPFP, EluPlusOne, IdentityFeatures, SumNormalised, UnitNormalised
 
 MAPS = [
     IdentityFeatures(),
@@ -12,6 +12,8 @@ MAPS = [
     SumNormalised(EluPlusOne()),
     UnitNormalised(),
     UnitNormalised(EluPlusOne()),
+    DPFP(),
+    SumNormalised(DPFP(3)),
 ]
 
 
@@ -52,3 +54,15 @@ def test_zeros_stay_zeros_with_finite_gradients():
 def test_a_sum_of_signed_features_is_refused():
     with pytest.raises(RegardError, match="IdentityFeatures may give negative features"):
         SumNormalised(IdentityFeatures())
+
+
+def test_dpfp_by_a_loop():
+    x = torch.randn(2, 1, 3, 4, dtype=torch.float64)
+    features = DPFP(3)(x, "query")
+    assert features.shape == (2, 1, 3, 2 * 4 * 3)
+    for place in [(0, 0, 0), (1, 0, 2)]:
+        numbers = [max(float(v), 0.0) for v in x[place]] + [max(-float(v), 0.0) for v in x[place]]
+        expected = [numbers[j] * numbers[(j - shift) % 8] for shift in (1, 2, 3) for j in range(8)]
+        torch.testing.assert_close(features[place], torch.tensor(expected, dtype=x.dtype))
+    with pytest.raises(RegardError, match="DPFP: n_shifts=0, expected at least 1"):
+        DPFP(0)

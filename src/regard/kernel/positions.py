@@ -24,14 +24,29 @@ def rotate(
     Feature i is paired with feature i + width/2 and turned by position · base^(−2i/width), so
     that the dot product of two turned vectors depends on their distance alone.
     """
+    return turn(features, *rotary_table(features, positions, base))
+
+
+def rotary_table(
+    features: Float[Tensor, "*_ width"], positions: Int[Tensor, " position"], base: float = 10000.0
+) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
+    """Cosine and sine of each position and pair of features, in float32 or finer."""
     half = features.shape[-1] // 2
     if 2 * half != features.shape[-1]:
         raise ShapeError(f"rotate: width is {features.shape[-1]}, expected an even number")
     dtype = torch.promote_types(features.dtype, torch.float32)
     rates = base ** (-torch.arange(half, dtype=dtype, device=features.device) / half)
     angles = positions.to(dtype)[:, None] * rates  # (position, width/2)
-    cosine, sine = angles.cos(), angles.sin()
-    first, second = features[..., :half].to(dtype), features[..., half:].to(dtype)
+    return angles.cos(), angles.sin()
+
+
+def turn(
+    features: Float[Tensor, "batch head position width"],
+    cosine: Float[Tensor, "position half"],
+    sine: Float[Tensor, "position half"],
+) -> Float[Tensor, "batch head position width"]:
+    """Feature i and feature i + width/2 turned by the angle of their position."""
+    first, second = features.to(cosine.dtype).chunk(2, dim=-1)
     turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
     return turned.to(features.dtype)
 

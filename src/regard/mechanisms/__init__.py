@@ -6,6 +6,7 @@ from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.delta_rule import DeltaRule
 from regard.mechanisms.dot_product import DotProduct
 from regard.mechanisms.feature_maps import (
+    DPFP,
     EluPlusOne,
     FeatureMap,
     IdentityFeatures,
@@ -18,9 +19,16 @@ from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
 from regard.mechanisms.multi_head import MultiHead
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
+from regard.mechanisms.random_features import (
+    HyperbolicFeatures,
+    PositiveFeatures,
+    RandomFeatures,
+    TrigonometricFeatures,
+)
 from regard.mechanisms.recurrent import RecurrentMechanism
 
 __all__ = [
+    "DPFP",
     "Additive",
     "Alibi",
     "ConcatScore",
@@ -35,6 +43,7 @@ __all__ = [
     "FromRecipe",
     "GatedDecay",
     "GeneralScore",
+    "HyperbolicFeatures",
     "IdentityFeatures",
     "LinearAttention",
     "LocalMonotonic",
@@ -42,9 +51,12 @@ __all__ = [
     "LocationScore",
     "Luong",
     "MultiHead",
+    "PositiveFeatures",
+    "RandomFeatures",
     "RecurrentMechanism",
     "RelativeBias",
     "Rotary",
     "SumNormalised",
+    "TrigonometricFeatures",
     "UnitNormalised",
 ]

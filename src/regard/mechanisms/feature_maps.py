@@ -40,6 +40,10 @@ class FeatureMap(nn.Module, ABC):
     ) -> Float[Tensor, "batch head position features"]:
         """Features of `x`, as queries or as keys."""
 
+    def advance(self) -> None:
+        """Called by a mechanism before a pass that starts without a state; features that are
+        drawn at random are drawn again then. Nothing happens here."""
+
 
 class IdentityFeatures(FeatureMap):
     """φ(x) = x: queries and keys as they are, the fast weights of 1992."""
@@ -61,6 +65,40 @@ class EluPlusOne(FeatureMap):
 
     def forward(self, x: Tensor, side: Side) -> Tensor:
         return F.elu(x) + 1.0
+
+
+class DPFP(FeatureMap):
+    """Deterministic parameter-free projection (Schlag et al. 2021, section 5.3).
+
+    With r = (relu(x), relu(-x)), of 2d numbers, φ(x) has r_j · r_{j-i} for each shift i = 1 … ν: a
+    pair of numbers that are both positive. They are 2dν features, mostly 0, so that many keys can
+    be told apart; they may all be 0.
+
+    Args:
+        n_shifts: ν.
+
+    >>> import torch
+    >>> from regard.mechanisms import DPFP
+    >>> DPFP()(torch.tensor([[[[2.0, 3.0]]]]), "key")
+    tensor([[[[0., 6., 0., 0.]]]])
+    """
+
+    nonnegative = True
+
+    def __init__(self, n_shifts: int = 1) -> None:
+        super().__init__()
+        if n_shifts < 1:
+            raise RegardError(f"DPFP: n_shifts={n_shifts}, expected at least 1")
+        self.n_shifts = n_shifts
+
+    def forward(self, x: Tensor, side: Side) -> Tensor:
+        parts = torch.cat([x.relu(), (-x).relu()], -1)  # (batch, head, position, 2 width)
+        shifts = range(1, self.n_shifts + 1)
+        return torch.cat([parts * parts.roll(shift, -1) for shift in shifts], -1)
+
+    def extra_repr(self) -> str:
+        """What `print(module)` shows."""
+        return f"n_shifts={self.n_shifts}"
 
 
 class SumNormalised(FeatureMap):
@@ -120,6 +158,13 @@ class UnitNormalised(FeatureMap):
     def extra_repr(self) -> str:
         """What `print(module)` shows besides the inner map."""
         return f"epsilon={self.epsilon:g}"
+
+
+def advance(feature_map: nn.Module) -> None:
+    """Tell a map, and those inside it, that a pass starts."""
+    for part in feature_map.modules():
+        if isinstance(part, FeatureMap):
+            part.advance()
 
 
 def is_nonnegative(feature_map: nn.Module) -> bool:
