@@ -14,9 +14,11 @@ from regard.mechanisms.feature_maps import (
     UnitNormalised,
 )
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.heads import Heads
 from regard.mechanisms.linear_attention import LinearAttention
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
+from regard.mechanisms.mixture import Mixture
 from regard.mechanisms.multi_head import MultiHead
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
 from regard.mechanisms.random_features import (
@@ -26,6 +28,7 @@ from regard.mechanisms.random_features import (
     TrigonometricFeatures,
 )
 from regard.mechanisms.recurrent import RecurrentMechanism
+from regard.mechanisms.scoring import Scoring
 
 __all__ = [
     "DPFP",
@@ -43,6 +46,7 @@ __all__ = [
     "FromRecipe",
     "GatedDecay",
     "GeneralScore",
+    "Heads",
     "HyperbolicFeatures",
     "IdentityFeatures",
     "LinearAttention",
@@ -50,12 +54,14 @@ __all__ = [
     "LocalPredictive",
     "LocationScore",
     "Luong",
+    "Mixture",
     "MultiHead",
     "PositiveFeatures",
     "RandomFeatures",
     "RecurrentMechanism",
     "RelativeBias",
     "Rotary",
+    "Scoring",
     "SumNormalised",
     "TrigonometricFeatures",
     "UnitNormalised",

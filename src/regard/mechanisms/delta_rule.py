@@ -8,6 +8,7 @@ from regard.bias import Bias
 from regard.contract import Traits
 from regard.mechanisms.decays import Decay
 from regard.mechanisms.feature_maps import UnitNormalised
+from regard.mechanisms.heads import Heads
 from regard.mechanisms.inputs import Inputs
 from regard.mechanisms.recurrent import RecurrentMechanism
 from regard.recipe import Delta
@@ -36,9 +37,7 @@ class DeltaRule(RecurrentMechanism):
 
     Args:
         width: features a position of queries and output.
-        n_heads: how many heads; divides `width` unless `head_width` is given.
-        head_width: features of a query or key in one head, before the feature map.
-        value_width: features of a value in one head; `head_width` when None.
+        heads: how many heads, which divide `width`; or `Heads(...)` with groups and widths.
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections of queries, keys and values have one.
         feature_map: φ, a part of `regard.mechanisms.feature_maps`; `UnitNormalised()` when None.
@@ -58,10 +57,8 @@ class DeltaRule(RecurrentMechanism):
     def __init__(
         self,
         width: int,
-        n_heads: int,
+        heads: int | Heads,
         *,
-        head_width: int | None = None,
-        value_width: int | None = None,
         inputs: tuple[int, int] | None = None,
         bias: bool = True,
         feature_map: nn.Module | None = None,
@@ -70,15 +67,13 @@ class DeltaRule(RecurrentMechanism):
     ) -> None:
         super().__init__(
             width,
-            n_heads,
-            head_width=head_width,
-            value_width=value_width,
+            heads,
             inputs=inputs,
             bias=bias,
             feature_map=UnitNormalised() if feature_map is None else feature_map,
             decay=decay,
         )
-        self.to_strength = nn.Linear(self.to_key.in_features, n_heads)
+        self.to_strength = nn.Linear(self.to_key.in_features, self.n_heads)
         self.scale = scale
         self.traits = Traits(order_matters=True, recurrent=True, scored=False)
 

@@ -37,6 +37,12 @@ class FromRecipe(Mechanism):
     def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
         """What the weights are made from: checked inputs, and keys as `prepare` made them."""
 
+    def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
+        """Mixed values (batch, head, query, width) before `finish`, changed by what follows the
+        attention inside a head: a norm, a gate of the query (batch, query, width). By default
+        nothing does."""
+        return mixed
+
     def finish(self, mixed: Tensor, recipe: Recipe) -> Tensor:
         """The output, (batch, query, width), of mixed values (batch, head, query, width)."""
         return mixed[:, 0]
@@ -103,7 +109,7 @@ class FromRecipe(Mechanism):
         recipe = self.recipe(given, None if bias is None else checked_bias(bias, given.shape))
         dropout = self.dropout if self.training else 0.0
         attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
-        output = self.finish(attended.output, recipe)
+        output = self.finish(self.modulate(attended.output, given.query), recipe)
         after = None if state is None or state is False else self.after(given, attended)
         return attended.finished(output, after, crosses=given.crosses)
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from regard.bias import Bias
 from regard.mechanisms.decays import Decay
 from regard.mechanisms.feature_maps import EluPlusOne, is_nonnegative
+from regard.mechanisms.heads import Heads
 from regard.mechanisms.inputs import Inputs
 from regard.mechanisms.recurrent import RecurrentMechanism
 from regard.recipe import Linear
@@ -37,9 +38,7 @@ class LinearAttention(RecurrentMechanism):
 
     Args:
         width: features a position of queries and output.
-        n_heads: how many heads; divides `width` unless `head_width` is given.
-        head_width: features of a query or key in one head, before the feature map.
-        value_width: features of a value in one head; `head_width` when None.
+        heads: how many heads, which divide `width`; or `Heads(...)` with groups and widths.
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections of queries, keys and values have one.
         feature_map: φ, a part of `regard.mechanisms.feature_maps`; `EluPlusOne()` when None.
@@ -57,10 +56,8 @@ class LinearAttention(RecurrentMechanism):
     def __init__(
         self,
         width: int,
-        n_heads: int,
+        heads: int | Heads,
         *,
-        head_width: int | None = None,
-        value_width: int | None = None,
         inputs: tuple[int, int] | None = None,
         bias: bool = True,
         feature_map: nn.Module | None = None,
@@ -69,9 +66,7 @@ class LinearAttention(RecurrentMechanism):
     ) -> None:
         super().__init__(
             width,
-            n_heads,
-            head_width=head_width,
-            value_width=value_width,
+            heads,
             inputs=inputs,
             bias=bias,
             feature_map=EluPlusOne() if feature_map is None else feature_map,

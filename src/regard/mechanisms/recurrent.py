@@ -26,6 +26,7 @@ from regard.masks import Mask
 from regard.mechanisms.decays import Decay
 from regard.mechanisms.feature_maps import Side
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.heads import Heads
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite
 from regard.normalise import autocasting
 from regard.recipe import Recurrent
@@ -45,10 +46,8 @@ class RecurrentMechanism(FromRecipe):
     def __init__(
         self,
         width: int,
-        n_heads: int,
+        heads: int | Heads,
         *,
-        head_width: int | None,
-        value_width: int | None,
         inputs: tuple[int, int] | None,
         bias: bool,
         feature_map: nn.Module,
@@ -56,10 +55,6 @@ class RecurrentMechanism(FromRecipe):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        if n_heads < 1:
-            raise ShapeError(f"{name}: n_heads={n_heads}, expected at least 1")
-        if head_width is None and width % n_heads:
-            raise ShapeError(f"{name}: width {width} is not a multiple of n_heads {n_heads}")
         if inputs is not None and (not isinstance(inputs, tuple) or len(inputs) != 2):
             raise RegardError(f"{name}: inputs={inputs!r}, expected a tuple of two")
         for part, expected in ((feature_map, "EluPlusOne()"), (decay, f"GatedDecay({width}, …)")):
@@ -67,15 +62,14 @@ class RecurrentMechanism(FromRecipe):
                 raise RegardError(
                     f"{name}: {part!r} is not a part, expected one such as {expected}"
                 )
-        self.n_heads = n_heads
-        self.head_width = width // n_heads if head_width is None else head_width
-        self.value_width = self.head_width if value_width is None else value_width
+        heads = heads if isinstance(heads, Heads) else Heads(heads)
+        self.n_heads, self.n_groups, self.head_width, self.value_width = heads.fitted(width)
         key_in, value_in = inputs or (width, width)
         self.sizes = Widths(width, key_in, value_in)
-        self.to_query = nn.Linear(width, n_heads * self.head_width, bias=bias)
-        self.to_key = nn.Linear(key_in, n_heads * self.head_width, bias=bias)
-        self.to_value = nn.Linear(value_in, n_heads * self.value_width, bias=bias)
-        self.to_output = nn.Linear(n_heads * self.value_width, width, bias=False)
+        self.to_query = nn.Linear(width, self.n_heads * self.head_width, bias=bias)
+        self.to_key = nn.Linear(key_in, self.n_groups * self.head_width, bias=bias)
+        self.to_value = nn.Linear(value_in, self.n_groups * self.value_width, bias=bias)
+        self.to_output = nn.Linear(self.n_heads * self.value_width, width, bias=False)
         for linear in (self.to_query, self.to_key, self.to_value, self.to_output):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
@@ -96,14 +90,14 @@ class RecurrentMechanism(FromRecipe):
         return key, value
 
     def features(self, projected: Tensor, side: Side) -> Tensor:
-        """Features (batch, head, position, features) of projected queries or keys."""
-        heads = projected.unflatten(-1, (self.n_heads, self.head_width)).transpose(1, 2)
+        """Features (batch, head or group, position, features) of projected queries or keys."""
+        heads = projected.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         features: Tensor = self.feature_map(heads, side)
         return features
 
     def values(self, value: Tensor) -> Tensor:
-        """Values (batch, head, key, value width)."""
-        values: Tensor = self.to_value(value).unflatten(-1, (self.n_heads, self.value_width))
+        """Values (batch, group, key, value width)."""
+        values: Tensor = self.to_value(value).unflatten(-1, (self.n_groups, self.value_width))
         return values.transpose(1, 2)
 
     def log_decay(self, key: Tensor) -> Tensor | None:
