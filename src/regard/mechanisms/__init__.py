@@ -1,6 +1,7 @@
 """Attention mechanisms, all under the contract of `regard.Mechanism`."""
 
 from regard.mechanisms.additive import Additive
+from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decays import Decay, FixedDecay, GatedDecay
 from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.delta_rule import DeltaRule
@@ -14,12 +15,16 @@ from regard.mechanisms.feature_maps import (
     UnitNormalised,
 )
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.hard import Hard
 from regard.mechanisms.heads import Heads
 from regard.mechanisms.linear_attention import LinearAttention
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
 from regard.mechanisms.mixture import Mixture
+from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
+from regard.mechanisms.multi_head_latent import MultiHeadLatent
+from regard.mechanisms.pointer import Pointer
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
 from regard.mechanisms.random_features import (
     HyperbolicFeatures,
@@ -35,6 +40,7 @@ __all__ = [
     "Additive",
     "Alibi",
     "ConcatScore",
+    "Coverage",
     "Decay",
     "Decomposable",
     "DeltaRule",
@@ -46,6 +52,7 @@ __all__ = [
     "FromRecipe",
     "GatedDecay",
     "GeneralScore",
+    "Hard",
     "Heads",
     "HyperbolicFeatures",
     "IdentityFeatures",
@@ -55,7 +62,10 @@ __all__ = [
     "LocationScore",
     "Luong",
     "Mixture",
+    "Monotonic",
     "MultiHead",
+    "MultiHeadLatent",
+    "Pointer",
     "PositiveFeatures",
     "RandomFeatures",
     "RecurrentMechanism",
@@ -65,4 +75,5 @@ __all__ = [
     "SumNormalised",
     "TrigonometricFeatures",
     "UnitNormalised",
+    "coverage_loss",
 ]
