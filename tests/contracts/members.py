@@ -7,6 +7,7 @@ from regard.mechanisms import (
     Alibi,
     ConcatScore,
     Decomposable,
+    Differential,
     DotProduct,
     GeneralScore,
     Heads,
@@ -18,6 +19,8 @@ from regard.mechanisms import (
     RelativeBias,
     Rotary,
     Scoring,
+    Shaped,
+    TalkingHeads,
 )
 
 
@@ -62,6 +65,21 @@ MEMBERS = {
     "luong_location": (lambda: Luong(LocationScore(16, longest=12)), {}),
     "luong_local_m": (lambda: Luong(window=LocalMonotonic(2)), {}),
     "luong_local_p": (lambda: Luong(GeneralScore(16, 16), window=LocalPredictive(16, 4)), {}),
+    "multi_head_differential": (
+        lambda: MultiHead(
+            16,
+            Heads(4, n_groups=2, head_width=2, value_width=4),
+            mixture=Differential(2, layer=3),
+            dropout=0.5,
+        ),
+        {},
+    ),
+    "multi_head_talking_heads": (
+        lambda: MultiHead(16, Heads(4, n_groups=2), mixture=TalkingHeads(4), dropout=0.5),
+        {},
+    ),
+    "shaped": (lambda: Shaped(16, 4, dropout=0.5), {}),
+    "shaped_values": (lambda: Shaped(16, 2, values=True), {}),
     "decomposable": (lambda: Decomposable(nn.Linear(16, 8)), {}),
 }
 
@@ -78,6 +96,10 @@ NOT_SEEN = {
     "multi_head_relative": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
+    "multi_head_differential": ("row_sums",),
+    "multi_head_talking_heads": ("row_sums",),
+    "shaped": ("row_sums", *_ORDER),
+    "shaped_values": ("row_sums", *_ORDER),
     "luong_location": _ORDER,
     "luong_local_m": _ORDER,
     "luong_local_p": _ORDER,

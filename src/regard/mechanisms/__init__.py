@@ -2,6 +2,7 @@
 
 from regard.mechanisms.additive import Additive
 from regard.mechanisms.decomposable import Decomposable
+from regard.mechanisms.differential import Differential
 from regard.mechanisms.dot_product import DotProduct
 from regard.mechanisms.feature_maps import (
     DPFP,
@@ -25,6 +26,8 @@ from regard.mechanisms.random_features import (
     TrigonometricFeatures,
 )
 from regard.mechanisms.scoring import Scoring
+from regard.mechanisms.shaped import Shaped
+from regard.mechanisms.talking_heads import TalkingHeads
 
 __all__ = [
     "DPFP",
@@ -32,6 +35,7 @@ __all__ = [
     "Alibi",
     "ConcatScore",
     "Decomposable",
+    "Differential",
     "DotProduct",
     "DotScore",
     "EluPlusOne",
@@ -52,7 +56,9 @@ __all__ = [
     "RelativeBias",
     "Rotary",
     "Scoring",
+    "Shaped",
     "SumNormalised",
+    "TalkingHeads",
     "TrigonometricFeatures",
     "UnitNormalised",
 ]
