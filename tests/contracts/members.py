@@ -6,16 +6,21 @@ from regard.mechanisms import (
     Additive,
     Alibi,
     ConcatScore,
+    Coverage,
     Decomposable,
     Differential,
     DotProduct,
     GeneralScore,
+    Hard,
     Heads,
     LocalMonotonic,
     LocalPredictive,
     LocationScore,
     Luong,
+    Monotonic,
     MultiHead,
+    MultiHeadLatent,
+    Pointer,
     RelativeBias,
     Rotary,
     Scoring,
@@ -57,6 +62,11 @@ MEMBERS = {
         ),
         {},
     ),
+    "multi_head_latent": (lambda: MultiHeadLatent(16, 4, latent_width=6, dropout=0.5), {}),
+    "multi_head_latent_queries": (
+        lambda: MultiHeadLatent(16, 2, latent_width=5, query_latent_width=7, value_width=3),
+        {},
+    ),
     "additive": (lambda: Additive(16, 6, width=8, dropout=0.5), {"key_width": 6}),
     "additive_self": (lambda: Additive(16, 16, width=8), {}),
     "luong_dot": (Luong, {}),
@@ -80,11 +90,17 @@ MEMBERS = {
     ),
     "shaped": (lambda: Shaped(16, 4, dropout=0.5), {}),
     "shaped_values": (lambda: Shaped(16, 2, values=True), {}),
+    "pointer": (lambda: Pointer(16, 16, width=8), {}),
+    "coverage": (lambda: Coverage(16, 16, width=8, dropout=0.5), {}),
+    "monotonic": (lambda: Monotonic(16, 16, width=8, offset=0.2), {}),
+    "hard": (Hard, {}),
+    "hard_multi_head": (lambda: Hard(MultiHead(16, Heads(4, n_groups=2), dropout=0.5)), {}),
     "decomposable": (lambda: Decomposable(nn.Linear(16, 8)), {}),
 }
 
 _NO_SELF = ("own_padding", "causality", "step_by_step")  # queries and keys have other widths
 _ORDER = ("key_permutation",)
+_NO_VALUE = ("weights_of_the_output",)  # values are made from the keys
 
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
 NOT_SEEN = {
@@ -100,6 +116,9 @@ NOT_SEEN = {
     "multi_head_talking_heads": ("row_sums",),
     "shaped": ("row_sums", *_ORDER),
     "shaped_values": ("row_sums", *_ORDER),
+    "multi_head_latent": _ORDER + _NO_VALUE,
+    "multi_head_latent_queries": _ORDER + _NO_VALUE,
+    "monotonic": _ORDER,
     "luong_location": _ORDER,
     "luong_local_m": _ORDER,
     "luong_local_p": _ORDER,

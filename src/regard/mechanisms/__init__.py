@@ -1,6 +1,7 @@
 """Attention mechanisms, all under the contract of `regard.Mechanism`."""
 
 from regard.mechanisms.additive import Additive
+from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.differential import Differential
 from regard.mechanisms.dot_product import DotProduct
@@ -13,11 +14,15 @@ from regard.mechanisms.feature_maps import (
     UnitNormalised,
 )
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.hard import Hard
 from regard.mechanisms.heads import Heads
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
 from regard.mechanisms.mixture import Mixture
+from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
+from regard.mechanisms.multi_head_latent import MultiHeadLatent
+from regard.mechanisms.pointer import Pointer
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
 from regard.mechanisms.random_features import (
     HyperbolicFeatures,
@@ -34,6 +39,7 @@ __all__ = [
     "Additive",
     "Alibi",
     "ConcatScore",
+    "Coverage",
     "Decomposable",
     "Differential",
     "DotProduct",
@@ -42,6 +48,7 @@ __all__ = [
     "FeatureMap",
     "FromRecipe",
     "GeneralScore",
+    "Hard",
     "Heads",
     "HyperbolicFeatures",
     "IdentityFeatures",
@@ -50,7 +57,10 @@ __all__ = [
     "LocationScore",
     "Luong",
     "Mixture",
+    "Monotonic",
     "MultiHead",
+    "MultiHeadLatent",
+    "Pointer",
     "PositiveFeatures",
     "RandomFeatures",
     "RelativeBias",
@@ -61,4 +71,5 @@ __all__ = [
     "TalkingHeads",
     "TrigonometricFeatures",
     "UnitNormalised",
+    "coverage_loss",
 ]
