@@ -9,6 +9,7 @@ from regard.mechanisms import (
     Coverage,
     Decomposable,
     DeltaRule,
+    Differential,
     DotProduct,
     EluPlusOne,
     FixedDecay,
@@ -29,7 +30,9 @@ from regard.mechanisms import (
     RelativeBias,
     Rotary,
     Scoring,
+    Shaped,
     SumNormalised,
+    TalkingHeads,
 )
 
 
@@ -79,6 +82,21 @@ MEMBERS = {
     "luong_location": (lambda: Luong(LocationScore(16, longest=12)), {}),
     "luong_local_m": (lambda: Luong(window=LocalMonotonic(2)), {}),
     "luong_local_p": (lambda: Luong(GeneralScore(16, 16), window=LocalPredictive(16, 4)), {}),
+    "multi_head_differential": (
+        lambda: MultiHead(
+            16,
+            Heads(4, n_groups=2, head_width=2, value_width=4),
+            mixture=Differential(2, layer=3),
+            dropout=0.5,
+        ),
+        {},
+    ),
+    "multi_head_talking_heads": (
+        lambda: MultiHead(16, Heads(4, n_groups=2), mixture=TalkingHeads(4), dropout=0.5),
+        {},
+    ),
+    "shaped": (lambda: Shaped(16, 4, dropout=0.5), {}),
+    "shaped_values": (lambda: Shaped(16, 2, values=True), {}),
     "pointer": (lambda: Pointer(16, 16, width=8), {}),
     "coverage": (lambda: Coverage(16, 16, width=8, dropout=0.5), {}),
     "monotonic": (lambda: Monotonic(16, 16, width=8, offset=0.2), {}),
@@ -122,6 +140,10 @@ NOT_SEEN = {
     "multi_head_relative": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
+    "multi_head_differential": ("row_sums",),
+    "multi_head_talking_heads": ("row_sums",),
+    "shaped": ("row_sums", *_ORDER),
+    "shaped_values": ("row_sums", *_ORDER),
     "multi_head_latent": _ORDER + _NO_VALUE,
     "multi_head_latent_queries": _ORDER + _NO_VALUE,
     "monotonic": _ORDER,

@@ -5,6 +5,7 @@ from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decays import Decay, FixedDecay, GatedDecay
 from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.delta_rule import DeltaRule
+from regard.mechanisms.differential import Differential
 from regard.mechanisms.dot_product import DotProduct
 from regard.mechanisms.feature_maps import (
     DPFP,
@@ -34,6 +35,8 @@ from regard.mechanisms.random_features import (
 )
 from regard.mechanisms.recurrent import RecurrentMechanism
 from regard.mechanisms.scoring import Scoring
+from regard.mechanisms.shaped import Shaped
+from regard.mechanisms.talking_heads import TalkingHeads
 
 __all__ = [
     "DPFP",
@@ -44,6 +47,7 @@ __all__ = [
     "Decay",
     "Decomposable",
     "DeltaRule",
+    "Differential",
     "DotProduct",
     "DotScore",
     "EluPlusOne",
@@ -72,7 +76,9 @@ __all__ = [
     "RelativeBias",
     "Rotary",
     "Scoring",
+    "Shaped",
     "SumNormalised",
+    "TalkingHeads",
     "TrigonometricFeatures",
     "UnitNormalised",
     "coverage_loss",
