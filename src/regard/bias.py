@@ -107,7 +107,8 @@ register_pytree(GappedBias, static=("start", "stop"))
 
 def bias_without_keys(bias: Tensor | Bias | None, gap: slice) -> Tensor | Bias | None:
     """The bias of the keys that are left when those of `gap` are dropped."""
-    if bias is None or (isinstance(bias, Tensor) and bias.shape[3] == 1):
+    alike = isinstance(bias, Tensor) and bias.shape[3] == 1
+    if bias is None or alike or gap.start == gap.stop:
         return bias
     if isinstance(bias, Bias):
         return GappedBias(bias, gap.start, gap.stop)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import masks
-from regard.contract import Mechanism, State
+from regard.contract import Mechanism, RecurrentState, State
 from regard.errors import DtypeError, ShapeError, StateError
 from regard.masks import Mask
 from regard.masks.parts import Band
@@ -36,6 +36,7 @@ class Inputs(NamedTuple):
     step: int  # queries answered before this call
     shape: Shape
     crosses: bool = False  # the keys are another sequence
+    past: RecurrentState | None = None  # what keys of earlier calls have become, if not keys
     held: int = 0  # keys that a growing state held before this call
     gap: slice = slice(0, 0)  # keys of the text that the state has dropped
 
@@ -53,7 +54,7 @@ def gather(
     *,
     mask: Mask | Tensor | None,
     causal: bool,
-    state: State | bool | None,
+    state: State | RecurrentState | bool | None,
     widths: Widths,
     n_heads: int = 1,
 ) -> Inputs:
@@ -120,11 +121,13 @@ def gather(
         return Inputs(query, keys, values, whole, started, step, shape, crosses)
     check_held(name, state.key, state.value, keys.shape, values.shape)
     after = state.append(keys, values, shape.queries, padding)
-    return Inputs(query, after.key, after.value, whole, after, step, shape, crosses, old, gap)
+    return Inputs(
+        query, after.key, after.value, whole, after, step, shape, crosses, held=old, gap=gap
+    )
 
 
 def _remembered(
-    mask: Mask | None, state: State | bool | None, shape: Shape
+    mask: Mask | None, state: State | RecurrentState | bool | None, shape: Shape
 ) -> tuple[Mask | None, Tensor | None]:
     """The mask with the padding that the state holds, and the padding the next one holds.
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard import masks
 from regard.bias import Bias, GappedBias, bias_of_heads
-from regard.contract import State, Traits
+from regard.contract import Attended, State, Traits
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias
 from regard.mechanisms.from_recipe import FromRecipe
@@ -49,7 +49,8 @@ class MultiHead(FromRecipe):
         window: how far before and after its position a query sees, each a number or None; a
             `Window` can also let it see the first keys of all. A growing state keeps no others.
         scoring: scale, softcap, query-key norm, sinks, as a `Scoring`.
-        mixture: how the attentions of several heads are mixed, as a `Mixture`.
+        mixture: how the attentions of several heads are mixed: `Differential(head_width)`,
+            `TalkingHeads(n_heads)` or a `Mixture` of your own.
         gate: a module from queries to a number for each head, `nn.Linear(width, n_heads)`, or for
             each feature of each, `nn.Linear(width, n_heads * value_width)`: what the heads mixed
             is multiplied by its sigmoid.
@@ -80,7 +81,7 @@ class MultiHead(FromRecipe):
         for name, part, kind, example in (
             ("position", position, Position, "Rotary()"),
             ("scoring", scoring, Scoring, "Scoring(sinks=True)"),
-            ("mixture", mixture, Mixture, "a Mixture"),
+            ("mixture", mixture, Mixture, "TalkingHeads(n_heads)"),
             ("gate", gate, nn.Module, "nn.Linear(width, n_heads)"),
         ):
             if part is not None and not isinstance(part, kind):
@@ -200,7 +201,7 @@ class MultiHead(FromRecipe):
             return output
         return output.masked_fill(~awake.any(1).to(output.device)[..., None], 0.0)
 
-    def kept(self, given: Inputs) -> State | None:
+    def after(self, given: Inputs, recipe: Recipe, attended: Attended) -> State | None:
         state, window = given.state, self.window
         if state is None or not state.growing or window is None or window.left is None:
             return state
