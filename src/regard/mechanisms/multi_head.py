@@ -180,11 +180,12 @@ class MultiHead(FromRecipe):
         near = self.position.turn(queries, n_keys - n_queries)
         keys = self.position.turn(given.key, 0)
         compiling = torch.compiler.is_compiling()  # a graph must not depend on lengths
-        if cache.first == 0 or (n_keys <= cache.edge + 1 and not compiling):
+        if cache.first == 0 or (not compiling and n_keys <= cache.edge + 1):
             return near, keys
         # From the first keys, queries behind the edge stand at it: they have features of their own.
         alone = queries.transpose(1, 2).flatten(0, 1)[:, :, None]  # (batch · query, head, 1, width)
-        edged = self.position.turn(alone, cache.edge)[:, :, 0].unflatten(0, (-1, n_queries))
+        edged = self.position.turn(alone, cache.edge)[:, :, 0]
+        edged = edged.unflatten(0, (given.shape.batch, n_queries))
         places = torch.arange(n_queries, device=keys.device) + (n_keys - n_queries)
         far = torch.where((places > cache.edge)[:, None], edged.transpose(1, 2), near)
         is_first = (torch.arange(n_keys, device=keys.device) < cache.first)[:, None]
