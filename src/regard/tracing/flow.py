@@ -16,9 +16,19 @@ import torch
 from torch import Tensor
 
 from regard.record.held import detached
-from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
+from regard.tracing.axes import (
+    Dims,
+    Factor,
+    Origin,
+    Piece,
+    axis,
+    dims_of,
+    laid_out,
+    merged,
+    other_places,
+)
 from regard.tracing.movement import along_dim, same_index
-from regard.tracing.moves import Moves, entries_of
+from regard.tracing.moves import Moves, end_of, entries_of
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
@@ -426,6 +436,7 @@ class Flow(Moves):
                 tag.mark = self._weighs(mine.mark, left, right, output, swapped=False)
             if theirs is not None and theirs.mark is not None:
                 tag.mark = self._weighs(theirs.mark, right, left, output, swapped=True) or tag.mark
+        elsewhere = not (first or second) and self.meet_others(left, right)
         if not (first or second):
             powers = [each for each in (mine, theirs) if each is not None and _are_powers(each)]
             if len(powers) == 2:  # one side may be gated by exponentials: the other has scores
@@ -449,13 +460,17 @@ class Flow(Moves):
             if theirs is not None and theirs.moved is not None:
                 tag.moved = self._mapped(right, output, -2)
         else:
-            tag.sides = (self.sources(left), self.sources(right))
+            # of other examples: other places, and another input
+            right_side = frozenset((tag.number,)) if elsewhere else self.sources(right)
+            tag.sides = (self.sources(left), right_side)
             if mine is not None and mine.moved is not None and self._of_parameters(right):
                 tag.moved = self._mapped(left, output, -1)  # a map chosen for each edge
         if first and second:
             tag.factors, tag.widths = self._product_factors(left, right, output, False, second)
         else:
-            tag.factors, contracted = self._product_factors(left, right, output, first, second)
+            tag.factors, contracted = self._product_factors(
+                left, right, output, first, second, elsewhere
+            )
             if tag.mark is not None and not (first or second or same):
                 self._new_keys(tag, output)
             elif not (first or second or same):
@@ -464,16 +479,33 @@ class Flow(Moves):
                 tag.widths = contracted
         self.put(output, tag)
 
+    def meet_others(self, left: Tensor, right: Tensor) -> bool:
+        """Whether examples of one batch are paired with other examples of it."""
+        mine, theirs = self.tag(left), self.tag(right)
+        if mine is not None and theirs is not None and mine.sources == theirs.sources:
+            maps = sorted(each.entries for each in (mine, theirs) if each.entries is not None)
+            if len(maps) == 2 and end_of(maps[0]) <= maps[1][0]:  # of two pieces of one storage
+                return True
+        dims = [self.sliced_dims(tensor)[:-2] for tensor in (left, right)]
+        return any(map(other_places, *dims))
+
     def _of_parameters(self, tensor: Tensor) -> bool:
         """Whether all axes are those of parameters, as of ones that were chosen by an index."""
         origins = [origin for pieces in self.dims(tensor) for _, origin in pieces]
         return all(origin.ancestor.kind == "parameter" for origin in origins)
 
     def _product_factors(
-        self, left: Tensor, right: Tensor, output: Tensor, first: bool, second: bool
+        self,
+        left: Tensor,
+        right: Tensor,
+        output: Tensor,
+        first: bool,
+        second: bool,
+        elsewhere: bool = False,
     ) -> tuple[tuple[Factor, ...], tuple[Origin, ...]]:
-        """Axes of a matrix product, and those summed over; `first`, `second`: is it a constant?"""
-        mine, theirs = self.dims(left), self.dims(right)
+        """Axes of a matrix product, and those summed over; `first`, `second`: is it a constant?
+        `elsewhere`: do rows and columns belong to different examples?"""
+        mine, theirs = self.sliced_dims(left), self.sliced_dims(right)
         dims: Dims = []
         for index, size in enumerate(output.shape[:-2]):
             left_pieces, right_pieces = mine[index], theirs[index]
@@ -487,7 +519,10 @@ class Flow(Moves):
         rows, columns = output.shape[-2:]
         fixed = first or second
         dims.append(_side(mine[-2], rows, first, fixed))
-        dims.append(_side(theirs[-1], columns, second, fixed))
+        if elsewhere:
+            dims.append(axis(columns, "data"))
+        else:
+            dims.append(_side(theirs[-1], columns, second, fixed))
         contracted = tuple(origin for pieces in (mine[-1], theirs[-2]) for _, origin in pieces)
         return laid_out(dims, output), contracted
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Dims, Factor, Origin, axis, dims_of, laid_out, merged
+from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
 from regard.tracing.movement import Again, Movement, along_dim, expanded, same_index
 from regard.tracing.pointwise import Pointwise
 from regard.tracing.tags import (
@@ -303,22 +303,26 @@ class Moves(Pointwise):
         first = inputs[0]
         stacked = first.dim() < output.dim()
         reference = sorted(inputs, key=self.constant)[0]
-        dims = self.dims(reference)
+        dims = self.sliced_dims(reference)
+        cut = self._cut_apart(inputs)
+        rejoined = not stacked and any(origin.base is cut for _, origin in dims[dim])
         if stacked:
             dims.insert(dim, ())
             count = len(inputs)
-            kind: Any = "feature" if feature or self._cut_apart(inputs) else "data"
+            kind: Any = "feature" if feature or cut else "data"
             dims[dim] = axis(count, kind)
-        elif self._cut_apart(inputs) and reference.shape[dim] * len(inputs) == output.shape[dim]:
-            dims[dim] = ((len(inputs), self._cut_apart(inputs)), *dims[dim])  # type: ignore[arg-type]
+        elif cut and reference.shape[dim] * len(inputs) == output.shape[dim] and not rejoined:
+            dims[dim] = ((len(inputs), cut), *dims[dim])
         elif output.shape[dim] > 1:
-            pieces = [piece for tensor in inputs for piece in self.dims(tensor)[dim]]
+            pieces = [piece for tensor in inputs for piece in self.sliced_dims(tensor)[dim]]
             roots = {origin.ancestor for _, origin in pieces}
             all_features = bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
             chosen = any(origin.gathered for _, origin in pieces)
             kind = "feature" if feature or all_features else "gathered" if chosen else "data"
             base = pieces[0][1] if len(roots) == 1 else None
-            dims[dim] = axis(output.shape[dim], kind, base)
+            span = _side_by_side(pieces, output.shape[dim])
+            dims[dim] = axis(output.shape[dim], kind, base if span is None else roots.pop())
+            dims[dim][0][1].span = span
         return laid_out(dims, output)
 
     def _joined_movement(
@@ -373,7 +377,7 @@ class Moves(Pointwise):
         tag = Tag()
         tag.sources, tag.entries = self._behind(source, self.tag(source)), entries_of(source)
         if output.dim() and output.layout == torch.strided and source.dim() == output.dim():
-            dims = self.dims(source)
+            dims = self.sliced_dims(source)
             for index, size in enumerate(output.shape):
                 if size != source.shape[index]:
                     dims[index] = axis(size, "gathered", _last(dims[index]))
@@ -408,6 +412,15 @@ class Moves(Pointwise):
         return joined(frozenset((tag.same_as or tag.number,)), tag.sources)
 
 
+def _side_by_side(pieces: Sequence[Piece], size: int) -> list[int] | None:
+    """The positions of slices of one axis, one slice after the other; None where not all known."""
+    if len({origin.ancestor for _, origin in pieces}) != 1:
+        return None
+    extents = [origin.extent for _, origin in pieces]
+    positions = [position for extent in extents for position in extent or ()]
+    return positions if None not in extents and len(positions) == size else None
+
+
 def _last(pieces: Sequence[Any]) -> Origin | None:
     return pieces[-1][1] if pieces else None
 
@@ -415,3 +428,9 @@ def _last(pieces: Sequence[Any]) -> Origin | None:
 def entries_of(tensor: Tensor) -> tuple[Any, ...]:
     """Which entries of its storage a tensor shows."""
     return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
+
+
+def end_of(entries: tuple[Any, ...]) -> int:
+    """The offset after the last of them."""
+    offset, shape, stride = entries
+    return int(offset + sum((size - 1) * step for size, step in zip(shape, stride)) + 1)
