@@ -9,7 +9,7 @@ was cut out of the features, whatever order they are folded in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ OriginKind = Literal["data", "feature", "parameter", "gathered", "expanded", "un
 class Origin:
     """Where an axis comes from; two that turn out to be one axis are joined."""
 
-    __slots__ = ("_parts", "_same", "base", "dim", "kind", "size", "span")
+    __slots__ = ("_parts", "_same", "base", "dim", "kind", "size", "span", "taken")
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Origin:
         self.base = base  # the axis this one is taken from: a softmax's, or gathered entries'
         self.dim = dim  # of an input: which dimension of how many
         self.span: Sequence[int] | None = None  # of slices: which positions of its base
+        self.taken: Any = None  # of gathered entries: the dimension, and the index (in a box)
         self._same: Origin | None = None
         self._parts: dict[range, Origin] | None = None
 
@@ -162,7 +163,7 @@ def with_slices(tensor: Tensor, dims: Dims, factors: Sequence[Factor]) -> Dims:
     for pieces, stride in zip(dims, tensor.stride()):
         inner: list[Piece] = []
         for size, origin in reversed(pieces):
-            if origin.kind == "data" and origins.count(origin) == 1:
+            if origin.kind in ("data", "gathered") and origins.count(origin) == 1:
                 factor = next((each for each in factors if each.origin is origin), None)
                 if factor is not None:
                     origin = _slice(origin, factor, offset, size, stride * item)

@@ -28,7 +28,7 @@ from regard.tracing.axes import (
     other_places,
 )
 from regard.tracing.movement import along_dim, same_index
-from regard.tracing.moves import Moves, end_of, entries_of
+from regard.tracing.moves import end_of, entries_of
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
@@ -43,6 +43,7 @@ from regard.tracing.tags import (
     WeightSum,
     stretched,
 )
+from regard.tracing.writing import Writing
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
 PARAMETER_SCORES = "the scores are parameters: they do not look at what they weigh"
@@ -54,7 +55,7 @@ PARAMETER_VALUES = "the values are parameters or constants"
 Accepted = Callable[[Candidate, Contraction, Tensor | None], None]
 
 
-class Flow(Moves):
+class Flow(Writing):
     """The rules by which a softmax becomes attention."""
 
     def __init__(
@@ -274,14 +275,21 @@ class Flow(Moves):
                 return
             self.pointwise((left, right), output, kind="partial")
             return
+        sides = None
+        if not (self.constant(left) or self.constant(right)):
+            sides = (self.sources(left), self.sources(right))
         self.pointwise((left, right), output)
+        tag = self.tag(output)
+        if tag is not None and self.token(left) != self.token(right):
+            tag.multiplied = sides
 
     def _spread(self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor) -> bool:
         """Weights stretched over a feature axis of the values, to be summed over the keys."""
-        if not stretched(weights, output) and mark.candidate.segments is None:
+        over_features = stretched(weights, output) or self._of_each_feature(mark, weights)
+        if not over_features and mark.candidate.segments is None:
             return False
         theirs = self.tag(values)
-        if theirs is not None and (theirs.of_weights or theirs.mark is not None):
+        if theirs is not None and (theirs.of_weights or theirs.mark or theirs.log):
             return False  # an entropy
         box = self.boxed(weights, mark)
         tag = Tag()
@@ -301,6 +309,18 @@ class Flow(Moves):
             self._settle(mark, Contraction.of_sum(tag.spread, output))
         self.put(output, tag)
         return True
+
+    def _of_each_feature(self, mark: Mark, weights: Tensor) -> bool:
+        """Whether every feature has weights of its own, that a linear map made (pooling)."""
+        if mark.candidate.sides is not None or mark.candidate.kind == "constant":
+            return False
+        others = [
+            origin
+            for pieces in self.dims(weights)
+            for _, origin in pieces
+            if not mark.candidate.has_key(origin)
+        ]
+        return any(origin.kind == "feature" for origin in others)
 
     def _uses(self, mark: Mark, weights: Tensor, values: Dims) -> Uses:
         """What each axis of the weights is in a product with values, place by place."""
@@ -338,7 +358,8 @@ class Flow(Moves):
             self.pointwise((tensor,), output)
         else:
             reduced = self._reduced(tensor, wanted, output)
-            reduced.sources, reduced.sides, reduced.late = tag.sources, tag.sides, tag.late
+            reduced.sources, reduced.late = tag.sources, tag.late
+            reduced.sides = tag.sides or tag.multiplied  # summed over features: scores
             if tag.total is not None:
                 reduced.total = tag.total._replace(exact=False)
             reduced.of_weights = tag.of_weights or tag.mark is not None
@@ -478,6 +499,13 @@ class Flow(Moves):
             if output.dim() > 2 or not (first or second):  # no plain projection
                 tag.widths = contracted
         self.put(output, tag)
+
+    def distances(self, left: Tensor, right: Tensor, output: Tensor) -> None:
+        """Between rows of two tensors: axes and inputs are those of a product."""
+        self.product(left, right.mT, output)
+        tag = self.tag(output)
+        if tag is not None:
+            tag.pairing = None  # their exponentials may be a transport's, too
 
     def meet_others(self, left: Tensor, right: Tensor) -> bool:
         """Whether examples of one batch are paired with other examples of it."""

@@ -148,6 +148,10 @@ class Moves(Pointwise):
             self._meet_edges(source, at[0], indices[at[0]], tag)  # type: ignore[arg-type]
         if not tag.constant:
             boxes = [None if index is None else self.box(index) for index in indices]
+            if len(at) == 1 and tag.factors is not None and source.dim() == output.dim():
+                pieces = dims_of(output, tag.factors)[at[0]]
+                if len(pieces) == 1 and pieces[0][1].kind == "gathered":
+                    pieces[0][1].taken = (self.dims(source)[at[0]], boxes[at[0]])
 
             def again(numbers: Tensor) -> Tensor:
                 at_hand = [None if box is None else box.tensor for box in boxes]
@@ -246,22 +250,6 @@ class Moves(Pointwise):
             dims.append(pieces if size > 1 else ())
         return laid_out(dims, output)
 
-    def written(self, target: Tensor, source: Tensor) -> None:
-        """A part of a storage was overwritten, as in a cache: what is known adds up."""
-        mine, theirs = self.tag(target), self.tag(source)
-        if theirs is not None and theirs.mark is not None:
-            self.lose(theirs.mark.candidate)
-        tag = Tag()
-        tag.sources = joined(
-            NOBODY if mine is None else mine.sources,
-            frozenset((self.token(source),)) if theirs is None else theirs.sources,
-        )
-        tag.constant = mine is not None and theirs is not None and mine.constant and theirs.constant
-        tag.written = True
-        if mine is not None:
-            tag.factors, tag.sides, tag.widths = mine.factors, mine.sides, mine.widths
-        self.put(target, tag)
-
     def concatenated(self, inputs: Sequence[Tensor], dim: int, output: Tensor) -> None:
         """Joined along an axis: of several maps of one input that axis comes from parameters."""
         inputs = [tensor for tensor in inputs if tensor.numel()]
@@ -294,6 +282,8 @@ class Moves(Pointwise):
         scores = [each for each in tags if each is not None and each.sides is not None]
         if scores:
             tag.sides, tag.widths = scores[0].sides, scores[0].widths
+        elif len(inputs) > 1 and all(_expanded(tensor) for tensor in inputs[:2]):
+            tag.sides = (self.sources(inputs[0]), self.sources(inputs[1]))  # pairs of two inputs
         self.put(output, tag)
 
     def _joined_factors(
@@ -314,15 +304,20 @@ class Moves(Pointwise):
         elif cut and reference.shape[dim] * len(inputs) == output.shape[dim] and not rejoined:
             dims[dim] = ((len(inputs), cut), *dims[dim])
         elif output.shape[dim] > 1:
-            pieces = [piece for tensor in inputs for piece in self.sliced_dims(tensor)[dim]]
+            pieces = [piece for tensor in inputs for piece in self.dims(tensor)[dim]]
+            slices = [piece for tensor in inputs for piece in self.sliced_dims(tensor)[dim]]
             roots = {origin.ancestor for _, origin in pieces}
             all_features = bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
             chosen = any(origin.gathered for _, origin in pieces)
             kind = "feature" if feature or all_features else "gathered" if chosen else "data"
             base = pieces[0][1] if len(roots) == 1 else None
-            span = _side_by_side(pieces, output.shape[dim])
+            span = _side_by_side(slices, output.shape[dim])
             dims[dim] = axis(output.shape[dim], kind, base if span is None else roots.pop())
             dims[dim][0][1].span = span
+        for other in inputs if not stacked else ():
+            for index, theirs in enumerate(self.sliced_dims(other)):
+                if not dims[index] and index != dim:  # the first is stretched there
+                    dims[index] = theirs
         return laid_out(dims, output)
 
     def _joined_movement(
@@ -419,6 +414,11 @@ def _side_by_side(pieces: Sequence[Piece], size: int) -> list[int] | None:
     extents = [origin.extent for _, origin in pieces]
     positions = [position for extent in extents for position in extent or ()]
     return positions if None not in extents and len(positions) == size else None
+
+
+def _expanded(tensor: Tensor) -> bool:
+    """Whether a tensor is stretched over an axis that it has not."""
+    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride()))
 
 
 def _last(pieces: Sequence[Any]) -> Origin | None:

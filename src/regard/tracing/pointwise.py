@@ -166,6 +166,8 @@ class Pointwise(Tagging):
                 blended.sides = tag.sides
             if tag.widths and not blended.widths:
                 blended.widths = tag.widths
+            if tag.multiplied is not None and operator in _LINEAR:
+                blended.multiplied = tag.multiplied
             if tag.pairing is not None and blended.pairing is None:
                 blended.pairing = tag.pairing
                 steps = tag.pairing.steps
