@@ -278,7 +278,8 @@ class Moves(Pointwise):
         tag.sources = sources
         if inputs and output.dim() and not tag.constant:
             tag.factors = self._joined_factors(inputs, dim % output.dim(), output, same)
-            tag.moved = self._joined_movement(inputs, dim, output)
+            if not _new_axis(dims_of(output, tag.factors)[dim % output.dim()]):
+                tag.moved = self._joined_movement(inputs, dim, output)
         scores = [each for each in tags if each is not None and each.sides is not None]
         if scores:
             tag.sides, tag.widths = scores[0].sides, scores[0].widths
@@ -405,6 +406,11 @@ class Moves(Pointwise):
         if tag is None:
             return frozenset((self.token(source),))
         return joined(frozenset((tag.same_as or tag.number,)), tag.sources)
+
+
+def _new_axis(pieces: Sequence[Piece]) -> bool:
+    """Whether a dimension is an axis that begins here, as of two inputs one after the other."""
+    return len(pieces) == 1 and pieces[0][1].kind == "data" and pieces[0][1].base is None
 
 
 def _side_by_side(pieces: Sequence[Piece], size: int) -> list[int] | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Factor, dims_of, laid_out
+from regard.tracing.axes import Factor, Piece, axis, dims_of, laid_out
 from regard.tracing.movement import Movement, View
 from regard.tracing.moves import Moves
 from regard.tracing.tags import NOBODY, Tag, covers, joined
@@ -93,26 +93,19 @@ class Writing(Moves):
             return None
         dims = self.dims(target)
         assert tag.factors is not None
-        factors: list[Factor] = []
+        touched = {origin for pieces in dims for _, origin in pieces}
+        factors = [factor for factor in tag.factors if factor.origin not in touched]
         item, offset = target.element_size(), int(target.storage_offset()) * target.element_size()
         for pieces, theirs, stride in zip(dims, self.sliced_dims(source), target.stride()):
             origins = {origin for _, origin in pieces}
             axes = [factor for factor in tag.factors if factor.origin in origins]
             if len(pieces) != 1 or len(axes) != 1 or stride * item != axes[0].stride:
                 return None
-            axis, size = axes[0], pieces[0][0]
-            start = offset // axis.stride % axis.size
-            if size < axis.size:
-                origin = theirs[0][1] if len(theirs) == 1 else None
-                base = None if origin is None else origin.base
-                cut = origin is not None and origin.span == range(start, start + size)
-                if not cut or base is None or base.size != axis.size:
-                    return None
-                theirs = ((axis.size, base),)
-            step = axis.stride
-            for count, origin in reversed(theirs):
-                factors.append(Factor(count, step, origin))
-                step *= count
+            size, start = axes[0].size, offset // stride // item % axes[0].size
+            restored = theirs if pieces[0][0] == size else _cut_out(theirs, size, start)
+            if restored is None:
+                return None
+            factors.extend(_steps(restored, axes[0].stride))
         return tuple(factors)
 
     def _put_back_at(
@@ -135,3 +128,26 @@ class Writing(Moves):
             return tag.factors if dims_of(target, tag.factors)[dim] == pieces else None
         dims[dim] = pieces
         return laid_out(dims, target)
+
+
+def _cut_out(pieces: tuple[Piece, ...], size: int, start: int) -> tuple[Piece, ...] | None:
+    """The axis that a slice was cut out of, where it begins at the same place there: as long, or
+    several times behind each other, each with a map of its own."""
+    if len(pieces) != 1:
+        return None
+    origin = pieces[0][1]
+    span, whole = (
+        (range(origin.size), origin) if origin.span is None else (origin.span, origin.base)
+    )
+    if whole is None or size % whole.size or span != range(start % whole.size, span[-1] + 1):
+        return None
+    return (*axis(size // whole.size, "feature"), (whole.size, whole))
+
+
+def _steps(pieces: tuple[Piece, ...], step: int) -> list[Factor]:
+    """The pieces of one dimension as factors."""
+    factors = []
+    for size, origin in reversed(pieces):
+        factors.append(Factor(size, step, origin))
+        step *= size
+    return factors

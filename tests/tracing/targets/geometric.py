@@ -145,6 +145,19 @@ class Typed(formulas.Model):
         return [weights], dense.merged(dense.mix(weights, (v @ self.values)[None]))[0]
 
 
+class TypesInSlices(Typed):
+    """The same, in order: two slices of the nodes for each head."""
+
+    def _typed(self, x, matrices):
+        rows = x.transpose(0, 1).reshape(-1, 3)
+        out = rows.new_empty(H * N, 3)
+        for head, matrix in enumerate(matrices):
+            middle = head * N + 2
+            for places in (slice(head * N, middle), slice(middle, head * N + N)):
+                out[places] = rows[places] @ matrix
+        return out.view(H, -1, 3).transpose(0, 1)
+
+
 class SortedTypes(Typed):
     """The same, sorted by type before, and put back into their order."""
 
@@ -208,5 +221,5 @@ class LayersOfEdges(formulas.Model):
         return [weights], dense.merged(dense.mix(weights, v))[:, 0]
 
 
-KINDS = (Pooling, SetToSet, Transformer, Typed, SortedTypes, LayersOfEdges)
+KINDS = (Pooling, SetToSet, Transformer, Typed, TypesInSlices, SortedTypes, LayersOfEdges)
 TARGETS = [formulas.target(kind, "geometric") for kind in KINDS]
