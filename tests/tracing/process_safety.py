@@ -68,6 +68,8 @@ CONTEXTS = {
     "dispatch_mode": CountsOperators,
     "function_mode": CountsFunctions,
 }
+
+
 def jvp(f, x: Tensor) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH):  # the fused kernel of the CPU has no forward derivative
         return torch.func.jvp(f, (x,), (x,))[1]

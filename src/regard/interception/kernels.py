@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from regard.interception.process import LOCK
+
 _NAME = "TESTING_ONLY_GenericMode"
 _KEY: Any = torch._C._parse_dispatch_key(_NAME)
 _include = torch._C._dispatch_tls_set_dispatch_key_included
@@ -56,7 +58,6 @@ class _Here(threading.local):
 
 
 _here = _Here()
-_lock = threading.Lock()
 _libraries: list[Any] = []
 _refused = False
 
@@ -64,7 +65,7 @@ _refused = False
 def available() -> bool:
     """Register the kernels unless they are; False where somebody else has the key."""
     global _refused
-    with _lock:
+    with LOCK:
         if not _libraries and not _refused:
             if torch._C._dispatch_has_backend_fallback(_KEY):
                 _refused = True
