@@ -1,10 +1,13 @@
 """Rotary turns, ALiBi and relative tables."""
 
+import copy
+
 import pytest
 import torch
 
 import regard
 from regard.kernel.positions import AlibiBias, RelativeTable, alibi_slopes, rotate
+from regard.mechanisms import Rotary
 from regard.types import Block, whole
 
 
@@ -99,3 +102,41 @@ def test_a_trained_table_gets_gradients():
     output = regard.attend(x, x, x, bias=RelativeTable(table), causal=True).output
     (grad,) = torch.autograd.grad(output.square().sum(), table)
     assert (grad[:, :3] != 0).all() and (grad[:, 3:] == 0).all()  # the future is not seen
+
+
+def test_a_rotary_table_is_made_once_and_grows():
+    rotary, x = Rotary(), features(1, 2, 5, 8)
+    torch.testing.assert_close(rotary.turn(x, 3), rotate(x, torch.arange(3, 8)))
+    (table,) = rotary._tables.values()
+    rotary.turn(x, 50)
+    assert next(iter(rotary._tables.values()))[0] is table[0]
+    torch.testing.assert_close(rotary.turn(x, 1000), rotate(x, torch.arange(1000, 1005)))
+    torch.testing.assert_close(rotary.turn(x, -2), rotate(x, torch.arange(-2, 3)))
+
+
+def test_rotary_tables_are_one_for_each_dtype_width_and_device():
+    rotary, x = Rotary(), features(1, 2, 5, 8)
+    for other in (x, x.float(), x.bfloat16(), x[..., :4], x.to("meta")):
+        turned = rotary.turn(other, 2)
+        assert (turned.dtype, turned.device) == (other.dtype, other.device)
+        if not other.is_meta:
+            torch.testing.assert_close(turned, rotate(other, torch.arange(2, 7)))
+
+
+def test_a_rotary_table_of_inference_mode_serves_training():
+    rotary = Rotary()
+    with torch.inference_mode():
+        rotary.turn(features(1, 2, 5, 8), 0)
+    x = features(1, 2, 5, 8).requires_grad_()
+    rotary.turn(x, 0).square().sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach())  # turning keeps the norm
+
+
+def test_rotary_tables_are_not_saved_or_copied_or_kept_from_a_graph():
+    rotary, x = Rotary(), features(1, 2, 5, 8)
+    torch.func.vmap(lambda one: rotary.turn(one[None], 0))(x)
+    with torch._subclasses.FakeTensorMode() as fake:
+        rotary.turn(fake.from_tensor(x), 0)
+    assert not rotary._tables
+    rotary.turn(x, 0)
+    assert not rotary.state_dict() and not copy.deepcopy(rotary)._tables

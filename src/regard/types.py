@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Queries = Float[Tensor, "batch head query width"]
 Keys = Float[Tensor, "batch group key width"]
@@ -99,33 +101,51 @@ def pieces(length: int, size: int, start: int = 0) -> Iterator[slice]:
         yield slice(begin, min(begin + size, length))
 
 
+def is_eager(*tensors: Tensor) -> bool:
+    """Whether these are plain tensors outside compilers, exports and transforms of torch.func.
+
+    Only then may a tensor be kept from one call to the next, or written in place behind the back of
+    whoever traces the call.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    plain = all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
+    return plain and forward_ad._current_level < 0
+
+
 def brief(value: Any) -> str:
     """A dataclass in one line, tensors by shape and dtype."""
     from dataclasses import fields
 
-    parts = []
-    for field in fields(value):
-        held = getattr(value, field.name)
+    def shown(held: Any) -> str:
         if isinstance(held, Tensor):
-            held = f"{tuple(held.shape)} {str(held.dtype).removeprefix('torch.')}"
-        if held is not None:
-            parts.append(f"{field.name}={held}")
+            return f"{tuple(held.shape)} {str(held.dtype).removeprefix('torch.')}"
+        if isinstance(held, tuple):
+            return f"[{', '.join(map(shown, held))}]"
+        return str(held)
+
+    held = {field.name: getattr(value, field.name) for field in fields(value)}
+    parts = [f"{name}={shown(part)}" for name, part in held.items() if part is not None]
     return f"{type(value).__name__}({', '.join(parts)})"
 
 
 def register_pytree(
-    cls: type[Any], static: tuple[str, ...] = (), optional: tuple[str, ...] = ()
+    cls: type[Any],
+    static: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+    left_out: tuple[str, ...] = (),
 ) -> None:
     """Make a dataclass a pytree, so that `torch.compile` and `torch.export` take it.
 
     Fields named in `static` are part of the structure (compared, not traced); so is whether a field
-    named in `optional` is there, which is no leaf where it is None.
+    named in `optional` is there, which is no leaf where it is None. Fields named in `left_out` are
+    not part of it, and have their defaults when the value is put together again.
     """
     from dataclasses import fields
 
     from torch.utils import _pytree
 
-    dynamic = [field.name for field in fields(cls) if field.name not in static]
+    dynamic = [field.name for field in fields(cls) if field.name not in (*static, *left_out)]
 
     def held(context: Any) -> list[str]:
         missing = {name for name, there in zip(optional, context[len(static) :]) if not there}

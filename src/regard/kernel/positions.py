@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,13 @@ def rotate(
     Feature i is paired with feature i + width/2 and turned by position · base^(−2i/width), so
     that the dot product of two turned vectors depends on their distance alone.
     """
+    return turn(features, *rotary_table(features, positions, base))
+
+
+def rotary_table(
+    features: Float[Tensor, "*_ width"], positions: Int[Tensor, " position"], base: float = 10000.0
+) -> tuple[Float[Tensor, "position width"], Float[Tensor, "position width"]]:
+    """What `turn` multiplies features by, in float32 or finer: cosine and signed sine."""
     half = features.shape[-1] // 2
     if 2 * half != features.shape[-1]:
         raise ShapeError(f"rotate: width is {features.shape[-1]}, expected an even number")
@@ -31,9 +39,18 @@ def rotate(
     rates = base ** (-torch.arange(half, dtype=dtype, device=features.device) / half)
     angles = positions.to(dtype)[:, None] * rates  # (position, width/2)
     cosine, sine = angles.cos(), angles.sin()
-    first, second = features[..., :half].to(dtype), features[..., half:].to(dtype)
-    turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
-    return turned.to(features.dtype)
+    return torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1)
+
+
+def turn(
+    features: Float[Tensor, "batch head position width"],
+    cosine: Float[Tensor, "position width"],
+    sine: Float[Tensor, "position width"],
+) -> Float[Tensor, "batch head position width"]:
+    """Feature i and feature i + width/2 turned by the angle of their position."""
+    exact = features.to(cosine.dtype)
+    swapped = exact.roll(exact.shape[-1] // 2, dims=-1)
+    return (exact * cosine + swapped * sine).to(features.dtype)
 
 
 def alibi_slopes(n_heads: int) -> Float[Tensor, " head"]:
@@ -58,6 +75,9 @@ class AlibiBias(Bias):
     def at(self, batch: int, head: int) -> AlibiBias:
         one = slice(head, head + 1) if len(self.slopes) > 1 else slice(None)
         return AlibiBias(self.slopes[one])
+
+    def of_heads(self, which: Sequence[int]) -> AlibiBias:
+        return self if self.heads == 1 else AlibiBias(self.slopes[list(which)])
 
     @property
     def heads(self) -> int:
@@ -87,6 +107,9 @@ class RelativeTable(Bias):
     def at(self, batch: int, head: int) -> RelativeTable:
         one = slice(head, head + 1) if len(self.table) > 1 else slice(None)
         return RelativeTable(self.table[one])
+
+    def of_heads(self, which: Sequence[int]) -> RelativeTable:
+        return self if self.heads == 1 else RelativeTable(self.table[list(which)])
 
     @property
     def heads(self) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.bias import Bias
-from regard.kernel.positions import AlibiBias, RelativeTable, alibi_slopes, rotate
+from regard.kernel.positions import AlibiBias, RelativeTable, alibi_slopes, rotary_table, turn
+from regard.types import is_eager
 
 
 class Position(nn.Module):
@@ -25,15 +28,35 @@ class Position(nn.Module):
 
 
 class Rotary(Position):
-    """Rotary positions (Su et al. 2021): queries and keys turned by their position."""
+    """Rotary positions (Su et al. 2021): queries and keys turned by their position.
+
+    The cosines and sines are computed once for each device, dtype and width, and again where a
+    longer input comes. They are no part of the state dict, and are not copied with the module.
+    """
 
     def __init__(self, base: float = 10000.0) -> None:
         super().__init__()
         self.base = base
+        self._tables: dict[tuple[torch.device, torch.dtype, int], tuple[Tensor, Tensor]] = {}
 
     def turn(self, features: Tensor, start: int) -> Tensor:
-        positions = torch.arange(features.shape[2], device=features.device) + start
-        return rotate(features, positions, self.base)
+        return turn(features, *self._table(features, start, start + features.shape[2]))
+
+    def _table(self, features: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the positions from `start` to `stop`."""
+        if start < 0 or not is_eager(features):  # what a graph traces must not outlive it
+            positions = torch.arange(stop - start, device=features.device) + start
+            return rotary_table(features, positions, self.base)
+        kind = features.device, features.dtype, features.shape[3]
+        table = self._tables.get(kind)
+        if table is None or table[0].shape[0] < stop:
+            with torch.inference_mode(False), torch.no_grad():  # training may use it later
+                positions = torch.arange(max(64, 2 * stop), device=features.device)
+                table = self._tables[kind] = rotary_table(features, positions, self.base)
+        return table[0][start:stop], table[1][start:stop]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_tables": {}}
 
 
 class Alibi(Position):

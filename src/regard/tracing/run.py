@@ -30,6 +30,7 @@ from regard.interception import (
     unwrap_calls,
     wrap_calls,
 )
+from regard.kernel import blockwise
 from regard.record import Trace
 from regard.tracing.collect import Collector
 from regard.tracing.learned import (
@@ -559,7 +560,8 @@ class Run:
         place = self.collector.names.place()
         if place is None:
             return
-        if names and operator.startswith("_scaled") and _transforms() is None:
+        fused = operator.startswith("_scaled") or operator == blockwise.OPERATOR
+        if names and fused and _transforms() is None:
             self.collector.here.following = False
             self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
             self.collector.here.following = True
