@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.bias import Bias
 from regard.errors import RegardError, StateError
 from regard.masks import Mask, lasting
 from regard.recipe import Recipe
-from regard.room import Room, extended
+from regard.room import Room, extended, shortened
 from regard.types import Kind, Weights, brief, register_pytree
 
 
@@ -34,7 +35,7 @@ class Attended:
 
     output: Float[Tensor, "*_"]
     weights: Weights | None = None
-    state: State | None = None
+    state: State | RecurrentState | None = None
     recipe: Recipe | None = None
     reductions: tuple[Any, ...] = ()
     crosses: bool = False
@@ -54,7 +55,9 @@ class Attended:
     def __iter__(self) -> Iterator[Any]:
         raise RegardError("Attended is not a tuple: take .output, .weights, .reductions, .state")
 
-    def finished(self, output: Tensor, state: State | None, *, crosses: bool = False) -> Attended:
+    def finished(
+        self, output: Tensor, state: State | RecurrentState | None, *, crosses: bool = False
+    ) -> Attended:
         """The same attention with the mechanism's own output and state in place."""
         return Attended(output, self.weights, state, self.recipe, self.reductions, crosses)
 
@@ -70,6 +73,9 @@ class State:
 
     Outside training a growing state lies in a buffer with room to spare, so that a step writes its
     own keys and copies no others. The state stays a value: `Room` says how.
+
+    A mechanism with a window drops keys that no later query can see. `dropped` says how many, and
+    `first` how many it kept before them; `length` counts all positions of the text.
     """
 
     key: Float[Tensor, "*_"]
@@ -77,25 +83,82 @@ class State:
     growing: bool
     step: int = 0
     padding: Bool[Tensor, "batch key"] | None = None
+    first: int = 0
+    dropped: int = 0
     room: Room | None = None
 
     def __repr__(self) -> str:
-        return brief(replace(self, room=None))
+        text = brief(replace(self, room=None))
+        return text if self.dropped else text.replace(", first=0, dropped=0", "")
 
     @property
     def keys(self) -> int:
         """How many keys are held."""
         return self.key.shape[-2]
 
+    @property
+    def length(self) -> int:
+        """How many keys there were: those that are held, and those that were dropped."""
+        return self.keys + self.dropped
+
+    def positions(self, keys: int | None = None) -> Int[Tensor, " key"]:
+        """The positions in the text of the keys that are held.
+
+        With `keys`, the size of the key axis of the weights of the call that gave this state: the
+        positions of those keys, before the call dropped some of them.
+        """
+        keys = self.keys if keys is None else keys
+        gone = self.length - keys
+        first = 0 if gone == 0 else self.first
+        positions = torch.arange(keys, device=self.key.device)
+        return torch.where(positions < first, positions, positions + gone)
+
     def append(
         self, key: Tensor, value: Tensor, queries: int, padding: Tensor | None = None
     ) -> State:
         """This state with more keys and values behind the old ones, after `queries` more."""
         (keys, values), room = extended(self.room, (self.key, self.value), (key, value))
-        return State(keys, values, True, self.step + queries, padding, room)
+        gap = {"first": self.first, "dropped": self.dropped}
+        return State(keys, values, True, self.step + queries, padding, **gap, room=room)
+
+    def windowed(self, first: int, last: int) -> State:
+        """This state with its `first` keys and the `last` ones alone."""
+        if first + last >= self.keys:
+            return self
+        (key, value), room = shortened(self.room, (self.key, self.value), first, last)
+        padding = self.padding
+        if padding is not None:
+            padding = torch.cat([padding[:, :first], padding[:, self.keys - last :]], dim=1)
+        dropped = self.length - first - last
+        return State(key, value, True, self.step, padding, first, dropped, room)
 
 
-register_pytree(State, static=("growing", "step"), optional=("padding",), left_out=("room",))
+@dataclass(frozen=True, eq=False, repr=False)
+class RecurrentState:
+    """What a mechanism has taken in of all keys so far, in a size that does not grow with them.
+
+    There is no key axis: keys are written into `memory` and are gone, so a later call has weights
+    for its own keys alone. `growing`: each call writes its keys. Otherwise fixed: later calls pass
+    the query alone. `written` counts the keys that were real, `keys` all positions that were taken
+    in, padding included, and `step` the queries that have been answered. A mask spans all
+    positions, old and new, as with any state; what has been written stays written.
+    """
+
+    memory: Float[Tensor, "batch head features value_width"]
+    written: Int[Tensor, " batch"]
+    keys: int
+    growing: bool
+    step: int = 0
+    normaliser: Float[Tensor, "batch head features"] | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+register_pytree(
+    State, static=("growing", "step", "first", "dropped"), optional=("padding",), left_out=("room",)
+)
+register_pytree(RecurrentState, static=("keys", "growing", "step"), optional=("normaliser",))
 register_pytree(Attended, static=("crosses",))
 
 
@@ -110,6 +173,8 @@ class Traits(NamedTuple):
     points: bool = False  #: the output is the weights, (batch, query, key): nothing is mixed
     sequential: bool = False  #: a query's weights depend on the queries before it
     hard: bool = False  #: eval chooses keys, with weights 0 or 1; training draws at random
+    recurrent: bool = False  #: states are `RecurrentState`s: one size, no key axis
+    scored: bool = True  #: there are scores: a bias, and masks of pairs, can be heeded
 
 
 class Mechanism(nn.Module, ABC):
@@ -128,7 +193,7 @@ class Mechanism(nn.Module, ABC):
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
         causal: bool = False,
-        state: State | bool | None = None,
+        state: State | RecurrentState | bool | None = None,
         weights: bool = False,
         reduce: Sequence[Any] = (),
     ) -> Attended:
@@ -139,9 +204,10 @@ class Mechanism(nn.Module, ABC):
             key: (batch, key, width), the positions looked at; defaults to `query`.
             value: (batch, key, width), what is mixed; defaults to `key`.
             mask: a `Mask`, or a boolean tensor (batch or 1, head or 1, query or 1, key);
-                True means "may attend". With a state it spans all keys, old and new. A state
-                remembers padding: what a mask says of keys whatever the query.
-            bias: added to the scores, (batch or 1, head or 1, query or 1, key) or a `Bias`.
+                True means "may attend". With a state it spans all keys, old and new, dropped
+                ones too. A state remembers padding: what a mask says of keys whatever the query.
+            bias: added to the scores, (batch or 1, head or 1, query or 1, key) or a `Bias`; its
+                keys are those of the mask.
             causal: intersect the mask with bottom-right causality.
             state: a `State` to go on from, or True to start a growing one.
             weights: also return the weights, before dropout.

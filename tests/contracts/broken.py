@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.contract import State, Traits
 from regard.kernel import dense
-from regard.mechanisms import Coverage, DotProduct, Hard, MultiHead, Pointer
+from regard.mechanisms import Coverage, DotProduct, Hard, LinearAttention, MultiHead, Pointer
 
 
 class NoHeadAxis(DotProduct):
@@ -264,6 +264,36 @@ class PointsElsewhere(Pointer):
         return mixed[:, 0].roll(1, -1)
 
 
+class MemoryOfEveryKey(LinearAttention):
+    """The memory gets a row more with each key."""
+
+    def __init__(self):
+        super().__init__(16, 2)
+
+    def forward(self, query, *inputs, **options):
+        attended = super().forward(query, *inputs, **options)
+        state = attended.state
+        if state is None:
+            return attended
+        memory = nn.functional.pad(state.memory, (0, 0, 0, query.shape[1]))
+        return replace(attended, state=replace(state, memory=memory))
+
+
+class HalfMemory(LinearAttention):
+    """The memory is rounded to the dtype of the inputs."""
+
+    def __init__(self):
+        super().__init__(16, 2)
+
+    def after(self, given, recipe, attended):
+        state = super().after(given, recipe, attended)
+        return replace(state, memory=state.memory.to(given.query.dtype))
+
+
+class CalledRecurrent(DotProduct):
+    traits = DotProduct.traits._replace(recurrent=True)
+
+
 BROKEN = {
     "shapes": NoHeadAxis,
     "row_sums": NotNormalised,
@@ -295,6 +325,7 @@ BROKEN = {
     "weights_of_the_output": WeightsOfAnotherScale,
     "examples_apart": MixesExamples,
     "states_are_values": GrowsInPlace,
+    "recurrent_states": MemoryOfEveryKey,
     "declared_kind": DeclaresAnotherKind,
 }
 
@@ -308,4 +339,6 @@ BROKEN_OTHERWISE = [
     ("weights_before_dropout", DrawsTwice),
     ("masked_rows", NanWhereNothingIsDrawn),
     ("weights_of_the_output", PointsElsewhere),
+    ("recurrent_states", HalfMemory),
+    ("recurrent_states", CalledRecurrent),
 ]

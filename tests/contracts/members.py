@@ -8,11 +8,17 @@ from regard.mechanisms import (
     ConcatScore,
     Coverage,
     Decomposable,
+    DeltaRule,
     Differential,
     DotProduct,
+    EluPlusOne,
+    FixedDecay,
+    GatedDecay,
     GeneralScore,
     Hard,
     Heads,
+    IdentityFeatures,
+    LinearAttention,
     LocalMonotonic,
     LocalPredictive,
     LocationScore,
@@ -25,7 +31,9 @@ from regard.mechanisms import (
     Rotary,
     Scoring,
     Shaped,
+    SumNormalised,
     TalkingHeads,
+    Window,
 )
 
 
@@ -49,6 +57,10 @@ MEMBERS = {
     "multi_head_rotary": (lambda: MultiHead(16, 4, position=Rotary()), {}),
     "multi_head_alibi": (lambda: MultiHead(16, 4, position=Alibi(4)), {}),
     "multi_head_relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, 3)), {}),
+    "multi_head_streaming": (
+        lambda: MultiHead(16, 4, position=Rotary(), window=Window(2, 1, first=1)),
+        {},
+    ),
     "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
     "multi_head_scoring": (_scoring, {}),
     "multi_head_gated": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {}),
@@ -96,11 +108,32 @@ MEMBERS = {
     "hard": (Hard, {}),
     "hard_multi_head": (lambda: Hard(MultiHead(16, Heads(4, n_groups=2), dropout=0.5)), {}),
     "decomposable": (lambda: Decomposable(nn.Linear(16, 8)), {}),
+    "linear_attention": (lambda: LinearAttention(16, 4), {}),
+    "linear_attention_1992": (
+        lambda: LinearAttention(16, 2, feature_map=IdentityFeatures(), normalised=False),
+        {},
+    ),
+    "linear_attention_decay": (
+        lambda: LinearAttention(
+            16, Heads(4, n_groups=2, value_width=3), decay=FixedDecay([0.9, 0.5, 1.0, 0.7])
+        ),
+        {},
+    ),
+    "linear_attention_inputs": (
+        lambda: LinearAttention(16, 2, inputs=(6, 10), decay=GatedDecay(6, 2)),
+        {"key_width": 6, "value_width": 10},
+    ),
+    "delta_rule": (lambda: DeltaRule(16, 4, feature_map=SumNormalised(EluPlusOne())), {}),
+    "delta_rule_gated": (
+        lambda: DeltaRule(16, Heads(4, n_groups=2), decay=GatedDecay(16, 4), scale=0.5),
+        {},
+    ),
 }
 
 _NO_SELF = ("own_padding", "causality", "step_by_step")  # queries and keys have other widths
 _ORDER = ("key_permutation",)
 _NO_VALUE = ("weights_of_the_output",)  # values are made from the keys
+_SIGNED = ("row_sums",)  # which have none to hold to
 
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
 NOT_SEEN = {
@@ -110,6 +143,7 @@ NOT_SEEN = {
     "multi_head_rotary": _ORDER,
     "multi_head_alibi": _ORDER,
     "multi_head_relative": _ORDER,
+    "multi_head_streaming": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
     "multi_head_differential": ("row_sums",),
@@ -122,4 +156,9 @@ NOT_SEEN = {
     "luong_location": _ORDER,
     "luong_local_m": _ORDER,
     "luong_local_p": _ORDER,
+    "linear_attention_1992": _SIGNED,
+    "linear_attention_decay": _ORDER,
+    "linear_attention_inputs": (*_NO_SELF, *_ORDER),
+    "delta_rule": (*_SIGNED, *_ORDER),
+    "delta_rule_gated": (*_SIGNED, *_ORDER),
 }

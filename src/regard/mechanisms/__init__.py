@@ -2,7 +2,9 @@
 
 from regard.mechanisms.additive import Additive
 from regard.mechanisms.coverage import Coverage, coverage_loss
+from regard.mechanisms.decays import Decay, FixedDecay, GatedDecay
 from regard.mechanisms.decomposable import Decomposable
+from regard.mechanisms.delta_rule import DeltaRule
 from regard.mechanisms.differential import Differential
 from regard.mechanisms.dot_product import DotProduct
 from regard.mechanisms.feature_maps import (
@@ -16,6 +18,7 @@ from regard.mechanisms.feature_maps import (
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.hard import Hard
 from regard.mechanisms.heads import Heads
+from regard.mechanisms.linear_attention import LinearAttention
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
 from regard.mechanisms.mixture import Mixture
@@ -30,9 +33,11 @@ from regard.mechanisms.random_features import (
     RandomFeatures,
     TrigonometricFeatures,
 )
+from regard.mechanisms.recurrent import RecurrentMechanism
 from regard.mechanisms.scoring import Scoring
 from regard.mechanisms.shaped import Shaped
 from regard.mechanisms.talking_heads import TalkingHeads
+from regard.mechanisms.window import Window
 
 __all__ = [
     "DPFP",
@@ -40,18 +45,23 @@ __all__ = [
     "Alibi",
     "ConcatScore",
     "Coverage",
+    "Decay",
     "Decomposable",
+    "DeltaRule",
     "Differential",
     "DotProduct",
     "DotScore",
     "EluPlusOne",
     "FeatureMap",
+    "FixedDecay",
     "FromRecipe",
+    "GatedDecay",
     "GeneralScore",
     "Hard",
     "Heads",
     "HyperbolicFeatures",
     "IdentityFeatures",
+    "LinearAttention",
     "LocalMonotonic",
     "LocalPredictive",
     "LocationScore",
@@ -63,6 +73,7 @@ __all__ = [
     "Pointer",
     "PositiveFeatures",
     "RandomFeatures",
+    "RecurrentMechanism",
     "RelativeBias",
     "Rotary",
     "Scoring",
@@ -71,5 +82,6 @@ __all__ = [
     "TalkingHeads",
     "TrigonometricFeatures",
     "UnitNormalised",
+    "Window",
     "coverage_loss",
 ]

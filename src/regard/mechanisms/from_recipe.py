@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from regard.bias import Bias
-from regard.contract import Attended, Mechanism, State
+from regard.bias import Bias, bias_without_keys
+from regard.contract import Attended, Mechanism, RecurrentState, State
 from regard.errors import DtypeError, RegardError, ShapeError
 from regard.kernel.attend import checked_bias, refuse_nested, run
 from regard.kernel.reduce import Reducer
@@ -111,7 +111,7 @@ class FromRecipe(Mechanism):
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
         causal: bool = False,
-        state: State | bool | None = None,
+        state: State | RecurrentState | bool | None = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
     ) -> Attended:
@@ -119,7 +119,27 @@ class FromRecipe(Mechanism):
         refuse_nested(type(self).__name__, query=query, key=key, value=value)
         self._same_dtype(query)
         self._check_value(query if key is None else key, value)
-        given = gather(
+        given = self.gather(query, key, value, mask=mask, causal=causal, state=state)
+        bias = None if bias is None else checked_bias(bias, given.text)
+        recipe = self.recipe(given, bias_without_keys(bias, given.gap))
+        dropout = self.dropout if self.training else 0.0
+        attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
+        output = self.finish(self.modulate(attended.output, given.query), recipe)
+        after = None if state is None or state is False else self.after(given, recipe, attended)
+        return attended.finished(output, after, crosses=given.crosses)
+
+    def gather(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        *,
+        mask: Mask | Tensor | None,
+        causal: bool,
+        state: State | RecurrentState | bool | None,
+    ) -> Inputs:
+        """Checked inputs: defaults and state resolved, keys and values prepared."""
+        return gather(
             self,
             query,
             key,
@@ -130,9 +150,9 @@ class FromRecipe(Mechanism):
             widths=self.widths(query.shape[-1]),
             n_heads=self.n_heads,
         )
-        recipe = self.recipe(given, None if bias is None else checked_bias(bias, given.shape))
-        dropout = self.dropout if self.training else 0.0
-        attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
-        output = self.finish(self.modulate(attended.output, given.query), recipe)
-        state = self.remembered(given.state, recipe)
-        return attended.finished(output, state, crosses=given.crosses)
+
+    def after(
+        self, given: Inputs, recipe: Recipe, attended: Attended
+    ) -> State | RecurrentState | None:
+        """The state after a call with one."""
+        return self.remembered(given.state, recipe)

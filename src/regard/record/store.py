@@ -21,11 +21,13 @@ from regard.kernel.reducers.rows import Supported, Top
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
 from regard.recipe import (
     Additive,
+    Delta,
     Dot,
     Edges,
     Flex,
     Given,
     Identity,
+    Linear,
     Mixture,
     Projected,
     Recipe,
@@ -41,7 +43,9 @@ from regard.types import Kind, Shape
 _FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
-    for recipes in ((Dot, Additive, Given, Projected, Edges, Mixture, Identity, Uniform),)
+    for recipes in (
+        (Dot, Additive, Given, Projected, Edges, Mixture, Identity, Uniform, Linear, Delta),
+    )
     for cls in (*recipes, Padding, Band, Pairs, Segments, Both, Either, Opposite)
 }
 
@@ -60,6 +64,10 @@ _TENSORS = {
     "key_index",
     "edge_weights",
     "row_starts",
+    "strength",
+    "log_decay",
+    "memory",
+    "normaliser",
 }
 _ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Top, Supported)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from regard import masks
 from regard.contract import Attended
 from regard.testing.law import law
+from regard.testing.laws_errors import refuses
 from regard.testing.subject import Subject, Unchecked, call, close, largest, weights_of
 
 
@@ -19,6 +21,10 @@ def mask_is_applied(subject: Subject) -> None:
     random = torch.Generator().manual_seed(2)
     allowed = torch.rand(1, 1, query.shape[1], key.shape[1], generator=random) > 0.4
     allowed[..., 0] = True
+    if not subject.traits.scored:  # a mask of pairs is refused, one of keys is not
+        pairs = partial(call, subject.module(), query, key, value, mask=allowed)
+        refuses(pairs, "mask", "keys")
+        allowed = allowed[:, :, :1]
     plain = weights_of(call(subject.module(), query, key, value, weights=True))
     weights = weights_of(call(subject.module(), query, key, value, mask=allowed, weights=True))
     leaked = largest(weights.masked_fill(allowed, 0.0))
@@ -123,18 +129,24 @@ def causal_and_mask(subject: Subject) -> None:
 @law("a row with no permitted key has weights 0, output 0 and finite gradients")
 def masked_rows(subject: Subject) -> None:
     query, key, value = subject.inputs()
-    allowed = torch.ones(1, 1, query.shape[1], key.shape[1], dtype=torch.bool)
-    allowed[:, :, 1] = False
+    if subject.traits.scored:
+        allowed = torch.ones(1, 1, query.shape[1], key.shape[1], dtype=torch.bool)
+        allowed[:, :, 1] = False
+        dead: tuple[slice | int, slice | int] = (slice(None), 1)
+    else:  # no key of an example
+        allowed = torch.ones(query.shape[0], 1, 1, key.shape[1], dtype=torch.bool)
+        allowed[0] = False
+        dead = (0, slice(None))
     module = subject.module()
     query = query.clone().requires_grad_()
     if subject.traits.self_only:
         key = value = query
     attended = call(module, query, key, value, mask=allowed, weights=True)
     assert not attended.output.isnan().any(), "a row with no permitted key is NaN"
-    alive = largest(weights_of(attended)[:, :, 1])
+    alive = largest(weights_of(attended).transpose(1, 2)[dead])
     assert alive == 0.0, f"a row with no permitted key has weight {alive:.3g}, expected 0"
-    dead = largest(attended.output[:, 1])
-    assert dead == 0.0, f"the output of a row with no permitted key is {dead:.3g}, expected 0"
+    left = largest(attended.output[dead])
+    assert left == 0.0, f"the output of a row with no permitted key is {left:.3g}, expected 0"
     if subject.traits.hard:
         attended = _drawn(module, query, key, value, mask=allowed)
     _finite_gradients(module, attended.output.square().sum(), "a row with no permitted key")
