@@ -61,6 +61,10 @@ MEMBERS = {
         lambda: MultiHead(16, 4, position=Rotary(), window=Window(2, 1, first=1)),
         {},
     ),
+    "multi_head_in_cache": (
+        lambda: MultiHead(16, 4, position=Rotary(), window=Window(1, 1, first=1, in_cache=True)),
+        {},
+    ),
     "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
     "multi_head_scoring": (_scoring, {}),
     "multi_head_gated": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {}),
@@ -143,6 +147,7 @@ NOT_SEEN = {
     "multi_head_alibi": _ORDER,
     "multi_head_relative": _ORDER,
     "multi_head_streaming": _ORDER,
+    "multi_head_in_cache": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
     "multi_head_differential": ("row_sums",),
