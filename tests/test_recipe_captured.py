@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from contextlib import nullcontext, suppress
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torch.utils import _pytree
 
 import regard
 from regard import masks
+from regard.bias import Bias
 from regard.errors import UnavailableError
 from regard.kernel.positions import AlibiBias, RelativeTable
 from regard.recipe import Additive, Dot, Flex, Given, Projected
@@ -240,16 +240,17 @@ def test_some_heads(make, which):
     ids=["alibi", "table"],
 )
 def test_some_heads_of_a_structured_bias(bias):
-    """Right, or refused: never another head's bias."""
-    recipe, some = dot(bias=bias), None
-    with suppress(UnavailableError):
-        some = recipe.of_heads([2, 1])
-    if some is not None:
-        torch.testing.assert_close(some.weights(), recipe.weights()[:, [2, 1]])
-    with (
-        pytest.raises(UnavailableError, match="structured bias") if some is None else nullcontext()
-    ):
-        recipe.of_heads([0])
+    recipe = dot(bias=bias)
+    torch.testing.assert_close(recipe.of_heads([2, 1]).weights(), recipe.weights()[:, [2, 1]])
+
+
+def test_some_heads_of_a_bias_that_does_not_offer_them():
+    class Lent(AlibiBias):
+        of_heads = Bias.of_heads
+
+    assert (lent := Lent(random(1, seed=4))).of_heads([0]) is lent, "one bias serves every head"
+    with pytest.raises(UnavailableError, match="some heads of a structured bias, Lent"):
+        dot(bias=Lent(random(HEADS, seed=4))).of_heads([0])
 
 
 @every_recipe

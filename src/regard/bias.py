@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.errors import UnavailableError
 from regard.types import Block, brief
 
 
@@ -23,6 +25,12 @@ class Bias(ABC):
     @abstractmethod
     def at(self, batch: int, head: int) -> Bias:
         """The bias of one example and head."""
+
+    def of_heads(self, which: Sequence[int]) -> Bias:
+        """The bias of some heads."""
+        if self.heads == 1:
+            return self
+        raise UnavailableError(f"some heads of a structured bias, {self!r}: not offered")
 
     @property
     @abstractmethod
@@ -52,3 +60,10 @@ def bias_at(bias: Tensor | Bias | None, batch: int, head: int) -> Tensor | Bias 
         if bias.shape[axis] != 1:
             bias = bias.narrow(axis, index, 1)
     return bias
+
+
+def bias_of_heads(bias: Tensor | Bias | None, which: Sequence[int]) -> Tensor | Bias | None:
+    """The bias of some heads."""
+    if bias is None or isinstance(bias, Bias):
+        return None if bias is None else bias.of_heads(which)
+    return bias if bias.shape[1] == 1 else bias[:, list(which)]

@@ -27,7 +27,7 @@ from regard.aggregate.importance import head_importance
 from regard.aggregate.masking import head_mask
 from regard.aggregate.sites import head_sites
 from regard.errors import RegardError
-from regard.mechanisms import MultiHead
+from regard.mechanisms import Heads, MultiHead, Scoring
 
 # -- by gradient
 
@@ -226,7 +226,7 @@ def test_bfloat16_is_near_single_precision():
 
 def test_regards_own_attention():
     torch.manual_seed(0)
-    model = MultiHead(WIDTH, HEADS, n_groups=2, sinks=True).double()
+    model = MultiHead(WIDTH, Heads(HEADS, n_groups=2), scoring=Scoring(sinks=True)).double()
     x = torch.randn(BATCH, LENGTH, WIDTH, dtype=torch.float64)
     loss = lambda output, inputs: output.output[:, 0].square().sum(-1)
     found = head_importance(model, [x], loss)

@@ -9,7 +9,7 @@ import regard
 from regard.aggregate.prune import prune
 from regard.aggregate.pruned_attention import PrunedMultiheadAttention
 from regard.aggregate.sites import head_sites
-from regard.mechanisms import Alibi, MultiHead
+from regard.mechanisms import Alibi, Heads, MultiHead, Scoring
 
 # -- torch
 
@@ -177,7 +177,9 @@ def test_dropout_in_training():
 def test_regards_own_attention():
     torch.manual_seed(0)
     model = MultiHead(
-        WIDTH, HEADS, n_groups=2, sinks=True, value_width=3, norms=(nn.RMSNorm(4), nn.RMSNorm(4))
+        WIDTH,
+        Heads(HEADS, n_groups=2, value_width=3),
+        scoring=Scoring(sinks=True, norms=(nn.RMSNorm(4), nn.RMSNorm(4))),
     ).double()
     with torch.no_grad():
         model.sinks.copy_(torch.randn(HEADS))
@@ -189,3 +191,5 @@ def test_regards_own_attention():
     near(model(x, weights=True).weights, want(x, weights=True).weights[:, 2:])
     slopes = MultiHead(WIDTH, HEADS, position=Alibi(HEADS))
     assert prune(slopes, {0: [0]}).masked == {"MultiHead": [0]}, "a slope belongs to each head"
+    gated = MultiHead(WIDTH, HEADS, gate=nn.Linear(WIDTH, HEADS))
+    assert prune(gated, {0: [0]}).masked == {"MultiHead": [0]}, "a gate belongs to each head"

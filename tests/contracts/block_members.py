@@ -17,7 +17,20 @@ from regard.blocks import (
     Stack,
 )
 from regard.blocks.sets import InducedBlock, LearnedQueries, Perceiver, Pooling
-from regard.mechanisms import Additive, Alibi, DotProduct, GeneralScore, Luong, MultiHead, Rotary
+from regard.mechanisms import (
+    Additive,
+    Alibi,
+    DeltaRule,
+    DotProduct,
+    GatedDecay,
+    GeneralScore,
+    Heads,
+    LinearAttention,
+    Luong,
+    MultiHead,
+    Rotary,
+    Scoring,
+)
 
 
 def feed_forward(wrap):
@@ -52,7 +65,12 @@ def general():
 
 
 def positions():
-    attention = MultiHead(16, 4, n_groups=2, position=Rotary(), window=(3, 3), sinks=True)
+    attention = MultiHead(
+        *(16, Heads(4, n_groups=2)),
+        position=Rotary(),
+        window=(3, 3),
+        scoring=Scoring(sinks=True),
+    )
     return decoder(PreNorm, attention, MultiHead(16, 4, inputs=(6, 6)))
 
 
@@ -83,6 +101,8 @@ MEMBERS = {
     "encoder_pre_norm": (encoder, {}),
     "encoder_post_norm": (lambda: encoder(PostNorm), {}),
     "encoder_unprojected": (lambda: unprojected(encoder, DotProduct(dropout=0.5)), {}),
+    "encoder_linear": (lambda: encoder(PreNorm, LinearAttention(16, 4)), {}),
+    "decoder_delta": (lambda: decoder(PreNorm, DeltaRule(16, 4, decay=GatedDecay(16, 4))), {}),
     "encoder_alibi": (lambda: encoder(PreNorm, MultiHead(16, 4, position=Alibi(4))), {}),
     "decoder_pre_norm": (decoder, {}),
     "decoder_post_norm": (lambda: decoder(PostNorm), {}),
@@ -115,6 +135,8 @@ NOT_SEEN = dict.fromkeys(MEMBERS, _ORDER) | {
     "encoder_pre_norm": _ORDER + _NO_CONTEXT,
     "encoder_post_norm": _ORDER + _NO_CONTEXT,
     "encoder_unprojected": _ORDER + _NO_CONTEXT,
+    "encoder_linear": (lambda: encoder(PreNorm, LinearAttention(16, 4)), {}),
+    "decoder_delta": (lambda: decoder(PreNorm, DeltaRule(16, 4, decay=GatedDecay(16, 4))), {}),
     "encoder_alibi": _ORDER + _NO_CONTEXT,
     "stack_shared": _ORDER + _NO_CONTEXT,
     "cross": _ORDER + _NO_SELF,

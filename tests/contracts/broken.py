@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.contract import State
 from regard.kernel import dense
-from regard.mechanisms import DotProduct, MultiHead
+from regard.mechanisms import DotProduct, LinearAttention, MultiHead
 
 
 class NoHeadAxis(DotProduct):
@@ -222,6 +222,36 @@ class IgnoresValues(DotProduct):
         return super().forward(query, key, **options)
 
 
+class MemoryOfEveryKey(LinearAttention):
+    """The memory gets a row more with each key."""
+
+    def __init__(self):
+        super().__init__(16, 2)
+
+    def forward(self, query, *inputs, **options):
+        attended = super().forward(query, *inputs, **options)
+        state = attended.state
+        if state is None:
+            return attended
+        memory = nn.functional.pad(state.memory, (0, 0, 0, query.shape[1]))
+        return replace(attended, state=replace(state, memory=memory))
+
+
+class HalfMemory(LinearAttention):
+    """The memory is rounded to the dtype of the inputs."""
+
+    def __init__(self):
+        super().__init__(16, 2)
+
+    def after(self, given, attended):
+        state = super().after(given, attended)
+        return replace(state, memory=state.memory.to(given.query.dtype))
+
+
+class CalledRecurrent(DotProduct):
+    traits = DotProduct.traits._replace(recurrent=True)
+
+
 BROKEN = {
     "shapes": NoHeadAxis,
     "row_sums": NotNormalised,
@@ -253,6 +283,7 @@ BROKEN = {
     "weights_of_the_output": WeightsOfAnotherScale,
     "examples_apart": MixesExamples,
     "states_are_values": GrowsInPlace,
+    "recurrent_states": MemoryOfEveryKey,
     "declared_kind": DeclaresAnotherKind,
 }
 
@@ -261,4 +292,6 @@ BROKEN_OTHERWISE = [
     ("weights_of_the_output", IgnoresValues),
     ("weights_of_the_output", WeightsOfAnotherMatrix),
     ("states_are_values", DecaysInPlace),
+    ("recurrent_states", HalfMemory),
+    ("recurrent_states", CalledRecurrent),
 ]

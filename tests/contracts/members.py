@@ -7,8 +7,15 @@ from regard.mechanisms import (
     Alibi,
     ConcatScore,
     Decomposable,
+    DeltaRule,
     DotProduct,
+    EluPlusOne,
+    FixedDecay,
+    GatedDecay,
     GeneralScore,
+    Heads,
+    IdentityFeatures,
+    LinearAttention,
     LocalMonotonic,
     LocalPredictive,
     LocationScore,
@@ -16,11 +23,15 @@ from regard.mechanisms import (
     MultiHead,
     RelativeBias,
     Rotary,
+    Scoring,
+    SumNormalised,
 )
 
 
-def _normed() -> MultiHead:
-    return MultiHead(16, 4, norms=(nn.RMSNorm(4), nn.RMSNorm(4)), sinks=True)
+def _scoring() -> MultiHead:
+    return MultiHead(
+        16, 4, scoring=Scoring(norms=(nn.RMSNorm(4), nn.RMSNorm(4)), sinks=True, softcap=5.0)
+    )
 
 
 #: name -> (build, sizes)
@@ -28,19 +39,26 @@ MEMBERS = {
     "dot_product": (DotProduct, {}),
     "dot_product_plain": (lambda: DotProduct(scale=1.0, dropout=0.5), {}),
     "multi_head": (lambda: MultiHead(16, 4, dropout=0.5), {}),
-    "multi_head_grouped": (lambda: MultiHead(16, 4, n_groups=2, value_width=3), {}),
-    "multi_head_multi_query": (lambda: MultiHead(16, 4, n_groups=1, bias=False), {}),
+    "multi_head_grouped": (lambda: MultiHead(16, Heads(4, n_groups=2, value_width=3)), {}),
+    "multi_head_multi_query": (lambda: MultiHead(16, Heads(4, n_groups=1), bias=False), {}),
     "multi_head_inputs": (
-        lambda: MultiHead(16, 2, inputs=(6, 10), head_width=5),
+        lambda: MultiHead(16, Heads(2, head_width=5), inputs=(6, 10)),
         {"key_width": 6, "value_width": 10},
     ),
     "multi_head_rotary": (lambda: MultiHead(16, 4, position=Rotary()), {}),
     "multi_head_alibi": (lambda: MultiHead(16, 4, position=Alibi(4)), {}),
     "multi_head_relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, 3)), {}),
     "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
-    "multi_head_sinks_norms": (_normed, {}),
+    "multi_head_scoring": (_scoring, {}),
+    "multi_head_gated": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {}),
     "multi_head_everything": (
-        lambda: MultiHead(16, 4, n_groups=2, position=Rotary(), window=(4, 4), sinks=True),
+        lambda: MultiHead(
+            *(16, Heads(4, n_groups=2, value_width=3)),
+            position=Rotary(),
+            window=(4, 4),
+            scoring=Scoring(scale=0.4, sinks=True),
+            gate=nn.Linear(16, 12),
+        ),
         {},
     ),
     "additive": (lambda: Additive(16, 6, width=8, dropout=0.5), {"key_width": 6}),
@@ -52,10 +70,31 @@ MEMBERS = {
     "luong_local_m": (lambda: Luong(window=LocalMonotonic(2)), {}),
     "luong_local_p": (lambda: Luong(GeneralScore(16, 16), window=LocalPredictive(16, 4)), {}),
     "decomposable": (lambda: Decomposable(nn.Linear(16, 8)), {}),
+    "linear_attention": (lambda: LinearAttention(16, 4), {}),
+    "linear_attention_1992": (
+        lambda: LinearAttention(16, 2, feature_map=IdentityFeatures(), normalised=False),
+        {},
+    ),
+    "linear_attention_decay": (
+        lambda: LinearAttention(
+            16, Heads(4, n_groups=2, value_width=3), decay=FixedDecay([0.9, 0.5, 1.0, 0.7])
+        ),
+        {},
+    ),
+    "linear_attention_inputs": (
+        lambda: LinearAttention(16, 2, inputs=(6, 10), decay=GatedDecay(6, 2)),
+        {"key_width": 6, "value_width": 10},
+    ),
+    "delta_rule": (lambda: DeltaRule(16, 4, feature_map=SumNormalised(EluPlusOne())), {}),
+    "delta_rule_gated": (
+        lambda: DeltaRule(16, Heads(4, n_groups=2), decay=GatedDecay(16, 4), scale=0.5),
+        {},
+    ),
 }
 
 _NO_SELF = ("own_padding", "causality", "step_by_step")  # queries and keys have other widths
 _ORDER = ("key_permutation",)
+_SIGNED = ("row_sums",)  # which have none to hold to
 
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
 NOT_SEEN = {
@@ -70,4 +109,9 @@ NOT_SEEN = {
     "luong_location": _ORDER,
     "luong_local_m": _ORDER,
     "luong_local_p": _ORDER,
+    "linear_attention_1992": _SIGNED,
+    "linear_attention_decay": _ORDER,
+    "linear_attention_inputs": (*_NO_SELF, *_ORDER),
+    "delta_rule": (*_SIGNED, *_ORDER),
+    "delta_rule_gated": (*_SIGNED, *_ORDER),
 }

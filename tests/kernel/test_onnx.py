@@ -5,14 +5,17 @@ import torch
 from torch import nn
 
 from regard import masks
-from regard.mechanisms import MultiHead, Rotary
+from regard.mechanisms import Heads, MultiHead, Rotary, Scoring
 
 pytestmark = pytest.mark.compiled
 
 BUILDS = {
-    "grouped": lambda: MultiHead(16, 4, n_groups=2),
+    "grouped": lambda: MultiHead(16, Heads(4, n_groups=2)),
     "everything": lambda: MultiHead(
-        16, 4, n_groups=2, value_width=3, position=Rotary(), window=(4, 4), sinks=True
+        *(16, Heads(4, n_groups=2, value_width=3)),
+        position=Rotary(),
+        window=(4, 4),
+        scoring=Scoring(sinks=True),
     ),
 }
 

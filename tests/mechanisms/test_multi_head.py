@@ -8,11 +8,13 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
+from jaxtyping import config
 from torch import Tensor, nn
 
 from regard.contract import State
 from regard.errors import RegardError, ShapeError
-from regard.mechanisms import Alibi, MultiHead, RelativeBias, Rotary
+from regard.mechanisms import Alibi, Heads, Mixture, MultiHead, RelativeBias, Rotary, Scoring
+from regard.recipe import Given, Recipe
 
 #: ALiBi's slopes for six heads: those of four heads, then the first and third of eight.
 SIX_SLOPES = [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]
@@ -56,6 +58,8 @@ def reading(
     sees: Callable[[int, int], bool] = lambda i, j: True,
     norms: bool = False,
     sinks: bool = False,
+    score: Callable[[float], float] | None = None,
+    gate: Callable[..., float] = lambda attn, x, h, feature: 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Output and weights, a pair at a time; i and j are positions, the last of both the same.
 
@@ -66,6 +70,7 @@ def reading(
         made = torch.einsum("oi,i->o", linear.weight, x)
         return (made if linear.bias is None else made + linear.bias).unflatten(0, (heads, -1))
 
+    score = score or (lambda product: product / math.sqrt(attn.head_width))
     query, key, value = inputs
     batch, queries, keys = len(query), query.shape[1], key.shape[1]
     heads, groups = attn.n_heads, attn.n_groups
@@ -79,11 +84,13 @@ def reading(
         for j in filter(lambda j: sees(i, j), range(keys)):
             k = project(attn.to_key, key[b, j], groups)[g]
             k = turn(normed(k, attn.key_norm.weight) if norms else k, j)
-            exps[j] = math.exp(sum(q * k) / math.sqrt(attn.head_width) + extra(attn, h, i, j))
+            exps[j] = math.exp(score(sum(q * k)) + extra(attn, h, i, j))
         total = sum(exps.values()) + (math.exp(attn.sinks[h]) if sinks else 0.0)
         for j in exps:
             weights[b, h, row, j] = exps[j] / total
             mixed[b, row, h] += exps[j] / total * project(attn.to_value, value[b, j], groups)[g]
+        for feature in range(attn.value_width):
+            mixed[b, row, h, feature] *= gate(attn, query[b, row], h, feature)
     output = mixed.flatten(2) @ attn.to_output.weight.T
     if attn.to_output.bias is not None:
         output += attn.to_output.bias * weights.any(3).any(1)[..., None]
@@ -102,31 +109,53 @@ def near(i: int, j: int) -> bool:
     return i - 2 <= j <= i + 1
 
 
+def gated_heads(attn: MultiHead, x: Tensor, h: int, feature: int) -> float:
+    return 1 / (1 + math.exp(-sum(attn.gate.weight[h] * x) - attn.gate.bias[h]))
+
+
+def gated_features(attn: MultiHead, x: Tensor, h: int, feature: int) -> float:
+    return gated_heads(attn, x, h * attn.value_width + feature, feature)
+
+
+def capped(product: float) -> float:
+    return 2.0 * math.tanh(0.7 * product / 2.0)
+
+
 norm_pair = lambda: (nn.RMSNorm(4), nn.RMSNorm(4))
 
 VARIANTS = {
     "plain": (lambda: MultiHead(16, 4), {}),
     "no bias": (lambda: MultiHead(16, 4, bias=False), {}),
-    "grouped": (lambda: MultiHead(16, 4, n_groups=2), {}),
-    "multi-query": (lambda: MultiHead(16, 4, n_groups=1), {}),
-    "head width": (lambda: MultiHead(10, 3, head_width=4), {}),
-    "value width": (lambda: MultiHead(16, 4, value_width=3), {}),
+    "grouped": (lambda: MultiHead(16, Heads(4, n_groups=2)), {}),
+    "multi-query": (lambda: MultiHead(16, Heads(4, n_groups=1)), {}),
+    "head width": (lambda: MultiHead(10, Heads(3, head_width=4)), {}),
+    "value width": (lambda: MultiHead(16, Heads(4, value_width=3)), {}),
     "input widths": (lambda: MultiHead(16, 4, inputs=(7, 5)), {}),
     "rotary": (lambda: MultiHead(16, 4, position=Rotary(100.0)), {"turn": turned}),
     "alibi": (lambda: MultiHead(12, 6, position=Alibi(6)), {"extra": sloped}),
     "relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, reach=2)), {"extra": tabled}),
     "window": (lambda: MultiHead(16, 4, window=(2, 1)), {"sees": near}),
-    "sinks": (lambda: MultiHead(16, 4, sinks=True), {"sinks": True}),
-    "norms": (lambda: MultiHead(16, 4, norms=norm_pair()), {"norms": True}),
+    "sinks": (lambda: MultiHead(16, 4, scoring=Scoring(sinks=True)), {"sinks": True}),
+    "norms": (lambda: MultiHead(16, 4, scoring=Scoring(norms=norm_pair())), {"norms": True}),
+    "scale": (
+        lambda: MultiHead(16, 4, scoring=Scoring(scale=0.3)),
+        {"score": lambda product: 0.3 * product},
+    ),
+    "softcap": (
+        lambda: MultiHead(16, 4, scoring=Scoring(scale=0.7, softcap=2.0)),
+        {"score": capped},
+    ),
+    "gated heads": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {"gate": gated_heads}),
+    "gated features": (
+        lambda: MultiHead(16, Heads(4, value_width=3), gate=nn.Linear(16, 12)),
+        {"gate": gated_features},
+    ),
     "many": (
         lambda: MultiHead(
-            *(16, 4),
-            n_groups=2,
-            value_width=5,
+            *(16, Heads(4, n_groups=2, value_width=5)),
             position=Rotary(100.0),
             window=(2, 1),
-            sinks=True,
-            norms=norm_pair(),
+            scoring=Scoring(sinks=True, norms=norm_pair()),
         ),
         {"turn": turned, "sees": near, "sinks": True, "norms": True},
     ),
@@ -203,7 +232,7 @@ def test_the_cache_with_keys_that_a_chunk_does_not_see(name: str, chunks: list[i
 
 
 def test_each_projection_is_xavier_by_itself() -> None:
-    attn = MultiHead(64, 8, n_groups=2, value_width=16, inputs=(48, 40))
+    attn = MultiHead(64, Heads(8, n_groups=2, value_width=16), inputs=(48, 40))
     shapes = {
         "to_query": (64, 64),
         "to_key": (16, 48),
@@ -218,16 +247,94 @@ def test_each_projection_is_xavier_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"),
+    ("heads", "message"),
     [
-        ({"n_heads": 0}, "MultiHead: n_heads=0, expected at least 1"),
-        ({"n_heads": 3}, "MultiHead: width 16 is not a multiple of n_heads 3"),
-        ({"n_heads": 4, "n_groups": 3}, "MultiHead: n_groups 3 is not a divisor of 4 heads"),
+        (lambda: 0, "Heads: n_heads=0, expected at least 1"),
+        (lambda: 3, r"MultiHead: width 16 is not a multiple of n_heads 3; Heads\(3, head_width"),
+        (lambda: Heads(4, n_groups=3), "Heads: n_groups 3 is not a divisor of 4 heads"),
     ],
 )
-def test_sizes_that_do_not_divide_are_refused(sizes: dict[str, int], message: str) -> None:
+def test_sizes_that_do_not_divide_are_refused(
+    heads: Callable[[], int | Heads], message: str
+) -> None:
     with pytest.raises(ShapeError, match=message):
-        MultiHead(16, **sizes)
+        MultiHead(16, heads())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: MultiHead(16, 4, gate=True),
+            "MultiHead: gate=True, expected a part, as nn.Linear",
+        ),
+        (lambda: MultiHead(16, 4, scoring=2.0), r"scoring=2.0, expected a part, as Scoring\(sinks"),
+        (lambda: Scoring(softcap=0.0), "Scoring: softcap=0.0, expected a positive number"),
+        (lambda: Scoring(norms=nn.RMSNorm(4)), "Scoring: norms=.* expected a tuple of two modules"),
+        (
+            lambda: MultiHead(16, Heads(4, value_width=3), gate=nn.Linear(16, 5))(
+                torch.ones(1, 2, 16)
+            ),
+            "MultiHead: gate: axis width has size 5, expected 4, the heads, or 12, heads × value",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(
+    build: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "jaxtyping_disable", True)  # our own errors, not the type checker's
+    with pytest.raises(RegardError, match=message):
+        build()
+
+
+class Halves(Mixture):
+    """A₁ − A₂ / 2, where the score heads are those of A₁, then those of A₂."""
+
+    def score_heads(self, heads: int) -> int:
+        return 2 * heads
+
+    def recipe(self, scored: Recipe, value: Tensor) -> Recipe:
+        first, second = scored.weights().chunk(2, dim=1)
+        return Given(first - second / 2, value, "signed")
+
+    def finish(self, mixed: Tensor) -> Tensor:
+        return 3 * mixed
+
+
+def test_a_mixture_of_two_attentions_a_head() -> None:
+    attn = MultiHead(
+        *(12, Heads(6, n_groups=2)),
+        position=Alibi(6),
+        scoring=Scoring(sinks=True),
+        mixture=Halves(),
+    )
+    attn, x, bias = drawn(attn), normal(2, 5, 12), normal(1, 6, 5, 5)
+    whole, attended = attn(x, bias=bias, causal=True), attn(x, bias=bias, causal=True, weights=True)
+    assert torch.equal(whole.output, attended.output)
+    assert attn.kind == attended.recipe.kind == "signed"
+    weights = []
+    both = lambda attn, h, i, j: sloped(attn, h, i, j) + float(bias[0, h, i, j])
+    for half, factor in ((0, 1.0), (1, -0.5)):  # two attentions by the same equations
+        alone = MultiHead(
+            12, Heads(6, n_groups=2), scoring=Scoring(sinks=True), bias=False
+        ).double()
+        with torch.no_grad():
+            for name in ("to_query", "to_key"):
+                getattr(alone, name).weight.copy_(getattr(attn, name).weight.chunk(2)[half])
+            alone.sinks.copy_(attn.sinks.chunk(2)[half])
+        for linear, other in zip((alone.to_query, alone.to_key), (attn.to_query, attn.to_key)):
+            linear.bias = nn.Parameter(other.bias.detach().chunk(2)[half])
+        alone.to_value = attn.to_value
+        near = {"sinks": True, "sees": lambda i, j: j <= i}
+        weights.append(factor * reading(alone, (x, x, x), extra=both, **near)[1])
+    mixed = weights[0] + weights[1]
+    torch.testing.assert_close(attended.weights, mixed, rtol=0, atol=1e-10)
+    values = attn.to_value(x).unflatten(-1, (2, 2)).transpose(1, 2).repeat_interleave(3, 1)
+    output = attn.to_output(3 * (mixed @ values).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attended.output, output, rtol=0, atol=1e-10)
+    first = attn(x[:, :3], causal=True, state=True)
+    rest = attn(x[:, 3:], causal=True, state=first.state)
+    torch.testing.assert_close(rest.output, attn(x, causal=True).output[:, 3:], rtol=0, atol=1e-10)
 
 
 def test_the_output_projection_may_be_any_module() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import RegardError, masks
-from regard.mechanisms import Alibi, MultiHead, RelativeBias, Rotary
+from regard.mechanisms import Alibi, Heads, MultiHead, RelativeBias, Rotary, Scoring
 
 BATCH, HEADS, QUERIES, KEYS = 2, 3, 4, 5
 
@@ -149,17 +149,20 @@ def test_a_query_that_sees_nothing_gets_zeros(as_float: bool) -> None:
 
 
 UNSAYABLE = {
-    "groups": {"n_groups": 1},
-    "head width": {"head_width": 6},
-    "value width": {"value_width": 2},
+    "groups": {"heads": Heads(3, n_groups=1)},
+    "head width": {"heads": Heads(3, head_width=6)},
+    "value width": {"heads": Heads(3, value_width=2)},
     "rotary": {"position": Rotary()},
     "alibi": {"position": Alibi(3)},
     "relative": {"position": RelativeBias(3)},
     "window": {"window": (1, 1)},
-    "sinks": {"sinks": True},
-    "norms": {"norms": (nn.RMSNorm(4), nn.RMSNorm(4))},
-    "query norm": {"norms": (nn.RMSNorm(4), nn.Identity())},
-    "key norm": {"norms": (nn.Identity(), nn.RMSNorm(4))},
+    "sinks": {"scoring": Scoring(sinks=True)},
+    "norms": {"scoring": Scoring(norms=(nn.RMSNorm(4), nn.RMSNorm(4)))},
+    "query norm": {"scoring": Scoring(norms=(nn.RMSNorm(4), nn.Identity()))},
+    "key norm": {"scoring": Scoring(norms=(nn.Identity(), nn.RMSNorm(4)))},
+    "scale": {"scoring": Scoring(scale=1.0)},
+    "softcap": {"scoring": Scoring(softcap=30.0)},
+    "gate": {"gate": nn.Linear(12, 3)},
 }
 
 
@@ -167,10 +170,10 @@ UNSAYABLE = {
 def test_to_torch_refuses_what_torch_cannot_say(name: str) -> None:
     message = (
         "MultiHead.to_torch: nn.MultiheadAttention has no grouped heads, other head widths, "
-        "positions, windows, sinks, norms or"
+        "positions, windows, scoring, mixtures, gates or"
     )
     with pytest.raises(RegardError, match=message):
-        MultiHead(12, 3, **UNSAYABLE[name]).to_torch()
+        MultiHead(12, **{"heads": 3, **UNSAYABLE[name]}).to_torch()
 
 
 @pytest.mark.parametrize("option", ["add_bias_kv", "add_zero_attn"])

@@ -14,15 +14,17 @@ from regard.mechanisms import (
     Decomposable,
     DotProduct,
     GeneralScore,
+    Heads,
     Luong,
     MultiHead,
     Rotary,
+    Scoring,
 )
 
 BUILDS = {
     "dot": DotProduct,
-    "multi_head": lambda: MultiHead(16, 4, n_groups=2),
-    "rotary": lambda: MultiHead(16, 4, position=Rotary(), sinks=True),
+    "multi_head": lambda: MultiHead(16, Heads(4, n_groups=2)),
+    "rotary": lambda: MultiHead(16, 4, position=Rotary(), scoring=Scoring(sinks=True)),
     "additive": lambda: Additive(16, 16, width=8),
     "general": lambda: Luong(GeneralScore(16, 16)),
     "concat": lambda: Luong(ConcatScore(16, 16, width=8)),
@@ -53,14 +55,14 @@ def test_a_state_of_another_dtype_is_refused(build):
 def test_a_state_with_other_heads_or_widths_is_refused():
     made = MultiHead(16, 4)
     for state in (made.fix(X), made.begin(X)):
-        for other in (MultiHead(16, 2), MultiHead(16, 8, head_width=4)):
+        for other in (MultiHead(16, 2), MultiHead(16, Heads(8, head_width=4))):
             message = f"state: key: axis head has size 4, expected {other.n_groups}; another module"
             with pytest.raises(ShapeError, match=message):
                 other(X, state=state)
         with pytest.raises(ShapeError, match="state: key: axis width has size 4, expected 5"):
-            MultiHead(16, 4, head_width=5, value_width=4)(X, state=state)
+            MultiHead(16, Heads(4, head_width=5, value_width=4))(X, state=state)
         with pytest.raises(ShapeError, match="state: value: axis width has size 4, expected 3"):
-            MultiHead(16, 4, value_width=3)(X, state=state)
+            MultiHead(16, Heads(4, value_width=3))(X, state=state)
     for state in (Additive(16, 16, width=6).fix(X), Additive(16, 16, width=6).begin(X)):
         with pytest.raises(ShapeError, match="key: axis width has size 6, expected 8"):
             Additive(16, 16, width=8)(X, state=state)

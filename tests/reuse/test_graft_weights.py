@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from regard import masks
 from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PostNorm, PreNorm, Stack
 from regard.errors import StateError, UnavailableError
-from regard.mechanisms import Additive, Decomposable, MultiHead
+from regard.mechanisms import Additive, Decomposable, Heads, MultiHead, Scoring
 from regard.reuse import GatedFlow, ReuseLayer, ZeroProjection, graft
 
 
@@ -129,8 +129,8 @@ def encoder_block(attention):
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: MultiHead(8, 2, n_groups=1, dropout=0.5),
-        lambda: MultiHead(8, 2, window=(2, 2), sinks=True),
+        lambda: MultiHead(8, Heads(2, n_groups=1), dropout=0.5),
+        lambda: MultiHead(8, 2, window=(2, 2), scoring=Scoring(sinks=True)),
         lambda: Additive(8, 8, width=4),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,6 +75,9 @@ class AlibiBias(Bias):
         one = slice(head, head + 1) if len(self.slopes) > 1 else slice(None)
         return AlibiBias(self.slopes[one])
 
+    def of_heads(self, which: Sequence[int]) -> AlibiBias:
+        return self if self.heads == 1 else AlibiBias(self.slopes[list(which)])
+
     @property
     def heads(self) -> int:
         return len(self.slopes)
@@ -102,6 +106,9 @@ class RelativeTable(Bias):
     def at(self, batch: int, head: int) -> RelativeTable:
         one = slice(head, head + 1) if len(self.table) > 1 else slice(None)
         return RelativeTable(self.table[one])
+
+    def of_heads(self, which: Sequence[int]) -> RelativeTable:
+        return self if self.heads == 1 else RelativeTable(self.table[list(which)])
 
     @property
     def heads(self) -> int:

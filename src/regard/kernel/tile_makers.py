@@ -18,7 +18,7 @@ from regard.bias import Bias, bias_at, bias_block
 from regard.masks import clean
 from regard.masks.parts import Band, Mask
 from regard.normalise import exp
-from regard.recipe import Dot, Edges, Recipe, Softmaxed
+from regard.recipe import Dot, Edges, Recipe, Recurrent, Softmaxed
 from regard.recipe.base import logarithms
 from regard.types import NEVER, Block, pieces
 
@@ -37,7 +37,8 @@ def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
     """The fastest maker that serves this recipe."""
     if isinstance(recipe, Softmaxed):
         recipe = recipe.with_lse()
-    if isinstance(recipe, Softmaxed) and recipe.absorbs:  # whole rows, each made once
+    absorbs = isinstance(recipe, Softmaxed) and recipe.absorbs
+    if absorbs or isinstance(recipe, Recurrent):  # whole rows, each made once
         return TileMaker(recipe, (size[0], max(1, recipe.shape.keys)))
     if isinstance(recipe, Edges):
         return EdgeTileMaker(recipe.plain(), size)

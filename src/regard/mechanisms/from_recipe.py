@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard.bias import Bias
-from regard.contract import Attended, Mechanism, State
+from regard.contract import Attended, Mechanism, RecurrentState, State
 from regard.errors import DtypeError, ShapeError
 from regard.kernel.attend import checked_bias, refuse_nested, run
 from regard.kernel.reduce import Reducer
@@ -36,6 +36,12 @@ class FromRecipe(Mechanism):
     @abstractmethod
     def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
         """What the weights are made from: checked inputs, and keys as `prepare` made them."""
+
+    def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
+        """Mixed values (batch, head, query, width) before `finish`, changed by what follows the
+        attention inside a head: a norm, a gate of the query (batch, query, width). By default
+        nothing does."""
+        return mixed
 
     def finish(self, mixed: Tensor, recipe: Recipe) -> Tensor:
         """The output, (batch, query, width), of mixed values (batch, head, query, width)."""
@@ -92,14 +98,33 @@ class FromRecipe(Mechanism):
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
         causal: bool = False,
-        state: State | bool | None = None,
+        state: State | RecurrentState | bool | None = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
     ) -> Attended:
         """Attend; see `Mechanism.forward`."""
         refuse_nested(type(self).__name__, query=query, key=key, value=value)
         self._same_dtype(query)
-        given = gather(
+        given = self.gather(query, key, value, mask=mask, causal=causal, state=state)
+        recipe = self.recipe(given, None if bias is None else checked_bias(bias, given.shape))
+        dropout = self.dropout if self.training else 0.0
+        attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
+        output = self.finish(self.modulate(attended.output, given.query), recipe)
+        after = None if state is None or state is False else self.after(given, attended)
+        return attended.finished(output, after, crosses=given.crosses)
+
+    def gather(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        *,
+        mask: Mask | Tensor | None,
+        causal: bool,
+        state: State | RecurrentState | bool | None,
+    ) -> Inputs:
+        """Checked inputs: defaults and state resolved, keys and values prepared."""
+        return gather(
             self,
             query,
             key,
@@ -110,8 +135,7 @@ class FromRecipe(Mechanism):
             widths=self.widths(query.shape[-1]),
             n_heads=self.n_heads,
         )
-        recipe = self.recipe(given, None if bias is None else checked_bias(bias, given.shape))
-        dropout = self.dropout if self.training else 0.0
-        attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
-        output = self.finish(attended.output, recipe)
-        return attended.finished(output, given.state, crosses=given.crosses)
+
+    def after(self, given: Inputs, attended: Attended) -> State | RecurrentState | None:
+        """The state after a call with one."""
+        return given.state

@@ -6,13 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
-from regard.bias import Bias
+from regard.bias import Bias, bias_of_heads
 from regard.contract import Traits
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.heads import Heads
 from regard.mechanisms.inputs import Inputs, Widths, check_held
+from regard.mechanisms.mixture import Mixture
 from regard.mechanisms.positions import Position
+from regard.mechanisms.scoring import Scoring
 from regard.recipe import Dot, Recipe
 from regard.types import Shape, whole
 
@@ -21,8 +24,8 @@ class MultiHead(FromRecipe):
     """headᵢ = softmax(Q Wᵢᑫ (K Wᵢᴷ)ᵀ / √dₖ) V Wᵢⱽ, output = concat(heads) Wᴼ.
 
     Vaswani et al. 2017, "Attention is all you need", section 3.2.2. Grouped and multi-query heads:
-    Ainslie et al. 2023. Sinks: one learned score a head in the denominator. Query-key norm:
-    Henry et al. 2020.
+    Ainslie et al. 2023. Gated heads: Qiu et al. 2025, "Gated attention for large language models",
+    the gate after the attention.
 
     | here                         | paper         | shape                          |
     |------------------------------|---------------|--------------------------------|
@@ -37,21 +40,21 @@ class MultiHead(FromRecipe):
 
     Args:
         width: features a position of queries and output.
-        n_heads: how many heads; divides `width` unless `head_width` is given.
-        n_groups: key/value heads, a divisor of `n_heads`; 1 is multi-query, None one a head.
-        head_width: features of a query or key in one head.
-        value_width: features of a value in one head; `head_width` when None.
+        heads: how many heads, a divisor of `width`; or `Heads` with groups and widths.
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections have one.
         dropout: of the weights, in training.
         position: `Rotary()`, `Alibi(n_heads)`, `RelativeBias(n_heads)` or None.
         window: how far before and after its position a query sees, each a number or None.
-        sinks: learn one score a head that takes weight away from every key.
-        norms: modules for queries and keys of one head, such as two `nn.RMSNorm(head_width)`.
+        scoring: scale, softcap, query-key norm, sinks, as a `Scoring`.
+        mixture: how the attentions of several heads are mixed, as a `Mixture`.
+        gate: a module from queries to a number for each head, `nn.Linear(width, n_heads)`, or for
+            each feature of each, `nn.Linear(width, n_heads * value_width)`: what the heads mixed
+            is multiplied by its sigmoid.
 
     >>> import torch
-    >>> from regard.mechanisms import MultiHead
-    >>> attn = MultiHead(16, 4, n_groups=2)
+    >>> from regard.mechanisms import Heads, MultiHead
+    >>> attn = MultiHead(16, Heads(4, n_groups=2))
     >>> attended = attn(torch.randn(2, 5, 16), causal=True, weights=True)
     >>> attended.output.shape, attended.weights.shape
     (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]))
@@ -60,55 +63,68 @@ class MultiHead(FromRecipe):
     def __init__(
         self,
         width: int,
-        n_heads: int,
+        heads: int | Heads,
         *,
-        n_groups: int | None = None,
-        head_width: int | None = None,
-        value_width: int | None = None,
         inputs: tuple[int, int] | None = None,
         bias: bool = True,
         dropout: float = 0.0,
         position: Position | None = None,
         window: tuple[int | None, int | None] | None = None,
-        sinks: bool = False,
-        norms: tuple[nn.Module, nn.Module] | None = None,
+        scoring: Scoring | None = None,
+        mixture: Mixture | None = None,
+        gate: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if n_heads < 1:
-            raise ShapeError(f"MultiHead: n_heads={n_heads}, expected at least 1")
-        if head_width is None and width % n_heads:
-            raise ShapeError(f"MultiHead: width {width} is not a multiple of n_heads {n_heads}")
-        if position is not None and not isinstance(position, Position):
-            raise RegardError(f"MultiHead: position={position!r}, expected a part, as Rotary()")
+        for name, part, kind, example in (
+            ("position", position, Position, "Rotary()"),
+            ("scoring", scoring, Scoring, "Scoring(sinks=True)"),
+            ("mixture", mixture, Mixture, "a Mixture"),
+            ("gate", gate, nn.Module, "nn.Linear(width, n_heads)"),
+        ):
+            if part is not None and not isinstance(part, kind):
+                raise RegardError(f"MultiHead: {name}={part!r}, expected a part, as {example}")
         for name, pair in (("window", window), ("inputs", inputs)):
             if pair is not None and (not isinstance(pair, tuple) or len(pair) != 2):
                 raise RegardError(f"MultiHead: {name}={pair!r}, expected a tuple of two")
-        self.n_heads = n_heads
-        self.n_groups = n_heads if n_groups is None else n_groups
-        if self.n_groups < 1 or n_heads % self.n_groups:
-            raise ShapeError(f"MultiHead: n_groups {n_groups} is not a divisor of {n_heads} heads")
-        self.head_width = width // n_heads if head_width is None else head_width
-        self.value_width = self.head_width if value_width is None else value_width
-        self.sizes = Widths(width, *(inputs or (width, width)))
+        heads = heads if isinstance(heads, Heads) else Heads(heads)
+        scoring = Scoring() if scoring is None else scoring
+        self.n_heads, self.n_groups, self.head_width, self.value_width = heads.fitted(width)
+        self.mixture = mixture
         self.dropout = dropout
         key_in, value_in = inputs or (width, width)
-        self.to_query = nn.Linear(width, n_heads * self.head_width, bias=bias)
-        self.to_key = nn.Linear(key_in, self.n_groups * self.head_width, bias=bias)
+        self.sizes = Widths(width, key_in, value_in)
+        self.to_query = nn.Linear(
+            width, self._score_heads(self.n_heads) * self.head_width, bias=bias
+        )
+        self.to_key = nn.Linear(
+            key_in, self._score_heads(self.n_groups) * self.head_width, bias=bias
+        )
         self.to_value = nn.Linear(value_in, self.n_groups * self.value_width, bias=bias)
-        self.to_output = nn.Linear(n_heads * self.value_width, width, bias=bias)
+        self.to_output = nn.Linear(self.n_heads * self.value_width, width, bias=bias)
         for linear in (self.to_query, self.to_key, self.to_value, self.to_output):
             nn.init.xavier_uniform_(linear.weight)
             if bias:
                 nn.init.zeros_(linear.bias)
         self.position = position
         self.window = None if window is None else masks.window(*window)
-        self.sinks = nn.Parameter(torch.zeros(n_heads)) if sinks else None
-        self.query_norm, self.key_norm = norms or (nn.Identity(), nn.Identity())
-        self.kind = "partial" if sinks else "distribution"
+        self.scale = self.head_width**-0.5 if scoring.scale is None else scoring.scale
+        self.softcap = scoring.softcap
+        self.query_norm, self.key_norm = scoring.norms or (nn.Identity(), nn.Identity())
+        self.sinks = (
+            nn.Parameter(torch.zeros(self._score_heads(self.n_heads))) if scoring.sinks else None
+        )
+        self.gate = gate
+        self.kind = "partial" if scoring.sinks else "distribution"
+        if mixture is not None:
+            self.kind = mixture.kind
         self.traits = Traits(order_matters=position is not None or window is not None)
 
+    def _score_heads(self, heads: int) -> int:
+        """How many heads of queries, or groups of keys, are scored for so many heads or groups."""
+        return heads if self.mixture is None else self.mixture.score_heads(heads)
+
     def prepare(self, key: Tensor, value: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
-        keys = self.to_key(key).unflatten(-1, (self.n_groups, self.head_width)).transpose(1, 2)
+        keys = self.to_key(key).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         keys = self.key_norm(keys)  # (batch, group, key, head width)
         if self.position is not None:
             keys = self.position.turn(keys, start)
@@ -118,28 +134,50 @@ class MultiHead(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return self.sizes
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Dot:
-        held, keys = (given.shape.batch, self.n_groups), given.shape.keys
+    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
+        batch, n_keys = given.shape.batch, given.shape.keys
         check_held(  # a fixed state may be another module's, and its groups would still divide
             type(self).__name__,
             given.key,
             given.value,
-            (*held, keys, self.head_width),
-            (*held, keys, self.value_width),
+            (batch, self._score_heads(self.n_groups), n_keys, self.head_width),
+            (batch, self.n_groups, n_keys, self.value_width),
         )
-        queries = self.to_query(given.query).unflatten(-1, (self.n_heads, self.head_width))
+        queries = self.to_query(given.query).unflatten(-1, (-1, self.head_width))
         queries = self.query_norm(queries.transpose(1, 2))  # (batch, head, query, head width)
         if self.position is not None:
-            queries = self.position.turn(queries, given.shape.keys - given.shape.queries)
-        return Dot(
+            queries = self.position.turn(queries, n_keys - given.shape.queries)
+        mask, bias = masks.both(given.mask, self.window), self._bias(bias, given.shape)
+        owners = [head % self.n_heads for head in range(self._score_heads(self.n_heads))]
+        if len(owners) > self.n_heads:
+            mask = None if mask is None else mask.of_heads(owners)
+            bias = bias_of_heads(bias, owners)
+        scored = Dot(
             queries,
             given.key,
-            given.value,
-            mask=masks.both(given.mask, self.window),
-            bias=self._bias(bias, given.shape),
-            scale=self.head_width**-0.5,
+            given.value if self.mixture is None else None,
+            mask=mask,
+            bias=bias,
+            scale=self.scale,
+            softcap=self.softcap,
             sink=self.sinks,
         )
+        return scored if self.mixture is None else self.mixture.recipe(scored, given.value)
+
+    def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
+        if self.mixture is not None:
+            mixed = self.mixture.finish(mixed)
+        if self.gate is None:
+            return mixed
+        gates: Tensor = self.gate(query).sigmoid()  # (batch, query, head or head · value width)
+        features = self.n_heads * self.value_width
+        if gates.shape[-1] not in (self.n_heads, features):
+            raise ShapeError(
+                f"MultiHead: gate: axis width has size {gates.shape[-1]}, expected "
+                f"{self.n_heads}, the heads, or {features}, heads × value width"
+            )
+        by_head: Tensor = gates.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        return mixed * by_head
 
     def finish(self, mixed: Tensor, recipe: Recipe) -> Tensor:
         output: Tensor = self.to_output(mixed.transpose(1, 2).flatten(2))
@@ -175,6 +213,8 @@ class MultiHead(FromRecipe):
         ]
         if self.window is not None:
             parts.append(repr(self.window))
+        if self.softcap is not None:
+            parts.append(f"softcap {self.softcap}")
         if self.sinks is not None:
             parts.append("sinks")
         if self.dropout:
@@ -224,13 +264,16 @@ class MultiHead(FromRecipe):
         assert width is not None
         plain = self.n_groups == self.n_heads and self.head_width * self.n_heads == width
         plain = plain and self.value_width == self.head_width and self.position is None
-        plain = plain and self.window is None and self.sinks is None
+        parts = self.window, self.sinks, self.softcap, self.mixture, self.gate
+        plain = plain and all(part is None for part in parts)
+        plain = plain and self.scale == self.head_width**-0.5
         normed = any(not isinstance(m, nn.Identity) for m in (self.query_norm, self.key_norm))
         linears = (self.to_query, self.to_key, self.to_value, self.to_output)
         if not plain or normed or not all(isinstance(linear, nn.Linear) for linear in linears):
             raise RegardError(
                 "MultiHead.to_torch: nn.MultiheadAttention has no grouped heads, other head "
-                "widths, positions, windows, sinks, norms or projections other than nn.Linear"
+                "widths, positions, windows, scoring, mixtures, gates or projections other than "
+                "nn.Linear"
             )
         theirs = nn.MultiheadAttention(
             width,

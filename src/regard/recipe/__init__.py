@@ -11,6 +11,8 @@ holds. The family is closed:
 | `Projected` | input and projection weights: torch's native multi-head operators                 |
 | `Flex`      | query, key and the score and mask functions of flex attention                     |
 | `Edges`     | a sparse list of (query, key) pairs and their weights: graphs, gathered keys      |
+| `Linear`    | features of query and key, a decay: linear attention                              |
+| `Delta`     | features of query and key, a strength, a decay: the delta rule                    |
 
 Half-precision inputs are computed in float32, so weights are never rounded to half precision.
 """
@@ -19,17 +21,21 @@ from regard.recipe.base import Recipe, per_head, tensors
 from regard.recipe.edges import Edges
 from regard.recipe.flex import Flex
 from regard.recipe.given import Given
+from regard.recipe.linear import Delta, Linear, Recurrent
 from regard.recipe.projected import Projected
 from regard.recipe.softmaxed import Additive, Dot, Softmaxed
 
 __all__ = [
     "Additive",
+    "Delta",
     "Dot",
     "Edges",
     "Flex",
     "Given",
+    "Linear",
     "Projected",
     "Recipe",
+    "Recurrent",
     "Softmaxed",
     "per_head",
     "tensors",

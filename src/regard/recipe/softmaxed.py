@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.bias import Bias, bias_at, bias_block
-from regard.errors import UnavailableError
+from regard.bias import Bias, bias_at, bias_block, bias_of_heads
 from regard.masks import Mask, clean
 from regard.normalise import exp, log_softmax, log_sum_exp, product, softmax
 from regard.recipe.base import Recipe, heads_of, per_head, span
@@ -158,16 +157,12 @@ class Softmaxed(Recipe):
     def _of_heads(self, which: Sequence[int]) -> dict[str, Any]:
         """The fields of some heads."""
         heads = self.shape.heads
-        if isinstance(self.bias, Bias) and self.bias.heads > 1:
-            raise UnavailableError(f"some heads of a structured bias, {self.bias!r}: not offered")
         return {
             "query": heads_of(self.query, which, heads),
             "key": heads_of(self.key, which, heads),
             "value": heads_of(self.value, which, heads),
             "mask": None if self.mask is None else self.mask.of_heads(which),
-            "bias": heads_of(self.bias, which, heads)
-            if isinstance(self.bias, Tensor)
-            else self.bias,
+            "bias": bias_of_heads(self.bias, which),
             "lse": heads_of(self.lse, which, heads),
         }
 

@@ -19,7 +19,7 @@ from regard.bias import Bias
 from regard.errors import RegardError
 from regard.kernel.reducers.rows import Supported, Top
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
-from regard.recipe import Additive, Dot, Edges, Flex, Given, Projected, Recipe
+from regard.recipe import Additive, Delta, Dot, Edges, Flex, Given, Linear, Projected, Recipe
 from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
 from regard.record.site import Gate, Note, Site
@@ -30,7 +30,7 @@ from regard.types import Kind, Shape
 _FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
-    for recipes in ((Dot, Additive, Given, Projected, Edges),)
+    for recipes in ((Dot, Additive, Given, Projected, Edges, Linear, Delta),)
     for cls in (*recipes, Padding, Band, Pairs, Segments, Both, Either, Opposite)
 }
 
@@ -49,6 +49,10 @@ _TENSORS = {
     "key_index",
     "edge_weights",
     "row_starts",
+    "strength",
+    "log_decay",
+    "memory",
+    "normaliser",
 }
 _ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Top, Supported)}
 

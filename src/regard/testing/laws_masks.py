@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from regard import masks
 from regard.testing.law import law
+from regard.testing.laws_errors import refuses
 from regard.testing.subject import Subject, Unchecked, call, close, largest, weights_of
 
 
@@ -16,6 +19,10 @@ def mask_is_applied(subject: Subject) -> None:
     random = torch.Generator().manual_seed(2)
     allowed = torch.rand(1, 1, query.shape[1], key.shape[1], generator=random) > 0.4
     allowed[..., 0] = True
+    if not subject.traits.scored:  # a mask of pairs is refused, one of keys is not
+        pairs = partial(call, subject.module(), query, key, value, mask=allowed)
+        refuses(pairs, "mask", "keys")
+        allowed = allowed[:, :, :1]
     plain = weights_of(call(subject.module(), query, key, value, weights=True))
     weights = weights_of(call(subject.module(), query, key, value, mask=allowed, weights=True))
     leaked = largest(weights.masked_fill(allowed, 0.0))
@@ -117,18 +124,24 @@ def causal_and_mask(subject: Subject) -> None:
 @law("a row with no permitted key has weights 0, output 0 and finite gradients")
 def masked_rows(subject: Subject) -> None:
     query, key, value = subject.inputs()
-    allowed = torch.ones(1, 1, query.shape[1], key.shape[1], dtype=torch.bool)
-    allowed[:, :, 1] = False
+    if subject.traits.scored:
+        allowed = torch.ones(1, 1, query.shape[1], key.shape[1], dtype=torch.bool)
+        allowed[:, :, 1] = False
+        dead = (slice(None), 1)
+    else:  # no key of an example
+        allowed = torch.ones(query.shape[0], 1, 1, key.shape[1], dtype=torch.bool)
+        allowed[0] = False
+        dead = (0, slice(None))
     module = subject.module()
     query = query.clone().requires_grad_()
     if subject.traits.self_only:
         key = value = query
     attended = call(module, query, key, value, mask=allowed, weights=True)
     assert not attended.output.isnan().any(), "a row with no permitted key is NaN"
-    alive = largest(weights_of(attended)[:, :, 1])
+    alive = largest(weights_of(attended).transpose(1, 2)[dead])
     assert alive == 0.0, f"a row with no permitted key has weight {alive:.3g}, expected 0"
-    dead = largest(attended.output[:, 1])
-    assert dead == 0.0, f"the output of a row with no permitted key is {dead:.3g}, expected 0"
+    left = largest(attended.output[dead])
+    assert left == 0.0, f"the output of a row with no permitted key is {left:.3g}, expected 0"
     _finite_gradients(module, attended.output.square().sum(), "a row with no permitted key")
     assert query.grad is not None and query.grad.isfinite().all(), "the query's gradient"
 

@@ -168,6 +168,9 @@ def bias(subject: Subject) -> None:
     module = subject.module()
     plain = weights_of(call(module, query, key, value, weights=True))
     ramp = torch.linspace(-2, 2, key.shape[1], dtype=query.dtype)[None, None, None]
+    if not subject.traits.scored:
+        refuses(lambda: call(module, query, key, value, bias=ramp), "bias", "scores")
+        return
     tilted = weights_of(call(module, query, key, value, bias=ramp, weights=True))
     assert not torch.allclose(plain, tilted), "bias was accepted and never applied"
     if subject.kind == "distribution":

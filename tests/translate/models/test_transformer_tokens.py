@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.mechanisms import MultiHead
+from regard.mechanisms import Heads, MultiHead, Scoring
 from regard.mechanisms.positions import Rotary
 from regard.translate.models import transformer as module
 from regard.translate.models.build import ModelConfig, build
@@ -82,15 +82,15 @@ def same_memory(alone, padded, mask, near):
 
 
 def _grouped(part):
-    return MultiHead(12, 6, n_groups=2)
+    return MultiHead(12, Heads(6, n_groups=2))
 
 
 def _wide(part):
-    return MultiHead(12, 3, head_width=5, value_width=7)
+    return MultiHead(12, Heads(3, head_width=5, value_width=7))
 
 
 def _normed(part):
-    return MultiHead(12, 3, norms=(nn.RMSNorm(4), nn.RMSNorm(4)))
+    return MultiHead(12, 3, scoring=Scoring(norms=(nn.RMSNorm(4), nn.RMSNorm(4))))
 
 
 @pytest.mark.parametrize("other", [_grouped, _wide, _normed])
@@ -100,6 +100,24 @@ def test_other_heads(other, packed):
         block.self_attention.part = other(block.self_attention.part).double().eval()
     same_memory(*both(model, *sentences()), sentences()[1], 1e-12)
     assert len(packed) == 1
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"scoring": Scoring(softcap=2.0)},
+        {"scoring": Scoring(scale=1.0)},
+        {"scoring": Scoring(sinks=True)},
+        {"gate": nn.Linear(12, 3)},
+    ],
+    ids=["softcap", "scale", "sinks", "gate"],
+)
+def test_attention_that_is_more_than_dot_products_is_not_packed(parts, packed):
+    model = transformer(torch.float64)
+    for block in model.encoder.layers:
+        block.self_attention.part = MultiHead(12, 3, **parts).double().eval()
+    both(model, *sentences())
+    assert not packed
 
 
 def test_a_mask_with_holes_and_autocast(packed):

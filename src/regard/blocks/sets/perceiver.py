@@ -20,7 +20,7 @@ from regard.contract import Attended
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
-from regard.mechanisms import MultiHead
+from regard.mechanisms import Heads, MultiHead
 from regard.types import Shape
 
 Unshared = Literal["first cross", "first repeat", "all"]
@@ -112,8 +112,7 @@ class Perceiver(SetBlock):
         def cross(name: str, size: int) -> CrossBlock:
             attention = MultiHead(
                 width,
-                cross_heads,
-                head_width=head_widths[name],
+                Heads(cross_heads, head_width=head_widths[name]),
                 inputs=(size, size),
                 dropout=dropout,
             )

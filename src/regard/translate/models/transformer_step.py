@@ -53,8 +53,9 @@ def plain_part(sublayer: Sublayer) -> MultiHead | None:
         return None
     if part.training and part.dropout:
         return None
-    more = part.position, part.window, part.sinks
-    return part if all(one is None for one in more) else None
+    more = part.position, part.window, part.sinks, part.softcap, part.mixture, part.gate
+    plain = all(one is None for one in more) and part.scale == part.head_width**-0.5
+    return part if plain else None
 
 
 def queries_of(part: MultiHead, x: Tensor) -> Tensor:
