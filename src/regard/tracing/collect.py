@@ -340,13 +340,13 @@ class Collector:
             call = call.detached()
         site = self._site(place, "gated_delta_rule", "self")
         held, unseen = self.delta_rules.held(site.base, call, self.values)
-        if unseen:
-            self.note("unread", site.base, STATE)
         gradient, joined = None, held.shape.keys > held.shape.queries
         if self.grad and not joined:
             gradient = OutputGradient(call.on_heads[1].detach().float(), _as_it_is)
             self.waiting.append((threading.get_ident(), call.output, gradient))
         self._add(site, held, call.output, gradient, JOINED if self.grad and joined else "")
+        if unseen and self.trace[-1].held != "dropped":
+            self.note("unread", site.base, STATE)
 
     def _use(self, made_from: Sequence[Tensor]) -> None:
         """Attention was made from these: is one of them a cache, or a table that is written to?"""

@@ -31,12 +31,15 @@ from regard.tracing.growth import order_of
 from regard.tracing.names import argument
 from regard.types import Kind, Shape
 
-_HERE = str(Path(__file__).parent)
+_BETWEEN = (
+    str(Path(__file__).parent),
+    str(Path(torch.__file__).parent),
+)  # frames that may lie there
 _PACKAGE = "transformers.models."
 _FUNCTIONS = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 _ARGUMENTS = ("query", "key", "value", "g", "beta", "initial_state", "use_qk_l2norm_in_kernel")
 _OUTPUT, _STATE = "core_attn_out", "last_recurrent_state"
-_DEPTH = 4  # frames from an operator to the rule: a generator, a function of torch
+_DEPTH = 3  # other frames from an operator to the rule: a comprehension, a norm
 _EPSILON = 1e-6  # of the length of queries and keys, as there
 
 STATE = (
@@ -253,12 +256,12 @@ class DeltaRules:
     def _frame(self) -> FrameType | None:
         """The call of the rule that runs an operator, itself or through a function or two."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_HERE):
-            frame = frame.f_back
-        for _ in range(_DEPTH):
-            if frame is not None and id(frame.f_code) in self._codes:
+        depth = 0
+        while frame is not None and depth < _DEPTH:
+            if id(frame.f_code) in self._codes:
                 return frame
-            frame = None if frame is None else frame.f_back
+            depth += not frame.f_code.co_filename.startswith(_BETWEEN)
+            frame = frame.f_back
         return None
 
 
