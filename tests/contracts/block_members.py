@@ -130,13 +130,15 @@ _NO_STATE = ("step_by_step", "state_is_a_pytree", "wrong_state")
 _SET = (*_NO_CONTEXT, *_NO_SELF, *_NO_STATE, "wrong_context")
 _ORDER = ("permutation",)
 
+_NO_SCORES = ("mask_is_applied", "masked_rows", "weights_of_the_output")  # a memory instead
+
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
 NOT_SEEN = dict.fromkeys(MEMBERS, _ORDER) | {
     "encoder_pre_norm": _ORDER + _NO_CONTEXT,
     "encoder_post_norm": _ORDER + _NO_CONTEXT,
     "encoder_unprojected": _ORDER + _NO_CONTEXT,
-    "encoder_linear": (lambda: encoder(PreNorm, LinearAttention(16, 4)), {}),
-    "decoder_delta": (lambda: decoder(PreNorm, DeltaRule(16, 4, decay=GatedDecay(16, 4))), {}),
+    "encoder_linear": _ORDER + _NO_CONTEXT + _NO_SCORES,
+    "decoder_delta": _ORDER + _NO_SCORES,
     "encoder_alibi": _ORDER + _NO_CONTEXT,
     "stack_shared": _ORDER + _NO_CONTEXT,
     "cross": _ORDER + _NO_SELF,

@@ -19,8 +19,8 @@ from regard.kernel import fused, linear, tiles
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.normalise import autocasting
-from regard.recipe import Additive, Dot, Recipe, Recurrent
-from regard.types import Keys, Queries, Shape, Values
+from regard.recipe import Additive, Dot, Mixture, Positional, Recipe, Recurrent
+from regard.types import Keys, Mixed, Queries, Shape, Values
 
 
 def attend(
@@ -119,6 +119,14 @@ def run(
                 "output without weights, so none can be dropped"
             )
         return _read(recipe, weights, reduce)
+    elif isinstance(recipe, Positional) or (isinstance(recipe, Mixture) and recipe.by_head):
+        if isinstance(recipe, Mixture):
+            output, recipe = _mixed(recipe, dropout)
+        else:  # constants: dropout is of what was learned
+            output = recipe.mixed()
+        if not weights and not reduce:
+            return Attended(output)
+        made = recipe.weights() if weights else None
     else:
         matrix = recipe.weights()
         output = recipe.mix(F.dropout(matrix, dropout) if dropout else matrix)
@@ -143,6 +151,25 @@ def _read(recipe: Recurrent, weights: bool, reduce: Sequence[Reducer]) -> Attend
     made = recipe.weights() if weights else None
     answers = tiles.reduce(recipe, reduce) if reduce else ()
     return Attended(output, made, state, recipe, answers)
+
+
+def _mixed(recipe: Mixture, dropout: float) -> tuple[Mixed, Mixture]:
+    """The output of a mixture whose heads stay apart, each part by its own fastest way; and the
+    mixture with the log-sum-exp of its parts, where the kernel gave it. Dropout is of each part."""
+    outputs, parts = [], []
+    for part, attention in zip(recipe.parts, recipe.with_values()):
+        if isinstance(attention, Dot) and attention.softcap is None:
+            if autocasting(recipe.device):
+                attention = _one_dtype(attention)
+            output, lse = fused.attention(attention, dropout)
+            assert isinstance(part, Dot)
+            part = part if lse is None else replace(part, lse=lse.detach())
+        else:
+            output = run(attention, dropout=dropout).output
+        outputs.append(output)
+        parts.append(part)
+    output = recipe.mix_parts(outputs).to(outputs[0].dtype)
+    return output, replace(recipe, parts=tuple(parts))
 
 
 def _one_dtype(recipe: Dot) -> Dot:

@@ -278,7 +278,7 @@ class DotTileMaker(TileMaker):
     def _permit(self, mask: Mask, block: Block) -> Permit | Literal[False] | None:
         """How to forbid pairs of a block: None where all may attend, False where none may."""
         place = (block.left - block.top, block.height, block.breadth)
-        band = isinstance(mask, Band)
+        band = isinstance(mask, Band) and block.left >= mask.first
         if band and place in self.bands:
             return self.bands[place]
         allowed = mask.block(block, self.recipe.device)

@@ -65,6 +65,51 @@ class Mask(ABC):
         batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))
         return torch.cat([strip.expand(batch, heads, -1) for strip in strips], dim=2)
 
+    @property
+    def sees_itself(self) -> bool:
+        """Whether every query is known to attend to its own position, padding apart."""
+        return False
+
+    def counts(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Int[Tensor, "batch head query"]:
+        """How many keys each query may attend to; broadcasts over batch and head."""
+        strips = []
+        for rows in row_strips(queries, keys):
+            allowed = self.block(Block.of(rows, slice(0, keys), queries, keys), device)
+            height = rows.stop - rows.start
+            if isinstance(allowed, bool):
+                strips.append(torch.full((1, 1, height), keys if allowed else 0, device=device))
+            else:
+                strips.append(allowed.expand(-1, -1, height, keys).sum(3))
+        if not strips:
+            return torch.zeros(1, 1, 0, dtype=torch.long, device=device)
+        batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))
+        return torch.cat([strip.expand(batch, heads, -1) for strip in strips], dim=2)
+
+    def own(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        """Queries that may attend to the key at their own position; None when that is every query.
+
+        What it says of queries before the first key, which have no such key, means nothing.
+        """
+        position = own_positions(queries, keys, device).clamp_min(0)
+        strips = []
+        for rows in row_strips(queries, keys):
+            allowed = self.block(Block.of(rows, slice(0, keys), queries, keys), device)
+            height = rows.stop - rows.start
+            if isinstance(allowed, bool):
+                strips.append(torch.full((1, 1, height), allowed, device=device))
+            else:
+                allowed = allowed.expand(-1, -1, height, keys)
+                place = position[rows][None, None, :, None].to(allowed.device)
+                strips.append(torch.take_along_dim(allowed, place, 3)[..., 0])
+        if not strips:
+            return None
+        batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))
+        return torch.cat([strip.expand(batch, heads, -1) for strip in strips], dim=2)
+
     def check(self, shape: Shape) -> None:  # noqa: B027  # a band fits every shape
         """Raise a `MaskError` that names the axis when this mask does not fit `shape`."""
 
@@ -110,7 +155,10 @@ class Mask(ABC):
     def __and__(self, other: Mask) -> Mask:
         _only_masks(other)
         if isinstance(self, Band) and isinstance(other, Band):
-            return Band(least(self.left, other.left), least(self.right, other.right))
+            firsts = {band.first for band in (self, other) if band.left is not None}
+            if len(firsts) < 2:
+                left, right = least(self.left, other.left), least(self.right, other.right)
+                return Band(left, right, *firsts)
         return Both(self, other)
 
     def __or__(self, other: Mask) -> Mask:
@@ -140,6 +188,17 @@ class Padding(Mask):
     ) -> Bool[Tensor, "batch head query"] | None:
         return self.keep.any(1)[:, None, None].expand(-1, -1, queries)
 
+    def counts(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Int[Tensor, "batch head query"]:
+        return self.keep.sum(1)[:, None, None].expand(-1, -1, queries)
+
+    def own(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        position = own_positions(queries, keys, self.keep.device)
+        return self.keep.index_select(1, position.clamp_min(0))[:, None]
+
     def check(self, shape: Shape) -> None:
         fits("padding", self.keep.shape, {"batch": shape.batch, "key": shape.keys}, ("batch",))
 
@@ -149,24 +208,32 @@ class Padding(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Band(Mask):
-    """Keys from `left` before to `right` after the query's own position; None is no limit."""
+    """Keys from `left` before to `right` after the query's own position; None is no limit.
+
+    To the `first` keys of all the left limit does not apply.
+    """
 
     left: int | None
     right: int | None
+    first: int = 0
 
     def __repr__(self) -> str:
-        causal = self.left is None and self.right == 0
-        return "causal()" if causal else f"window({self.left}, {self.right})"
+        if self.left is None and self.right == 0:
+            return "causal()"
+        first = f", first={self.first}" if self.first else ""
+        return f"window({self.left}, {self.right}{first})"
 
     def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
         alike = None if torch.compiler.is_compiling() else self._alike(block)
         if alike is not None:
             return alike
         rows = torch.arange(block.top, block.bottom, device=device) + block.offset
-        offset = torch.arange(block.left, block.right, device=device) - rows[:, None]
+        columns = torch.arange(block.left, block.right, device=device)
+        offset = columns - rows[:, None]
         allowed = torch.ones_like(offset, dtype=torch.bool)
         if self.left is not None:
-            allowed = allowed & (offset >= -self.left)
+            near = offset >= -self.left
+            allowed = near | (columns < self.first) if self.first else near
         if self.right is not None:
             allowed = allowed & (offset <= self.right)
         return allowed[None, None]
@@ -178,13 +245,15 @@ class Band(Mask):
         most = block.right - 1 - (block.top + block.offset)
         left = -most if self.left is None else self.left
         right = most if self.right is None else self.right
-        if (self.left is None or least >= -left) and most <= right:
+        unlimited = self.left is None or block.right <= self.first
+        if (unlimited or least >= -left) and most <= right:
             return True
-        return False if most < -left or least > right else None
+        too_early = most < -left and block.left >= self.first
+        return False if too_early or least > right else None
 
     def columns(self, rows: slice, queries: int, keys: int) -> slice:
         offset = keys - queries
-        start = 0 if self.left is None else rows.start + offset - self.left
+        start = 0 if self.left is None or self.first else rows.start + offset - self.left
         stop = keys if self.right is None else rows.stop + offset + self.right
         return clip(start, stop, keys)
 
@@ -198,7 +267,7 @@ class Band(Mask):
         first = 0 if self.left is None else keys - queries - self.left
         last = keys if self.right is None else keys - 1 + self.right
         position = torch.arange(keys, device=device)
-        inside: Tensor = (position >= first) & (position <= last)
+        inside: Tensor = ((position >= first) | (position < self.first)) & (position <= last)
         return inside[None, None]
 
     def awake(
@@ -207,6 +276,36 @@ class Band(Mask):
         # With no more queries than keys every query sees at least its own position.
         sees_itself = not torch.compiler.is_compiling() and queries <= keys
         return None if sees_itself else super().awake(queries, keys, device)
+
+    @property
+    def sees_itself(self) -> bool:
+        return (self.left is None or self.left >= 0) and (self.right is None or self.right >= 0)
+
+    def counts(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Int[Tensor, "batch head query"]:
+        if self.first:
+            return super().counts(queries, keys, device)
+        start, stop = self.ranges(queries, keys, device)
+        return (stop - start)[None, None]
+
+    def own(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        return None  # neither end of a band is on the far side of the query
+
+    def ranges(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> tuple[Int[Tensor, " query"], Int[Tensor, " query"]]:
+        """The first key that each query may attend to, and the one behind the last."""
+        position = own_positions(queries, keys, device)
+        stop = torch.full_like(position, keys)
+        if self.right is not None:
+            stop = (position + self.right + 1).clamp(0, keys)
+        start = torch.zeros_like(position)
+        if self.left is not None:
+            start = (position - self.left).clamp(0, keys)
+        return start.minimum(stop), stop
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -254,7 +353,22 @@ class Segments(Mask):
             fits("segments", numbers.shape, {"batch": shape.batch, name: size}, ("batch",))
 
     def at(self, batch: int, head: int) -> Mask:
-        return Segments(pick(self.query, 0, batch), pick(self.key, 0, batch))
+        query = pick(self.query, 0, batch)
+        return Segments(query, query if self.sees_itself else pick(self.key, 0, batch))
+
+    @property
+    def sees_itself(self) -> bool:
+        return self.query is self.key
+
+    def alive(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head key"] | None:
+        return None if self.sees_itself else super().alive(queries, keys, device)
+
+    def awake(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        return None if self.sees_itself else super().awake(queries, keys, device)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -280,7 +394,9 @@ class Both(Mask):
     def alive(
         self, queries: int, keys: int, device: torch.device | None = None
     ) -> Bool[Tensor, "batch head key"] | None:
-        if all(isinstance(part, Padding | Band) for part in parts(self)):
+        found = parts(self)
+        bands = [part for part in found if isinstance(part, Band)]
+        if len(bands) < 2 and all(isinstance(part, Padding | Band) for part in found):
             # Padding asks nothing of the query, so the parts decide one by one.
             first, second = (
                 self.first.alive(queries, keys, device),
@@ -289,24 +405,54 @@ class Both(Mask):
             if first is None or second is None:
                 return second if first is None else first
             return first & second
+        if queries == keys and all(isinstance(part, Padding) or part.sees_itself for part in found):
+            pads = [part.keep for part in found if isinstance(part, Padding)]
+            return functools.reduce(torch.logical_and, pads)[:, None] if pads else None
         return super().alive(queries, keys, device)
 
     def awake(
         self, queries: int, keys: int, device: torch.device | None = None
     ) -> Bool[Tensor, "batch head query"] | None:
+        if queries == keys and self.sees_itself:
+            return None
+        if self._padded_band() is None:
+            return super().awake(queries, keys, device)
+        return self.counts(queries, keys, device) > 0
+
+    def counts(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Int[Tensor, "batch head query"]:
+        padded_band = self._padded_band()
+        if padded_band is None:
+            return super().counts(queries, keys, device)
+        keep, band = padded_band
+        real = torch.nn.functional.pad(keep.long().cumsum(1), (1, 0))  # (batch, key + 1)
+        start, stop = band.ranges(queries, keys, keep.device)
+        return (real[:, stop] - real[:, start])[:, None]
+
+    def own(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        first, second = (
+            self.first.own(queries, keys, device),
+            self.second.own(queries, keys, device),
+        )
+        if first is None or second is None:
+            return second if first is None else first
+        return first & second
+
+    def _padded_band(self) -> tuple[Bool[Tensor, "batch key"], Band] | None:
+        """The real keys and the band, where this is padding and one band and nothing else."""
         found = parts(self)
         bands = [part for part in found if isinstance(part, Band)]
         pads = [part.keep for part in found if isinstance(part, Padding)]
-        if len(bands) != 1 or len(pads) != len(found) - 1:
-            return super().awake(queries, keys, device)
-        # Padding and one band: count the real keys within each query's range.
-        keep = functools.reduce(torch.logical_and, pads)
-        counts = torch.nn.functional.pad(keep.long().cumsum(1), (1, 0))  # (batch, key + 1)
-        place = torch.arange(queries, device=keep.device) + (keys - queries)
-        left, right = bands[0].left, bands[0].right
-        start = torch.zeros_like(place) if left is None else (place - left).clamp(0, keys)
-        stop = torch.full_like(place, keys) if right is None else (place + right + 1).clamp(0, keys)
-        return (counts[:, stop] > counts[:, start.minimum(stop)])[:, None]
+        if len(bands) != 1 or len(pads) != len(found) - 1 or bands[0].first:
+            return None
+        return functools.reduce(torch.logical_and, pads), bands[0]
+
+    @property
+    def sees_itself(self) -> bool:
+        return self.first.sees_itself and self.second.sees_itself
 
     def check(self, shape: Shape) -> None:
         self.first.check(shape)
@@ -363,7 +509,7 @@ class Opposite(Mask):
 
 for _cls in (Padding, Pairs, Segments, Both, Either, Opposite):
     register_pytree(_cls)
-register_pytree(Band, static=("left", "right"))
+register_pytree(Band, static=("left", "right", "first"))
 
 
 def _only_masks(other: Any) -> None:
@@ -372,6 +518,18 @@ def _only_masks(other: Any) -> None:
             f"a Mask combines with a Mask, not with {type(other).__name__}; "
             "a boolean tensor becomes one by masks.pairs(allowed) or masks.padding(keep)"
         )
+
+
+def own_positions(
+    queries: int, keys: int, device: torch.device | None = None
+) -> Int[Tensor, " query"]:
+    """The key position that each query stands at; negative before the first key."""
+    return torch.arange(queries, device=device) + (keys - queries)
+
+
+def is_causal(mask: Mask) -> bool:
+    """Whether this is causality, as `masks.causal()`."""
+    return isinstance(mask, Band) and mask.left is None and mask.right == 0
 
 
 def parts(mask: Mask) -> list[Mask]:

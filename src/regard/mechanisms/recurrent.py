@@ -63,7 +63,7 @@ class RecurrentMechanism(FromRecipe):
                     f"{name}: {part!r} is not a part, expected one such as {expected}"
                 )
         heads = heads if isinstance(heads, Heads) else Heads(heads)
-        self.n_heads, self.n_groups, self.head_width, self.value_width = heads.fitted(width)
+        self.n_heads, self.n_groups, self.head_width, self.value_width = heads.fitted(width, name)
         key_in, value_in = inputs or (width, width)
         self.sizes = Widths(width, key_in, value_in)
         self.to_query = nn.Linear(width, self.n_heads * self.head_width, bias=bias)

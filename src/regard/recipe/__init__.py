@@ -13,6 +13,9 @@ holds. The family is closed:
 | `Edges`     | a sparse list of (query, key) pairs and their weights: graphs, gathered keys      |
 | `Linear`    | features of query and key, a decay: linear attention                              |
 | `Delta`     | features of query and key, a strength, a decay: the delta rule                    |
+| `Mixture`   | other recipes and a coefficient for each head: differential, talking heads        |
+| `Identity`  | sizes and a mask: each query attends to its own position                          |
+| `Uniform`   | sizes and a mask: the same weight for every permitted key                         |
 
 Half-precision inputs are computed in float32, so weights are never rounded to half precision.
 """
@@ -22,6 +25,8 @@ from regard.recipe.edges import Edges
 from regard.recipe.flex import Flex
 from regard.recipe.given import Given
 from regard.recipe.linear import Delta, Linear, Recurrent
+from regard.recipe.mixture import Mixture
+from regard.recipe.positional import Identity, Positional, Uniform
 from regard.recipe.projected import Projected
 from regard.recipe.softmaxed import Additive, Dot, Softmaxed
 
@@ -32,11 +37,15 @@ __all__ = [
     "Edges",
     "Flex",
     "Given",
+    "Identity",
     "Linear",
+    "Mixture",
+    "Positional",
     "Projected",
     "Recipe",
     "Recurrent",
     "Softmaxed",
+    "Uniform",
     "per_head",
     "tensors",
 ]

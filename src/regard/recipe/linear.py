@@ -227,7 +227,7 @@ class Linear(Recurrent):
         if self.log_decay is None:
             return products.masked_fill(~seen, 0.0)
         sums = self._sums()
-        logs = self._at_ends(sums, rows)[..., None] - sums[..., None, columns]
+        logs = (self._at_ends(sums, rows)[..., None] - sums[..., None, columns]).to(self.dtype)
         return products.masked_fill(~seen, 0.0) * exp(logs.masked_fill(~seen, 0.0))
 
     def _decayed_queries(self, rows: slice) -> Tensor | None:
@@ -237,13 +237,14 @@ class Linear(Recurrent):
         query = self.query[:, :, rows].to(self.dtype)
         if self.log_decay is None:
             return query
-        return query * exp(self._at_ends(self._sums(), rows)[..., None])
+        return query * exp(self._at_ends(self._sums(), rows)[..., None].to(self.dtype))
 
     def _sums(self) -> Tensor:
-        """Decay from the beginning up to each key, (batch, head, key), as logarithms."""
+        """Decay from the beginning up to each key, (batch, head, key), as logarithms; in float64,
+        as small differences of large sums are what counts."""
         log_decay = self.written().log_decay
         assert log_decay is not None
-        return log_decay.cumsum(-1)
+        return log_decay.double().cumsum(-1)
 
     def _at_ends(self, sums: Tensor, rows: slice) -> Tensor:
         """The sums at the last key that each query reads, 0 before the first: (…, query)."""

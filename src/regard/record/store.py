@@ -19,7 +19,20 @@ from regard.bias import Bias
 from regard.errors import RegardError
 from regard.kernel.reducers.rows import Supported, Top
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
-from regard.recipe import Additive, Delta, Dot, Edges, Flex, Given, Linear, Projected, Recipe
+from regard.recipe import (
+    Additive,
+    Delta,
+    Dot,
+    Edges,
+    Flex,
+    Given,
+    Identity,
+    Linear,
+    Mixture,
+    Projected,
+    Recipe,
+    Uniform,
+)
 from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
 from regard.record.site import Gate, Note, Site
@@ -30,7 +43,9 @@ from regard.types import Kind, Shape
 _FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
-    for recipes in ((Dot, Additive, Given, Projected, Edges, Linear, Delta),)
+    for recipes in (
+        (Dot, Additive, Given, Projected, Edges, Mixture, Identity, Uniform, Linear, Delta),
+    )
     for cls in (*recipes, Padding, Band, Pairs, Segments, Both, Either, Opposite)
 }
 
@@ -113,6 +128,8 @@ def load_recipe(path: Path) -> Recipe:
 
 def storable(recipe: Recipe) -> Recipe:
     """The recipe as it can be written: detached, functions and structured biases as weights."""
+    if isinstance(recipe, Mixture):
+        return recipe.each(storable).detach()
     bias = getattr(recipe, "bias", None)
     if isinstance(recipe, Flex) or isinstance(bias, Bias):
         return Given(recipe.weights().detach(), recipe.value, recipe.kind).detach()
@@ -200,12 +217,16 @@ def _encode(part: Any, name: Callable[[str, Tensor], str], field: str = "") -> A
             for f in fields(part)  # type: ignore[arg-type]
         }
         return {"class": type(part).__name__, "fields": inner}
+    if isinstance(part, tuple):
+        return [_encode(inner, name, f"{field}.{i}") for i, inner in enumerate(part)]
     return part
 
 
 def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None) -> Any:
     """A number, a tensor, a mask or a recipe; `kind` is what must be there."""
     found = part
+    if isinstance(part, list):
+        return tuple(_decode(inner, tensors, kind) for inner in part)
     if isinstance(part, dict) and "tensor" in part:
         found = tensors[part["tensor"]]
     elif isinstance(part, dict):
@@ -220,7 +241,7 @@ def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None
         if made.get("mask") is not None and not isinstance(made["mask"], Mask):
             raise ValueError(f"mask is {type(made['mask']).__name__}")
         found = cls(**made)
-        if isinstance(found, Edges):
+        if isinstance(found, Edges | Mixture):
             found.check()
     if kind is not None and found is not None and not isinstance(found, kind):
         raise ValueError(f"{type(found).__name__} where {kind.__name__} belongs")

@@ -13,6 +13,7 @@ from regard.testing.block_law import (
     block_law,
     check_shape,
     finite_gradients,
+    needs_scores,
     run,
     sides,
     takes_context,
@@ -76,6 +77,7 @@ def asking_changes_nothing(subject: Subject) -> None:
 
 @block_law("the returned weights are those that made the output, as capture sees them")
 def weights_of_the_output(subject: Subject) -> None:
+    needs_scores(subject, "capture sees no weights there")
     inputs, module = sides(subject), subject.module()
     blocked = run(module, *inputs, weights=True)
     returned = all_weights(blocked)

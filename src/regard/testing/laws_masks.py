@@ -127,7 +127,7 @@ def masked_rows(subject: Subject) -> None:
     if subject.traits.scored:
         allowed = torch.ones(1, 1, query.shape[1], key.shape[1], dtype=torch.bool)
         allowed[:, :, 1] = False
-        dead = (slice(None), 1)
+        dead: tuple[slice | int, slice | int] = (slice(None), 1)
     else:  # no key of an example
         allowed = torch.ones(query.shape[0], 1, 1, key.shape[1], dtype=torch.bool)
         allowed[0] = False
