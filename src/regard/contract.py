@@ -131,6 +131,10 @@ class Traits(NamedTuple):
     keeps_state: bool = True  #: `begin` and growing states work
     self_only: bool = False  #: queries and keys must be the same sequence
     longest: int | None = None  #: more keys than this are refused
+    takes_value: bool = True  #: values may be passed apart from the keys
+    points: bool = False  #: the output is the weights, (batch, query, key): nothing is mixed
+    sequential: bool = False  #: a query's weights depend on the queries before it
+    hard: bool = False  #: eval chooses keys, with weights 0 or 1; training draws at random
     recurrent: bool = False  #: states are `RecurrentState`s: one size, no key axis
     scored: bool = True  #: there are scores: a bias, and masks of pairs, can be heeded
 

@@ -11,10 +11,13 @@ from regard.blocks import (
     EncoderBlock,
     FeedForward,
     NearIdentityWarning,
+    ParallelBlock,
     PostNorm,
     PreNorm,
     Residual,
     Stack,
+    sas_block,
+    sas_p_block,
 )
 from regard.blocks.sets import InducedBlock, LearnedQueries, Perceiver, Pooling
 from regard.mechanisms import (
@@ -84,6 +87,19 @@ def normed_cross():
     return CrossBlock(attention, feed_forward(PreNorm), context_norm=nn.LayerNorm(6))
 
 
+def parallel():
+    return ParallelBlock(16, MultiHead(16, 4, dropout=0.5), FeedForward(16, 24, dropout=0.5))
+
+
+def simplified(block=sas_block, **options):
+    """With layer norms: of RMS norms under autocast torch warns."""
+    return block(16, 4, norm=nn.LayerNorm, **options)
+
+
+def simplified_stack():
+    return Stack([simplified(values=True, dropout=0.5), simplified()])
+
+
 def pooling():
     return Pooling(LearnedQueries(3, 16), cross(), feed_forward=FeedForward(16))
 
@@ -119,6 +135,9 @@ MEMBERS = {
     "stack_mixed": (lambda: Stack([encoder(), additive()]), {"context_width": 6}),
     "stack_crossed": (lambda: Stack([normed_cross(), encoder()]), {"context_width": 6}),
     "cross": (normed_cross, {"context_width": 6}),
+    "parallel": (parallel, {}),
+    "simplified": (simplified_stack, {}),
+    "simplified_parallel": (lambda: simplified(sas_p_block, dropout=0.5), {}),
     "pooling": (pooling, {}),
     "induced": (induced, {}),
     "perceiver": (perceiver, {}),
@@ -141,6 +160,9 @@ NOT_SEEN = dict.fromkeys(MEMBERS, _ORDER) | {
     "decoder_delta": _ORDER + _NO_SCORES,
     "encoder_alibi": _ORDER + _NO_CONTEXT,
     "stack_shared": _ORDER + _NO_CONTEXT,
+    "parallel": _ORDER + _NO_CONTEXT,
+    "simplified": (*_ORDER, *_NO_CONTEXT, "weights_of_the_output"),
+    "simplified_parallel": (*_ORDER, *_NO_CONTEXT, "weights_of_the_output"),
     "cross": _ORDER + _NO_SELF,
     "pooling": _SET,
     "induced": _SET,

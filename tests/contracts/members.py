@@ -7,13 +7,16 @@ from regard.mechanisms import (
     Additive,
     Alibi,
     ConcatScore,
+    Coverage,
     Decomposable,
     DeltaRule,
+    Differential,
     DotProduct,
     EluPlusOne,
     FixedDecay,
     GatedDecay,
     GeneralScore,
+    Hard,
     Heads,
     HyperbolicFeatures,
     IdentityFeatures,
@@ -22,12 +25,17 @@ from regard.mechanisms import (
     LocalPredictive,
     LocationScore,
     Luong,
+    Monotonic,
     MultiHead,
+    MultiHeadLatent,
+    Pointer,
     PositiveFeatures,
     RelativeBias,
     Rotary,
     Scoring,
+    Shaped,
     SumNormalised,
+    TalkingHeads,
     TrigonometricFeatures,
 )
 
@@ -65,6 +73,11 @@ MEMBERS = {
         ),
         {},
     ),
+    "multi_head_latent": (lambda: MultiHeadLatent(16, 4, latent_width=6, dropout=0.5), {}),
+    "multi_head_latent_queries": (
+        lambda: MultiHeadLatent(16, 2, latent_width=5, query_latent_width=7, value_width=3),
+        {},
+    ),
     "additive": (lambda: Additive(16, 6, width=8, dropout=0.5), {"key_width": 6}),
     "additive_self": (lambda: Additive(16, 16, width=8), {}),
     "luong_dot": (Luong, {}),
@@ -73,6 +86,26 @@ MEMBERS = {
     "luong_location": (lambda: Luong(LocationScore(16, longest=12)), {}),
     "luong_local_m": (lambda: Luong(window=LocalMonotonic(2)), {}),
     "luong_local_p": (lambda: Luong(GeneralScore(16, 16), window=LocalPredictive(16, 4)), {}),
+    "multi_head_differential": (
+        lambda: MultiHead(
+            16,
+            Heads(4, n_groups=2, head_width=2, value_width=4),
+            mixture=Differential(2, layer=3),
+            dropout=0.5,
+        ),
+        {},
+    ),
+    "multi_head_talking_heads": (
+        lambda: MultiHead(16, Heads(4, n_groups=2), mixture=TalkingHeads(4), dropout=0.5),
+        {},
+    ),
+    "shaped": (lambda: Shaped(16, 4, dropout=0.5), {}),
+    "shaped_values": (lambda: Shaped(16, 2, values=True), {}),
+    "pointer": (lambda: Pointer(16, 16, width=8), {}),
+    "coverage": (lambda: Coverage(16, 16, width=8, dropout=0.5), {}),
+    "monotonic": (lambda: Monotonic(16, 16, width=8, offset=0.2), {}),
+    "hard": (Hard, {}),
+    "hard_multi_head": (lambda: Hard(MultiHead(16, Heads(4, n_groups=2), dropout=0.5)), {}),
     "decomposable": (lambda: Decomposable(nn.Linear(16, 8)), {}),
     "linear_attention": (lambda: LinearAttention(16, 4), {}),
     "linear_attention_1992": (
@@ -109,6 +142,7 @@ MEMBERS = {
 
 _NO_SELF = ("own_padding", "causality", "step_by_step")  # queries and keys have other widths
 _ORDER = ("key_permutation",)
+_NO_VALUE = ("weights_of_the_output",)  # values are made from the keys
 _SIGNED = ("row_sums",)  # which have none to hold to
 
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
@@ -121,6 +155,13 @@ NOT_SEEN = {
     "multi_head_relative": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
+    "multi_head_differential": ("row_sums",),
+    "multi_head_talking_heads": ("row_sums",),
+    "shaped": ("row_sums", *_ORDER),
+    "shaped_values": ("row_sums", *_ORDER),
+    "multi_head_latent": _ORDER + _NO_VALUE,
+    "multi_head_latent_queries": _ORDER + _NO_VALUE,
+    "monotonic": _ORDER,
     "luong_location": _ORDER,
     "luong_local_m": _ORDER,
     "luong_local_p": _ORDER,

@@ -1,9 +1,11 @@
 """Attention mechanisms, all under the contract of `regard.Mechanism`."""
 
 from regard.mechanisms.additive import Additive
+from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decays import Decay, FixedDecay, GatedDecay
 from regard.mechanisms.decomposable import Decomposable
 from regard.mechanisms.delta_rule import DeltaRule
+from regard.mechanisms.differential import Differential
 from regard.mechanisms.dot_product import DotProduct
 from regard.mechanisms.feature_maps import (
     DPFP,
@@ -14,12 +16,16 @@ from regard.mechanisms.feature_maps import (
     UnitNormalised,
 )
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.hard import Hard
 from regard.mechanisms.heads import Heads
 from regard.mechanisms.linear_attention import LinearAttention
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
 from regard.mechanisms.mixture import Mixture
+from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
+from regard.mechanisms.multi_head_latent import MultiHeadLatent
+from regard.mechanisms.pointer import Pointer
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
 from regard.mechanisms.random_features import (
     HyperbolicFeatures,
@@ -29,15 +35,19 @@ from regard.mechanisms.random_features import (
 )
 from regard.mechanisms.recurrent import RecurrentMechanism
 from regard.mechanisms.scoring import Scoring
+from regard.mechanisms.shaped import Shaped
+from regard.mechanisms.talking_heads import TalkingHeads
 
 __all__ = [
     "DPFP",
     "Additive",
     "Alibi",
     "ConcatScore",
+    "Coverage",
     "Decay",
     "Decomposable",
     "DeltaRule",
+    "Differential",
     "DotProduct",
     "DotScore",
     "EluPlusOne",
@@ -46,6 +56,7 @@ __all__ = [
     "FromRecipe",
     "GatedDecay",
     "GeneralScore",
+    "Hard",
     "Heads",
     "HyperbolicFeatures",
     "IdentityFeatures",
@@ -55,14 +66,20 @@ __all__ = [
     "LocationScore",
     "Luong",
     "Mixture",
+    "Monotonic",
     "MultiHead",
+    "MultiHeadLatent",
+    "Pointer",
     "PositiveFeatures",
     "RandomFeatures",
     "RecurrentMechanism",
     "RelativeBias",
     "Rotary",
     "Scoring",
+    "Shaped",
     "SumNormalised",
+    "TalkingHeads",
     "TrigonometricFeatures",
     "UnitNormalised",
+    "coverage_loss",
 ]

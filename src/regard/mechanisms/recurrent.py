@@ -29,7 +29,7 @@ from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.heads import Heads
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite
 from regard.normalise import autocasting
-from regard.recipe import Recurrent
+from regard.recipe import Recipe, Recurrent
 from regard.recipe.linear import key_mask
 from regard.types import Shape
 
@@ -243,7 +243,7 @@ class RecurrentMechanism(FromRecipe):
         step = 0 if past is None else past.step
         return Inputs(query, key, value, cut, None, step, shape, crosses, past)
 
-    def after(self, given: Inputs, attended: Attended) -> RecurrentState | None:
+    def after(self, given: Inputs, recipe: Recipe, attended: Attended) -> RecurrentState | None:
         """The state after a call."""
         new, past = attended.state, given.past
         assert isinstance(new, RecurrentState)

@@ -7,6 +7,7 @@ import itertools
 import torch
 
 from regard.kernel.reducers import HeadMean, Received
+from regard.recipe import Mixture
 from regard.testing.block_law import (
     all_weights,
     attends_itself,
@@ -81,6 +82,8 @@ def weights_of_the_output(subject: Subject) -> None:
     inputs, module = sides(subject), subject.module()
     blocked = run(module, *inputs, weights=True)
     returned = all_weights(blocked)
+    if any(isinstance(attended.recipe, Mixture) for attended in blocked.attentions.values()):
+        raise Unchecked("capture sees the attentions that a mixture is made of, one by one")
     with torch.no_grad(), capture(module) as trace:
         run(module, *inputs)
     seen = list(trace)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from regard import masks
+from regard.contract import Attended
 from regard.testing.law import law
 from regard.testing.laws_errors import refuses
 from regard.testing.subject import Subject, Unchecked, call, close, largest, weights_of
@@ -55,7 +57,8 @@ def padding(subject: Subject) -> None:
         close(dirty.output, want.output, subject.fine, "output with NaN in padding")
     else:
         want = call(module, query, key[:, left], value[:, left], weights=True)
-        close(dirty.output, want.output, subject.fine, "output with padding, against deletion")
+        output = dirty.output[..., left] if subject.traits.points else dirty.output
+        close(output, want.output, subject.fine, "output with padding, against deletion")
         close(
             weights_of(dirty)[..., left],
             weights_of(want),
@@ -63,6 +66,8 @@ def padding(subject: Subject) -> None:
             "weights, against deletion",
         )
     assert largest(weights_of(dirty)[..., gone]) == 0.0, "padding has weight"
+    if subject.traits.hard:
+        dirty = _drawn(module, query, dirty_key, dirty_value, mask=mask)
     _finite_gradients(module, dirty.output.square().sum(), "NaN in padding")
     assert query.grad is not None and query.grad.isfinite().all(), "the query's gradient"
 
@@ -117,7 +122,7 @@ def causal_and_mask(subject: Subject) -> None:
         :, :, -1
     ]
     free = weights_of(call(subject.module(), query, key, value, weights=True))[:, :, -1]
-    if not subject.traits.order_matters:
+    if not subject.traits.order_matters and not subject.traits.sequential:
         close(last, free, subject.fine, "the last query, which causal leaves free")
 
 
@@ -142,6 +147,8 @@ def masked_rows(subject: Subject) -> None:
     assert alive == 0.0, f"a row with no permitted key has weight {alive:.3g}, expected 0"
     left = largest(attended.output[dead])
     assert left == 0.0, f"the output of a row with no permitted key is {left:.3g}, expected 0"
+    if subject.traits.hard:
+        attended = _drawn(module, query, key, value, mask=allowed)
     _finite_gradients(module, attended.output.square().sum(), "a row with no permitted key")
     assert query.grad is not None and query.grad.isfinite().all(), "the query's gradient"
 
@@ -159,6 +166,15 @@ def empty(subject: Subject) -> None:
     assert weights_of(attended).shape[-1] == 0, "weights over no keys"
     assert attended.output.shape[:2] == query.shape[:2], "output over no keys"
     assert largest(attended.output) == 0.0, "output over no keys is not 0"
+
+
+def _drawn(module: nn.Module, *inputs: torch.Tensor, **options: Any) -> Attended:
+    """A call in training: a choice made in eval has no gradient."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(9)
+        attended = call(module.train(), *inputs, **options)
+    assert attended.output.isfinite().all(), "in training the output is not finite"
+    return attended
 
 
 def _finite_gradients(module: nn.Module, loss: torch.Tensor, cause: str) -> None:
