@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from regard.errors import UnavailableError
-from regard.interception import OPERATORS, Block
+from regard.interception import OPERATORS, Block, pass_signals_on
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, tensors
 from regard.record import Gate, Note, Site, Trace
 from regard.record.gradient import OutputGradient
@@ -80,7 +80,7 @@ class Collector:
         self.here = _Here()
         self.called = False  # whether a module of the model was called
         self.other = ""  # the class of another module that was called
-        self.elsewhere = False  # whether the model ran in a thread that is none of ours
+        self.elsewhere = ""  # a thread or task that is none of ours, in which the model ran
         self.closed = False
         self.lessons: list[tuple[Lesson, Callable[[], None]]] = []  # that became plans
         self.cached = False  # whether what attention was made from is written in place
@@ -270,6 +270,7 @@ class Collector:
             self.here.lesson.refuse()
 
     def failed(self, operator: str, error: Exception) -> None:
+        pass_signals_on(error)
         self._unlearnable()
         place = self.names.place()
         where = "" if place is None else place.path or place.module_class
@@ -707,8 +708,8 @@ class Collector:
                         )
                     if self.elsewhere:
                         ran = (
-                            "no attention was seen: the model ran in a thread that was started "
-                            "before the capture; open the capture there"
+                            f"no attention was seen: the model ran in a {self.elsewhere} that was "
+                            "started before the capture; open the capture there"
                         )
                 self.note("empty", "", ran)
 
