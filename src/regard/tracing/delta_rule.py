@@ -17,7 +17,6 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -31,15 +30,10 @@ from regard.tracing.growth import order_of
 from regard.tracing.names import argument
 from regard.types import Kind, Shape
 
-_BETWEEN = (
-    str(Path(__file__).parent),
-    str(Path(torch.__file__).parent),
-)  # frames that may lie there
 _PACKAGE = "transformers.models."
 _FUNCTIONS = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 _ARGUMENTS = ("query", "key", "value", "g", "beta", "initial_state", "use_qk_l2norm_in_kernel")
 _OUTPUT, _STATE = "core_attn_out", "last_recurrent_state"
-_DEPTH = 3  # other frames from an operator to the rule: a comprehension, a norm
 _EPSILON = 1e-6  # of the length of queries and keys, as there
 
 STATE = (
@@ -254,13 +248,11 @@ class DeltaRules:
         self._here = threading.local()
 
     def _frame(self) -> FrameType | None:
-        """The call of the rule that runs an operator, itself or through a function or two."""
+        """The call of the rule that runs an operator; the rule calls no modules."""
         frame: FrameType | None = sys._getframe(1)
-        depth = 0
-        while frame is not None and depth < _DEPTH:
+        while frame is not None and frame.f_code.co_name != "_call_impl":
             if id(frame.f_code) in self._codes:
                 return frame
-            depth += not frame.f_code.co_filename.startswith(_BETWEEN)
             frame = frame.f_back
         return None
 
