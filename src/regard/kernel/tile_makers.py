@@ -37,7 +37,8 @@ def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
     """The fastest maker that serves this recipe."""
     if isinstance(recipe, Softmaxed):
         recipe = recipe.with_lse()
-    if isinstance(recipe, Softmaxed) and recipe.absorbs:  # whole rows, each made once
+    if isinstance(recipe, Softmaxed) and (recipe.absorbs or not recipe.is_softmax):
+        # Whole rows, each made once.
         return TileMaker(recipe, (size[0], max(1, recipe.shape.keys)))
     if isinstance(recipe, Edges):
         return EdgeTileMaker(recipe.plain(), size)

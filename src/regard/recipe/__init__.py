@@ -5,7 +5,7 @@ holds. The family is closed:
 
 | recipe      | what it holds                                                                     |
 |-------------|-----------------------------------------------------------------------------------|
-| `Dot`       | query, key, mask, bias, scale: softmax of dot products                            |
+| `Dot`       | query, key, mask, bias, scale, normaliser: softmax of dot products                |
 | `Additive`  | query, key, vector: softmax of vectorᵀ tanh(query + key)                          |
 | `Given`     | the matrix a model made itself                                                    |
 | `Projected` | input and projection weights: torch's native multi-head operators                 |
@@ -19,6 +19,7 @@ from regard.recipe.base import Recipe, per_head, tensors
 from regard.recipe.edges import Edges
 from regard.recipe.flex import Flex
 from regard.recipe.given import Given
+from regard.recipe.normalisers import Entmax, Normaliser, Sigmoid, Softmax, Sparsemax
 from regard.recipe.projected import Projected
 from regard.recipe.softmaxed import Additive, Dot, Softmaxed
 
@@ -26,11 +27,16 @@ __all__ = [
     "Additive",
     "Dot",
     "Edges",
+    "Entmax",
     "Flex",
     "Given",
+    "Normaliser",
     "Projected",
     "Recipe",
+    "Sigmoid",
+    "Softmax",
     "Softmaxed",
+    "Sparsemax",
     "per_head",
     "tensors",
 ]

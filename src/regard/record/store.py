@@ -19,7 +19,20 @@ from regard.bias import Bias
 from regard.errors import RegardError
 from regard.kernel.reducers.rows import Supported, Top
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
-from regard.recipe import Additive, Dot, Edges, Flex, Given, Projected, Recipe
+from regard.recipe import (
+    Additive,
+    Dot,
+    Edges,
+    Entmax,
+    Flex,
+    Given,
+    Normaliser,
+    Projected,
+    Recipe,
+    Sigmoid,
+    Softmax,
+    Sparsemax,
+)
 from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
 from regard.record.site import Gate, Note, Site
@@ -30,8 +43,11 @@ from regard.types import Kind, Shape
 _FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
-    for recipes in ((Dot, Additive, Given, Projected, Edges),)
-    for cls in (*recipes, Padding, Band, Pairs, Segments, Both, Either, Opposite)
+    for cls in (
+        *(Dot, Additive, Given, Projected, Edges),
+        *(Softmax, Sigmoid, Sparsemax, Entmax),
+        *(Padding, Band, Pairs, Segments, Both, Either, Opposite),
+    )
 }
 
 _TENSORS = {
@@ -188,7 +204,7 @@ def _read_record(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
 def _encode(part: Any, name: Callable[[str, Tensor], str], field: str = "") -> Any:
     if isinstance(part, Tensor):
         return {"tensor": name(field, part)}
-    if isinstance(part, Recipe | Mask):
+    if isinstance(part, Recipe | Mask | Normaliser):
         if type(part).__name__ not in _CLASSES:
             raise RegardError(f"{type(part).__name__} cannot be saved")
         inner = {
@@ -215,6 +231,8 @@ def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None
                 raise ValueError(f"{name} is {made[name]!r}, expected a tensor")
         if made.get("mask") is not None and not isinstance(made["mask"], Mask):
             raise ValueError(f"mask is {type(made['mask']).__name__}")
+        if not isinstance(made.get("normaliser", Softmax()), Normaliser):
+            raise ValueError(f"normaliser is {type(made['normaliser']).__name__}")
         found = cls(**made)
         if isinstance(found, Edges):
             found.check()

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.errors import DtypeError, ShapeError
 from regard.kernel.attend import checked_bias
 from regard.masks import resolve
-from regard.recipe import Additive, Dot, Edges, Given, Projected, Recipe, Softmaxed
+from regard.recipe import Additive, Dot, Edges, Given, Normaliser, Projected, Recipe, Softmaxed
 
 _ON_HEADS = "(batch, head, position, width)"
 
@@ -35,6 +35,10 @@ def checked(answer: Any) -> Recipe:
         (size,) = _sizes(recipe.sink, "sink", 1, "(head,)")
         if size != shape.heads:
             raise ShapeError(f"sink has size {size}, expected {shape.heads}, the heads")
+    if isinstance(recipe, Softmaxed) and not isinstance(recipe.normaliser, Normaliser):
+        raise DtypeError(
+            f"normaliser is {type(recipe.normaliser).__name__}, expected one, as Sparsemax()"
+        )
     if isinstance(recipe, Dot | Additive | Projected):
         resolved: Recipe = replace(recipe, mask=resolve(recipe.mask, False, shape))
         return resolved
