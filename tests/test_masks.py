@@ -92,15 +92,21 @@ def test_columns_leave_out_no_permitted_pair(plane, data):
 
 @quick
 @given(planes(), st.sampled_from([1, 1 << 22]))
-def test_alive_and_awake_are_exact(plane, strip):
+def test_alive_awake_counts_and_own_are_exact(plane, strip):
     mask, batch, heads, queries, keys = plane
     whole = mask.dense(queries, keys).expand(batch, heads, -1, -1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizes, "_STRIP", strip)  # one row at a time, or everything at once
         alive, awake = mask.alive(queries, keys), mask.awake(queries, keys)
+        counts, own = mask.counts(queries, keys), mask.own(queries, keys)
     for found, expected in ((alive, whole.any(2)), (awake, whole.any(3))):
         got = torch.tensor(True) if found is None else found
         assert torch.equal(got.expand_as(expected), expected)
+    for query in range(max(0, queries - keys), queries):  # earlier ones have no key of their own
+        itself = whole[:, :, query, query + keys - queries]
+        got = torch.ones(1, 1, dtype=torch.bool) if own is None else own[:, :, query]
+        assert torch.equal(got.expand_as(itself), itself)
+    assert torch.equal(counts.expand(batch, heads, -1), whole.sum(3))
 
 
 @quick

@@ -117,13 +117,15 @@ def brief(value: Any) -> str:
     """A dataclass in one line, tensors by shape and dtype."""
     from dataclasses import fields
 
-    parts = []
-    for field in fields(value):
-        held = getattr(value, field.name)
+    def shown(held: Any) -> str:
         if isinstance(held, Tensor):
-            held = f"{tuple(held.shape)} {str(held.dtype).removeprefix('torch.')}"
-        if held is not None:
-            parts.append(f"{field.name}={held}")
+            return f"{tuple(held.shape)} {str(held.dtype).removeprefix('torch.')}"
+        if isinstance(held, tuple):
+            return f"[{', '.join(map(shown, held))}]"
+        return str(held)
+
+    held = {field.name: getattr(value, field.name) for field in fields(value)}
+    parts = [f"{name}={shown(part)}" for name, part in held.items() if part is not None]
     return f"{type(value).__name__}({', '.join(parts)})"
 
 

@@ -16,7 +16,7 @@ import regard
 from regard import masks
 from regard.errors import RegardError
 from regard.kernel.positions import AlibiBias
-from regard.recipe import Additive, Dot, Edges, Flex, Given, Projected
+from regard.recipe import Additive, Dot, Edges, Flex, Given, Identity, Mixture, Projected, Uniform
 from regard.record import Gate, Note, Record, Trace
 
 HALF = torch.tensor([4, 2])
@@ -73,6 +73,16 @@ RECIPES = {
         3,
         5,
         words(2, 2, 5, 6),
+    ),
+    "mixture": Mixture.of(
+        [
+            Dot(words(2, 2, 3, 4), words(2, 2, 5, 4)),
+            Uniform(words(2, 2, 3, 4), words(2, 2, 5, 4)),
+            Identity(words(2, 2, 3, 4), words(2, 2, 5, 4)),
+        ],
+        [words(2), words(2, 2), words(2)],
+        value=words(2, 2, 5, 6),
+        mask=masks.lengths(HALF, 5),
     ),
     "projected": Projected(words(2, 3, 8), words(24, 8), words(24), 2).with_value(),
     "projected, norm first": Projected(

@@ -195,7 +195,7 @@ def test_an_unchanged_header_is_taken(tmp_path):
 def test_no_class_comes_from_the_file():
     """The list of what loading may build is closed, and none of it holds functions."""
     assert set(storing._CLASSES) == {
-        *("Dot", "Additive", "Given", "Projected", "Edges"),
+        *("Dot", "Additive", "Given", "Projected", "Edges", "Mixture", "Identity", "Uniform"),
         *("Padding", "Band", "Pairs", "Segments", "Both", "Either", "Opposite"),
     }
 

@@ -19,8 +19,8 @@ from regard.kernel import fused, tiles
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.normalise import autocasting
-from regard.recipe import Additive, Dot, Normaliser, Recipe, Softmax
-from regard.types import Keys, Queries, Shape, Values
+from regard.recipe import Additive, Dot, Mixture, Normaliser, Positional, Recipe, Softmax
+from regard.types import Keys, Mixed, Queries, Shape, Values
 
 
 def attend(
@@ -111,11 +111,19 @@ def run(
         recipe, mixed_dtypes = _one_dtype(recipe), False
     if isinstance(recipe, Dot | Additive) and recipe.value is not None and not mixed_dtypes:
         _check(recipe.query, recipe.key, recipe.value)  # a state may be another module's
-    if isinstance(recipe, Dot) and recipe.softcap is None and recipe.is_softmax:
+    if isinstance(recipe, Dot) and recipe.is_fusible:
         output, lse = fused.attention(recipe, dropout)
         if not weights and not reduce:
             return Attended(output)
         recipe = recipe if lse is None else replace(recipe, lse=lse.detach())
+        made = recipe.weights() if weights else None
+    elif isinstance(recipe, Positional) or (isinstance(recipe, Mixture) and recipe.by_head):
+        if isinstance(recipe, Mixture):
+            output, recipe = _mixed(recipe, dropout)
+        else:  # constants: dropout is of what was learned
+            output = recipe.mixed()
+        if not weights and not reduce:
+            return Attended(output)
         made = recipe.weights() if weights else None
     else:
         matrix = recipe.weights()
@@ -125,6 +133,25 @@ def run(
             return Attended(output)
     answers = tiles.reduce(recipe, reduce) if reduce else ()
     return Attended(output, made, recipe=recipe, reductions=answers)
+
+
+def _mixed(recipe: Mixture, dropout: float) -> tuple[Mixed, Mixture]:
+    """The output of a mixture whose heads stay apart, each part by its own fastest way; and the
+    mixture with the log-sum-exp of its parts, where the kernel gave it. Dropout is of each part."""
+    outputs, parts = [], []
+    for part, attention in zip(recipe.parts, recipe.with_values()):
+        if isinstance(attention, Dot) and attention.is_fusible:
+            if autocasting(recipe.device):
+                attention = _one_dtype(attention)
+            output, lse = fused.attention(attention, dropout)
+            assert isinstance(part, Dot)
+            part = part if lse is None else replace(part, lse=lse.detach())
+        else:
+            output = run(attention, dropout=dropout).output
+        outputs.append(output)
+        parts.append(part)
+    output = recipe.mix_parts(outputs).to(outputs[0].dtype)
+    return output, replace(recipe, parts=tuple(parts))
 
 
 def _one_dtype(recipe: Dot) -> Dot:

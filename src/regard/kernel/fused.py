@@ -30,7 +30,7 @@ from torch import Tensor
 from regard.bias import Bias, bias_block
 from regard.errors import UnavailableError
 from regard.masks import both, clean
-from regard.masks.parts import Band, Mask, Padding, Pairs, Segments, parts
+from regard.masks.parts import Band, Mask, Padding, Pairs, Segments, is_causal, parts
 from regard.recipe import Dot
 from regard.types import Block, Keys, LogSumExp, Mixed, Queries, Values, pieces, whole
 
@@ -57,7 +57,7 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
         raise UnavailableError("fused.attention: this recipe was made without values")
     query, key, value = recipe.query, recipe.key, recipe.value
     if recipe.bias is None and recipe.sink is None and not dropout:
-        causal = recipe.mask is not None and _is_causal(recipe.mask)
+        causal = recipe.mask is not None and is_causal(recipe.mask)
         if causal or recipe.mask is None:
             found = plain(query, key, value, recipe.scale, causal)
             if found is not None:
@@ -162,7 +162,7 @@ def _calls(recipe: Dot, flash: bool) -> list[_Call]:
     if mask is None and bias is None and not sink:
         return [_Call(None, None, None)]
     found = [] if mask is None else parts(mask)
-    rest = [part for part in found if not _is_causal(part)]
+    rest = [part for part in found if not is_causal(part)]
     flat = not sink and _same_bias(bias) and all(_same_for_every_row(part) for part in rest)
     alone = bias is None and not rest
     if len(rest) < len(found) and flat and (alone or flash) and queries == keys:
@@ -243,10 +243,6 @@ def _same_width(*tensors: Tensor) -> list[Tensor]:
     width = max(tensor.shape[-1] for tensor in tensors)
     padded = [F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t for t in tensors]
     return [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in padded]
-
-
-def _is_causal(mask: Mask) -> bool:
-    return isinstance(mask, Band) and mask.left is None and mask.right == 0
 
 
 def _same_for_every_row(mask: Mask) -> bool:

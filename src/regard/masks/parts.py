@@ -65,6 +65,46 @@ class Mask(ABC):
         batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))
         return torch.cat([strip.expand(batch, heads, -1) for strip in strips], dim=2)
 
+    def counts(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Int[Tensor, "batch head query"]:
+        """How many keys each query may attend to; broadcasts over batch and head."""
+        strips = []
+        for rows in row_strips(queries, keys):
+            allowed = self.block(Block.of(rows, slice(0, keys), queries, keys), device)
+            height = rows.stop - rows.start
+            if isinstance(allowed, bool):
+                strips.append(torch.full((1, 1, height), keys if allowed else 0, device=device))
+            else:
+                strips.append(allowed.expand(-1, -1, height, keys).sum(3))
+        if not strips:
+            return torch.zeros(1, 1, 0, dtype=torch.long, device=device)
+        batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))
+        return torch.cat([strip.expand(batch, heads, -1) for strip in strips], dim=2)
+
+    def own(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        """Queries that may attend to the key at their own position; None when that is every query.
+
+        What it says of queries before the first key, which have no such key, means nothing.
+        """
+        position = own_positions(queries, keys, device).clamp_min(0)
+        strips = []
+        for rows in row_strips(queries, keys):
+            allowed = self.block(Block.of(rows, slice(0, keys), queries, keys), device)
+            height = rows.stop - rows.start
+            if isinstance(allowed, bool):
+                strips.append(torch.full((1, 1, height), allowed, device=device))
+            else:
+                allowed = allowed.expand(-1, -1, height, keys)
+                place = position[rows][None, None, :, None].to(allowed.device)
+                strips.append(torch.take_along_dim(allowed, place, 3)[..., 0])
+        if not strips:
+            return None
+        batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))
+        return torch.cat([strip.expand(batch, heads, -1) for strip in strips], dim=2)
+
     def check(self, shape: Shape) -> None:  # noqa: B027  # a band fits every shape
         """Raise a `MaskError` that names the axis when this mask does not fit `shape`."""
 
@@ -140,6 +180,17 @@ class Padding(Mask):
     ) -> Bool[Tensor, "batch head query"] | None:
         return self.keep.any(1)[:, None, None].expand(-1, -1, queries)
 
+    def counts(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Int[Tensor, "batch head query"]:
+        return self.keep.sum(1)[:, None, None].expand(-1, -1, queries)
+
+    def own(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        position = own_positions(queries, keys, self.keep.device)
+        return self.keep.index_select(1, position.clamp_min(0))[:, None]
+
     def check(self, shape: Shape) -> None:
         fits("padding", self.keep.shape, {"batch": shape.batch, "key": shape.keys}, ("batch",))
 
@@ -207,6 +258,30 @@ class Band(Mask):
         # With no more queries than keys every query sees at least its own position.
         sees_itself = not torch.compiler.is_compiling() and queries <= keys
         return None if sees_itself else super().awake(queries, keys, device)
+
+    def counts(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Int[Tensor, "batch head query"]:
+        start, stop = self.ranges(queries, keys, device)
+        return (stop - start)[None, None]
+
+    def own(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        return None  # neither end of a band is on the far side of the query
+
+    def ranges(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> tuple[Int[Tensor, " query"], Int[Tensor, " query"]]:
+        """The first key that each query may attend to, and the one behind the last."""
+        position = own_positions(queries, keys, device)
+        stop = torch.full_like(position, keys)
+        if self.right is not None:
+            stop = (position + self.right + 1).clamp(0, keys)
+        start = torch.zeros_like(position)
+        if self.left is not None:
+            start = (position - self.left).clamp(0, keys)
+        return start.minimum(stop), stop
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -294,19 +369,40 @@ class Both(Mask):
     def awake(
         self, queries: int, keys: int, device: torch.device | None = None
     ) -> Bool[Tensor, "batch head query"] | None:
+        if self._padded_band() is None:
+            return super().awake(queries, keys, device)
+        return self.counts(queries, keys, device) > 0
+
+    def counts(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Int[Tensor, "batch head query"]:
+        padded_band = self._padded_band()
+        if padded_band is None:
+            return super().counts(queries, keys, device)
+        keep, band = padded_band
+        real = torch.nn.functional.pad(keep.long().cumsum(1), (1, 0))  # (batch, key + 1)
+        start, stop = band.ranges(queries, keys, keep.device)
+        return (real[:, stop] - real[:, start])[:, None]
+
+    def own(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        first, second = (
+            self.first.own(queries, keys, device),
+            self.second.own(queries, keys, device),
+        )
+        if first is None or second is None:
+            return second if first is None else first
+        return first & second
+
+    def _padded_band(self) -> tuple[Bool[Tensor, "batch key"], Band] | None:
+        """The real keys and the band, where this is padding and one band and nothing else."""
         found = parts(self)
         bands = [part for part in found if isinstance(part, Band)]
         pads = [part.keep for part in found if isinstance(part, Padding)]
         if len(bands) != 1 or len(pads) != len(found) - 1:
-            return super().awake(queries, keys, device)
-        # Padding and one band: count the real keys within each query's range.
-        keep = functools.reduce(torch.logical_and, pads)
-        counts = torch.nn.functional.pad(keep.long().cumsum(1), (1, 0))  # (batch, key + 1)
-        place = torch.arange(queries, device=keep.device) + (keys - queries)
-        left, right = bands[0].left, bands[0].right
-        start = torch.zeros_like(place) if left is None else (place - left).clamp(0, keys)
-        stop = torch.full_like(place, keys) if right is None else (place + right + 1).clamp(0, keys)
-        return (counts[:, stop] > counts[:, start.minimum(stop)])[:, None]
+            return None
+        return functools.reduce(torch.logical_and, pads), bands[0]
 
     def check(self, shape: Shape) -> None:
         self.first.check(shape)
@@ -372,6 +468,18 @@ def _only_masks(other: Any) -> None:
             f"a Mask combines with a Mask, not with {type(other).__name__}; "
             "a boolean tensor becomes one by masks.pairs(allowed) or masks.padding(keep)"
         )
+
+
+def own_positions(
+    queries: int, keys: int, device: torch.device | None = None
+) -> Int[Tensor, " query"]:
+    """The key position that each query stands at; negative before the first key."""
+    return torch.arange(queries, device=device) + (keys - queries)
+
+
+def is_causal(mask: Mask) -> bool:
+    """Whether this is causality, as `masks.causal()`."""
+    return isinstance(mask, Band) and mask.left is None and mask.right == 0
 
 
 def parts(mask: Mask) -> list[Mask]:

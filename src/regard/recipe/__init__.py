@@ -11,6 +11,9 @@ holds. The family is closed:
 | `Projected` | input and projection weights: torch's native multi-head operators                 |
 | `Flex`      | query, key and the score and mask functions of flex attention                     |
 | `Edges`     | a sparse list of (query, key) pairs and their weights: graphs, gathered keys      |
+| `Mixture`   | other recipes and a coefficient for each head: differential, talking heads        |
+| `Identity`  | sizes and a mask: each query attends to its own position                          |
+| `Uniform`   | sizes and a mask: the same weight for every permitted key                         |
 
 Half-precision inputs are computed in float32, so weights are never rounded to half precision.
 """
@@ -19,7 +22,9 @@ from regard.recipe.base import Recipe, per_head, tensors
 from regard.recipe.edges import Edges
 from regard.recipe.flex import Flex
 from regard.recipe.given import Given
+from regard.recipe.mixture import Mixture
 from regard.recipe.normalisers import Entmax, Normaliser, Sigmoid, Softmax, Sparsemax
+from regard.recipe.positional import Identity, Positional, Uniform
 from regard.recipe.projected import Projected
 from regard.recipe.softmaxed import Additive, Dot, Softmaxed
 
@@ -30,13 +35,17 @@ __all__ = [
     "Entmax",
     "Flex",
     "Given",
+    "Identity",
+    "Mixture",
     "Normaliser",
+    "Positional",
     "Projected",
     "Recipe",
     "Sigmoid",
     "Softmax",
     "Softmaxed",
     "Sparsemax",
+    "Uniform",
     "per_head",
     "tensors",
 ]

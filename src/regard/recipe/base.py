@@ -142,9 +142,11 @@ def per_head(tensor: Tensor, heads: int) -> Tensor:
 
 
 def _mapped(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A recipe, mask or bias with every tensor changed."""
+    """A recipe, mask or bias, or several of them, with every tensor changed."""
     if isinstance(part, Tensor):
         return change(part)
+    if isinstance(part, tuple):
+        return tuple(_mapped(inner, change) for inner in part)
     if not isinstance(part, Recipe | Bias | Mask):
         return part
     held = {field.name: getattr(part, field.name) for field in fields(part)}  # type: ignore[arg-type]
@@ -161,6 +163,9 @@ def tensors(part: Any) -> list[Tensor]:
 def _gather(part: Any, found: list[Tensor]) -> None:
     if isinstance(part, Tensor):
         found.append(part)
+    elif isinstance(part, tuple):
+        for inner in part:
+            _gather(inner, found)
     elif part is not None and isinstance(part, Recipe | Mask | Bias):
         for name in _field_names(type(part)):
             inner = getattr(part, name)

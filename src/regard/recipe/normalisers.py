@@ -38,6 +38,9 @@ class Softmax(Normaliser):
         return softmax(scores, sink)
 
 
+SOFTMAX = Softmax()
+
+
 @dataclass(frozen=True)
 class Sigmoid(Normaliser):
     """σ(sᵢ + bias): every weight by itself, so that rows sum to anything.
@@ -169,9 +172,7 @@ def _bisected_threshold(shifted: Tensor, alpha: float) -> Tensor:
     """τ between −1 (one key has all) and 0, by halves to the last digit."""
     low, width = torch.full_like(shifted[..., :1], -1.0), 1.0
     digits = 54 if shifted.dtype == torch.float64 else 25
-    for _ in range(
-        digits if alpha <= 2 else 2 * digits
-    ):  # beyond 2, τ comes as near 0 as n^(1 − α)
+    for _ in range(digits if alpha <= 2 else 2 * digits):  # beyond 2, τ comes near 0: n^(1 − α)
         width /= 2
         sums = _power(shifted - (low + width), alpha).sum(-1, keepdim=True)
         low = torch.where(sums >= 1, low + width, low)

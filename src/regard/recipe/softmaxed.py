@@ -18,7 +18,7 @@ from regard.errors import UnavailableError
 from regard.masks import Mask, clean
 from regard.normalise import exp, log_softmax, log_sum_exp, product
 from regard.recipe.base import Recipe, heads_of, logarithms, per_head, span
-from regard.recipe.normalisers import Normaliser, Softmax
+from regard.recipe.normalisers import SOFTMAX, Normaliser, Softmax
 from regard.types import (
     NEVER,
     Block,
@@ -47,7 +47,7 @@ class Softmaxed(Recipe):
     bias: Tensor | Bias | None
     lse: LogSumExp | None
     sink: Float[Tensor, " head"] | None = None
-    normaliser: Normaliser = Softmax()
+    normaliser: Normaliser = SOFTMAX
 
     @abstractmethod
     def at(self: _Soft, batch: int, head: int) -> _Soft: ...
@@ -145,9 +145,7 @@ class Softmaxed(Recipe):
     def log_sum_exp(self, rows: slice | None = None) -> LogSumExp:
         """Logarithm of each row's denominator; 0 for a row that may attend to nothing."""
         if not self.is_softmax:
-            raise UnavailableError(
-                f"log_sum_exp: {self.normaliser} has no denominator, Softmax() has"
-            )
+            raise UnavailableError(f"log_sum_exp: {self.normaliser} has none, Softmax() alone does")
         _, _, queries, keys = self.shape
         block = Block.of(span(rows, queries), slice(0, keys), queries, keys)
         return log_sum_exp(self.scores(block), self._sink())
@@ -218,7 +216,12 @@ class Dot(Softmaxed):
     softcap: float | None = None
     sink: Float[Tensor, " head"] | None = None
     lse: LogSumExp | None = None
-    normaliser: Normaliser = Softmax()
+    normaliser: Normaliser = SOFTMAX
+
+    @property
+    def is_fusible(self) -> bool:
+        """Whether fused kernels can make its output: a softmax, without a softcap."""
+        return self.softcap is None and self.is_softmax
 
     def _raw_scores(self, block: Block) -> Scores:
         query = self.query[:, :, block.rows].to(self.dtype) * self.scale
@@ -247,7 +250,7 @@ class Additive(Softmaxed):
     mask: Mask | None = None
     bias: Tensor | Bias | None = None
     lse: LogSumExp | None = None
-    normaliser: Normaliser = Softmax()
+    normaliser: Normaliser = SOFTMAX
 
     def _raw_scores(self, block: Block) -> Scores:
         query = self.query[:, :, block.rows, None].to(self.dtype)

@@ -26,12 +26,15 @@ from regard.recipe import (
     Entmax,
     Flex,
     Given,
+    Identity,
+    Mixture,
     Normaliser,
     Projected,
     Recipe,
     Sigmoid,
     Softmax,
     Sparsemax,
+    Uniform,
 )
 from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
@@ -44,7 +47,7 @@ _FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        *(Dot, Additive, Given, Projected, Edges),
+        *(Dot, Additive, Given, Projected, Edges, Mixture, Identity, Uniform),
         *(Softmax, Sigmoid, Sparsemax, Entmax),
         *(Padding, Band, Pairs, Segments, Both, Either, Opposite),
     )
@@ -125,6 +128,8 @@ def load_recipe(path: Path) -> Recipe:
 
 def storable(recipe: Recipe) -> Recipe:
     """The recipe as it can be written: detached, functions and structured biases as weights."""
+    if isinstance(recipe, Mixture):
+        return recipe.each(storable).detach()
     bias = getattr(recipe, "bias", None)
     if isinstance(recipe, Flex) or isinstance(bias, Bias):
         return Given(recipe.weights().detach(), recipe.value, recipe.kind).detach()
@@ -212,12 +217,16 @@ def _encode(part: Any, name: Callable[[str, Tensor], str], field: str = "") -> A
             for f in fields(part)  # type: ignore[arg-type]
         }
         return {"class": type(part).__name__, "fields": inner}
+    if isinstance(part, tuple):
+        return [_encode(inner, name, f"{field}.{i}") for i, inner in enumerate(part)]
     return part
 
 
 def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None) -> Any:
     """A number, a tensor, a mask or a recipe; `kind` is what must be there."""
     found = part
+    if isinstance(part, list):
+        return tuple(_decode(inner, tensors, kind) for inner in part)
     if isinstance(part, dict) and "tensor" in part:
         found = tensors[part["tensor"]]
     elif isinstance(part, dict):
@@ -234,7 +243,7 @@ def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None
         if not isinstance(made.get("normaliser", Softmax()), Normaliser):
             raise ValueError(f"normaliser is {type(made['normaliser']).__name__}")
         found = cls(**made)
-        if isinstance(found, Edges):
+        if isinstance(found, Edges | Mixture):
             found.check()
     if kind is not None and found is not None and not isinstance(found, kind):
         raise ValueError(f"{type(found).__name__} where {kind.__name__} belongs")

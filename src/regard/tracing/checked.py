@@ -11,7 +11,17 @@ from torch import Tensor
 from regard.errors import DtypeError, ShapeError
 from regard.kernel.attend import checked_bias
 from regard.masks import resolve
-from regard.recipe import Additive, Dot, Edges, Given, Normaliser, Projected, Recipe, Softmaxed
+from regard.recipe import (
+    Additive,
+    Dot,
+    Edges,
+    Given,
+    Mixture,
+    Normaliser,
+    Projected,
+    Recipe,
+    Softmaxed,
+)
 
 _ON_HEADS = "(batch, head, position, width)"
 
@@ -49,7 +59,7 @@ def _check_sides(recipe: Recipe) -> None:
     """Queries and keys, or whatever takes their place."""
     if isinstance(recipe, Given):
         _sizes(recipe.matrix, "matrix", 4, "(batch, head, query, key)")
-    elif isinstance(recipe, Edges):
+    elif isinstance(recipe, Edges | Mixture):
         recipe.check()
     elif isinstance(recipe, Projected):
         _sizes(recipe.input, "input", 3, "(batch, position, width)")

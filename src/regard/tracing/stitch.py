@@ -166,9 +166,8 @@ def _dot(recipes: list[Dot], rows: Tensor) -> Dot | None:
     if masked or not _is_causal(recipes[0]):
         return None
     query = torch.cat([recipe.query[rows[:, i]] for i, recipe in enumerate(recipes)], dim=2)
-    return replace(
-        last, query=query, key=last.key[rows[:, -1]], value=None, mask=causal(), lse=None
-    )
+    key = last.key[rows[:, -1]]
+    return replace(last, query=query, key=key, value=None, mask=causal(), lse=None)
 
 
 def _is_causal(recipe: Dot) -> bool:
