@@ -8,6 +8,7 @@ from regard.mechanisms import (
     ConcatScore,
     Decomposable,
     DotProduct,
+    Entmax,
     GeneralScore,
     Heads,
     LocalMonotonic,
@@ -18,6 +19,8 @@ from regard.mechanisms import (
     RelativeBias,
     Rotary,
     Scoring,
+    Sigmoid,
+    Sparsemax,
 )
 
 
@@ -43,6 +46,15 @@ MEMBERS = {
     "multi_head_relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, 3)), {}),
     "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
     "multi_head_scoring": (_scoring, {}),
+    "multi_head_sigmoid": (lambda: MultiHead(16, 4, normaliser=Sigmoid(bias=-1.9)), {}),
+    "multi_head_sparsemax": (
+        lambda: MultiHead(16, Heads(4, n_groups=2), normaliser=Sparsemax(), dropout=0.5),
+        {},
+    ),
+    "multi_head_entmax": (
+        lambda: MultiHead(16, 4, normaliser=Entmax(1.5), scoring=Scoring(sinks=True)),
+        {},
+    ),
     "multi_head_gated": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {}),
     "multi_head_everything": (
         lambda: MultiHead(
@@ -78,6 +90,7 @@ NOT_SEEN = {
     "multi_head_relative": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
+    "multi_head_sigmoid": ("row_sums",),
     "luong_location": _ORDER,
     "luong_local_m": _ORDER,
     "luong_local_p": _ORDER,

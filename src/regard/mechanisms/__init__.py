@@ -25,6 +25,7 @@ from regard.mechanisms.random_features import (
     TrigonometricFeatures,
 )
 from regard.mechanisms.scoring import Scoring
+from regard.recipe import Entmax, Normaliser, Sigmoid, Softmax, Sparsemax
 
 __all__ = [
     "DPFP",
@@ -35,6 +36,7 @@ __all__ = [
     "DotProduct",
     "DotScore",
     "EluPlusOne",
+    "Entmax",
     "FeatureMap",
     "FromRecipe",
     "GeneralScore",
@@ -47,11 +49,15 @@ __all__ = [
     "Luong",
     "Mixture",
     "MultiHead",
+    "Normaliser",
     "PositiveFeatures",
     "RandomFeatures",
     "RelativeBias",
     "Rotary",
     "Scoring",
+    "Sigmoid",
+    "Softmax",
+    "Sparsemax",
     "SumNormalised",
     "TrigonometricFeatures",
     "UnitNormalised",

@@ -16,7 +16,7 @@ from regard.mechanisms.inputs import Inputs, Widths, check_held
 from regard.mechanisms.mixture import Mixture
 from regard.mechanisms.positions import Position
 from regard.mechanisms.scoring import Scoring
-from regard.recipe import Dot, Recipe
+from regard.recipe import Dot, Normaliser, Recipe, Sigmoid, Softmax
 from regard.types import Shape, whole
 
 
@@ -47,6 +47,7 @@ class MultiHead(FromRecipe):
         position: `Rotary()`, `Alibi(n_heads)`, `RelativeBias(n_heads)` or None.
         window: how far before and after its position a query sees, each a number or None.
         scoring: scale, softcap, query-key norm, sinks, as a `Scoring`.
+        normaliser: how scores become weights, as `Sparsemax()`; a softmax when None.
         mixture: how the attentions of several heads are mixed, as a `Mixture`.
         gate: a module from queries to a number for each head, `nn.Linear(width, n_heads)`, or for
             each feature of each, `nn.Linear(width, n_heads * value_width)`: what the heads mixed
@@ -71,6 +72,7 @@ class MultiHead(FromRecipe):
         position: Position | None = None,
         window: tuple[int | None, int | None] | None = None,
         scoring: Scoring | None = None,
+        normaliser: Normaliser | None = None,
         mixture: Mixture | None = None,
         gate: nn.Module | None = None,
     ) -> None:
@@ -78,6 +80,7 @@ class MultiHead(FromRecipe):
         for name, part, kind, example in (
             ("position", position, Position, "Rotary()"),
             ("scoring", scoring, Scoring, "Scoring(sinks=True)"),
+            ("normaliser", normaliser, Normaliser, "Sparsemax()"),
             ("mixture", mixture, Mixture, "a Mixture"),
             ("gate", gate, nn.Module, "nn.Linear(width, n_heads)"),
         ):
@@ -113,8 +116,14 @@ class MultiHead(FromRecipe):
         self.sinks = (
             nn.Parameter(torch.zeros(self._score_heads(self.n_heads))) if scoring.sinks else None
         )
+        self.normaliser = Softmax() if normaliser is None else normaliser
+        if scoring.sinks and isinstance(normaliser, Sigmoid):
+            raise RegardError(
+                "MultiHead: sinks with Sigmoid(): its weights do not share a sum that a sink could "
+                "take from"
+            )
         self.gate = gate
-        self.kind = "partial" if scoring.sinks else "distribution"
+        self.kind = "partial" if scoring.sinks else self.normaliser.kind
         if mixture is not None:
             self.kind = mixture.kind
         self.traits = Traits(order_matters=position is not None or window is not None)
@@ -161,6 +170,7 @@ class MultiHead(FromRecipe):
             scale=self.scale,
             softcap=self.softcap,
             sink=self.sinks,
+            normaliser=self.normaliser,
         )
         return scored if self.mixture is None else self.mixture.recipe(scored, given.value)
 
@@ -217,6 +227,8 @@ class MultiHead(FromRecipe):
             parts.append(f"softcap {self.softcap}")
         if self.sinks is not None:
             parts.append("sinks")
+        if not isinstance(self.normaliser, Softmax):
+            parts.append(repr(self.normaliser))
         if self.dropout:
             parts.append(f"dropout {self.dropout}")
         return ", ".join(parts)
@@ -267,13 +279,14 @@ class MultiHead(FromRecipe):
         parts = self.window, self.sinks, self.softcap, self.mixture, self.gate
         plain = plain and all(part is None for part in parts)
         plain = plain and self.scale == self.head_width**-0.5
+        plain = plain and isinstance(self.normaliser, Softmax)
         normed = any(not isinstance(m, nn.Identity) for m in (self.query_norm, self.key_norm))
         linears = (self.to_query, self.to_key, self.to_value, self.to_output)
         if not plain or normed or not all(isinstance(linear, nn.Linear) for linear in linears):
             raise RegardError(
                 "MultiHead.to_torch: nn.MultiheadAttention has no grouped heads, other head "
-                "widths, positions, windows, scoring, mixtures, gates or projections other than "
-                "nn.Linear"
+                "widths, positions, windows, scoring, normalisers, mixtures, gates or projections "
+                "other than nn.Linear"
             )
         theirs = nn.MultiheadAttention(
             width,

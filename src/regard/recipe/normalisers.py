@@ -87,8 +87,7 @@ class Entmax(Normaliser):
             scores = torch.cat([scores, sink.expand(*scores.shape[:-1], 1)], dim=-1)
         dead = scores.detach().amax(-1, keepdim=True) == -torch.inf
         scores = scores.masked_fill(dead, 0.0)
-        weights: Tensor = _Entmax.apply(scores, self.alpha)  # type: ignore[no-untyped-call]
-        return weights.masked_fill(dead, 0.0)[..., :keys]
+        return _entmax(scores, self.alpha).masked_fill(dead, 0.0)[..., :keys]
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,21 @@ class Sparsemax(Entmax):
             raise RegardError(f"Sparsemax: alpha={self.alpha}, expected 2; Entmax takes others")
 
 
+def _entmax(scores: Tensor, alpha: float) -> Tensor:
+    """Weights of rows that have a finite score, with the exact Jacobian."""
+    if not torch.compiler.is_compiling():
+        weights: Tensor = _Entmax.apply(scores, alpha)  # type: ignore[no-untyped-call]
+        return weights
+    # A compiler takes no function with a forward-mode Jacobian: add that Jacobian times 0.
+    weights = _Entmax.forward(scores.detach(), alpha)
+    if not scores.requires_grad:
+        return weights
+    moved = torch.where(scores.isfinite(), scores - scores.detach(), 0.0)
+    return weights + _times_jacobian(weights, moved, alpha)
+
+
 class _Entmax(torch.autograd.Function):
-    """Rows of which some score is finite. The Jacobian is symmetric, so it serves both ways."""
+    """The Jacobian is symmetric, so it serves forward and backward mode."""
 
     generate_vmap_rule = True
 
