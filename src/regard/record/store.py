@@ -215,6 +215,7 @@ def _encode(part: Any, name: Callable[[str, Tensor], str], field: str = "") -> A
         inner = {
             f.name: _encode(getattr(part, f.name), name, f"{field}.{f.name}".strip("."))
             for f in fields(part)  # type: ignore[arg-type]
+            if not isinstance(getattr(part, f.name), Softmax)  # the default, as in files of before
         }
         return {"class": type(part).__name__, "fields": inner}
     if isinstance(part, tuple):
