@@ -1,5 +1,7 @@
 """Masks: every part, evaluated any way, is the same boolean matrix."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ import regard
 from regard import masks
 from regard.errors import DtypeError, MaskError
 from regard.masks import parts, sizes
-from regard.types import Block, Shape
+from regard.types import Block, Shape, whole
 
 quick = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 
@@ -277,3 +279,38 @@ def test_resolve_intersects_with_causal():
     expected = torch.ones(4, 5).tril(1) * (torch.arange(5) < torch.tensor([[5], [3]]))[:, None]
     assert torch.equal(whole[:, 0], expected.bool())
     assert masks.resolve(None, False, SHAPE) is None
+
+
+def test_first_keys_are_seen_however_far_before():
+    mask = masks.window(1, 0, first=2)
+    assert mask.dense(6, 6)[0, 0].int().tolist() == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 0, 1, 1, 0],
+        [1, 1, 0, 0, 1, 1],
+    ]
+    assert repr(mask) == "window(1, 0, first=2)"
+    assert repr(masks.window(None, 0, first=2)) == "causal()"
+    with pytest.raises(MaskError, match="first=-1, expected a number >= 0"):
+        masks.window(1, 0, first=-1)
+
+
+def test_windows_with_first_keys_combine_as_their_matrices():
+    bands = [masks.causal(), masks.window(1, 2), masks.window(3, 0, first=2)]
+    bands += [masks.window(2, None, first=2), masks.window(1, 1, first=4)]
+    for one, other in itertools.product(bands, bands):
+        for queries in (3, 7):
+            both = one.dense(queries, 7) & other.dense(queries, 7)
+            together = one & other
+            assert torch.equal(together.dense(queries, 7), both)
+            blocks = [whole(queries, 7).over(slice(left, left + 2)) for left in range(6)]
+            for block in blocks:
+                allowed = together.block(block)
+                expected = both[..., block.columns]
+                assert torch.equal(torch.as_tensor(allowed).expand_as(expected), expected)
+            alive, awake = together.alive(queries, 7), together.awake(queries, 7)
+            seen = torch.ones(1, 1, 7, dtype=torch.bool) if alive is None else alive
+            assert torch.equal(seen, both.any(2))
+            assert torch.equal(both.any(3) if awake is None else awake, both.any(3))

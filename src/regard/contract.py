@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.bias import Bias
@@ -34,7 +34,7 @@ class Attended:
 
     output: Float[Tensor, "*_"]
     weights: Weights | None = None
-    state: State | None = None
+    state: State | RecurrentState | None = None
     recipe: Recipe | None = None
     reductions: tuple[Any, ...] = ()
     crosses: bool = False
@@ -54,7 +54,9 @@ class Attended:
     def __iter__(self) -> Iterator[Any]:
         raise RegardError("Attended is not a tuple: take .output, .weights, .reductions, .state")
 
-    def finished(self, output: Tensor, state: State | None, *, crosses: bool = False) -> Attended:
+    def finished(
+        self, output: Tensor, state: State | RecurrentState | None, *, crosses: bool = False
+    ) -> Attended:
         """The same attention with the mechanism's own output and state in place."""
         return Attended(output, self.weights, state, self.recipe, self.reductions, crosses)
 
@@ -95,7 +97,30 @@ class State:
         return State(keys, values, True, self.step + queries, padding, room)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class RecurrentState:
+    """What a mechanism has taken in of all keys so far, in a size that does not grow with them.
+
+    There is no key axis: keys are written into `memory` and are gone, so a later call has weights
+    for its own keys alone. `growing`: each call writes its keys. Otherwise fixed: later calls pass
+    the query alone. `written` counts the keys that were real, `keys` all positions that were taken
+    in, padding included, and `step` the queries that have been answered. A mask spans all
+    positions, old and new, as with any state; what has been written stays written.
+    """
+
+    memory: Float[Tensor, "batch head features value_width"]
+    written: Int[Tensor, " batch"]
+    keys: int
+    growing: bool
+    step: int = 0
+    normaliser: Float[Tensor, "batch head features"] | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
 register_pytree(State, static=("growing", "step"), optional=("padding",), left_out=("room",))
+register_pytree(RecurrentState, static=("keys", "growing", "step"), optional=("normaliser",))
 register_pytree(Attended, static=("crosses",))
 
 
@@ -106,6 +131,12 @@ class Traits(NamedTuple):
     keeps_state: bool = True  #: `begin` and growing states work
     self_only: bool = False  #: queries and keys must be the same sequence
     longest: int | None = None  #: more keys than this are refused
+    takes_value: bool = True  #: values may be passed apart from the keys
+    points: bool = False  #: the output is the weights, (batch, query, key): nothing is mixed
+    sequential: bool = False  #: a query's weights depend on the queries before it
+    hard: bool = False  #: eval chooses keys, with weights 0 or 1; training draws at random
+    recurrent: bool = False  #: states are `RecurrentState`s: one size, no key axis
+    scored: bool = True  #: there are scores: a bias, and masks of pairs, can be heeded
 
 
 class Mechanism(nn.Module, ABC):
@@ -124,7 +155,7 @@ class Mechanism(nn.Module, ABC):
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
         causal: bool = False,
-        state: State | bool | None = None,
+        state: State | RecurrentState | bool | None = None,
         weights: bool = False,
         reduce: Sequence[Any] = (),
     ) -> Attended:

@@ -11,18 +11,24 @@ from regard.blocks import (
     EncoderBlock,
     FeedForward,
     NearIdentityWarning,
+    ParallelBlock,
     PostNorm,
     PreNorm,
     Residual,
     Stack,
+    sas_block,
+    sas_p_block,
 )
 from regard.blocks.sets import InducedBlock, LearnedQueries, Perceiver, Pooling
 from regard.mechanisms import (
     Additive,
     Alibi,
+    DeltaRule,
     DotProduct,
+    GatedDecay,
     GeneralScore,
     Heads,
+    LinearAttention,
     Luong,
     MultiHead,
     Rotary,
@@ -81,6 +87,19 @@ def normed_cross():
     return CrossBlock(attention, feed_forward(PreNorm), context_norm=nn.LayerNorm(6))
 
 
+def parallel():
+    return ParallelBlock(16, MultiHead(16, 4, dropout=0.5), FeedForward(16, 24, dropout=0.5))
+
+
+def simplified(block=sas_block, **options):
+    """With layer norms: of RMS norms under autocast torch warns."""
+    return block(16, 4, norm=nn.LayerNorm, **options)
+
+
+def simplified_stack():
+    return Stack([simplified(values=True, dropout=0.5), simplified()])
+
+
 def pooling():
     return Pooling(LearnedQueries(3, 16), cross(), feed_forward=FeedForward(16))
 
@@ -98,6 +117,8 @@ MEMBERS = {
     "encoder_pre_norm": (encoder, {}),
     "encoder_post_norm": (lambda: encoder(PostNorm), {}),
     "encoder_unprojected": (lambda: unprojected(encoder, DotProduct(dropout=0.5)), {}),
+    "encoder_linear": (lambda: encoder(PreNorm, LinearAttention(16, 4)), {}),
+    "decoder_delta": (lambda: decoder(PreNorm, DeltaRule(16, 4, decay=GatedDecay(16, 4))), {}),
     "encoder_alibi": (lambda: encoder(PreNorm, MultiHead(16, 4, position=Alibi(4))), {}),
     "decoder_pre_norm": (decoder, {}),
     "decoder_post_norm": (lambda: decoder(PostNorm), {}),
@@ -114,6 +135,9 @@ MEMBERS = {
     "stack_mixed": (lambda: Stack([encoder(), additive()]), {"context_width": 6}),
     "stack_crossed": (lambda: Stack([normed_cross(), encoder()]), {"context_width": 6}),
     "cross": (normed_cross, {"context_width": 6}),
+    "parallel": (parallel, {}),
+    "simplified": (simplified_stack, {}),
+    "simplified_parallel": (lambda: simplified(sas_p_block, dropout=0.5), {}),
     "pooling": (pooling, {}),
     "induced": (induced, {}),
     "perceiver": (perceiver, {}),
@@ -125,13 +149,20 @@ _NO_STATE = ("step_by_step", "state_is_a_pytree", "wrong_state")
 _SET = (*_NO_CONTEXT, *_NO_SELF, *_NO_STATE, "wrong_context")
 _ORDER = ("permutation",)
 
+_NO_SCORES = ("mask_is_applied", "masked_rows", "weights_of_the_output")  # a memory instead
+
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
 NOT_SEEN = dict.fromkeys(MEMBERS, _ORDER) | {
     "encoder_pre_norm": _ORDER + _NO_CONTEXT,
     "encoder_post_norm": _ORDER + _NO_CONTEXT,
     "encoder_unprojected": _ORDER + _NO_CONTEXT,
+    "encoder_linear": _ORDER + _NO_CONTEXT + _NO_SCORES,
+    "decoder_delta": _ORDER + _NO_SCORES,
     "encoder_alibi": _ORDER + _NO_CONTEXT,
     "stack_shared": _ORDER + _NO_CONTEXT,
+    "parallel": _ORDER + _NO_CONTEXT,
+    "simplified": (*_ORDER, *_NO_CONTEXT, "weights_of_the_output"),
+    "simplified_parallel": (*_ORDER, *_NO_CONTEXT, "weights_of_the_output"),
     "cross": _ORDER + _NO_SELF,
     "pooling": _SET,
     "induced": _SET,

@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 import torch
 from torch import nn
 
-from regard.contract import State
+from regard.contract import State, Traits
 from regard.kernel import dense
-from regard.mechanisms import DotProduct, MultiHead
+from regard.mechanisms import Coverage, DotProduct, Hard, LinearAttention, MultiHead, Pointer
 
 
 class NoHeadAxis(DotProduct):
@@ -222,6 +222,78 @@ class IgnoresValues(DotProduct):
         return super().forward(query, key, **options)
 
 
+class ForgetsCoverage(Coverage):
+    """Every call starts with keys that nobody has attended to."""
+
+    def __init__(self):
+        super().__init__(16, 16, width=8)
+
+    def remembered(self, state, recipe):
+        return state
+
+
+class SoftChoice(DotProduct):
+    traits = Traits(hard=True)
+
+
+class DrawsTwice(Hard):
+    """Two keys a query in training, where one is declared."""
+
+    def recipe(self, given, bias):
+        recipe = super().recipe(given, bias)
+        if not self.training:
+            return recipe
+        return replace(recipe, matrix=recipe.matrix + super().recipe(given, bias).matrix)
+
+
+class NanWhereNothingIsDrawn(Hard):
+    """Finite in eval; in training a row with no permitted key is 0/0."""
+
+    def recipe(self, given, bias):
+        recipe = super().recipe(given, bias)
+        if not self.training:
+            return recipe
+        return replace(recipe, matrix=recipe.matrix / recipe.matrix.sum(-1, keepdim=True))
+
+
+class PointsElsewhere(Pointer):
+    def __init__(self):
+        super().__init__(16, 16, width=8)
+
+    def finish(self, mixed, recipe):
+        return mixed[:, 0].roll(1, -1)
+
+
+class MemoryOfEveryKey(LinearAttention):
+    """The memory gets a row more with each key."""
+
+    def __init__(self):
+        super().__init__(16, 2)
+
+    def forward(self, query, *inputs, **options):
+        attended = super().forward(query, *inputs, **options)
+        state = attended.state
+        if state is None:
+            return attended
+        memory = nn.functional.pad(state.memory, (0, 0, 0, query.shape[1]))
+        return replace(attended, state=replace(state, memory=memory))
+
+
+class HalfMemory(LinearAttention):
+    """The memory is rounded to the dtype of the inputs."""
+
+    def __init__(self):
+        super().__init__(16, 2)
+
+    def after(self, given, recipe, attended):
+        state = super().after(given, recipe, attended)
+        return replace(state, memory=state.memory.to(given.query.dtype))
+
+
+class CalledRecurrent(DotProduct):
+    traits = DotProduct.traits._replace(recurrent=True)
+
+
 BROKEN = {
     "shapes": NoHeadAxis,
     "row_sums": NotNormalised,
@@ -253,6 +325,7 @@ BROKEN = {
     "weights_of_the_output": WeightsOfAnotherScale,
     "examples_apart": MixesExamples,
     "states_are_values": GrowsInPlace,
+    "recurrent_states": MemoryOfEveryKey,
     "declared_kind": DeclaresAnotherKind,
 }
 
@@ -261,4 +334,11 @@ BROKEN_OTHERWISE = [
     ("weights_of_the_output", IgnoresValues),
     ("weights_of_the_output", WeightsOfAnotherMatrix),
     ("states_are_values", DecaysInPlace),
+    ("fixed_state", ForgetsCoverage),
+    ("row_sums", SoftChoice),
+    ("weights_before_dropout", DrawsTwice),
+    ("masked_rows", NanWhereNothingIsDrawn),
+    ("weights_of_the_output", PointsElsewhere),
+    ("recurrent_states", HalfMemory),
+    ("recurrent_states", CalledRecurrent),
 ]

@@ -6,21 +6,36 @@ from regard.mechanisms import (
     Additive,
     Alibi,
     ConcatScore,
+    Coverage,
     Decomposable,
+    DeltaRule,
+    Differential,
     DotProduct,
+    EluPlusOne,
     Entmax,
+    FixedDecay,
+    GatedDecay,
     GeneralScore,
+    Hard,
     Heads,
+    IdentityFeatures,
+    LinearAttention,
     LocalMonotonic,
     LocalPredictive,
     LocationScore,
     Luong,
+    Monotonic,
     MultiHead,
+    MultiHeadLatent,
+    Pointer,
     RelativeBias,
     Rotary,
     Scoring,
+    Shaped,
     Sigmoid,
     Sparsemax,
+    SumNormalised,
+    TalkingHeads,
 )
 
 
@@ -66,6 +81,11 @@ MEMBERS = {
         ),
         {},
     ),
+    "multi_head_latent": (lambda: MultiHeadLatent(16, 4, latent_width=6, dropout=0.5), {}),
+    "multi_head_latent_queries": (
+        lambda: MultiHeadLatent(16, 2, latent_width=5, query_latent_width=7, value_width=3),
+        {},
+    ),
     "additive": (lambda: Additive(16, 6, width=8, dropout=0.5), {"key_width": 6}),
     "additive_self": (lambda: Additive(16, 16, width=8), {}),
     "luong_dot": (Luong, {}),
@@ -74,11 +94,53 @@ MEMBERS = {
     "luong_location": (lambda: Luong(LocationScore(16, longest=12)), {}),
     "luong_local_m": (lambda: Luong(window=LocalMonotonic(2)), {}),
     "luong_local_p": (lambda: Luong(GeneralScore(16, 16), window=LocalPredictive(16, 4)), {}),
+    "multi_head_differential": (
+        lambda: MultiHead(
+            16,
+            Heads(4, n_groups=2, head_width=2, value_width=4),
+            mixture=Differential(2, layer=3),
+            dropout=0.5,
+        ),
+        {},
+    ),
+    "multi_head_talking_heads": (
+        lambda: MultiHead(16, Heads(4, n_groups=2), mixture=TalkingHeads(4), dropout=0.5),
+        {},
+    ),
+    "shaped": (lambda: Shaped(16, 4, dropout=0.5), {}),
+    "shaped_values": (lambda: Shaped(16, 2, values=True), {}),
+    "pointer": (lambda: Pointer(16, 16, width=8), {}),
+    "coverage": (lambda: Coverage(16, 16, width=8, dropout=0.5), {}),
+    "monotonic": (lambda: Monotonic(16, 16, width=8, offset=0.2), {}),
+    "hard": (Hard, {}),
+    "hard_multi_head": (lambda: Hard(MultiHead(16, Heads(4, n_groups=2), dropout=0.5)), {}),
     "decomposable": (lambda: Decomposable(nn.Linear(16, 8)), {}),
+    "linear_attention": (lambda: LinearAttention(16, 4), {}),
+    "linear_attention_1992": (
+        lambda: LinearAttention(16, 2, feature_map=IdentityFeatures(), normalised=False),
+        {},
+    ),
+    "linear_attention_decay": (
+        lambda: LinearAttention(
+            16, Heads(4, n_groups=2, value_width=3), decay=FixedDecay([0.9, 0.5, 1.0, 0.7])
+        ),
+        {},
+    ),
+    "linear_attention_inputs": (
+        lambda: LinearAttention(16, 2, inputs=(6, 10), decay=GatedDecay(6, 2)),
+        {"key_width": 6, "value_width": 10},
+    ),
+    "delta_rule": (lambda: DeltaRule(16, 4, feature_map=SumNormalised(EluPlusOne())), {}),
+    "delta_rule_gated": (
+        lambda: DeltaRule(16, Heads(4, n_groups=2), decay=GatedDecay(16, 4), scale=0.5),
+        {},
+    ),
 }
 
 _NO_SELF = ("own_padding", "causality", "step_by_step")  # queries and keys have other widths
 _ORDER = ("key_permutation",)
+_NO_VALUE = ("weights_of_the_output",)  # values are made from the keys
+_SIGNED = ("row_sums",)  # which have none to hold to
 
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
 NOT_SEEN = {
@@ -91,7 +153,19 @@ NOT_SEEN = {
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
     "multi_head_sigmoid": ("row_sums",),
+    "multi_head_differential": ("row_sums",),
+    "multi_head_talking_heads": ("row_sums",),
+    "shaped": ("row_sums", *_ORDER),
+    "shaped_values": ("row_sums", *_ORDER),
+    "multi_head_latent": _ORDER + _NO_VALUE,
+    "multi_head_latent_queries": _ORDER + _NO_VALUE,
+    "monotonic": _ORDER,
     "luong_location": _ORDER,
     "luong_local_m": _ORDER,
     "luong_local_p": _ORDER,
+    "linear_attention_1992": _SIGNED,
+    "linear_attention_decay": _ORDER,
+    "linear_attention_inputs": (*_NO_SELF, *_ORDER),
+    "delta_rule": (*_SIGNED, *_ORDER),
+    "delta_rule_gated": (*_SIGNED, *_ORDER),
 }

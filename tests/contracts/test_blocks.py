@@ -10,7 +10,13 @@ from regard.blocks.sets import InducedBlock, Perceiver, Pooling, SetBlock
 from regard.testing import block_checks
 
 #: Compiling takes seconds a member; the others run with `make test-all`.
-COMPILED = ("encoder_post_norm", "decoder_additive_concatenated", "stack_shared", "cross")
+COMPILED = (
+    "encoder_post_norm",
+    "decoder_additive_concatenated",
+    "stack_shared",
+    "cross",
+    "parallel",
+)
 #: Cross and encoder blocks behind learned queries: compiled by `make test-all` alone.
 COMPOSED = {Pooling, InducedBlock, Perceiver}
 

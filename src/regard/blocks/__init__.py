@@ -7,9 +7,19 @@ from regard.blocks.decoder_block import DecoderBlock
 from regard.blocks.decomposable_classifier import DecomposableClassifier
 from regard.blocks.encoder_block import EncoderBlock
 from regard.blocks.feed_forward import FeedForward
+from regard.blocks.parallel_block import ParallelBlock
 from regard.blocks.parts import NearIdentityWarning
+from regard.blocks.simplified import sas_block, sas_p_block
 from regard.blocks.stack import Stack
-from regard.blocks.sublayers import Concatenated, PostNorm, PreNorm, Residual, Sublayer
+from regard.blocks.sublayers import (
+    Concatenated,
+    PostNorm,
+    PreNorm,
+    Residual,
+    ScaledResidual,
+    Skipless,
+    Sublayer,
+)
 
 __all__ = [
     "AttentionBlock",
@@ -21,9 +31,14 @@ __all__ = [
     "EncoderBlock",
     "FeedForward",
     "NearIdentityWarning",
+    "ParallelBlock",
     "PostNorm",
     "PreNorm",
     "Residual",
+    "ScaledResidual",
+    "Skipless",
     "Stack",
     "Sublayer",
+    "sas_block",
+    "sas_p_block",
 ]

@@ -19,7 +19,7 @@ from regard.blocks.inputs import (
 )
 from regard.blocks.parts import check_sublayers
 from regard.blocks.sublayers import Sublayer, width_of
-from regard.contract import State
+from regard.contract import RecurrentState, State
 from regard.errors import ShapeError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
@@ -116,7 +116,9 @@ class CrossBlock(AttentionBlock):
         check_features(self, "x", x, self.width, x)
         attention = self.cross_attention.mechanism
         past = states_by_name(self, state, "cross")["cross"]
-        seen = past.step if isinstance(past, State) else 0  # positions of earlier calls
+        seen = (
+            past.step if isinstance(past, State | RecurrentState) else 0
+        )  # positions of earlier calls
         shape = shape_of(attention, x, seen + x.shape[1])
         x = without_padding(x, resolved(self, "mask", mask, shape), shape)
         keys, memory = context_or_state(

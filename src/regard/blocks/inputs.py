@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard import masks
 from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.blocked import Blocked
-from regard.contract import Mechanism, State
+from regard.contract import Mechanism, RecurrentState, State
 from regard.errors import DtypeError, RegardError, ShapeError, StateError
 from regard.kernel.attend import refuse_nested
 from regard.masks import Mask
@@ -80,7 +80,7 @@ def context_or_state(
     past: Any,
     width: int | None = None,
     norm: nn.Module | None = None,
-) -> tuple[Tensor | None, State | None]:
+) -> tuple[Tensor | None, State | RecurrentState | None]:
     """What a cross-attention is given: the normed context, or the state that holds it.
 
     Args:
@@ -94,7 +94,7 @@ def context_or_state(
         norm: a module on the context; none when None.
     """
     name = type(block).__name__
-    if isinstance(past, State):
+    if isinstance(past, State | RecurrentState):
         if context is not None:
             raise StateError(f"{name}: the state holds the context; do not pass it again")
         resolved(block, "context_mask", mask, shape_of(attention, x, past.keys))
@@ -160,4 +160,4 @@ def shape_of(attention: Mechanism, x: Tensor, keys: int) -> Shape:
 
 def keys_of(state: Any) -> int:
     """How many keys a state holds already."""
-    return state.keys if isinstance(state, State) else 0
+    return state.keys if isinstance(state, State | RecurrentState) else 0

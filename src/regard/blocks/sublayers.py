@@ -33,6 +33,42 @@ class Residual(nn.Module):
         return joined
 
 
+class ScaledResidual(nn.Module):
+    """skip · x + gain · dropout(answer), both numbers learned.
+
+    Args:
+        skip: what x is multiplied by at the start.
+        gain: what the answer is multiplied by at the start.
+        dropout: of the answer, in training.
+    """
+
+    def __init__(self, skip: float = 1.0, gain: float = 1.0, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.skip, self.gain = nn.Parameter(torch.tensor(skip)), nn.Parameter(torch.tensor(gain))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, answer: Tensor) -> Tensor:
+        """The stream with the answer added; both (batch, position, width)."""
+        joined: Tensor = self.skip * x + self.gain * self.dropout(answer)
+        return joined
+
+
+class Skipless(nn.Module):
+    """gain · answer, the gain learned: the stream goes on as the answer alone.
+
+    Args:
+        gain: what the answer is multiplied by at the start.
+    """
+
+    def __init__(self, gain: float = 1.0) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(gain))
+
+    def forward(self, x: Tensor, answer: Tensor) -> Tensor:
+        """The answer, (batch, position, width); `x` is left behind."""
+        return self.gain * answer
+
+
 class Concatenated(nn.Module):
     """activation(W [dropout(answer); x] + b): the context beside the state, projected.
 

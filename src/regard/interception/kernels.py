@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from regard.kernel import blockwise
+
 _NAME = "TESTING_ONLY_GenericMode"
 _KEY: Any = torch._C._parse_dispatch_key(_NAME)
 _include = torch._C._dispatch_tls_set_dispatch_key_included
@@ -32,6 +34,7 @@ OPERATORS = (
     "_scaled_dot_product_fused_attention_overrideable",
     "_native_multi_head_attention",
     "_transformer_encoder_layer_fwd",
+    blockwise.OPERATOR,
 )
 #: Operators by which a model spells attention itself.
 SPELLINGS = (
@@ -93,15 +96,18 @@ def _register() -> None:
         others = torch.library.Library("_", "IMPL")
         others.fallback(torch.library.fallthrough_kernel, _NAME)
         kernels = torch.library.Library("aten", "IMPL")
+        own = torch.library.Library("regard", "IMPL")
         for name in (*OPERATORS, *SPELLINGS):
-            kernels.impl(name, _kernel(name, "default"), _NAME)
+            library = own if name == blockwise.OPERATOR else kernels
+            library.impl(name.removeprefix("regard::"), _kernel(name, "default"), _NAME)
         for name in _OUT:
             kernels.impl(f"{name}.out", _kernel(name, "out"), _NAME)
-    _libraries.extend([others, kernels])
+    _libraries.extend([others, kernels, own])
 
 
 def _kernel(name: str, overload: str) -> Callable[..., Any]:
-    operator = getattr(getattr(torch.ops.aten, name), overload)
+    space = torch.ops.regard if name == blockwise.OPERATOR else torch.ops.aten
+    operator = getattr(getattr(space, name.removeprefix("regard::")), overload)
     names = tuple(argument.name for argument in operator._schema.arguments)
     return _telling(name if overload == "default" else f"{name}.{overload}", names, operator._op)
 

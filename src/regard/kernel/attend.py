@@ -13,13 +13,22 @@ from torch import Tensor
 
 from regard import masks
 from regard.bias import Bias
-from regard.contract import Attended
+from regard.contract import Attended, RecurrentState
 from regard.errors import DtypeError, RegardError, ShapeError
-from regard.kernel import fused, tiles
+from regard.kernel import fused, linear, tiles
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.normalise import autocasting
-from regard.recipe import Additive, Dot, Mixture, Normaliser, Positional, Recipe, Softmax
+from regard.recipe import (
+    Additive,
+    Dot,
+    Mixture,
+    Normaliser,
+    Positional,
+    Recipe,
+    Recurrent,
+    Softmax,
+)
 from regard.types import Keys, Mixed, Queries, Shape, Values
 
 
@@ -117,6 +126,13 @@ def run(
             return Attended(output)
         recipe = recipe if lse is None else replace(recipe, lse=lse.detach())
         made = recipe.weights() if weights else None
+    elif isinstance(recipe, Recurrent):
+        if dropout:
+            raise RegardError(
+                f"dropout is {dropout}, expected 0: a {type(recipe).__name__} recipe makes its "
+                "output without weights, so none can be dropped"
+            )
+        return _read(recipe, weights, reduce)
     elif isinstance(recipe, Positional) or (isinstance(recipe, Mixture) and recipe.by_head):
         if isinstance(recipe, Mixture):
             output, recipe = _mixed(recipe, dropout)
@@ -133,6 +149,22 @@ def run(
             return Attended(output)
     answers = tiles.reduce(recipe, reduce) if reduce else ()
     return Attended(output, made, recipe=recipe, reductions=answers)
+
+
+def _read(recipe: Recurrent, weights: bool, reduce: Sequence[Reducer]) -> Attended:
+    """What is read of a memory, with the state that it is in after the last key."""
+    output, memory, normaliser = linear.recur(recipe)
+    batch, _, queries, keys = recipe.shape
+    keep = recipe.keep
+    written = torch.full((batch,), keys, device=recipe.device)
+    if keep is not None:
+        written = keep.sum(1).to(recipe.device).expand(batch)
+    state = RecurrentState(memory, written, keys, True, queries, normaliser)
+    if not weights and not reduce:
+        return Attended(output, state=state)
+    made = recipe.weights() if weights else None
+    answers = tiles.reduce(recipe, reduce) if reduce else ()
+    return Attended(output, made, state, recipe, answers)
 
 
 def _mixed(recipe: Mixture, dropout: float) -> tuple[Mixed, Mixture]:

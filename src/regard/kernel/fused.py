@@ -29,10 +29,12 @@ from torch import Tensor
 
 from regard.bias import Bias, bias_block
 from regard.errors import UnavailableError
+from regard.kernel import blockwise
+from regard.kernel.blockwise import Structure
 from regard.masks import both, clean
 from regard.masks.parts import Band, Mask, Padding, Pairs, Segments, is_causal, parts
 from regard.recipe import Dot
-from regard.types import Block, Keys, LogSumExp, Mixed, Queries, Values, pieces, whole
+from regard.types import Block, Keys, LogSumExp, Mixed, Queries, Values, is_eager, pieces, whole
 
 _flash = torch._scaled_dot_product_flash_attention_for_cpu  # by name, without a Python wrapper
 _compiling = torch.compiler.is_compiling
@@ -78,6 +80,14 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
 
     if flash or torch.compiler.is_exporting():  # of two widths, export makes guards on lengths
         query, key, value = _same_width(query, key, value)
+    if flash and recipe.bias is None and recipe.sink is None and is_eager(query, key, value):
+        structure = Structure.of(recipe.mask)
+        rectangles = None if structure is None else blockwise.plan(structure, query, key)
+        if structure is not None and rectangles is not None:
+            output, lse = blockwise.attention(
+                query, key, value, recipe.scale, structure, rectangles
+            )
+            return output[..., :width], lse
     outputs, sums = [], []
     for call in _calls(recipe, flash):
         q = query if call.rows is None else query[:, :, call.rows]

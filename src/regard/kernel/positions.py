@@ -30,26 +30,27 @@ def rotate(
 
 def rotary_table(
     features: Float[Tensor, "*_ width"], positions: Int[Tensor, " position"], base: float = 10000.0
-) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
-    """Cosine and sine of each position and pair of features, in float32 or finer."""
+) -> tuple[Float[Tensor, "position width"], Float[Tensor, "position width"]]:
+    """What `turn` multiplies features by, in float32 or finer: cosine and signed sine."""
     half = features.shape[-1] // 2
     if 2 * half != features.shape[-1]:
         raise ShapeError(f"rotate: width is {features.shape[-1]}, expected an even number")
     dtype = torch.promote_types(features.dtype, torch.float32)
     rates = base ** (-torch.arange(half, dtype=dtype, device=features.device) / half)
     angles = positions.to(dtype)[:, None] * rates  # (position, width/2)
-    return angles.cos(), angles.sin()
+    cosine, sine = angles.cos(), angles.sin()
+    return torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1)
 
 
 def turn(
     features: Float[Tensor, "batch head position width"],
-    cosine: Float[Tensor, "position half"],
-    sine: Float[Tensor, "position half"],
+    cosine: Float[Tensor, "position width"],
+    sine: Float[Tensor, "position width"],
 ) -> Float[Tensor, "batch head position width"]:
     """Feature i and feature i + width/2 turned by the angle of their position."""
-    first, second = features.to(cosine.dtype).chunk(2, dim=-1)
-    turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
-    return turned.to(features.dtype)
+    exact = features.to(cosine.dtype)
+    swapped = exact.roll(exact.shape[-1] // 2, dims=-1)
+    return (exact * cosine + swapped * sine).to(features.dtype)
 
 
 def alibi_slopes(n_heads: int) -> Float[Tensor, " head"]:

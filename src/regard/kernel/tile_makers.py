@@ -18,7 +18,7 @@ from regard.bias import Bias, bias_at, bias_block
 from regard.masks import clean
 from regard.masks.parts import Band, Mask
 from regard.normalise import exp
-from regard.recipe import Dot, Edges, Recipe, Softmaxed
+from regard.recipe import Dot, Edges, Recipe, Recurrent, Softmaxed
 from regard.recipe.base import logarithms
 from regard.types import NEVER, Block, pieces
 
@@ -37,8 +37,8 @@ def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
     """The fastest maker that serves this recipe."""
     if isinstance(recipe, Softmaxed):
         recipe = recipe.with_lse()
-    if isinstance(recipe, Softmaxed) and (recipe.absorbs or not recipe.is_softmax):
-        # Whole rows, each made once.
+    by_row = isinstance(recipe, Softmaxed) and (recipe.absorbs or not recipe.is_softmax)
+    if by_row or isinstance(recipe, Recurrent):  # whole rows, each made once
         return TileMaker(recipe, (size[0], max(1, recipe.shape.keys)))
     if isinstance(recipe, Edges):
         return EdgeTileMaker(recipe.plain(), size)
@@ -278,7 +278,7 @@ class DotTileMaker(TileMaker):
     def _permit(self, mask: Mask, block: Block) -> Permit | Literal[False] | None:
         """How to forbid pairs of a block: None where all may attend, False where none may."""
         place = (block.left - block.top, block.height, block.breadth)
-        band = isinstance(mask, Band)
+        band = isinstance(mask, Band) and block.left >= mask.first
         if band and place in self.bands:
             return self.bands[place]
         allowed = mask.block(block, self.recipe.device)

@@ -45,12 +45,17 @@ def causal() -> Mask:
     return Band(None, 0)
 
 
-def window(left: int | None, right: int | None) -> Mask:
-    """Keys at most `left` before and `right` after the query's position; None is no limit."""
+def window(left: int | None, right: int | None, *, first: int = 0) -> Mask:
+    """Keys at most `left` before and `right` after the query's position; None is no limit.
+
+    The `first` keys of all are seen however far before (the attention sinks of Xiao et al. 2023).
+    """
     for name, size in (("left", left), ("right", right)):
         if size is not None and size < 0:
             raise MaskError(f"masks.window: {name}={size}, expected a number >= 0 or None")
-    return Band(left, right)
+    if first < 0:
+        raise MaskError(f"masks.window: first={first}, expected a number >= 0")
+    return Band(left, right, 0 if left is None else first)
 
 
 def padding(keep: Bool[Tensor, "batch key"]) -> Mask:
@@ -164,7 +169,8 @@ def resolve(mask: Mask | Tensor | None, causal_too: bool, shape: Shape) -> Mask 
         raise DtypeError(f"mask is {type(mask).__name__}, not a Mask; {call}")
     if mask is not None:
         mask.check(shape)
-    return both(mask, causal()) if causal_too else mask
+    # The last query sees every key, so that causality asks nothing of a single one.
+    return both(mask, causal()) if causal_too and shape.queries != 1 else mask
 
 
 def clean(tensor: Tensor, alive: Bool[Tensor, "batch head key"] | None) -> Tensor:

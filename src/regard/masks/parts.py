@@ -65,6 +65,11 @@ class Mask(ABC):
         batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))
         return torch.cat([strip.expand(batch, heads, -1) for strip in strips], dim=2)
 
+    @property
+    def sees_itself(self) -> bool:
+        """Whether every query is known to attend to its own position, padding apart."""
+        return False
+
     def counts(
         self, queries: int, keys: int, device: torch.device | None = None
     ) -> Int[Tensor, "batch head query"]:
@@ -150,7 +155,10 @@ class Mask(ABC):
     def __and__(self, other: Mask) -> Mask:
         _only_masks(other)
         if isinstance(self, Band) and isinstance(other, Band):
-            return Band(least(self.left, other.left), least(self.right, other.right))
+            firsts = {band.first for band in (self, other) if band.left is not None}
+            if len(firsts) < 2:
+                left, right = least(self.left, other.left), least(self.right, other.right)
+                return Band(left, right, *firsts)
         return Both(self, other)
 
     def __or__(self, other: Mask) -> Mask:
@@ -200,24 +208,32 @@ class Padding(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Band(Mask):
-    """Keys from `left` before to `right` after the query's own position; None is no limit."""
+    """Keys from `left` before to `right` after the query's own position; None is no limit.
+
+    To the `first` keys of all the left limit does not apply.
+    """
 
     left: int | None
     right: int | None
+    first: int = 0
 
     def __repr__(self) -> str:
-        causal = self.left is None and self.right == 0
-        return "causal()" if causal else f"window({self.left}, {self.right})"
+        if self.left is None and self.right == 0:
+            return "causal()"
+        first = f", first={self.first}" if self.first else ""
+        return f"window({self.left}, {self.right}{first})"
 
     def block(self, block: Block, device: torch.device | None = None) -> bool | Allowed:
         alike = None if torch.compiler.is_compiling() else self._alike(block)
         if alike is not None:
             return alike
         rows = torch.arange(block.top, block.bottom, device=device) + block.offset
-        offset = torch.arange(block.left, block.right, device=device) - rows[:, None]
+        columns = torch.arange(block.left, block.right, device=device)
+        offset = columns - rows[:, None]
         allowed = torch.ones_like(offset, dtype=torch.bool)
         if self.left is not None:
-            allowed = allowed & (offset >= -self.left)
+            near = offset >= -self.left
+            allowed = near | (columns < self.first) if self.first else near
         if self.right is not None:
             allowed = allowed & (offset <= self.right)
         return allowed[None, None]
@@ -229,13 +245,15 @@ class Band(Mask):
         most = block.right - 1 - (block.top + block.offset)
         left = -most if self.left is None else self.left
         right = most if self.right is None else self.right
-        if (self.left is None or least >= -left) and most <= right:
+        unlimited = self.left is None or block.right <= self.first
+        if (unlimited or least >= -left) and most <= right:
             return True
-        return False if most < -left or least > right else None
+        too_early = most < -left and block.left >= self.first
+        return False if too_early or least > right else None
 
     def columns(self, rows: slice, queries: int, keys: int) -> slice:
         offset = keys - queries
-        start = 0 if self.left is None else rows.start + offset - self.left
+        start = 0 if self.left is None or self.first else rows.start + offset - self.left
         stop = keys if self.right is None else rows.stop + offset + self.right
         return clip(start, stop, keys)
 
@@ -249,7 +267,7 @@ class Band(Mask):
         first = 0 if self.left is None else keys - queries - self.left
         last = keys if self.right is None else keys - 1 + self.right
         position = torch.arange(keys, device=device)
-        inside: Tensor = (position >= first) & (position <= last)
+        inside: Tensor = ((position >= first) | (position < self.first)) & (position <= last)
         return inside[None, None]
 
     def awake(
@@ -259,9 +277,15 @@ class Band(Mask):
         sees_itself = not torch.compiler.is_compiling() and queries <= keys
         return None if sees_itself else super().awake(queries, keys, device)
 
+    @property
+    def sees_itself(self) -> bool:
+        return (self.left is None or self.left >= 0) and (self.right is None or self.right >= 0)
+
     def counts(
         self, queries: int, keys: int, device: torch.device | None = None
     ) -> Int[Tensor, "batch head query"]:
+        if self.first:
+            return super().counts(queries, keys, device)
         start, stop = self.ranges(queries, keys, device)
         return (stop - start)[None, None]
 
@@ -329,7 +353,22 @@ class Segments(Mask):
             fits("segments", numbers.shape, {"batch": shape.batch, name: size}, ("batch",))
 
     def at(self, batch: int, head: int) -> Mask:
-        return Segments(pick(self.query, 0, batch), pick(self.key, 0, batch))
+        query = pick(self.query, 0, batch)
+        return Segments(query, query if self.sees_itself else pick(self.key, 0, batch))
+
+    @property
+    def sees_itself(self) -> bool:
+        return self.query is self.key
+
+    def alive(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head key"] | None:
+        return None if self.sees_itself else super().alive(queries, keys, device)
+
+    def awake(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch head query"] | None:
+        return None if self.sees_itself else super().awake(queries, keys, device)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -355,7 +394,9 @@ class Both(Mask):
     def alive(
         self, queries: int, keys: int, device: torch.device | None = None
     ) -> Bool[Tensor, "batch head key"] | None:
-        if all(isinstance(part, Padding | Band) for part in parts(self)):
+        found = parts(self)
+        bands = [part for part in found if isinstance(part, Band)]
+        if len(bands) < 2 and all(isinstance(part, Padding | Band) for part in found):
             # Padding asks nothing of the query, so the parts decide one by one.
             first, second = (
                 self.first.alive(queries, keys, device),
@@ -364,11 +405,16 @@ class Both(Mask):
             if first is None or second is None:
                 return second if first is None else first
             return first & second
+        if queries == keys and all(isinstance(part, Padding) or part.sees_itself for part in found):
+            pads = [part.keep for part in found if isinstance(part, Padding)]
+            return functools.reduce(torch.logical_and, pads)[:, None] if pads else None
         return super().alive(queries, keys, device)
 
     def awake(
         self, queries: int, keys: int, device: torch.device | None = None
     ) -> Bool[Tensor, "batch head query"] | None:
+        if queries == keys and self.sees_itself:
+            return None
         if self._padded_band() is None:
             return super().awake(queries, keys, device)
         return self.counts(queries, keys, device) > 0
@@ -400,9 +446,13 @@ class Both(Mask):
         found = parts(self)
         bands = [part for part in found if isinstance(part, Band)]
         pads = [part.keep for part in found if isinstance(part, Padding)]
-        if len(bands) != 1 or len(pads) != len(found) - 1:
+        if len(bands) != 1 or len(pads) != len(found) - 1 or bands[0].first:
             return None
         return functools.reduce(torch.logical_and, pads), bands[0]
+
+    @property
+    def sees_itself(self) -> bool:
+        return self.first.sees_itself and self.second.sees_itself
 
     def check(self, shape: Shape) -> None:
         self.first.check(shape)
@@ -459,7 +509,7 @@ class Opposite(Mask):
 
 for _cls in (Padding, Pairs, Segments, Both, Either, Opposite):
     register_pytree(_cls)
-register_pytree(Band, static=("left", "right"))
+register_pytree(Band, static=("left", "right", "first"))
 
 
 def _only_masks(other: Any) -> None:

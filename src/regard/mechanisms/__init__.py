@@ -1,7 +1,11 @@
 """Attention mechanisms, all under the contract of `regard.Mechanism`."""
 
 from regard.mechanisms.additive import Additive
+from regard.mechanisms.coverage import Coverage, coverage_loss
+from regard.mechanisms.decays import Decay, FixedDecay, GatedDecay
 from regard.mechanisms.decomposable import Decomposable
+from regard.mechanisms.delta_rule import DeltaRule
+from regard.mechanisms.differential import Differential
 from regard.mechanisms.dot_product import DotProduct
 from regard.mechanisms.feature_maps import (
     DPFP,
@@ -12,11 +16,16 @@ from regard.mechanisms.feature_maps import (
     UnitNormalised,
 )
 from regard.mechanisms.from_recipe import FromRecipe
+from regard.mechanisms.hard import Hard
 from regard.mechanisms.heads import Heads
+from regard.mechanisms.linear_attention import LinearAttention
 from regard.mechanisms.luong import LocalMonotonic, LocalPredictive, Luong
 from regard.mechanisms.luong_scores import ConcatScore, DotScore, GeneralScore, LocationScore
 from regard.mechanisms.mixture import Mixture
+from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
+from regard.mechanisms.multi_head_latent import MultiHeadLatent
+from regard.mechanisms.pointer import Pointer
 from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
 from regard.mechanisms.random_features import (
     HyperbolicFeatures,
@@ -24,7 +33,10 @@ from regard.mechanisms.random_features import (
     RandomFeatures,
     TrigonometricFeatures,
 )
+from regard.mechanisms.recurrent import RecurrentMechanism
 from regard.mechanisms.scoring import Scoring
+from regard.mechanisms.shaped import Shaped
+from regard.mechanisms.talking_heads import TalkingHeads
 from regard.recipe import Entmax, Normaliser, Sigmoid, Softmax, Sparsemax
 
 __all__ = [
@@ -32,33 +44,48 @@ __all__ = [
     "Additive",
     "Alibi",
     "ConcatScore",
+    "Coverage",
+    "Decay",
     "Decomposable",
+    "DeltaRule",
+    "Differential",
     "DotProduct",
     "DotScore",
     "EluPlusOne",
     "Entmax",
     "FeatureMap",
+    "FixedDecay",
     "FromRecipe",
+    "GatedDecay",
     "GeneralScore",
+    "Hard",
     "Heads",
     "HyperbolicFeatures",
     "IdentityFeatures",
+    "LinearAttention",
     "LocalMonotonic",
     "LocalPredictive",
     "LocationScore",
     "Luong",
     "Mixture",
+    "Monotonic",
     "MultiHead",
+    "MultiHeadLatent",
     "Normaliser",
+    "Pointer",
     "PositiveFeatures",
     "RandomFeatures",
+    "RecurrentMechanism",
     "RelativeBias",
     "Rotary",
     "Scoring",
+    "Shaped",
     "Sigmoid",
     "Softmax",
     "Sparsemax",
     "SumNormalised",
+    "TalkingHeads",
     "TrigonometricFeatures",
     "UnitNormalised",
+    "coverage_loss",
 ]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard.bias import Bias
-from regard.contract import Attended, Mechanism, State
-from regard.errors import DtypeError, ShapeError
+from regard.contract import Attended, Mechanism, RecurrentState, State
+from regard.errors import DtypeError, RegardError, ShapeError
 from regard.kernel.attend import checked_bias, refuse_nested, run
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
@@ -47,6 +47,10 @@ class FromRecipe(Mechanism):
         """The output, (batch, query, width), of mixed values (batch, head, query, width)."""
         return mixed[:, 0]
 
+    def remembered(self, state: State | None, recipe: Recipe) -> State | None:
+        """The state for the next call, where it holds more than keys and values."""
+        return state
+
     def fix(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
         """A fixed state: keys and values prepared once; later calls pass the query alone.
 
@@ -61,6 +65,7 @@ class FromRecipe(Mechanism):
     def _checked(
         self, key: Tensor, value: Tensor | None, mask: Mask | None
     ) -> tuple[Tensor, Tensor]:
+        self._check_value(key, value)
         value = key if value is None else value
         refuse_nested(type(self).__name__, key=key, value=value)
         self._same_dtype(key)
@@ -76,8 +81,16 @@ class FromRecipe(Mechanism):
             )
         alive = None if mask is None else mask.alive(length, length, key.device)
         if alive is not None:
-            key, value = finite(key, alive), finite(value, alive)
+            same_value, key = value is key, finite(key, alive)
+            value = key if same_value else finite(value, alive)
         return key, value
+
+    def _check_value(self, key: Tensor, value: Tensor | None) -> None:
+        if value is not None and value is not key and not self.traits.takes_value:
+            raise RegardError(
+                f"{type(self).__name__}: value was passed apart from the keys, expected none: "
+                "leave it out"
+            )
 
     def _same_dtype(self, features: Tensor) -> None:
         parameter = next(self.parameters(), None)
@@ -98,14 +111,34 @@ class FromRecipe(Mechanism):
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
         causal: bool = False,
-        state: State | bool | None = None,
+        state: State | RecurrentState | bool | None = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
     ) -> Attended:
         """Attend; see `Mechanism.forward`."""
         refuse_nested(type(self).__name__, query=query, key=key, value=value)
         self._same_dtype(query)
-        given = gather(
+        self._check_value(query if key is None else key, value)
+        given = self.gather(query, key, value, mask=mask, causal=causal, state=state)
+        recipe = self.recipe(given, None if bias is None else checked_bias(bias, given.shape))
+        dropout = self.dropout if self.training else 0.0
+        attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
+        output = self.finish(self.modulate(attended.output, given.query), recipe)
+        after = None if state is None or state is False else self.after(given, recipe, attended)
+        return attended.finished(output, after, crosses=given.crosses)
+
+    def gather(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        *,
+        mask: Mask | Tensor | None,
+        causal: bool,
+        state: State | RecurrentState | bool | None,
+    ) -> Inputs:
+        """Checked inputs: defaults and state resolved, keys and values prepared."""
+        return gather(
             self,
             query,
             key,
@@ -116,8 +149,9 @@ class FromRecipe(Mechanism):
             widths=self.widths(query.shape[-1]),
             n_heads=self.n_heads,
         )
-        recipe = self.recipe(given, None if bias is None else checked_bias(bias, given.shape))
-        dropout = self.dropout if self.training else 0.0
-        attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
-        output = self.finish(self.modulate(attended.output, given.query), recipe)
-        return attended.finished(output, given.state, crosses=given.crosses)
+
+    def after(
+        self, given: Inputs, recipe: Recipe, attended: Attended
+    ) -> State | RecurrentState | None:
+        """The state after a call with one."""
+        return self.remembered(given.state, recipe)

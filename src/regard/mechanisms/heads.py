@@ -9,7 +9,7 @@ from regard.errors import ShapeError
 
 @dataclass(frozen=True)
 class Heads:
-    """Heads of a `MultiHead` that are not all alike: groups, widths of their own.
+    """Heads of a mechanism that are not all alike: groups, widths of their own.
 
     Args:
         n_heads: how many heads of queries.
@@ -35,13 +35,13 @@ class Heads:
                 f"Heads: n_groups {self.n_groups} is not a divisor of {self.n_heads} heads"
             )
 
-    def fitted(self, width: int) -> tuple[int, int, int, int]:
+    def fitted(self, width: int, owner: str = "MultiHead") -> tuple[int, int, int, int]:
         """Heads, groups, head width and value width in a model of this width."""
         head_width = self.head_width
         if head_width is None:
             if width % self.n_heads:
                 raise ShapeError(
-                    f"MultiHead: width {width} is not a multiple of n_heads {self.n_heads}; "
+                    f"{owner}: width {width} is not a multiple of n_heads {self.n_heads}; "
                     f"Heads({self.n_heads}, head_width=...) chooses the width of a head"
                 )
             head_width = width // self.n_heads

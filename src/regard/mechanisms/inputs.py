@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import masks
-from regard.contract import Mechanism, State
+from regard.contract import Mechanism, RecurrentState, State
 from regard.errors import DtypeError, ShapeError, StateError
 from regard.masks import Mask
 from regard.normalise import autocasting
@@ -35,6 +35,7 @@ class Inputs(NamedTuple):
     step: int  # queries answered before this call
     shape: Shape
     crosses: bool = False  # the keys are another sequence
+    past: RecurrentState | None = None  # what keys of earlier calls have become, if not keys
 
 
 def gather(
@@ -45,7 +46,7 @@ def gather(
     *,
     mask: Mask | Tensor | None,
     causal: bool,
-    state: State | bool | None,
+    state: State | RecurrentState | bool | None,
     widths: Widths,
     n_heads: int = 1,
 ) -> Inputs:
@@ -107,7 +108,7 @@ def gather(
 
 
 def _remembered(
-    mask: Mask | None, state: State | bool | None, shape: Shape
+    mask: Mask | None, state: State | RecurrentState | bool | None, shape: Shape
 ) -> tuple[Mask | None, Tensor | None]:
     """The mask with the padding that the state holds, and the padding the next one holds.
 

@@ -48,7 +48,8 @@ class MultiHead(FromRecipe):
         window: how far before and after its position a query sees, each a number or None.
         scoring: scale, softcap, query-key norm, sinks, as a `Scoring`.
         normaliser: how scores become weights, as `Sparsemax()`; a softmax when None.
-        mixture: how the attentions of several heads are mixed, as a `Mixture`.
+        mixture: how the attentions of several heads are mixed: `Differential(head_width)`,
+            `TalkingHeads(n_heads)` or a `Mixture` of your own.
         gate: a module from queries to a number for each head, `nn.Linear(width, n_heads)`, or for
             each feature of each, `nn.Linear(width, n_heads * value_width)`: what the heads mixed
             is multiplied by its sigmoid.
@@ -81,7 +82,7 @@ class MultiHead(FromRecipe):
             ("position", position, Position, "Rotary()"),
             ("scoring", scoring, Scoring, "Scoring(sinks=True)"),
             ("normaliser", normaliser, Normaliser, "Sparsemax()"),
-            ("mixture", mixture, Mixture, "a Mixture"),
+            ("mixture", mixture, Mixture, "TalkingHeads(n_heads)"),
             ("gate", gate, nn.Module, "nn.Linear(width, n_heads)"),
         ):
             if part is not None and not isinstance(part, kind):

@@ -11,6 +11,8 @@ holds. The family is closed:
 | `Projected` | input and projection weights: torch's native multi-head operators                 |
 | `Flex`      | query, key and the score and mask functions of flex attention                     |
 | `Edges`     | a sparse list of (query, key) pairs and their weights: graphs, gathered keys      |
+| `Linear`    | features of query and key, a decay: linear attention                              |
+| `Delta`     | features of query and key, a strength, a decay: the delta rule                    |
 | `Mixture`   | other recipes and a coefficient for each head: differential, talking heads        |
 | `Identity`  | sizes and a mask: each query attends to its own position                          |
 | `Uniform`   | sizes and a mask: the same weight for every permitted key                         |
@@ -22,6 +24,7 @@ from regard.recipe.base import Recipe, per_head, tensors
 from regard.recipe.edges import Edges
 from regard.recipe.flex import Flex
 from regard.recipe.given import Given
+from regard.recipe.linear import Delta, Linear, Recurrent
 from regard.recipe.mixture import Mixture
 from regard.recipe.normalisers import Entmax, Normaliser, Sigmoid, Softmax, Sparsemax
 from regard.recipe.positional import Identity, Positional, Uniform
@@ -30,17 +33,20 @@ from regard.recipe.softmaxed import Additive, Dot, Softmaxed
 
 __all__ = [
     "Additive",
+    "Delta",
     "Dot",
     "Edges",
     "Entmax",
     "Flex",
     "Given",
     "Identity",
+    "Linear",
     "Mixture",
     "Normaliser",
     "Positional",
     "Projected",
     "Recipe",
+    "Recurrent",
     "Sigmoid",
     "Softmax",
     "Softmaxed",

@@ -21,12 +21,14 @@ from regard.kernel.reducers.rows import Supported, Top
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
 from regard.recipe import (
     Additive,
+    Delta,
     Dot,
     Edges,
     Entmax,
     Flex,
     Given,
     Identity,
+    Linear,
     Mixture,
     Normaliser,
     Projected,
@@ -47,7 +49,7 @@ _FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        *(Dot, Additive, Given, Projected, Edges, Mixture, Identity, Uniform),
+        *(Dot, Additive, Given, Projected, Edges, Mixture, Identity, Uniform, Linear, Delta),
         *(Softmax, Sigmoid, Sparsemax, Entmax),
         *(Padding, Band, Pairs, Segments, Both, Either, Opposite),
     )
@@ -68,6 +70,10 @@ _TENSORS = {
     "key_index",
     "edge_weights",
     "row_starts",
+    "strength",
+    "log_decay",
+    "memory",
+    "normaliser",
 }
 _ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Top, Supported)}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
-from regard.contract import State
+from regard.contract import RecurrentState, State
 from regard.errors import DtypeError, MaskError, RegardError, ShapeError, UnavailableError
 from regard.masks import Mask
 from regard.reuse.graft_part import GraftWarning, Part
@@ -92,7 +92,7 @@ def _cached(given: Any) -> int:
     """How many positions are held, in what a model is given."""
     if given is None or isinstance(given, Tensor | str | int | float):
         return 0
-    if isinstance(given, State):
+    if isinstance(given, State | RecurrentState):
         return given.keys if given.growing else 0
     if hasattr(given, "get_seq_length"):
         return int(given.get_seq_length())

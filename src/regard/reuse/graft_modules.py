@@ -14,7 +14,6 @@ from regard.contract import Mechanism
 from regard.errors import UnavailableError
 from regard.kernel.attend import checked_bias
 from regard.mechanisms.from_recipe import FromRecipe
-from regard.mechanisms.inputs import gather
 from regard.recipe import Projected, Recipe
 from regard.reuse.graft_passes import Unchanged
 
@@ -116,16 +115,13 @@ class MechanismAttention:
         given, module = self.given.take(), self.module
         self._refuse_chance()
         state = given.get("state")
-        inputs = gather(
-            module,
+        inputs = module.gather(
             given["query"],
             given.get("key"),
             given.get("value"),
             mask=given.get("mask"),
             causal=given.get("causal", False),
             state=None if isinstance(state, bool) else state,
-            widths=module.widths(given["query"].shape[-1]),
-            n_heads=module.n_heads,
         )
         bias = given.get("bias")
         return module.recipe(inputs, None if bias is None else checked_bias(bias, inputs.shape))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.blocks import Blocked
 from regard.blocks.sets import SetBlock
-from regard.contract import Attended
+from regard.contract import Attended, Mechanism
 from regard.testing.law import Law, law
 from regard.testing.subject import Subject, Unchecked, weights_of
 
@@ -45,6 +45,13 @@ def needs_self(subject: Subject) -> None:
     """Raise `Unchecked` where the block has no self-attention."""
     if not attends_itself(subject):
         raise Unchecked("the block has no attention named self")
+
+
+def needs_scores(subject: Subject, why: str) -> None:
+    """Raise `Unchecked` where a mechanism inside has a memory in place of scores."""
+    parts = [part for part in subject.build().modules() if isinstance(part, Mechanism)]
+    if not all(part.traits.scored for part in parts):
+        raise Unchecked(f"a mechanism inside has a memory in place of scores: {why}")
 
 
 def check_shape(subject: Subject, output: Tensor, x: Tensor, what: str) -> None:

@@ -12,6 +12,7 @@ from regard.testing.block_law import (
     check_shape,
     finite_gradients,
     needs_context,
+    needs_scores,
     needs_self,
     run,
     sides,
@@ -24,6 +25,7 @@ from regard.testing.subject import Subject, Unchecked, close, largest
 def mask_is_applied(subject: Subject) -> None:
     subject.takes("causal")
     needs_self(subject)
+    needs_scores(subject, "it takes no masks of pairs")
     inputs, module = sides(subject), subject.module()
     x, hidden = inputs[0], 1
     allowed = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool)
@@ -162,6 +164,7 @@ def causal_and_mask(subject: Subject) -> None:
 
 @block_law("a position that may look at nothing has weights 0, a finite output, finite gradients")
 def masked_rows(subject: Subject) -> None:
+    needs_scores(subject, "it takes no masks of pairs")
     inputs, module = sides(subject), subject.module()
     x = inputs[0].clone().requires_grad_()
     options = {}

@@ -7,12 +7,14 @@ import itertools
 import torch
 
 from regard.kernel.reducers import HeadMean, Received
+from regard.recipe import Mixture
 from regard.testing.block_law import (
     all_weights,
     attends_itself,
     block_law,
     check_shape,
     finite_gradients,
+    needs_scores,
     run,
     sides,
     takes_context,
@@ -76,9 +78,12 @@ def asking_changes_nothing(subject: Subject) -> None:
 
 @block_law("the returned weights are those that made the output, as capture sees them")
 def weights_of_the_output(subject: Subject) -> None:
+    needs_scores(subject, "capture sees no weights there")
     inputs, module = sides(subject), subject.module()
     blocked = run(module, *inputs, weights=True)
     returned = all_weights(blocked)
+    if any(isinstance(attended.recipe, Mixture) for attended in blocked.attentions.values()):
+        raise Unchecked("capture sees the attentions that a mixture is made of, one by one")
     with torch.no_grad(), capture(module) as trace:
         run(module, *inputs)
     seen = list(trace)

@@ -17,10 +17,8 @@ class _Outputs(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor
-    ) -> tuple[Tensor, ...]:
-        attended = self.module(query, key, value, mask=masks.padding(keep), weights=True)
+    def forward(self, keep: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        attended = self.module(*inputs, mask=masks.padding(keep), weights=True)
         return attended.output, attended.weights
 
 
@@ -29,57 +27,59 @@ class _Outputs(nn.Module):
     compiles=True,
 )
 def compiles(subject: Subject) -> None:
-    for argument in ("value", "mask", "weights"):
+    for argument in ("mask", "weights"):
         subject.takes(argument)
-    module = subject.module()
-    query, key, value = subject.inputs()
+    module, traits = subject.module(), subject.traits
+    inputs = subject.arguments(*subject.inputs())
     torch.compiler.reset()
     with torch.no_grad():
         compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
         for options in ({}, {"causal": True, "weights": True}):
-            want = call(module, query, key, value, **options)
-            got = compiled(query, key, value, **options)
+            want = call(module, *inputs, **options)
+            got = compiled(*inputs, **options)
             close(got.output, want.output, 1e-6, f"compiled output with {options}")
         with torch._dynamo.config.patch(recompile_limit=4):  # lengths must not each compile anew
-            for length in range(3, 3 + min(9, (subject.traits.longest or 99) - 3)):
-                more = subject.inputs(queries=length, keys=length + 1, seed=length)
-                if subject.traits.self_only or (subject.traits.longest or 99) > length:
+            for length in range(3, 3 + min(9, (traits.longest or 99) - 3)):
+                queries = 3 if traits.sequential else length  # a loop over queries is unrolled
+                more = subject.arguments(
+                    *subject.inputs(queries=queries, keys=length + 1, seed=length)
+                )
+                if traits.self_only or (traits.longest or 99) > length:
                     got = compiled(*more, causal=True, weights=True)
                     want = call(module, *more, causal=True, weights=True)
                     close(got.output, want.output, 1e-6, f"compiled output at length {length}")
-        keep = torch.ones(key.shape[:2], dtype=torch.bool)
-        keep[:, -1] = subject.traits.self_only
+        keep = torch.ones(inputs[1].shape[:2], dtype=torch.bool)
+        keep[:, -1] = traits.self_only
         whole = torch.compile(_Outputs(module), fullgraph=True, backend="aot_eager")
-        for got, want in zip(
-            whole(query, key, value, keep), _Outputs(module)(query, key, value, keep)
-        ):
+        for got, want in zip(whole(keep, *inputs), _Outputs(module)(keep, *inputs)):
             close(got, want, 1e-6, "compiled output with a mask")
 
 
 @law("torch.export takes it with dynamic lengths and returns an Attended", compiles=True)
 def exports(subject: Subject) -> None:
-    for argument in ("value", "mask", "weights"):
+    for argument in ("mask", "weights"):
         subject.takes(argument)
-    module = subject.module()
+    module, traits = subject.module(), subject.traits
     query, key, value = subject.inputs()
     torch.compiler.reset()
-    longest = min(64, subject.traits.longest or 64)
+    longest = min(64, traits.longest or 64)
     queries = torch.export.Dim("queries", max=longest - 1)
-    keys = queries if subject.traits.self_only else torch.export.Dim("keys", max=longest - 1)
-    lengths = ({1: queries}, {1: keys}, {1: keys})
-    shared = value is key
-    inputs = (query, key.clone(), key.clone() if shared else value)
-    more = subject.inputs(queries=min(9, longest - 1), keys=min(12, longest - 1), seed=6)
-    program = torch.export.export(module, inputs, dynamic_shapes=(*lengths,), strict=False)
+    keys = queries if traits.self_only else torch.export.Dim("keys", max=longest - 1)
+    own = {} if traits.sequential else {1: queries}
+    inputs = subject.arguments(query, key.clone(), key.clone() if value is key else value)
+    lengths = (own, {1: keys}, {1: keys})[: len(inputs)]
+    other = query.shape[1] if traits.sequential else min(9, longest - 1)
+    more = subject.arguments(*subject.inputs(queries=other, keys=min(12, longest - 1), seed=6))
+    program = torch.export.export(module, inputs, dynamic_shapes=lengths, strict=False)
     got, want = program.module()(*more), call(module, *more)
     close(got.output, want.output, 1e-6, "exported output at other lengths")
     exported = torch.export.export(
         _Outputs(module),
-        (*inputs, torch.ones(key.shape[:2], dtype=torch.bool)),
-        dynamic_shapes=(*lengths, {1: keys}),
+        (torch.ones(key.shape[:2], dtype=torch.bool), *inputs),
+        dynamic_shapes=({1: keys}, lengths),
         strict=False,
     )
     keep = torch.ones(more[1].shape[:2], dtype=torch.bool)
-    keep[:, 0] = subject.traits.self_only
-    for got, want in zip(exported.module()(*more, keep), _Outputs(module)(*more, keep)):
+    keep[:, 0] = traits.self_only
+    for got, want in zip(exported.module()(keep, *more), _Outputs(module)(keep, *more)):
         close(got, want, 1e-6, "exported output with a mask at other lengths")

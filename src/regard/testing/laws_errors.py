@@ -21,7 +21,8 @@ def wrong_shapes(subject: Subject) -> None:
         return
     batch, keys = query.shape[0], key.shape[1]
     refuses(lambda: call(module, query, key[:1], value[:1]), "batch", "1", str(batch))
-    refuses(lambda: call(module, query, key, value[:, :-1]), "key", str(keys - 1), str(keys))
+    if subject.takes_value:
+        refuses(lambda: call(module, query, key, value[:, :-1]), "key", str(keys - 1), str(keys))
     if isinstance(module, Mechanism) and subject.traits.longest is not None:
         most = subject.traits.longest
         long = subject.inputs(keys=most + 1)

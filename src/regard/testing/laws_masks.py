@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import nn
 
 from regard import masks
+from regard.contract import Attended
 from regard.testing.law import law
+from regard.testing.laws_errors import refuses
 from regard.testing.subject import Subject, Unchecked, call, close, largest, weights_of
 
 
@@ -16,6 +21,10 @@ def mask_is_applied(subject: Subject) -> None:
     random = torch.Generator().manual_seed(2)
     allowed = torch.rand(1, 1, query.shape[1], key.shape[1], generator=random) > 0.4
     allowed[..., 0] = True
+    if not subject.traits.scored:  # a mask of pairs is refused, one of keys is not
+        pairs = partial(call, subject.module(), query, key, value, mask=allowed)
+        refuses(pairs, "mask", "keys")
+        allowed = allowed[:, :, :1]
     plain = weights_of(call(subject.module(), query, key, value, weights=True))
     weights = weights_of(call(subject.module(), query, key, value, mask=allowed, weights=True))
     leaked = largest(weights.masked_fill(allowed, 0.0))
@@ -48,7 +57,8 @@ def padding(subject: Subject) -> None:
         close(dirty.output, want.output, subject.fine, "output with NaN in padding")
     else:
         want = call(module, query, key[:, left], value[:, left], weights=True)
-        close(dirty.output, want.output, subject.fine, "output with padding, against deletion")
+        output = dirty.output[..., left] if subject.traits.points else dirty.output
+        close(output, want.output, subject.fine, "output with padding, against deletion")
         close(
             weights_of(dirty)[..., left],
             weights_of(want),
@@ -56,6 +66,8 @@ def padding(subject: Subject) -> None:
             "weights, against deletion",
         )
     assert largest(weights_of(dirty)[..., gone]) == 0.0, "padding has weight"
+    if subject.traits.hard:
+        dirty = _drawn(module, query, dirty_key, dirty_value, mask=mask)
     _finite_gradients(module, dirty.output.square().sum(), "NaN in padding")
     assert query.grad is not None and query.grad.isfinite().all(), "the query's gradient"
 
@@ -110,25 +122,33 @@ def causal_and_mask(subject: Subject) -> None:
         :, :, -1
     ]
     free = weights_of(call(subject.module(), query, key, value, weights=True))[:, :, -1]
-    if not subject.traits.order_matters:
+    if not subject.traits.order_matters and not subject.traits.sequential:
         close(last, free, subject.fine, "the last query, which causal leaves free")
 
 
 @law("a row with no permitted key has weights 0, output 0 and finite gradients")
 def masked_rows(subject: Subject) -> None:
     query, key, value = subject.inputs()
-    allowed = torch.ones(1, 1, query.shape[1], key.shape[1], dtype=torch.bool)
-    allowed[:, :, 1] = False
+    if subject.traits.scored:
+        allowed = torch.ones(1, 1, query.shape[1], key.shape[1], dtype=torch.bool)
+        allowed[:, :, 1] = False
+        dead: tuple[slice | int, slice | int] = (slice(None), 1)
+    else:  # no key of an example
+        allowed = torch.ones(query.shape[0], 1, 1, key.shape[1], dtype=torch.bool)
+        allowed[0] = False
+        dead = (0, slice(None))
     module = subject.module()
     query = query.clone().requires_grad_()
     if subject.traits.self_only:
         key = value = query
     attended = call(module, query, key, value, mask=allowed, weights=True)
     assert not attended.output.isnan().any(), "a row with no permitted key is NaN"
-    alive = largest(weights_of(attended)[:, :, 1])
+    alive = largest(weights_of(attended).transpose(1, 2)[dead])
     assert alive == 0.0, f"a row with no permitted key has weight {alive:.3g}, expected 0"
-    dead = largest(attended.output[:, 1])
-    assert dead == 0.0, f"the output of a row with no permitted key is {dead:.3g}, expected 0"
+    left = largest(attended.output[dead])
+    assert left == 0.0, f"the output of a row with no permitted key is {left:.3g}, expected 0"
+    if subject.traits.hard:
+        attended = _drawn(module, query, key, value, mask=allowed)
     _finite_gradients(module, attended.output.square().sum(), "a row with no permitted key")
     assert query.grad is not None and query.grad.isfinite().all(), "the query's gradient"
 
@@ -146,6 +166,15 @@ def empty(subject: Subject) -> None:
     assert weights_of(attended).shape[-1] == 0, "weights over no keys"
     assert attended.output.shape[:2] == query.shape[:2], "output over no keys"
     assert largest(attended.output) == 0.0, "output over no keys is not 0"
+
+
+def _drawn(module: nn.Module, *inputs: torch.Tensor, **options: Any) -> Attended:
+    """A call in training: a choice made in eval has no gradient."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(9)
+        attended = call(module.train(), *inputs, **options)
+    assert attended.output.isfinite().all(), "in training the output is not finite"
+    return attended
 
 
 def _finite_gradients(module: nn.Module, loss: torch.Tensor, cause: str) -> None:

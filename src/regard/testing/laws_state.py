@@ -12,6 +12,7 @@ from torch.utils import _pytree
 
 from regard.contract import Attended, Mechanism
 from regard.testing.law import law
+from regard.testing.laws_errors import refuses
 from regard.testing.subject import Subject, Unchecked, call, close, weights_of
 
 
@@ -28,12 +29,16 @@ def step_by_step(subject: Subject) -> None:
             step = call(module, piece, causal=True, state=state or True, weights=True)
             state = step.state
             assert state is not None, "a growing state was asked for and none came back"
-            outputs.append(step.output)
+            later = (
+                full.output.shape[-1] - step.output.shape[-1]
+            )  # keys not there yet, of a pointer
+            outputs.append(torch.nn.functional.pad(step.output, (0, later)))
         close(torch.cat(outputs, 1), full.output, subject.fine, f"output in steps of {size}")
         last = weights_of(step)[:, :, -1]
+        keys = piece.shape[1] if subject.traits.recurrent else x.shape[1]  # earlier ones are gone
         close(
             last,
-            weights_of(full)[:, :, -1],
+            weights_of(full)[:, :, -1, -keys:],
             subject.fine,
             f"weights of the last of steps of {size}",
         )
@@ -46,14 +51,28 @@ def fixed_state(subject: Subject) -> None:
         raise Unchecked("the module has no `fix`")
     query, key, value = subject.inputs()
     want = call(module, query, key, value, weights=True)
-    got = call(module, query, state=module.fix(key, value), weights=True)
+    fixed = module.fix(key, value)
+    got = call(module, query, state=fixed)
     close(got.output, want.output, subject.fine, "output with a fixed state")
-    close(weights_of(got), weights_of(want), subject.fine, "weights with a fixed state")
+    if subject.traits.recurrent:  # whose keys are gone
+        refuses(lambda: call(module, query, state=fixed, weights=True), "weights", "fixed")
+    else:
+        weights = weights_of(call(module, query, state=fixed, weights=True))
+        close(weights, weights_of(want), subject.fine, "weights with a fixed state")
+    if subject.traits.sequential:
+        state: Any = module.fix(key, value)
+        outputs = list[Tensor]()
+        for place in range(query.shape[1]):
+            step = call(module, query[:, place : place + 1], state=state)
+            assert step.state is not None, "a fixed state was given and none came back"
+            state, outputs = step.state, [*outputs, step.output]
+        close(torch.cat(outputs, 1), want.output, subject.fine, "one query at a time")
     if not subject.traits.keeps_state:
         return
     half = key.shape[1] // 2
-    grown = module.begin(key[:, :half], value[:, :half])
-    got = call(module, query, key[:, half:], value[:, half:], state=grown, weights=True)
+    old, new = (key[:, :half], value[:, :half]), (key[:, half:], value[:, half:])
+    grown = module.begin(*(old if subject.takes_value else old[:1]))
+    got = call(module, query, *new, state=grown, weights=True)
     close(got.output, want.output, subject.fine, "output with a state that grew from `begin`")
 
 

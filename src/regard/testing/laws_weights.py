@@ -38,6 +38,8 @@ def shapes(subject: Subject) -> None:
 def row_sums(subject: Subject) -> None:
     weights = weights_of(call(subject.module(), *subject.inputs(), weights=True))
     kind, sums = subject.kind, weights.sum(-1)
+    if subject.traits.hard:
+        assert ((weights == 0) | (weights == 1)).all(), "a hard weight is neither 0 nor 1"
     if kind in ("distribution", "partial"):
         assert (weights >= 0).all(), (
             f"a {kind} has a negative weight, {float(weights.detach().min()):.3g}"
@@ -66,8 +68,12 @@ def weights_of_the_output(subject: Subject) -> None:
     """
     if subject.traits.self_only:
         raise Unchecked("the module attends to itself only")
-    subject.takes("value")
     module = subject.module()
+    if subject.traits.points:
+        attended = call(module, *subject.inputs(), weights=True)
+        close(attended.output, weights_of(attended)[:, 0], 0.0, "the output, which is the weights")
+        return
+    subject.takes("value")
     heads = weights_of(call(module, *subject.inputs(), weights=True)).shape[1]
     keys = min(subject.sizes.keys + heads, subject.traits.longest or 2**30)
     query, key, value = subject.inputs(keys=keys)  # more keys than heads, or any gradient fits
@@ -79,7 +85,9 @@ def weights_of_the_output(subject: Subject) -> None:
     along = torch.randn(output.shape[-1], generator=random, dtype=torch.float64)
     for (example, row), number in _entries((output * along).sum(-1)):
         (gradient,) = torch.autograd.grad(number, value, retain_graph=True, allow_unused=True)
-        assert gradient is not None and gradient.any(), "the output does not depend on `value`"
+        attends = bool(weights[example, :, row].any())  # a hard choice may be of no key
+        moved = gradient is not None and bool(gradient.any())
+        assert moved or not attends, "the output does not depend on `value`"
         by_head = weights[example, :, row].mT.double()  # (key, head)
         spanned = by_head @ torch.linalg.pinv(by_head) @ gradient[example]
         what = "what the returned weights explain of the output's gradient by the values"
@@ -107,15 +115,13 @@ def examples_apart(subject: Subject) -> None:
 def weights_times_values(subject: Subject) -> None:
     attended = call(subject.module(), *subject.inputs(), weights=True)
     weights, recipe = weights_of(attended), attended.recipe
-    if recipe is None or recipe.value is None:
+    if recipe is None or (recipe.value is None and not subject.traits.points):
         raise Unchecked("no recipe with values is kept, so the mixed values cannot be seen")
     close(recipe.weights(), weights, subject.fine, "recipe.weights()")
-    close(
-        weights @ per_head(recipe.value, weights.shape[1]),
-        recipe.mixed(),
-        subject.fine,
-        "mixed values",
-    )
+    mixed = weights
+    if recipe.value is not None:
+        mixed = weights @ per_head(recipe.value, weights.shape[1])
+    close(recipe.mixed(), mixed, subject.fine, "mixed values")
     with torch.no_grad():
         close(recipe.mixed(), recipe.mixed(), 0.0, "recipe.mixed() asked twice")
         columns = slice(0, max(1, recipe.shape.keys // 2))
@@ -168,6 +174,9 @@ def bias(subject: Subject) -> None:
     module = subject.module()
     plain = weights_of(call(module, query, key, value, weights=True))
     ramp = torch.linspace(-2, 2, key.shape[1], dtype=query.dtype)[None, None, None]
+    if not subject.traits.scored:
+        refuses(lambda: call(module, query, key, value, bias=ramp), "bias", "scores")
+        return
     tilted = weights_of(call(module, query, key, value, bias=ramp, weights=True))
     assert not torch.allclose(plain, tilted), "bias was accepted and never applied"
     if subject.kind == "distribution":
@@ -185,7 +194,8 @@ def key_permutation(subject: Subject) -> None:
     module = subject.module()
     before = call(module, query, key, value, weights=True)
     after = call(module, query, key[:, order], value[:, order], weights=True)
-    close(after.output, before.output, subject.fine, "output after permuting the keys")
+    want = before.output[..., order] if subject.traits.points else before.output
+    close(after.output, want, subject.fine, "output after permuting the keys")
     close(
         weights_of(after),
         weights_of(before)[..., order],

@@ -121,6 +121,10 @@ class Subject:
         """Whether values may be other than the keys."""
         return _takes(self.build(), "value")
 
+    def arguments(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """Inputs as positional arguments, without values where the module takes none."""
+        return (query, key, value) if self.takes_value else (query, key)
+
     @property
     def reduces(self) -> bool:
         """Whether the module's forward takes reducers."""
@@ -133,6 +137,8 @@ def _check_taken(module: nn.Module, argument: str) -> None:
 
 
 def _takes(module: nn.Module, argument: str) -> bool:
+    if argument == "value" and not getattr(module, "traits", Traits()).takes_value:
+        return False
     parameters = inspect.signature(module.forward).parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return anything or argument in parameters
@@ -146,7 +152,7 @@ def call(module: nn.Module, *inputs: Tensor, **options: Any) -> Attended:
     """
     for argument in options:
         _check_taken(module, argument)
-    for argument in ("value", "key")[: len(inputs) - 1]:
+    for argument in reversed(("key", "value")[: len(inputs) - 1]):
         if not _takes(module, argument):
             inputs, left_out = inputs[:-1], inputs[-1]
             if left_out is not inputs[-1] and not torch.equal(left_out, inputs[-1]):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UnavailableError
+from regard.kernel import blockwise
 from regard.kernel.positions import AlibiBias
 from regard.masks.parts import Band, Mask, Padding, Pairs, Segments
 from regard.recipe import Dot, Flex, Projected, Recipe
@@ -71,6 +72,18 @@ def _fused(
         allowed_by,
         arguments["query"].shape[2] - arguments["key"].shape[2],
     )
+
+
+@_for(blockwise.OPERATOR)
+def _blockwise(
+    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
+) -> Reading:
+    query, key, value, scale = (arguments[name] for name in ("query", "key", "value", "scale"))
+    band = (arguments[name] for name in ("left", "right", "first"))
+    tensors = (arguments[name] for name in ("query_segments", "key_segments", "keep"))
+    mask = blockwise.structure_of(*band, *tensors).mask
+    recipe = Dot(query, key, mask=mask, scale=scale, lse=out[1].detach())
+    return Reading(recipe, query, key, value, out[0])
 
 
 @_for("_scaled_dot_product_flash_attention")

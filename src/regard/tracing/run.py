@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from regard.errors import RegardError
 from regard.interception import OPERATORS, available, listen, unlisten
+from regard.kernel import blockwise
 from regard.record import Trace
 from regard.tracing.collect import Collector
 from regard.tracing.learned import (
@@ -509,7 +510,8 @@ class Run:
         place = self.collector.names.place()
         if place is None:
             return
-        if names and operator.startswith("_scaled") and _transforms() is None:
+        fused = operator.startswith("_scaled") or operator == blockwise.OPERATOR
+        if names and fused and _transforms() is None:
             self.collector.here.following = False
             self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
             self.collector.here.following = True

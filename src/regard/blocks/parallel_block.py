@@ -1,0 +1,117 @@
+"""The parallel block: self-attention and feed-forward side by side, of the same input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.blocks.attention_block import AttentionBlock
+from regard.blocks.blocked import Blocked
+from regard.blocks.inputs import (
+    check_features,
+    habit,
+    keys_of,
+    refuse_context,
+    resolved,
+    shape_of,
+    states_by_name,
+    without_padding,
+)
+from regard.blocks.parts import warn_of_identity
+from regard.blocks.sublayers import width_of
+from regard.contract import Mechanism
+from regard.errors import RegardError, ShapeError
+from regard.kernel.reduce import Reducer
+from regard.masks import Mask
+
+
+class ParallelBlock(AttentionBlock):
+    """skip · x + attention_gain · attention(norm(x)) + feed_forward_gain · feed_forward(norm(x)).
+
+    With gains of 1 it is the block of Wang & Komatsuzaki 2021 (GPT-J) and Chowdhery et al. 2022
+    (PaLM, section 2). `skip` is a number that stays as it is; gains are learned.
+
+    Args:
+        width: features a position.
+        self_attention: any `Mechanism`.
+        feed_forward: a module on features.
+        norm: a module on features; `nn.LayerNorm(width)` when None.
+        gains: of attention and feed-forward at the start.
+        skip: of x; 0 is a block without a skip connection.
+
+    >>> import torch
+    >>> from regard.blocks import FeedForward, ParallelBlock
+    >>> from regard.mechanisms import MultiHead
+    >>> block = ParallelBlock(16, MultiHead(16, 4), FeedForward(16))
+    >>> blocked = block(torch.randn(2, 5, 16), weights=True)
+    >>> blocked.output.shape, blocked.attentions["self"].weights.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        width: int,
+        self_attention: Mechanism,
+        feed_forward: nn.Module,
+        *,
+        norm: nn.Module | None = None,
+        gains: tuple[float, float] = (1.0, 1.0),
+        skip: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(self_attention, Mechanism):
+            raise RegardError(
+                f"ParallelBlock: self_attention is {type(self_attention).__name__}, expected a "
+                "regard.Mechanism, as MultiHead"
+            )
+        norm = nn.LayerNorm(width) if norm is None else norm
+        parts = {"self_attention": self_attention, "feed_forward": feed_forward, "norm": norm}
+        for name, part in parts.items():
+            if not isinstance(part, nn.Module):
+                raise RegardError(
+                    f"ParallelBlock: {name} is {type(part).__name__}, expected a module"
+                )
+            takes = width_of(part, width)
+            if takes not in (None, width):
+                raise ShapeError(
+                    f"ParallelBlock: {name}: {type(part).__name__} takes width {takes}, expected "
+                    f"{width}"
+                )
+        warn_of_identity(self, self_attention)
+        self.width, self.skip = width, skip
+        self.norm, self.self_attention, self.feed_forward = norm, self_attention, feed_forward
+        self.attention_gain = nn.Parameter(torch.tensor(gains[0]))
+        self.feed_forward_gain = nn.Parameter(torch.tensor(gains[1]))
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+        causal: bool | None = None,
+        state: Any = None,
+        weights: bool = False,
+        reduce: Sequence[Reducer] = (),
+    ) -> Blocked:
+        """Attention `self`; see `AttentionBlock.forward`. A context is refused."""
+        refuse_context(self, context, context_mask)
+        check_features(self, "x", x, self.width, x)
+        causal = habit(self, causal, state)
+        past = states_by_name(self, state, "self")["self"]
+        shape = shape_of(self.self_attention, x, keys_of(past) + x.shape[1])
+        x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)
+        normed = self.norm(x)
+        attended = self.self_attention(
+            normed, mask=mask, causal=causal, state=past, weights=weights, reduce=reduce
+        )
+        output = self.attention_gain * attended.output
+        output = output + self.feed_forward_gain * self.feed_forward(normed)
+        if self.skip:
+            output = output + self.skip * x
+        after = None if past is None else {"self": attended.state}
+        return Blocked(output, {"self": attended}, after)
