@@ -36,6 +36,7 @@ from regard.mechanisms import (
     Sparsemax,
     SumNormalised,
     TalkingHeads,
+    Window,
 )
 
 
@@ -59,6 +60,10 @@ MEMBERS = {
     "multi_head_rotary": (lambda: MultiHead(16, 4, position=Rotary()), {}),
     "multi_head_alibi": (lambda: MultiHead(16, 4, position=Alibi(4)), {}),
     "multi_head_relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, 3)), {}),
+    "multi_head_streaming": (
+        lambda: MultiHead(16, 4, position=Rotary(), window=Window(2, 1, first=1)),
+        {},
+    ),
     "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
     "multi_head_scoring": (_scoring, {}),
     "multi_head_sigmoid": (lambda: MultiHead(16, 4, normaliser=Sigmoid(bias=-1.9)), {}),
@@ -150,6 +155,7 @@ NOT_SEEN = {
     "multi_head_rotary": _ORDER,
     "multi_head_alibi": _ORDER,
     "multi_head_relative": _ORDER,
+    "multi_head_streaming": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
     "multi_head_sigmoid": ("row_sums",),
