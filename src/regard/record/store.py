@@ -35,6 +35,7 @@ from regard.recipe import (
     Recipe,
     Sigmoid,
     Softmax,
+    Softmaxed,
     Sparsemax,
     Uniform,
 )
@@ -242,13 +243,14 @@ def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None
             raise ValueError(f"it names a class {part.get('class')!r}")
         inner = part["fields"]
         made = {name: _decode(value, tensors) for name, value in inner.items()}
-        for name in _TENSORS & made.keys():
+        normaliser = made.get("normaliser") if issubclass(cls, Softmaxed) else None
+        if normaliser is not None and not isinstance(normaliser, Normaliser):
+            raise ValueError(f"normaliser is {normaliser!r}")
+        for name in _TENSORS & made.keys() - ({"normaliser"} if normaliser is not None else set()):
             if made[name] is not None and not isinstance(made[name], Tensor):
                 raise ValueError(f"{name} is {made[name]!r}, expected a tensor")
         if made.get("mask") is not None and not isinstance(made["mask"], Mask):
             raise ValueError(f"mask is {type(made['mask']).__name__}")
-        if not isinstance(made.get("normaliser", Softmax()), Normaliser):
-            raise ValueError(f"normaliser is {type(made['normaliser']).__name__}")
         found = cls(**made)
         if isinstance(found, Edges | Mixture):
             found.check()
