@@ -5,6 +5,7 @@ from torch import nn
 from regard.mechanisms import (
     Additive,
     Alibi,
+    BucketedBias,
     ConcatScore,
     Coverage,
     Decomposable,
@@ -37,6 +38,7 @@ from regard.mechanisms import (
     SumNormalised,
     TalkingHeads,
     Window,
+    YarnScaling,
 )
 
 
@@ -62,6 +64,14 @@ MEMBERS = {
     "multi_head_relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, 3)), {}),
     "multi_head_streaming": (
         lambda: MultiHead(16, 4, position=Rotary(), window=Window(2, 1, first=1)),
+        {},
+    ),
+    "multi_head_rotary_scaled": (
+        lambda: MultiHead(16, 2, position=Rotary(share=0.5, scaling=YarnScaling(4.0, original=8))),
+        {},
+    ),
+    "multi_head_bucketed": (
+        lambda: MultiHead(16, 4, position=BucketedBias(4, 8, distance=6)),
         {},
     ),
     "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
@@ -156,6 +166,8 @@ NOT_SEEN = {
     "multi_head_alibi": _ORDER,
     "multi_head_relative": _ORDER,
     "multi_head_streaming": _ORDER,
+    "multi_head_rotary_scaled": _ORDER,
+    "multi_head_bucketed": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
     "multi_head_sigmoid": ("row_sums",),

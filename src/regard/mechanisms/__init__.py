@@ -1,5 +1,6 @@
 """Attention mechanisms, all under the contract of `regard.Mechanism`."""
 
+from regard.kernel.positions import LinearScaling, NtkScaling, YarnScaling
 from regard.mechanisms.additive import Additive
 from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decays import Decay, FixedDecay, GatedDecay
@@ -26,7 +27,7 @@ from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
 from regard.mechanisms.multi_head_latent import MultiHeadLatent
 from regard.mechanisms.pointer import Pointer
-from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
+from regard.mechanisms.positions import Alibi, BucketedBias, RelativeBias, Rotary
 from regard.mechanisms.random_features import (
     HyperbolicFeatures,
     PositiveFeatures,
@@ -44,6 +45,7 @@ __all__ = [
     "DPFP",
     "Additive",
     "Alibi",
+    "BucketedBias",
     "ConcatScore",
     "Coverage",
     "Decay",
@@ -64,6 +66,7 @@ __all__ = [
     "HyperbolicFeatures",
     "IdentityFeatures",
     "LinearAttention",
+    "LinearScaling",
     "LocalMonotonic",
     "LocalPredictive",
     "LocationScore",
@@ -73,6 +76,7 @@ __all__ = [
     "MultiHead",
     "MultiHeadLatent",
     "Normaliser",
+    "NtkScaling",
     "Pointer",
     "PositiveFeatures",
     "RandomFeatures",
@@ -89,5 +93,6 @@ __all__ = [
     "TrigonometricFeatures",
     "UnitNormalised",
     "Window",
+    "YarnScaling",
     "coverage_loss",
 ]
