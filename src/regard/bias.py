@@ -102,6 +102,37 @@ class GappedBias(Bias):
         return self.bias.requires_grad
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class CachedBias(Bias):
+    """A bias of positions in a cache: from the `first` keys, queries stand at most at `edge`."""
+
+    bias: Bias
+    first: int
+    edge: int
+
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        near = self.bias.block(block)
+        at_edge = self.bias.block(Block(0, 1, block.left, block.right, 1, self.edge + 1))
+        rows = torch.arange(block.top, block.bottom, device=near.device) + block.offset
+        columns = torch.arange(block.left, block.right, device=near.device)
+        return torch.where((rows[:, None] > self.edge) & (columns < self.first), at_edge, near)
+
+    def at(self, batch: int, head: int) -> CachedBias:
+        return CachedBias(self.bias.at(batch, head), self.first, self.edge)
+
+    def of_heads(self, which: Sequence[int]) -> CachedBias:
+        return CachedBias(self.bias.of_heads(which), self.first, self.edge)
+
+    @property
+    def heads(self) -> int:
+        return self.bias.heads
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.bias.requires_grad
+
+
+register_pytree(CachedBias, static=("first", "edge"))
 register_pytree(GappedBias, static=("start", "stop"))
 
 

@@ -5,11 +5,12 @@ import torch
 
 import regard
 from regard import masks
-from regard.bias import GappedBias
+from regard.bias import CachedBias, GappedBias
 from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PreNorm, Stack
 from regard.errors import MaskError, RegardError, ShapeError, StateError
 from regard.kernel.positions import AlibiBias
 from regard.mechanisms import Alibi, DotProduct, MultiHead, RelativeBias, Rotary, Window
+from regard.types import whole
 
 LENGTH = 24
 X = torch.randn(2, LENGTH, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -61,6 +62,68 @@ def walk(attn, sizes, mask=MASKS["none"], bias=None):
         states.append(state)
         start = stop
     return torch.cat(outputs, 1), torch.cat(rows, 2), states
+
+
+def streamed(attn, x, left, first, slopes=None):
+    """The loop of StreamingLLM: each query meets a cache of the first keys and the last ones, whose
+    positions are their places in it. Rotary unless there are slopes, then ALiBi."""
+    width, outputs = 4, []
+
+    def turned(feature, place):
+        result = feature.clone()
+        for pair in range(width // 2):
+            angle = torch.tensor(place * 10000.0 ** (-2 * pair / width), dtype=torch.float64)
+            one, two = feature[..., pair], feature[..., pair + width // 2]
+            result[..., pair] = one * angle.cos() - two * angle.sin()
+            result[..., pair + width // 2] = one * angle.sin() + two * angle.cos()
+        return result
+
+    queries, keys, values = (
+        project(x).unflatten(-1, (4, width))
+        for project in (attn.to_query, attn.to_key, attn.to_value)
+    )
+    for t in range(x.shape[1]):
+        cache = [j for j in range(t + 1) if j < first or j >= t - left]
+        last, scores = len(cache) - 1, []
+        for place, j in enumerate(cache):
+            if slopes is None:
+                pair = turned(queries[:, t], last), turned(keys[:, j], place)
+                scores.append((pair[0] * pair[1]).sum(-1) / width**0.5)
+            else:
+                product = (queries[:, t] * keys[:, j]).sum(-1) / width**0.5
+                scores.append(product - slopes * (last - place))
+        weights = torch.stack(scores, -1).softmax(-1)  # (batch, head, place)
+        mixed = torch.einsum("bhp,bphw->bhw", weights, values[:, cache])
+        outputs.append(attn.to_output(mixed.flatten(1)))
+    return torch.stack(outputs, 1)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("position", ["rotary", "alibi"])
+def test_positions_in_the_cache_follow_the_paper(position, first):
+    part = POSITIONS[position]()
+    attn = build(part, Window(4, 0, first=first, in_cache=True))
+    slopes = part.slopes.double() if position == "alibi" else None
+    expected = streamed(attn, X, 4, first, slopes)
+    torch.testing.assert_close(attn(X, causal=True).output, expected, atol=1e-10, rtol=1e-10)
+    for sizes in ([1] * LENGTH, [7, 1, 1, 5, 2, 8]):
+        outputs, _, states = walk(attn, sizes)
+        torch.testing.assert_close(outputs, expected, atol=1e-10, rtol=1e-10)
+        assert states[-1].keys == 4 + first
+    in_text = build(POSITIONS[position](), Window(4, 0, first=first))
+    in_text.load_state_dict(attn.state_dict())
+    same = torch.allclose(in_text(X, causal=True).output, expected)
+    assert same == (first == 0)  # the distances within a window are the same in both
+
+
+def test_a_cached_bias_of_some_heads_is_some_of_it():
+    bias = CachedBias(AlibiBias(torch.tensor([0.5, 2.0])), 2, 5)
+    full = bias.block(whole(9, 9))
+    assert full[0, 0, 8, :3].tolist() == [-2.5, -2.0, -3.0]  # at most 5 before, then the window
+    assert torch.equal(bias.block(whole(9, 9).over(slice(1, 4))), full[..., 1:4])
+    assert torch.equal(bias.at(0, 1).block(whole(9, 9)), full[:, 1:])
+    assert torch.equal(bias.of_heads([1]).block(whole(9, 9)), full[:, 1:])
+    assert bias.heads == 2 and not bias.requires_grad
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -192,6 +255,8 @@ def test_a_window_is_two_numbers_or_a_part():
         MultiHead(16, 4, window=3)
     with pytest.raises(MaskError, match="left=-1, expected a number >= 0"):
         Window(-1)
+    with pytest.raises(MaskError, match="in_cache=True, expected a number for left"):
+        Window(None, in_cache=True)
     assert "window(4, 0, first=2)" in repr(build(window=Window(4, first=2)))
 
 
@@ -256,8 +321,6 @@ def test_capture_reads_the_steps_of_a_window(first):
 
 def test_a_gapped_bias_is_that_of_the_text():
     bias, gap = AlibiBias(torch.tensor([0.5, 2.0])), slice(2, 7)
-    from regard.types import whole
-
     text = bias.block(whole(3, 12))
     left = torch.cat([text[..., :2], text[..., 7:]], -1)
     gapped = GappedBias(bias, gap.start, gap.stop)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
-from regard.bias import Bias, GappedBias, bias_of_heads
+from regard.bias import Bias, CachedBias, GappedBias, bias_of_heads
 from regard.contract import Attended, State, Traits
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias
@@ -116,6 +116,7 @@ class MultiHead(FromRecipe):
                 nn.init.zeros_(linear.bias)
         self.position = position
         self.window = None if window is None else window.band
+        self.cache = window if window is not None and window.in_cache else None
         self.scale = self.head_width**-0.5 if scoring.scale is None else scoring.scale
         self.softcap = scoring.softcap
         self.query_norm, self.key_norm = scoring.norms or (nn.Identity(), nn.Identity())
@@ -141,7 +142,7 @@ class MultiHead(FromRecipe):
     def prepare(self, key: Tensor, value: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
         keys = self.to_key(key).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         keys = self.key_norm(keys)  # (batch, group, key, head width)
-        if self.position is not None:
+        if self.position is not None and self.cache is None:
             keys = self.position.turn(keys, start)
         values = self.to_value(value).unflatten(-1, (self.n_groups, self.value_width))
         return keys, values.transpose(1, 2)  # (batch, group, key, value width)
@@ -160,8 +161,7 @@ class MultiHead(FromRecipe):
         )
         queries = self.to_query(given.query).unflatten(-1, (-1, self.head_width))
         queries = self.query_norm(queries.transpose(1, 2))  # (batch, head, query, head width)
-        if self.position is not None:
-            queries = self.position.turn(queries, given.text.keys - given.shape.queries)
+        queries, keys = self._turned(queries, given)
         mask, bias = masks.both(given.mask, self.window), self._bias(bias, given)
         owners = [head % self.n_heads for head in range(self._score_heads(self.n_heads))]
         if len(owners) > self.n_heads:
@@ -169,7 +169,7 @@ class MultiHead(FromRecipe):
             bias = bias_of_heads(bias, owners)
         scored = Dot(
             queries,
-            given.key,
+            keys,
             given.value if self.mixture is None else None,
             mask=mask,
             bias=bias,
@@ -179,6 +179,28 @@ class MultiHead(FromRecipe):
             normaliser=self.normaliser,
         )
         return scored if self.mixture is None else self.mixture.recipe(scored, given.value)
+
+    def _turned(self, queries: Tensor, given: Inputs) -> tuple[Tensor, Tensor]:
+        """Queries and keys with their positions worked in: of the text, or in the cache."""
+        if self.position is None:
+            return queries, given.key
+        cache, (_, _, n_queries, n_keys) = self.cache, given.shape
+        if cache is None:
+            return self.position.turn(queries, given.text.keys - n_queries), given.key
+        near = self.position.turn(queries, n_keys - n_queries)
+        keys = self.position.turn(given.key, 0)
+        compiling = torch.compiler.is_compiling()  # a graph must not depend on lengths
+        if cache.first == 0 or (not compiling and n_keys <= cache.edge + 1):
+            return near, keys
+        # From the first keys, queries behind the edge stand at it: they have features of their own.
+        alone = queries.transpose(1, 2).flatten(0, 1)[:, :, None]  # (batch · query, head, 1, width)
+        edged = self.position.turn(alone, cache.edge)[:, :, 0]
+        edged = edged.unflatten(0, (given.shape.batch, n_queries))
+        places = torch.arange(n_queries, device=keys.device) + (n_keys - n_queries)
+        far = torch.where((places > cache.edge)[:, None], edged.transpose(1, 2), near)
+        is_first = (torch.arange(n_keys, device=keys.device) < cache.first)[:, None]
+        halves = [keys.masked_fill(is_first, 0.0), keys.masked_fill(~is_first, 0.0)]
+        return torch.cat([near, far], dim=-1), torch.cat(halves, dim=-1)
 
     def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
         if self.mixture is not None:
@@ -224,7 +246,9 @@ class MultiHead(FromRecipe):
         own = None if self.position is None else self.position.bias()
         if own is not None:
             checked_bias(own, given.shape)
-        if own is not None and given.gap.stop:
+        if own is not None and self.cache is not None:
+            own = CachedBias(own, self.cache.first, self.cache.edge)
+        elif own is not None and given.gap.stop:
             own = GappedBias(own, given.gap.start, given.gap.stop)
         if bias is None or own is None:
             return own if bias is None else bias
