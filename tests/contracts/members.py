@@ -1,6 +1,6 @@
 """Every mechanism, built in each of its forms. A class without an entry here fails the suite."""
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard.mechanisms import (
     Additive,
@@ -40,6 +40,12 @@ from regard.mechanisms import (
     Window,
     YarnScaling,
 )
+
+
+def _head_by_distance(
+    score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor
+) -> Tensor:
+    return score - 0.1 * (1 + head) * (query - key).abs()
 
 
 def _scoring() -> MultiHead:
@@ -87,6 +93,12 @@ MEMBERS = {
     ),
     "multi_head_entmax": (
         lambda: MultiHead(16, 4, normaliser=Entmax(1.5), scoring=Scoring(sinks=True)),
+        {},
+    ),
+    "multi_head_function": (
+        lambda: MultiHead(
+            16, Heads(4, n_groups=2), scoring=Scoring(sinks=True, function=_head_by_distance)
+        ),
         {},
     ),
     "multi_head_gated": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {}),
@@ -174,6 +186,7 @@ NOT_SEEN = {
     "multi_head_in_cache": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
+    "multi_head_function": _ORDER,
     "multi_head_sigmoid": ("row_sums",),
     "multi_head_differential": ("row_sums",),
     "multi_head_talking_heads": ("row_sums",),

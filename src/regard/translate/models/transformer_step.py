@@ -54,7 +54,8 @@ def plain_part(sublayer: Sublayer) -> MultiHead | None:
         return None
     if part.training and part.dropout:
         return None
-    more = part.position, part.window, part.sinks, part.softcap, part.mixture, part.gate
+    own = part.sinks, part.softcap, part.score_function, part.mixture, part.gate
+    more = part.position, part.window, *own
     plain = all(one is None for one in more) and part.scale == part.head_width**-0.5
     return part if plain and isinstance(part.normaliser, Softmax) else None
 
