@@ -213,9 +213,10 @@ def delta_chunk(
     if chunk.decays is not None:
         below = below * chunk.decays
     held = torch.bmm(chunk.faded(stronger), store.memory)
-    change = torch.linalg.solve_triangular(
-        below, value * strength[..., None] - held, upper=False, unitriangular=True
-    )
+    wanted = value * strength[..., None] - held
+    change = torch.linalg.solve_triangular(  # transposed, as LAPACK has columns: no copies
+        below.mT, wanted.mT, upper=True, left=False, unitriangular=True
+    ).mT
     output = None
     if query is not None:
         assert chunk.query is not None and chunk.products is not None

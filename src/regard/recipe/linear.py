@@ -156,7 +156,7 @@ class Recurrent(Recipe):
         return (places + (keys - queries)).clamp_min(-1)
 
 
-def _per_key(numbers: PerKey, alive: Bool[Tensor, "batch 1 key"] | None) -> Tensor:
+def _per_key(numbers: PerKey, alive: Bool[Tensor, "#batch 1 key"] | None) -> Tensor:
     if alive is None:
         return numbers
     return torch.where(alive.to(numbers.device), numbers, numbers.new_zeros(()))
