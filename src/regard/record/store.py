@@ -31,6 +31,7 @@ from regard.recipe import (
     Mixture,
     Projected,
     Recipe,
+    Recurrent,
     Uniform,
 )
 from regard.record.held import Ready
@@ -241,7 +242,7 @@ def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None
         if made.get("mask") is not None and not isinstance(made["mask"], Mask):
             raise ValueError(f"mask is {type(made['mask']).__name__}")
         found = cls(**made)
-        if isinstance(found, Edges | Mixture):
+        if isinstance(found, Edges | Mixture | Recurrent):
             found.check()
     if kind is not None and found is not None and not isinstance(found, kind):
         raise ValueError(f"{type(found).__name__} where {kind.__name__} belongs")
