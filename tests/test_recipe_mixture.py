@@ -232,7 +232,7 @@ HEADS = torch.ones(1, 2, 3, 5, dtype=torch.bool)
             r"parts\[0\] holds values, expected none",
         ),
         (
-            {"coefficients": [torch.ones(2, 2)], "mask": masks.pairs(HEADS)},
+            {"coefficients": [torch.ones(2, 2)], "mask": masks.causal() | ~masks.pairs(HEADS)},
             ShapeError,
             "the mask differs from head to head, and heads are mixed",
         ),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import UnavailableError
-from regard.types import Block, brief
+from regard.types import Block, brief, register_pytree
 
 
 class Bias(ABC):
@@ -67,3 +69,78 @@ def bias_of_heads(bias: Tensor | Bias | None, which: Sequence[int]) -> Tensor | 
     if bias is None or isinstance(bias, Bias):
         return None if bias is None else bias.of_heads(which)
     return bias if bias.shape[1] == 1 else bias[:, list(which)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GappedBias(Bias):
+    """A bias of a text from which the keys `start` to `stop` were dropped."""
+
+    bias: Bias
+    start: int
+    stop: int
+
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        gone = self.stop - self.start
+        middle = min(max(self.start, block.left), block.right)
+        spans = slice(block.left, middle), slice(middle + gone, block.right + gone)
+        text = block._replace(keys=block.keys + gone)
+        blocks = [self.bias.block(text.over(span)) for span in spans if span.start < span.stop]
+        return torch.cat(blocks, dim=-1) if blocks else self.bias.block(text.over(spans[0]))
+
+    def at(self, batch: int, head: int) -> GappedBias:
+        return GappedBias(self.bias.at(batch, head), self.start, self.stop)
+
+    def of_heads(self, which: Sequence[int]) -> GappedBias:
+        return GappedBias(self.bias.of_heads(which), self.start, self.stop)
+
+    @property
+    def heads(self) -> int:
+        return self.bias.heads
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.bias.requires_grad
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CachedBias(Bias):
+    """A bias of positions in a cache: from the `first` keys, queries stand at most at `edge`."""
+
+    bias: Bias
+    first: int
+    edge: int
+
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        near = self.bias.block(block)
+        at_edge = self.bias.block(Block(0, 1, block.left, block.right, 1, self.edge + 1))
+        rows = torch.arange(block.top, block.bottom, device=near.device) + block.offset
+        columns = torch.arange(block.left, block.right, device=near.device)
+        return torch.where((rows[:, None] > self.edge) & (columns < self.first), at_edge, near)
+
+    def at(self, batch: int, head: int) -> CachedBias:
+        return CachedBias(self.bias.at(batch, head), self.first, self.edge)
+
+    def of_heads(self, which: Sequence[int]) -> CachedBias:
+        return CachedBias(self.bias.of_heads(which), self.first, self.edge)
+
+    @property
+    def heads(self) -> int:
+        return self.bias.heads
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.bias.requires_grad
+
+
+register_pytree(CachedBias, static=("first", "edge"))
+register_pytree(GappedBias, static=("start", "stop"))
+
+
+def bias_without_keys(bias: Tensor | Bias | None, gap: slice) -> Tensor | Bias | None:
+    """The bias of the keys that are left when those of `gap` are dropped."""
+    alike = isinstance(bias, Tensor) and bias.shape[3] == 1
+    if bias is None or alike or gap.start == gap.stop:
+        return bias
+    if isinstance(bias, Bias):
+        return GappedBias(bias, gap.start, gap.stop)
+    return torch.cat([bias[..., : gap.start], bias[..., gap.stop :]], dim=3)

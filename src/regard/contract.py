@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from regard.bias import Bias
 from regard.errors import RegardError, StateError
 from regard.masks import Mask, lasting
 from regard.recipe import Recipe
-from regard.room import Room, extended
+from regard.room import Room, extended, shortened
 from regard.types import Kind, Weights, brief, register_pytree
 
 
@@ -72,6 +73,9 @@ class State:
 
     Outside training a growing state lies in a buffer with room to spare, so that a step writes its
     own keys and copies no others. The state stays a value: `Room` says how.
+
+    A mechanism with a window drops keys that no later query can see. `dropped` says how many, and
+    `first` how many it kept before them; `length` counts all positions of the text.
     """
 
     key: Float[Tensor, "*_"]
@@ -79,22 +83,54 @@ class State:
     growing: bool
     step: int = 0
     padding: Bool[Tensor, "batch key"] | None = None
+    first: int = 0
+    dropped: int = 0
     room: Room | None = None
 
     def __repr__(self) -> str:
-        return brief(replace(self, room=None))
+        text = brief(replace(self, room=None))
+        return text if self.dropped else text.replace(", first=0, dropped=0", "")
 
     @property
     def keys(self) -> int:
         """How many keys are held."""
         return self.key.shape[-2]
 
+    @property
+    def length(self) -> int:
+        """How many keys there were: those that are held, and those that were dropped."""
+        return self.keys + self.dropped
+
+    def positions(self, keys: int | None = None) -> Int[Tensor, " key"]:
+        """The positions in the text of the keys that are held.
+
+        With `keys`, the size of the key axis of the weights of the call that gave this state: the
+        positions of those keys, before the call dropped some of them.
+        """
+        keys = self.keys if keys is None else keys
+        gone = self.length - keys
+        first = 0 if gone == 0 else self.first
+        positions = torch.arange(keys, device=self.key.device)
+        return torch.where(positions < first, positions, positions + gone)
+
     def append(
         self, key: Tensor, value: Tensor, queries: int, padding: Tensor | None = None
     ) -> State:
         """This state with more keys and values behind the old ones, after `queries` more."""
         (keys, values), room = extended(self.room, (self.key, self.value), (key, value))
-        return State(keys, values, True, self.step + queries, padding, room)
+        gap = {"first": self.first, "dropped": self.dropped}
+        return State(keys, values, True, self.step + queries, padding, **gap, room=room)
+
+    def windowed(self, first: int, last: int) -> State:
+        """This state with its `first` keys and the `last` ones alone."""
+        if first + last >= self.keys:
+            return self
+        (key, value), room = shortened(self.room, (self.key, self.value), first, last)
+        padding = self.padding
+        if padding is not None:
+            padding = torch.cat([padding[:, :first], padding[:, self.keys - last :]], dim=1)
+        dropped = self.length - first - last
+        return State(key, value, True, self.step, padding, first, dropped, room)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -119,7 +155,9 @@ class RecurrentState:
         return brief(self)
 
 
-register_pytree(State, static=("growing", "step"), optional=("padding",), left_out=("room",))
+register_pytree(
+    State, static=("growing", "step", "first", "dropped"), optional=("padding",), left_out=("room",)
+)
 register_pytree(RecurrentState, static=("keys", "growing", "step"), optional=("normaliser",))
 register_pytree(Attended, static=("crosses",))
 
@@ -166,9 +204,10 @@ class Mechanism(nn.Module, ABC):
             key: (batch, key, width), the positions looked at; defaults to `query`.
             value: (batch, key, width), what is mixed; defaults to `key`.
             mask: a `Mask`, or a boolean tensor (batch or 1, head or 1, query or 1, key);
-                True means "may attend". With a state it spans all keys, old and new. A state
-                remembers padding: what a mask says of keys whatever the query.
-            bias: added to the scores, (batch or 1, head or 1, query or 1, key) or a `Bias`.
+                True means "may attend". With a state it spans all keys, old and new, dropped
+                ones too. A state remembers padding: what a mask says of keys whatever the query.
+            bias: added to the scores, (batch or 1, head or 1, query or 1, key) or a `Bias`; its
+                keys are those of the mask.
             causal: intersect the mask with bottom-right causality.
             state: a `State` to go on from, or True to start a growing one.
             weights: also return the weights, before dropout.

@@ -1,8 +1,9 @@
 """Buffers with room to spare, in which tensors grow along their second-to-last axis as values.
 
-A tensor that grew is a view of the beginning of a buffer. To extend it, new entries are written
-behind it, which nobody can see: the view ends before them. Where somebody has written there already
-(a second continuation from the same state), the entries are copied into a buffer of their own.
+A tensor that grew is a view of a part of a buffer. To extend it, new entries are written behind it,
+which nobody can see: the view ends before them. Where somebody has written there already (a second
+continuation from the same state), the entries are copied into a buffer of their own. Entries in
+front are dropped by a view that begins later.
 """
 
 from __future__ import annotations
@@ -33,25 +34,22 @@ class Room:
             self.taken = stop
             return True
 
-    def holds(self, tensors: tuple[Tensor, ...]) -> bool:
-        """Whether these are the beginning of the buffers, which may be written now."""
-        return all(
-            tensor.data_ptr() == buffer.data_ptr()
-            and tensor.stride() == buffer.stride()
-            and tensor.shape[:-2] == buffer.shape[:-2]
-            and buffer.is_inference() == torch.is_inference_mode_enabled()
-            for buffer, tensor in zip(self.buffers, tensors)
-        )
+    def start_of(self, tensors: tuple[Tensor, ...]) -> int | None:
+        """Where these begin in the buffers; None where they do not lie there, or it may not be
+        written to now."""
+        starts = {_start(buffer, tensor) for buffer, tensor in zip(self.buffers, tensors)}
+        writable = self.buffers[0].is_inference() == torch.is_inference_mode_enabled()
+        return starts.pop() if writable and len(starts) == 1 else None
 
     def write(self, tensors: tuple[Tensor, ...], start: int, stop: int) -> None:
         """Write `tensors` from `start` to `stop`."""
         for buffer, tensor in zip(self.buffers, tensors):
             buffer[..., start:stop, :].copy_(tensor)
 
-    def first(self, stop: int) -> tuple[Tensor, ...]:
-        """The entries up to `stop`, with versions of their own: what is written later is behind
-        them, and no reason for autograd to refuse a backward pass."""
-        return tuple(buffer.data[..., :stop, :] for buffer in self.buffers)
+    def view(self, start: int, stop: int) -> tuple[Tensor, ...]:
+        """The entries from `start` to `stop`, with versions of their own: what is written later is
+        behind them, and no reason for autograd to refuse a backward pass."""
+        return tuple(buffer.data[..., start:stop, :] for buffer in self.buffers)
 
 
 def extended(
@@ -62,17 +60,57 @@ def extended(
     With gradients and inside graphs this is `torch.cat`, and there is no room.
     """
     alike = all(old.dtype == more.dtype for old, more in zip(held, new))
-    if torch.is_grad_enabled() or not alike or not is_eager(*held, *new):
+    if not alike or not _writes(*held, *new):
         return tuple(torch.cat(pair, dim=-2) for pair in zip(held, new)), None
-    start = held[0].shape[-2]
-    stop = start + new[0].shape[-2]
-    if room is None or not room.holds(held) or not room.claim(start, stop):
-        size = stop + max(_LEAST, stop // 2)
-        room = Room(tuple(_longer(tensor, size) for tensor in held), stop)
-        room.write(held, 0, start)
-    room.write(new, start, stop)
-    return room.first(stop), room
+    old, more = held[0].shape[-2], new[0].shape[-2]
+    start = None if room is None else room.start_of(held)
+    if room is None or start is None or not room.claim(start + old, start + old + more):
+        room, start = _room(held, old + more), 0
+    room.write(new, start + old, start + old + more)
+    return room.view(start, start + old + more), room
 
 
-def _longer(tensor: Tensor, size: int) -> Tensor:
-    return tensor.new_empty(*tensor.shape[:-2], size, tensor.shape[-1])
+def shortened(
+    room: Room | None, held: tuple[Tensor, ...], first: int, last: int
+) -> tuple[tuple[Tensor, ...], Room | None]:
+    """The `first` entries of `held` and the `last`, and the room they lie in.
+
+    What is left out is no longer kept in memory, but for entries of a buffer that is hardly larger
+    than what stays.
+    """
+    stays = first + last
+    if not _writes(*held):
+        pieces = [(tensor[..., :first, :], _last(tensor, last)) for tensor in held]
+        return tuple(torch.cat(pair, dim=-2) if first else pair[1] for pair in pieces), None
+    roomy = room is not None and room.buffers[0].shape[-2] <= 2 * (stays + _LEAST)
+    if roomy and not first:
+        return tuple(_last(tensor, last) for tensor in held), room
+    room = _room(tuple(tensor[..., :first, :] for tensor in held), stays)
+    room.write(tuple(_last(tensor, last) for tensor in held), first, stays)
+    return room.view(0, stays), room
+
+
+def _writes(*tensors: Tensor) -> bool:
+    """Whether buffers are written: without gradients, and outside graphs."""
+    return not torch.is_grad_enabled() and is_eager(*tensors)
+
+
+def _room(held: tuple[Tensor, ...], stop: int) -> Room:
+    """Room of its own for `held`, of which `stop` entries are taken and more are there."""
+    size = stop + max(_LEAST, stop // 2)
+    room = Room(tuple(t.new_empty(*t.shape[:-2], size, t.shape[-1]) for t in held), stop)
+    room.write(held, 0, held[0].shape[-2])
+    return room
+
+
+def _last(tensor: Tensor, count: int) -> Tensor:
+    return tensor[..., tensor.shape[-2] - count :, :]
+
+
+def _start(buffer: Tensor, tensor: Tensor) -> int | None:
+    """The entry of the buffer at which the tensor begins; None where it lies somewhere else."""
+    entry = buffer.stride(-2) * buffer.element_size()
+    distance = tensor.data_ptr() - buffer.data_ptr()
+    alike = tensor.stride() == buffer.stride() and tensor.shape[:-2] == buffer.shape[:-2]
+    inside = entry > 0 and 0 <= distance < entry * buffer.shape[-2] and distance % entry == 0
+    return distance // entry if alike and inside else None

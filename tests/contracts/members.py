@@ -33,6 +33,7 @@ from regard.mechanisms import (
     Shaped,
     SumNormalised,
     TalkingHeads,
+    Window,
 )
 
 
@@ -56,6 +57,14 @@ MEMBERS = {
     "multi_head_rotary": (lambda: MultiHead(16, 4, position=Rotary()), {}),
     "multi_head_alibi": (lambda: MultiHead(16, 4, position=Alibi(4)), {}),
     "multi_head_relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, 3)), {}),
+    "multi_head_streaming": (
+        lambda: MultiHead(16, 4, position=Rotary(), window=Window(2, 1, first=1)),
+        {},
+    ),
+    "multi_head_in_cache": (
+        lambda: MultiHead(16, 4, position=Rotary(), window=Window(1, 1, first=1, in_cache=True)),
+        {},
+    ),
     "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
     "multi_head_scoring": (_scoring, {}),
     "multi_head_gated": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {}),
@@ -95,8 +104,7 @@ MEMBERS = {
         lambda: MultiHead(16, Heads(4, n_groups=2), mixture=TalkingHeads(4), dropout=0.5),
         {},
     ),
-    "shaped": (lambda: Shaped(16, 4, dropout=0.5), {}),
-    "shaped_values": (lambda: Shaped(16, 2, values=True), {}),
+    "shaped": (lambda: Shaped(16, 4, values=True, dropout=0.5), {}),
     "pointer": (lambda: Pointer(16, 16, width=8), {}),
     "coverage": (lambda: Coverage(16, 16, width=8, dropout=0.5), {}),
     "monotonic": (lambda: Monotonic(16, 16, width=8, offset=0.2), {}),
@@ -138,12 +146,13 @@ NOT_SEEN = {
     "multi_head_rotary": _ORDER,
     "multi_head_alibi": _ORDER,
     "multi_head_relative": _ORDER,
+    "multi_head_streaming": _ORDER,
+    "multi_head_in_cache": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
     "multi_head_differential": ("row_sums",),
     "multi_head_talking_heads": ("row_sums",),
     "shaped": ("row_sums", *_ORDER),
-    "shaped_values": ("row_sums", *_ORDER),
     "multi_head_latent": _ORDER + _NO_VALUE,
     "multi_head_latent_queries": _ORDER + _NO_VALUE,
     "monotonic": _ORDER,

@@ -142,6 +142,25 @@ def test_a_reading_waits_for_keys_that_come_later(training: bool) -> None:
     assert full.weights[:, :, 2:, 3:].any()
 
 
+def test_autocast_keeps_the_alignment() -> None:
+    """Energies are compared with 0 in float32, whatever autocast makes of the projections."""
+    attn = attention().float().eval()
+    queries, keys = torch.randn(1, 3, 4), torch.randn(1, 7, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        attended = attn(queries, keys, weights=True)
+    assert attended.weights.dtype == torch.float32
+    assert torch.equal(attended.weights, attn(queries, keys, weights=True).weights)
+
+
+@pytest.mark.compiled
+def test_compiles_in_training() -> None:
+    attn = attention(noise=0.0).train()
+    queries, keys = normal(2, 3, 4), normal(2, 7, 3)
+    torch.compiler.reset()
+    compiled = torch.compile(attn, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(queries, keys).output, attn(queries, keys).output)
+
+
 def test_a_negative_noise_is_refused() -> None:
     with pytest.raises(RegardError, match=r"noise=-1\.0, expected a deviation of at least 0"):
         Monotonic(4, 3, width=5, noise=-1.0)

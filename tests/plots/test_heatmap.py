@@ -99,3 +99,12 @@ def test_the_strongest_are_told_apart_where_nothing_is_clipped(tmp_path):
     bright = [one for one in colours(clip=False) if one[1] > 100 and one[2] < 150]
     same = [one for one in colours() if one[1] > 100 and one[2] < 150]
     assert len(bright) == len(same) + 1
+
+
+def test_negative_weights_of_large_maps_have_colours_of_their_own(tmp_path):
+    values = torch.full((90, 90), 0.5)
+    values[:30], values[30:60] = 0.0, -0.5
+    picture = imread(Heatmap(values).save(tmp_path / "m.png"))[..., :3]
+    height, width = picture.shape[:2]
+    bands = [tuple(picture[int(share * height), int(0.45 * width)]) for share in (0.2, 0.5, 0.8)]
+    assert len(set(bands)) == 3

@@ -64,10 +64,24 @@ CONTEXTS = {
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "set_grad_enabled": lambda: torch.set_grad_enabled(False),
     "sdpa_kernel": lambda: sdpa_kernel(SDPBackend.MATH),
-    "functorch": nullcontext,  # the call itself is transformed: see `call`
     "deterministic": deterministic,
     "dispatch_mode": CountsOperators,
     "function_mode": CountsFunctions,
+}
+
+
+def jvp(f, x: Tensor) -> Tensor:
+    with sdpa_kernel(SDPBackend.MATH):  # the fused kernel of the CPU has no forward derivative
+        return torch.func.jvp(f, (x,), (x,))[1]
+
+
+#: Transforms of a function, in the place of a context.
+TRANSFORMS = {
+    "grad": lambda f, x: torch.func.grad(lambda x: f(x).square().sum())(x),
+    "vmap": lambda f, x: torch.func.vmap(f)(x[None]),
+    "jvp": jvp,
+    "vjp": lambda f, x: torch.func.vjp(f, x)[1](x)[0],
+    "jacrev": lambda f, x: torch.func.jacrev(lambda x: f(x).sum((0, 1)))(x),
 }
 POSITIONS = ("outside", "inside", "around_one")
 PATHS = ("full", "auto", "fused")
@@ -79,12 +93,6 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
 
 
-def call(model: nn.Module, x: Tensor, context: str) -> Tensor:
-    if context == "functorch":
-        return torch.func.grad(lambda x: model(x).square().sum())(x)
-    return model(x)
-
-
 def is_inside(turn: int, position: str) -> bool:
     """Whether a pass runs in the context; one of several, or all of them."""
     return position != "around_one" or turn == 2
@@ -92,22 +100,44 @@ def is_inside(turn: int, position: str) -> bool:
 
 def run(model: nn.Module, x: Tensor, context: str, position: str, capturing) -> tuple:
     """Outputs of some passes, the trace, and what the user's mode counted."""
+    if context in TRANSFORMS:
+        return *run_transformed(model, x, TRANSFORMS[context], position, capturing), []
     around = CONTEXTS[context]() if position == "outside" else nullcontext()
     outputs, counted = [], []
     with around, capturing as trace:
         counted.append(around)
         if position == "inside":
             with CONTEXTS[context]() as around:
-                outputs = [call(model, x, context) for _ in range(PASSES)]
+                outputs = [model(x) for _ in range(PASSES)]
                 counted.append(around)
         else:
             for turn in range(PASSES):
                 inside = position == "around_one" and is_inside(turn, position)
                 with CONTEXTS[context]() if inside else nullcontext() as around:
-                    plain = position == "around_one" and not inside
-                    outputs.append(call(model, x, "none" if plain else context))
+                    outputs.append(model(x))
                     counted.append(around)
     return outputs, trace, [mode.count for mode in counted if hasattr(mode, "count")]
+
+
+def run_transformed(model: nn.Module, x: Tensor, transform, position: str, capturing) -> tuple:
+    """Outputs and the trace where a capture lies in the transformed function, or around it."""
+    traces = []
+
+    def passes(x: Tensor) -> Tensor:
+        return sum(model(x) for _ in range(PASSES))
+
+    def captured(x: Tensor) -> Tensor:
+        with capturing as trace:
+            traces.append(trace)
+            return passes(x)
+
+    if position == "outside":
+        return [transform(captured, x)], traces[0]
+    with capturing as trace:
+        if position == "inside":
+            return [transform(passes, x)], trace
+        turns = range(PASSES)
+        return [transform(model, x) if is_inside(t, position) else model(x) for t in turns], trace
 
 
 def state() -> tuple:
@@ -151,7 +181,7 @@ def check(trace: regard.Trace, truth: list[Tensor], passes: list[int], tolerance
 
 def unread(context: str, path: str) -> bool:
     """Where the fused path has no fused operator to read: it says so."""
-    return path == "fused" and context == "sdpa_kernel"
+    return path == "fused" and context in ("sdpa_kernel", "jvp")
 
 
 def main(context: str, position: str, path: str) -> None:

@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from process_safety import CONTEXTS, PATHS, POSITIONS
+from process_safety import CONTEXTS, PATHS, POSITIONS, TRANSFORMS
 
 HERE = Path(__file__).parent
 CASES = [
-    (context, position, path) for context in CONTEXTS for position in POSITIONS for path in PATHS
+    (context, position, path)
+    for context in (*CONTEXTS, *TRANSFORMS)
+    for position in POSITIONS
+    for path in PATHS
 ]
 #: Those of `make test`; the others are slow.
 USUAL = {
@@ -21,7 +24,8 @@ USUAL = {
     ("no_grad", "around_one", "auto"),
     ("autocast", "inside", "auto"),
     ("sdpa_kernel", "around_one", "auto"),
-    ("functorch", "around_one", "auto"),
+    ("grad", "around_one", "auto"),
+    ("vmap", "inside", "auto"),
     ("dispatch_mode", "around_one", "auto"),
     ("function_mode", "inside", "auto"),
 }

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import regard
+from regard.tracing import run as run_module
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,10 @@ def test_captures_left_in_the_wrong_order(first, second):
 
 
 class Passes(TorchDispatchMode):
+    count = 0
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -356,14 +360,45 @@ def test_inference_mode_that_is_gone():
     check(regard.trace(model, x), model.weigh(x))
 
 
-def test_left_in_another_thread():
-    model = fused()
-    a = regard.capture(model)
+@pytest.mark.parametrize("path", ["auto", "full", "fused"])
+def test_left_in_another_thread(path):
+    """As a generator may be that a pool closes: the capture is ended, and nothing stays open."""
+    model, x, before = fused(), words(2, 5, 8), states()
+    a = regard.capture(model, path=path)
     with ExitStack() as stack:
-        stack.enter_context(a)
-        with pytest.raises(regard.RegardError, match="left in a thread that did not enter it"):
+        trace = stack.enter_context(a)
+        model(x)
+        with pytest.raises(regard.RegardError, match="did not enter it; it is ended; enter and"):
             in_thread(lambda: a.__exit__(None, None, None))
-        model(words(2, 5, 8))
+        assert not nn.modules.module._global_forward_hooks
+        assert "_compiled_call_impl" not in model.__dict__
+        model(x)
+    check(trace, model.weigh(x))
+    assert states() == before
+
+
+def test_a_capture_of_two_threads_left_in_a_third():
+    a, go = regard.capture(fused()), threading.Barrier(3)
+
+    def holds():
+        with a:
+            go.wait(30)
+            go.wait(30)
+            a.model(words(2, 5, 8))
+
+    threads = [threading.Thread(target=holds) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    go.wait(30)
+    with pytest.raises(regard.RegardError, match="nothing was ended"):
+        a.__exit__(None, None, None)
+    go.wait(30)
+    for thread in threads:
+        thread.join()
+
+
+class Cancelled(BaseException):
+    """As KeyboardInterrupt, GeneratorExit and asyncio.CancelledError are."""
 
 
 class Interrupts(Stack):
@@ -375,14 +410,15 @@ class Interrupts(Stack):
         x = super().forward(x)
         self.count += 1
         if self.count == 3:
-            raise KeyboardInterrupt
+            raise Cancelled
         return x
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("within", [True, False])
 @pytest.mark.parametrize("path", ["auto", "full", "fused"])
-def test_an_interrupt(context, within, path):
+@pytest.mark.parametrize("thread", [False, True])
+def test_an_interrupt(context, within, path, thread):
     model, x, before = Interrupts(Attention(), Attention()), words(2, 5, 8), states()
 
     def run():
@@ -390,18 +426,54 @@ def test_an_interrupt(context, within, path):
             with context():
                 model(x)
 
+    def interrupted():
+        with pytest.raises(Cancelled):
+            run()
+        inside = states()
+        torch.softmax(torch.randn(3), -1).add_(1)  # works at once, before the next pass
+        with Passes() as mode:
+            torch.zeros(1).add(1)
+        assert mode.count == 2
+        with context():
+            model(x)
+            model(x)
+        assert states() == inside
+
     with ExitStack() as stack:
         if not within:
-            stack.enter_context(pytest.raises(KeyboardInterrupt))
+            stack.enter_context(pytest.raises(Cancelled))
         trace = stack.enter_context(regard.capture(model, path=path))
-        if within:
-            with pytest.raises(KeyboardInterrupt):
-                run()
-            with context():
-                model(x)
-                model(x)
+        if not within:
+            in_thread(run) if thread else run()
         else:
-            run()
+            in_thread(interrupted) if thread else interrupted()
     assert states() == before
     torch.softmax(model(x), -1)
     check(trace, model.weigh(x) * (5 if within else 3))
+
+
+def test_an_interrupt_while_a_learned_pass_begins_or_ends(monkeypatch):
+    """It may come at any line of ours: the mode is back, and the key is off."""
+    model, x, before = fused(1), words(2, 5, 8), states()
+    captured = []
+    for name in ("listen", "unlisten"):
+        real, calls = getattr(run_module, name), []
+
+        def interrupts(listener, real=real, calls=calls):
+            real(listener)
+            calls.append(1)
+            if len(calls) == 1:
+                raise Cancelled
+
+        with torch.inference_mode(), regard.capture(model) as trace:
+            model(x)
+            inside = states()
+            with monkeypatch.context() as patch:
+                patch.setattr(run_module, name, interrupts)
+                with pytest.raises(Cancelled):
+                    model(x)
+            assert states() == inside
+            model(x)
+        captured.append(trace)
+        assert states() == before
+    assert [len(trace) for trace in captured] == [2, 3]

@@ -1,5 +1,7 @@
 """Several captures at once, in several threads, and exceptions in the middle of them."""
 
+import copy
+import pickle
 import threading
 
 import pytest
@@ -204,3 +206,83 @@ def test_an_exception_in_another_thread():
             in_thread(lambda: model(x))
         in_thread(lambda: model.inner(x))
     check(trace, model.weigh(x) * 2)
+
+
+# -- the compiler
+
+
+@pytest.mark.compiled
+def test_a_capture_inside_a_compiled_function_is_refused():
+    model, x = fused(), words(2, 5, 8)
+
+    @torch.compile(backend="eager")
+    def run(x):
+        with regard.capture(model):
+            return model(x)
+
+    with pytest.raises(regard.RegardError, match=r"inside a function that torch.compile runs"):
+        run(x)
+    check(regard.trace(model, x), model.weigh(x))
+
+
+@pytest.mark.compiled
+def test_a_model_that_is_compiled_in_place_meanwhile():
+    """The slot of a module for its compiled call is ours for the time of the capture."""
+    model, x = fused(), words(2, 5, 8)
+    expected = model(x)
+    with regard.capture(model) as trace:
+        model(x)
+        model.compile(backend="eager")
+        model(x)
+    compiled = model._compiled_call_impl
+    with regard.capture(model) as again:
+        model(x)
+        model(x)
+    check(trace, model.weigh(x) * 2)
+    check(again, model.weigh(x) * 2)
+    assert model._compiled_call_impl is compiled
+    torch.testing.assert_close(model(x), expected)
+
+
+# -- copies of a model that is captured
+
+
+def test_a_replica_runs_itself():
+    """It shares what lies in the module: what is around the module's calls is not around its."""
+    model, x = fused(), words(2, 5, 8)
+    with regard.capture(model) as trace:
+        model(x)
+        replica = model._replicate_for_data_parallel()
+        replica.layers = fused().layers
+        assert torch.equal(replica(x), Stack(*replica.layers)(x))
+    assert torch.equal(replica(x), Stack(*replica.layers)(x))
+    check(trace, model.weigh(x))
+
+
+class KeepsEverything(Stack):
+    def __getstate__(self):
+        return dict(self.__dict__)
+
+
+def test_a_copy_by_a_model_that_pickles_all_it_has():
+    model, x = KeepsEverything(Attention()), words(2, 5, 8)
+    with torch.no_grad(), regard.capture(model) as trace:
+        model(x)
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        for each in copies:
+            assert torch.equal(each(x), model(x))
+    check(trace, model.weigh(x) * 3)
+
+
+@pytest.mark.parametrize("kinds", [(fused, handmade), (handmade, fused)])
+def test_two_learned_models_under_inference_mode(kinds):
+    """The mode of one lies under that of the other, and takes its operators apart."""
+    one, other, x = kinds[0](), kinds[1](), words(2, 5, 8)
+    for _ in range(2):
+        with regard.capture(one) as first, regard.capture(other) as second:
+            for _ in range(3):
+                with torch.inference_mode():
+                    one(x)
+                    other(x)
+        check(first, one.weigh(x) * 3)
+        check(second, other.weigh(x) * 3)

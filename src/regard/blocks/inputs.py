@@ -159,5 +159,7 @@ def shape_of(attention: Mechanism, x: Tensor, keys: int) -> Shape:
 
 
 def keys_of(state: Any) -> int:
-    """How many keys a state holds already."""
-    return state.keys if isinstance(state, State | RecurrentState) else 0
+    """How many keys there were before, dropped ones too."""
+    if isinstance(state, RecurrentState):
+        return state.keys
+    return state.length if isinstance(state, State) else 0

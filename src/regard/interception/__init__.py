@@ -1,6 +1,22 @@
-"""Kernels in front of attention operators, switched on for one thread; threads of a block."""
+"""Where attention can be met: kernels, module calls, threads; and what is safe in a process."""
 
+from regard.interception.calls import Calls, unwrap_calls, wrap_calls
 from regard.interception.kernels import OPERATORS, SPELLINGS, Listener, available, listen, unlisten
+from regard.interception.process import LOCK, in_forked_child, pass_signals_on
 from regard.interception.threads import Block
 
-__all__ = ["OPERATORS", "SPELLINGS", "Block", "Listener", "available", "listen", "unlisten"]
+__all__ = [
+    "LOCK",
+    "OPERATORS",
+    "SPELLINGS",
+    "Block",
+    "Calls",
+    "Listener",
+    "available",
+    "in_forked_child",
+    "listen",
+    "pass_signals_on",
+    "unlisten",
+    "unwrap_calls",
+    "wrap_calls",
+]

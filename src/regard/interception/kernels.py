@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from regard.interception.process import LOCK
 from regard.kernel import blockwise
 
 _NAME = "TESTING_ONLY_GenericMode"
@@ -59,7 +60,6 @@ class _Here(threading.local):
 
 
 _here = _Here()
-_lock = threading.Lock()
 _libraries: list[Any] = []
 _refused = False
 
@@ -67,7 +67,7 @@ _refused = False
 def available() -> bool:
     """Register the kernels unless they are; False where somebody else has the key."""
     global _refused
-    with _lock:
+    with LOCK:
         if not _libraries and not _refused:
             if torch._C._dispatch_has_backend_fallback(_KEY):
                 _refused = True

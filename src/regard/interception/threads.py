@@ -5,45 +5,58 @@ those of the thread that submits it, whichever worker runs it, and the workers i
 one pool may serve many. A thread with no such relation belongs to no block of another thread.
 Work that reaches an older thread by another road, such as a queue, cannot be told from its own.
 
+Coroutines are told apart in the same way: open blocks lie in a context variable, which a task
+inherits from the one that creates it. A block that was opened outside of an event loop counts
+everywhere in its thread.
+
 `Thread.start` and `ThreadPoolExecutor.submit` are wrapped while a block is open in the process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import thread as executor
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from regard.interception.process import LOCK
 
 _Blocks = dict["Block", Any]
 
 
 class Block:
-    """A `with` that counts in threads that are started inside it too.
+    """A `with` that counts in threads and tasks that are started inside it too.
 
-    `context` is a value of each thread; a new one begins with that of the thread it came from.
+    `context` is a value of each of them; a new one begins with that of the one it came from.
     `on_hand_over` is called before another thread gets to belong to the block.
     """
 
     def __init__(self, on_hand_over: Callable[[], None] = lambda: None) -> None:
         self.on_hand_over = on_hand_over
+        self.in_task = False  # whether its thread may run tasks that do not belong to it
+        self._home = 0
 
     def open(self, context: Any = None) -> None:
-        """Begin, in this thread."""
-        _here.blocks = {**_blocks(), self: context}
+        """Begin, in this thread and task."""
+        self._home = threading.get_ident()
+        self.in_task = asyncio._get_running_loop() is not None
+        _here.set(_open_blocks() | {self: context})
         _wrappers.hold(self)
 
     def close(self) -> None:
         """End, in every thread."""
         _wrappers.release(self)
-        _here.blocks = {one: context for one, context in _blocks().items() if one is not self}
+        _here.set(_open_blocks())
 
     def here(self) -> bool:
-        """Whether this thread belongs to the block."""
-        return self in _blocks()
+        """Whether this thread and task belong to the block."""
+        everywhere = not self.in_task and threading.get_ident() == self._home
+        return everywhere or self in _blocks()
 
     @property
     def context(self) -> Any:
@@ -51,27 +64,28 @@ class Block:
 
     @context.setter
     def context(self, value: Any) -> None:
-        _blocks()[self] = value
+        _here.set(_blocks() | {self: value})
 
 
-class _Here(threading.local):
-    blocks: _Blocks | None = None
-
-
-_here = _Here()
+_here: ContextVar[_Blocks | None] = ContextVar("blocks", default=None)
 _inherited: WeakKeyDictionary[threading.Thread, _Blocks] = WeakKeyDictionary()
 
 
 def _blocks() -> _Blocks:
-    blocks = _here.blocks
+    """Of this thread and task. Others may have the same dictionary: it is never changed."""
+    blocks = _here.get()
     if blocks is None:
-        blocks = _inherited.pop(threading.current_thread(), {})
-        _here.blocks = blocks
+        blocks = _inherited.get(threading.current_thread(), {})
+        _here.set(blocks)
     return blocks
 
 
+def _open_blocks() -> _Blocks:
+    return {block: context for block, context in _blocks().items() if block in _wrappers.open}
+
+
 def _to_hand_over() -> _Blocks:
-    blocks = {block: context for block, context in _blocks().items() if block in _wrappers.open}
+    blocks = _open_blocks()
     for block in blocks:
         block.on_hand_over()
     return blocks
@@ -82,18 +96,17 @@ class _Wrappers:
 
     def __init__(self) -> None:
         self.open: set[Block] = set()
-        self._lock = threading.Lock()
         self._before: list[tuple[type, str, Any, Any]] = []
 
     def hold(self, block: Block) -> None:
-        with self._lock:
+        with LOCK:
             if not self.open:
                 self._wrap(threading.Thread, "start", _start)
                 self._wrap(ThreadPoolExecutor, "submit", _submit)
             self.open.add(block)
 
     def release(self, block: Block) -> None:
-        with self._lock:
+        with LOCK:
             self.open.discard(block)
             if not self.open:
                 # Where somebody has wrapped ours meanwhile it stays, and does nothing.
@@ -146,9 +159,8 @@ def _submit(before: Any) -> Any:
 
 def _run(blocks: _Blocks, task: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A task in the blocks of the thread that submitted it."""
-    own = _blocks()
-    _here.blocks = dict(blocks)
+    own = _here.set(blocks)
     try:
         return task(*args, **kwargs)
     finally:
-        _here.blocks = own
+        _here.reset(own)

@@ -168,7 +168,15 @@ def attention(
     return output, lse
 
 
-@torch.library.custom_op(OPERATOR, mutates_args=())
+# Written out: torch cannot infer it where run-time type checks wrap the function.
+_SCHEMA = (
+    "(Tensor query, Tensor key, Tensor value, float scale, SymInt? left, SymInt? right, "
+    "SymInt first, Tensor? query_segments, Tensor? key_segments, Tensor? keep, "
+    "SymInt[] rectangles) -> (Tensor, Tensor)"
+)
+
+
+@torch.library.custom_op(OPERATOR, mutates_args=(), schema=_SCHEMA)
 def _operator(
     query: Tensor,
     key: Tensor,

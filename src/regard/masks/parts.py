@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.errors import DtypeError, RegardError
-from regard.masks.sizes import clip, fits, least, pick, row_strips
+from regard.masks.sizes import clip, fits, least, outside, pick, row_strips
 from regard.types import Allowed, Block, Shape, brief, register_pytree, whole
 
 
@@ -69,6 +69,18 @@ class Mask(ABC):
     def sees_itself(self) -> bool:
         """Whether every query is known to attend to its own position, padding apart."""
         return False
+
+    def without_keys(
+        self, gap: slice, queries: int, keys: int, device: torch.device | None = None
+    ) -> Mask:
+        """The mask of the keys that are left when those of `gap` are dropped."""
+        blocks = []
+        for columns in (slice(0, gap.start), slice(gap.stop, keys)):
+            block = Block.of(slice(0, queries), columns, queries, keys)
+            allowed = torch.as_tensor(self.block(block, device), device=device)
+            shape = torch.broadcast_shapes(allowed.shape, (1, 1, queries, block.breadth))
+            blocks.append(allowed.expand(shape))
+        return Pairs(torch.cat(blocks, dim=3))
 
     def counts(
         self, queries: int, keys: int, device: torch.device | None = None
@@ -205,6 +217,11 @@ class Padding(Mask):
     def at(self, batch: int, head: int) -> Mask:
         return Padding(pick(self.keep, 0, batch))
 
+    def without_keys(
+        self, gap: slice, queries: int, keys: int, device: torch.device | None = None
+    ) -> Mask:
+        return Padding(outside(self.keep, gap))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Band(Mask):
@@ -277,6 +294,14 @@ class Band(Mask):
         sees_itself = not torch.compiler.is_compiling() and queries <= keys
         return None if sees_itself else super().awake(queries, keys, device)
 
+    def without_keys(
+        self, gap: slice, queries: int, keys: int, device: torch.device | None = None
+    ) -> Mask:
+        # Distances to the keys behind the gap stay; those before it are then nearer than they were.
+        if self.left is None or gap.start in (0, self.first):
+            return self
+        return super().without_keys(gap, queries, keys, device)
+
     @property
     def sees_itself(self) -> bool:
         return (self.left is None or self.left >= 0) and (self.right is None or self.right >= 0)
@@ -332,6 +357,11 @@ class Pairs(Mask):
     def of_heads(self, which: Sequence[int]) -> Mask:
         return self if self.allowed.shape[1] == 1 else Pairs(self.allowed[:, list(which)])
 
+    def without_keys(
+        self, gap: slice, queries: int, keys: int, device: torch.device | None = None
+    ) -> Mask:
+        return Pairs(outside(self.allowed, gap))
+
     def at(self, batch: int, head: int) -> Mask:
         return Pairs(pick(pick(self.allowed, 0, batch), 1, head))
 
@@ -355,6 +385,11 @@ class Segments(Mask):
     def at(self, batch: int, head: int) -> Mask:
         query = pick(self.query, 0, batch)
         return Segments(query, query if self.sees_itself else pick(self.key, 0, batch))
+
+    def without_keys(
+        self, gap: slice, queries: int, keys: int, device: torch.device | None = None
+    ) -> Mask:
+        return Segments(self.query, outside(self.key, gap))
 
     @property
     def sees_itself(self) -> bool:
@@ -449,6 +484,14 @@ class Both(Mask):
         if len(bands) != 1 or len(pads) != len(found) - 1 or bands[0].first:
             return None
         return functools.reduce(torch.logical_and, pads), bands[0]
+
+    def without_keys(
+        self, gap: slice, queries: int, keys: int, device: torch.device | None = None
+    ) -> Mask:
+        first, second = (
+            part.without_keys(gap, queries, keys, device) for part in (self.first, self.second)
+        )
+        return first & second
 
     @property
     def sees_itself(self) -> bool:

@@ -37,6 +37,11 @@ def pick(tensor: Tensor, axis: int, index: int) -> Tensor:
     return tensor if tensor.shape[axis] == 1 else tensor.narrow(axis, index, 1)
 
 
+def outside(tensor: Tensor, gap: slice) -> Tensor:
+    """The last axis without the entries of `gap`."""
+    return torch.cat([tensor[..., : gap.start], tensor[..., gap.stop :]], dim=-1)
+
+
 def fits(part: str, got: Any, expected: dict[str, int], broadcast: tuple[str, ...]) -> None:
     """Refuse a mask whose axes have other sizes than the scores."""
     for size, (axis, want) in zip(got, expected.items()):

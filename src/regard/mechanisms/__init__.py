@@ -37,6 +37,7 @@ from regard.mechanisms.recurrent import RecurrentMechanism
 from regard.mechanisms.scoring import Scoring
 from regard.mechanisms.shaped import Shaped
 from regard.mechanisms.talking_heads import TalkingHeads
+from regard.mechanisms.window import Window
 
 __all__ = [
     "DPFP",
@@ -81,5 +82,6 @@ __all__ = [
     "TalkingHeads",
     "TrigonometricFeatures",
     "UnitNormalised",
+    "Window",
     "coverage_loss",
 ]

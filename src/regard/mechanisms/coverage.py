@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.contract import Traits
 from regard.mechanisms.stepwise import Stepwise
-from regard.normalise import softmax
+from regard.normalise import product, softmax
 from regard.types import Weights
 
 
@@ -62,7 +62,7 @@ class Coverage(Stepwise):
         memory: Float[Tensor, "batch key"],
     ) -> Float[Tensor, "batch key"]:
         covered = memory[..., None] * self.to_coverage.to(memory.dtype)
-        return (key + query + covered).tanh() @ self.vector.to(memory.dtype)
+        return product((key + query + covered).tanh(), self.vector.to(memory.dtype))
 
     def weigh(
         self,

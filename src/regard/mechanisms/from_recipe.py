@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from regard.bias import Bias
+from regard.bias import Bias, bias_without_keys
 from regard.contract import Attended, Mechanism, RecurrentState, State
 from regard.errors import DtypeError, RegardError, ShapeError
 from regard.kernel.attend import checked_bias, refuse_nested, run
@@ -120,7 +120,8 @@ class FromRecipe(Mechanism):
         self._same_dtype(query)
         self._check_value(query if key is None else key, value)
         given = self.gather(query, key, value, mask=mask, causal=causal, state=state)
-        recipe = self.recipe(given, None if bias is None else checked_bias(bias, given.shape))
+        bias = None if bias is None else checked_bias(bias, given.text)
+        recipe = self.recipe(given, bias_without_keys(bias, given.gap))
         dropout = self.dropout if self.training else 0.0
         attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
         output = self.finish(self.modulate(attended.output, given.query), recipe)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from regard import masks
 from regard.contract import Mechanism, RecurrentState, State
 from regard.errors import DtypeError, ShapeError, StateError
 from regard.masks import Mask
+from regard.masks.parts import Band
 from regard.normalise import autocasting
 from regard.types import Shape
 
@@ -36,6 +37,13 @@ class Inputs(NamedTuple):
     shape: Shape
     crosses: bool = False  # the keys are another sequence
     past: RecurrentState | None = None  # what keys of earlier calls have become, if not keys
+    held: int = 0  # keys that a growing state held before this call
+    gap: slice = slice(0, 0)  # keys of the text that the state has dropped
+
+    @property
+    def text(self) -> Shape:
+        """The sizes with all keys of the text, dropped ones too, as masks and biases have them."""
+        return self.shape._replace(keys=self.shape.keys + self.gap.stop - self.gap.start)
 
 
 def gather(
@@ -78,10 +86,19 @@ def gather(
         if value.shape[1] != new:
             raise ShapeError(f"{name}: value: axis key has size {value.shape[1]}, expected {new}")
     shape = Shape(query.shape[0], n_heads, query.shape[1], old + new)
+    gap = slice(0, 0)
+    if isinstance(state, State) and state.dropped:
+        gap = slice(state.first, state.first + state.dropped)
+    gone = gap.stop - gap.start
+    text = shape._replace(keys=shape.keys + gone)
     longest = mechanism.traits.longest
-    if longest is not None and shape.keys > longest:
-        raise ShapeError(f"{name}: axis key has size {shape.keys}, expected at most {longest}")
-    whole = None if mask is None and not causal else masks.resolve(mask, causal, shape)
+    if longest is not None and text.keys > longest:
+        raise ShapeError(f"{name}: axis key has size {text.keys}, expected at most {longest}")
+    whole = None if mask is None and not causal else masks.resolve(mask, causal, text)
+    if gone:
+        _check_gap(name, gap, getattr(mechanism, "window", None), text)
+        if whole is not None:
+            whole = whole.without_keys(gap, *text[2:], query.device)
     whole, padding = _remembered(whole, state, shape)
     step = state.step if isinstance(state, State) else 0
 
@@ -98,13 +115,15 @@ def gather(
             key = finite(key, new_alive)
             value = key if same_value else finite(value, new_alive)
             query = key if alone else query
-    keys, values = mechanism.prepare(key, value, start=old)
+    keys, values = mechanism.prepare(key, value, start=old + gone)
     if not isinstance(state, State):
         started = State(keys, values, True, shape.queries, padding) if state else None
         return Inputs(query, keys, values, whole, started, step, shape, crosses)
     check_held(name, state.key, state.value, keys.shape, values.shape)
     after = state.append(keys, values, shape.queries, padding)
-    return Inputs(query, after.key, after.value, whole, after, step, shape, crosses)
+    return Inputs(
+        query, after.key, after.value, whole, after, step, shape, crosses, held=old, gap=gap
+    )
 
 
 def _remembered(
@@ -123,6 +142,20 @@ def _remembered(
     new = shape.keys - state.padding.shape[1]
     kept = torch.nn.functional.pad(state.padding, (0, new), value=True)
     return masks.with_padding(mask, kept), kept
+
+
+def _check_gap(name: str, gap: slice, window: Any, text: Shape) -> None:
+    """Raise where a query may see a key that was dropped."""
+    reach = window.left if isinstance(window, Band) else None
+    earliest = 0 if reach is None else text.keys - text.queries - reach
+    first = window.first if isinstance(window, Band) else 0
+    if earliest < gap.stop or first > gap.start:
+        seen = min(earliest, gap.start) if first > gap.start else max(earliest, 0)
+        raise StateError(
+            f"{name}: state: keys {gap.start} to {gap.stop - 1} were dropped, but a query of this "
+            f"call sees keys from {seen} on; pass at most as many queries as new keys, to the "
+            "module that made the state"
+        )
 
 
 def _check_state(name: str, state: State, query: Tensor) -> None:

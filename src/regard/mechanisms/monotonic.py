@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from regard.contract import Traits
 from regard.errors import RegardError
 from regard.mechanisms.stepwise import Stepwise
+from regard.normalise import product
 
 
 class Monotonic(Stepwise):
@@ -89,7 +90,7 @@ class Monotonic(Stepwise):
         memory: Float[Tensor, "batch key"],
     ) -> Float[Tensor, "batch key"]:
         direction = self.vector.to(memory.dtype)
-        projected: Tensor = (key + query).tanh() @ (direction / direction.norm())
+        projected = product((key + query).tanh(), direction / direction.norm())
         return self.gain * projected + self.offset
 
     def weigh(

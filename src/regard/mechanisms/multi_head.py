@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
-from regard.bias import Bias, bias_of_heads
-from regard.contract import Traits
+from regard.bias import Bias, CachedBias, GappedBias, bias_of_heads
+from regard.contract import Attended, State, Traits
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias
 from regard.mechanisms.from_recipe import FromRecipe
@@ -16,8 +16,9 @@ from regard.mechanisms.inputs import Inputs, Widths, check_held
 from regard.mechanisms.mixture import Mixture
 from regard.mechanisms.positions import Position
 from regard.mechanisms.scoring import Scoring
+from regard.mechanisms.window import Window
 from regard.recipe import Dot, Recipe
-from regard.types import Shape, whole
+from regard.types import whole
 
 
 class MultiHead(FromRecipe):
@@ -45,7 +46,8 @@ class MultiHead(FromRecipe):
         bias: whether the projections have one.
         dropout: of the weights, in training.
         position: `Rotary()`, `Alibi(n_heads)`, `RelativeBias(n_heads)` or None.
-        window: how far before and after its position a query sees, each a number or None.
+        window: how far before and after its position a query sees, each a number or None; a
+            `Window` can also let it see the first keys of all. A growing state keeps no others.
         scoring: scale, softcap, query-key norm, sinks, as a `Scoring`.
         mixture: how the attentions of several heads are mixed: `Differential(head_width)`,
             `TalkingHeads(n_heads)` or a `Mixture` of your own.
@@ -70,7 +72,7 @@ class MultiHead(FromRecipe):
         bias: bool = True,
         dropout: float = 0.0,
         position: Position | None = None,
-        window: tuple[int | None, int | None] | None = None,
+        window: Window | tuple[int | None, int | None] | None = None,
         scoring: Scoring | None = None,
         mixture: Mixture | None = None,
         gate: nn.Module | None = None,
@@ -84,9 +86,12 @@ class MultiHead(FromRecipe):
         ):
             if part is not None and not isinstance(part, kind):
                 raise RegardError(f"MultiHead: {name}={part!r}, expected a part, as {example}")
-        for name, pair in (("window", window), ("inputs", inputs)):
-            if pair is not None and (not isinstance(pair, tuple) or len(pair) != 2):
-                raise RegardError(f"MultiHead: {name}={pair!r}, expected a tuple of two")
+        if isinstance(window, tuple) and len(window) == 2:
+            window = Window(*window)
+        if window is not None and not isinstance(window, Window):
+            raise RegardError(f"MultiHead: window={window!r}, expected a Window or a tuple of two")
+        if inputs is not None and (not isinstance(inputs, tuple) or len(inputs) != 2):
+            raise RegardError(f"MultiHead: inputs={inputs!r}, expected a tuple of two")
         heads = heads if isinstance(heads, Heads) else Heads(heads)
         scoring = Scoring() if scoring is None else scoring
         self.n_heads, self.n_groups, self.head_width, self.value_width = heads.fitted(width)
@@ -107,7 +112,8 @@ class MultiHead(FromRecipe):
             if bias:
                 nn.init.zeros_(linear.bias)
         self.position = position
-        self.window = None if window is None else masks.window(*window)
+        self.window = None if window is None else window.band
+        self.cache = window if window is not None and window.in_cache else None
         self.scale = self.head_width**-0.5 if scoring.scale is None else scoring.scale
         self.softcap = scoring.softcap
         self.query_norm, self.key_norm = scoring.norms or (nn.Identity(), nn.Identity())
@@ -127,7 +133,7 @@ class MultiHead(FromRecipe):
     def prepare(self, key: Tensor, value: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
         keys = self.to_key(key).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         keys = self.key_norm(keys)  # (batch, group, key, head width)
-        if self.position is not None:
+        if self.position is not None and self.cache is None:
             keys = self.position.turn(keys, start)
         values = self.to_value(value).unflatten(-1, (self.n_groups, self.value_width))
         return keys, values.transpose(1, 2)  # (batch, group, key, value width)
@@ -146,16 +152,15 @@ class MultiHead(FromRecipe):
         )
         queries = self.to_query(given.query).unflatten(-1, (-1, self.head_width))
         queries = self.query_norm(queries.transpose(1, 2))  # (batch, head, query, head width)
-        if self.position is not None:
-            queries = self.position.turn(queries, n_keys - given.shape.queries)
-        mask, bias = masks.both(given.mask, self.window), self._bias(bias, given.shape)
+        queries, keys = self._turned(queries, given)
+        mask, bias = masks.both(given.mask, self.window), self._bias(bias, given)
         owners = [head % self.n_heads for head in range(self._score_heads(self.n_heads))]
         if len(owners) > self.n_heads:
             mask = None if mask is None else mask.of_heads(owners)
             bias = bias_of_heads(bias, owners)
         scored = Dot(
             queries,
-            given.key,
+            keys,
             given.value if self.mixture is None else None,
             mask=mask,
             bias=bias,
@@ -164,6 +169,28 @@ class MultiHead(FromRecipe):
             sink=self.sinks,
         )
         return scored if self.mixture is None else self.mixture.recipe(scored, given.value)
+
+    def _turned(self, queries: Tensor, given: Inputs) -> tuple[Tensor, Tensor]:
+        """Queries and keys with their positions worked in: of the text, or in the cache."""
+        if self.position is None:
+            return queries, given.key
+        cache, (_, _, n_queries, n_keys) = self.cache, given.shape
+        if cache is None:
+            return self.position.turn(queries, given.text.keys - n_queries), given.key
+        near = self.position.turn(queries, n_keys - n_queries)
+        keys = self.position.turn(given.key, 0)
+        compiling = torch.compiler.is_compiling()  # a graph must not depend on lengths
+        if cache.first == 0 or (not compiling and n_keys <= cache.edge + 1):
+            return near, keys
+        # From the first keys, queries behind the edge stand at it: they have features of their own.
+        alone = queries.transpose(1, 2).flatten(0, 1)[:, :, None]  # (batch · query, head, 1, width)
+        edged = self.position.turn(alone, cache.edge)[:, :, 0]
+        edged = edged.unflatten(0, (given.shape.batch, n_queries))
+        places = torch.arange(n_queries, device=keys.device) + (n_keys - n_queries)
+        far = torch.where((places > cache.edge)[:, None], edged.transpose(1, 2), near)
+        is_first = (torch.arange(n_keys, device=keys.device) < cache.first)[:, None]
+        halves = [keys.masked_fill(is_first, 0.0), keys.masked_fill(~is_first, 0.0)]
+        return torch.cat([near, far], dim=-1), torch.cat(halves, dim=-1)
 
     def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
         if self.mixture is not None:
@@ -196,13 +223,26 @@ class MultiHead(FromRecipe):
             return output
         return output.masked_fill(~awake.any(1).to(output.device)[..., None], 0.0)
 
-    def _bias(self, bias: Tensor | Bias | None, shape: Shape) -> Tensor | Bias | None:
+    def after(self, given: Inputs, recipe: Recipe, attended: Attended) -> State | None:
+        state, window = given.state, self.window
+        if state is None or not state.growing or window is None or window.left is None:
+            return state
+        # The next queries stand behind all keys, or reach back as far as these did.
+        new = given.shape.keys - given.held
+        last = window.left + max(0, given.shape.queries - new)
+        return state.windowed(window.first, last)
+
+    def _bias(self, bias: Tensor | Bias | None, given: Inputs) -> Tensor | Bias | None:
         own = None if self.position is None else self.position.bias()
         if own is not None:
-            checked_bias(own, shape)
+            checked_bias(own, given.shape)
+        if own is not None and self.cache is not None:
+            own = CachedBias(own, self.cache.first, self.cache.edge)
+        elif own is not None and given.gap.stop:
+            own = GappedBias(own, given.gap.start, given.gap.stop)
         if bias is None or own is None:
             return own if bias is None else bias
-        block = whole(shape.queries, shape.keys)
+        block = whole(given.shape.queries, given.shape.keys)
         return own.block(block) + (bias.block(block) if isinstance(bias, Bias) else bias)
 
     def extra_repr(self) -> str:

@@ -18,8 +18,8 @@ class MultiHeadLatent(FromRecipe):
     """c = norm(W_DKV h), kᵢ = [W_UK,ᵢ c; rope(W_KR h)], vᵢ = W_UV,ᵢ c; output = concat(heads) Wᴼ.
 
     DeepSeek-AI 2024, "DeepSeek-V2: a strong, economical, and efficient mixture-of-experts language
-    model", section 2.1 and appendix C. A state holds c and the one rotary key that all heads share:
-    `latent_width` + `rotary_width` numbers a position, whatever the number of heads.
+    model", section 2.1 and appendix C; norms: section 3.1.2. A state holds c and the one rotary key
+    that all heads share: `latent_width` + `rotary_width` numbers a position, whatever the heads.
 
     | here                           | paper                  | shape                              |
     |--------------------------------|------------------------|------------------------------------|

@@ -147,7 +147,8 @@ def _scale(figure: Any, axes: Any, image: Any, values: Tensor, **options: Any) -
 
 
 def _norm(colour: Colour, values: Tensor, clip: bool) -> Any:
-    """How weights become colours; clipped ones share the colour of the 99th percentile."""
+    """How weights become colours; clipped ones share the colour of the 99th percentile, of
+    positive and of negative weights."""
     from matplotlib.colors import LogNorm, Normalize
 
     positive = values[values.isfinite() & (values > 0)]
@@ -158,8 +159,15 @@ def _norm(colour: Colour, values: Tensor, clip: bool) -> Any:
         return LogNorm(max(float(positive.min()), most * 1e-6), most, clip=True)
     if not clip:
         return Normalize(min(0.0, float(values[values.isfinite()].min())), most)
-    ranked = positive.flatten().sort().values
-    return Normalize(0.0, float(ranked[int(0.99 * (len(ranked) - 1))]), clip=True)
+    negative = -values[values.isfinite() & (values < 0)]
+    least = -_percentile(negative) if negative.numel() else 0.0
+    return Normalize(least, _percentile(positive), clip=True)
+
+
+def _percentile(values: Tensor) -> float:
+    """The 99th percentile."""
+    ranked = values.flatten().sort().values
+    return float(ranked[int(0.99 * (len(ranked) - 1))])
 
 
 def _pooled(values: Tensor, most: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.errors import DtypeError, ShapeError
 from regard.masks import Mask, both, clean
+from regard.masks.parts import Pairs
 from regard.normalise import product
 from regard.recipe.base import Recipe, heads_of, logarithms
 from regard.recipe.softmaxed import Softmaxed
@@ -104,7 +105,7 @@ class Mixture(Recipe):
                 )
         if self.mask is not None:
             self.mask.check(shape)
-            if not self.by_head and _heads_of_mask(self.mask, shape) > 1:
+            if not self.by_head and _differs_by_head(self.mask):
                 raise ShapeError(
                     "Mixture: the mask differs from head to head, and heads are mixed: give one "
                     "for all, as allowed.any(1, keepdim=True)"
@@ -185,12 +186,14 @@ class Mixture(Recipe):
         )
 
     def at(self, batch: int, head: int) -> Mixture:
-        parts, coefficients = [], []
+        parts: list[Recipe] = []
+        coefficients: list[Tensor] = []
         for part, numbers in zip(self.parts, self.coefficients):
-            row = numbers[head] if numbers.dim() == 2 else None
-            for number in [head] if row is None else range(part.shape.heads):
-                parts.append(part.at(batch, number))
-                coefficients.append((numbers if row is None else row)[number : number + 1])
+            apart = numbers.dim() == 1
+            heads = [head] if apart else range(part.shape.heads)
+            row = numbers[head : head + 1] if apart else numbers[head]
+            parts += [part.at(batch, other) for other in heads]
+            coefficients += row.split(1)
         value = self.value
         if value is not None:
             group = head // (self.shape.heads // value.shape[1])
@@ -228,11 +231,12 @@ def _with_mask(part: Recipe, mask: Mask | None) -> Recipe:
     return replace(part, mask=both(part.mask, mask))  # type: ignore[type-var]
 
 
-def _heads_of_mask(mask: Mask, shape: Shape) -> int:
-    """How many heads the mask tells apart."""
-    corner = Block(0, min(1, shape.queries), 0, min(1, shape.keys), shape.queries, shape.keys)
-    allowed = mask.block(corner)
-    return 1 if isinstance(allowed, bool) else allowed.shape[1]
+def _differs_by_head(mask: Mask) -> bool:
+    """Whether a mask, or one that it is made of, has an entry for each head."""
+    if isinstance(mask, Pairs):
+        return mask.allowed.shape[1] > 1
+    held = (getattr(mask, field.name) for field in fields(mask))  # type: ignore[arg-type]
+    return any(_differs_by_head(inner) for inner in held if isinstance(inner, Mask))
 
 
 register_pytree(Mixture)

@@ -11,7 +11,7 @@ from torch.utils import _pytree
 from regard import masks
 from regard.contract import Mechanism
 from regard.testing.block_law import all_weights, block_law, run, sides
-from regard.testing.subject import Subject, close
+from regard.testing.subject import Subject, close, over_the_text
 
 
 @block_law("step by step with a state equals one causal pass, masks and weights included")
@@ -57,6 +57,7 @@ def _compare(
     )
     for name, weights in all_weights(step).items():
         last = wanted[name][:, :, -1]
+        weights = over_the_text(weights, step.attentions[name].state)
         if recurrent and name.split(".")[-1] == "self":  # of this call's keys, the others are gone
             last = last[..., -step.output.shape[1] :]
         close(weights[:, :, -1], last, tolerance, f"last weights of {name} {about}")

@@ -13,7 +13,7 @@ from torch.utils import _pytree
 from regard.contract import Attended, Mechanism
 from regard.testing.law import law
 from regard.testing.laws_errors import refuses
-from regard.testing.subject import Subject, Unchecked, call, close, weights_of
+from regard.testing.subject import Subject, Unchecked, call, close, over_the_text, weights_of
 
 
 @law("step by step with a growing state equals one causal pass")
@@ -34,7 +34,7 @@ def step_by_step(subject: Subject) -> None:
             )  # keys not there yet, of a pointer
             outputs.append(torch.nn.functional.pad(step.output, (0, later)))
         close(torch.cat(outputs, 1), full.output, subject.fine, f"output in steps of {size}")
-        last = weights_of(step)[:, :, -1]
+        last = over_the_text(weights_of(step), state)[:, :, -1]
         keys = piece.shape[1] if subject.traits.recurrent else x.shape[1]  # earlier ones are gone
         close(
             last,

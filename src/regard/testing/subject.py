@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.contract import Attended, Traits
+from regard.contract import Attended, State, Traits
 from regard.kernel.reduce import Reducer
 from regard.kernel.reducers import Entropy, Received
 from regard.types import Kind
@@ -168,6 +168,14 @@ def weights_of(attended: Attended) -> Tensor:
     """The weights, which must be there because they were asked for."""
     assert attended.weights is not None, "weights=True was asked and weights is None"
     return attended.weights
+
+
+def over_the_text(weights: Tensor, state: Any) -> Tensor:
+    """Weights of a call over all keys of the text: 0 for those that its state has dropped."""
+    if not isinstance(state, State) or not state.dropped:
+        return weights
+    whole = weights.new_zeros(*weights.shape[:3], state.length)
+    return whole.index_copy(3, state.positions(weights.shape[3]), weights)
 
 
 def largest(tensor: Tensor) -> float:

@@ -9,7 +9,7 @@ was cut out of the features, whatever order they are folded in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ OriginKind = Literal["data", "feature", "parameter", "gathered", "expanded", "un
 class Origin:
     """Where an axis comes from; two that turn out to be one axis are joined."""
 
-    __slots__ = ("_same", "base", "dim", "kind", "size")
+    __slots__ = ("_parts", "_same", "base", "dim", "kind", "size", "span", "taken")
 
     def __init__(
         self,
@@ -32,7 +32,10 @@ class Origin:
         self.size = size
         self.base = base  # the axis this one is taken from: a softmax's, or gathered entries'
         self.dim = dim  # of an input: which dimension of how many
+        self.span: Sequence[int] | None = None  # of slices: which positions of its base
+        self.taken: Any = None  # of gathered entries: the dimension, and the index (in a box)
         self._same: Origin | None = None
+        self._parts: dict[range, Origin] | None = None
 
     @property
     def root(self) -> Origin:
@@ -57,6 +60,31 @@ class Origin:
         while origin.kind != "gathered" and origin.base is not None:
             origin = origin.base.root
         return origin.kind == "gathered"
+
+    def part(self, span: range) -> Origin:
+        """A slice of this axis: the same each time it is asked for."""
+        self._parts = {} if self._parts is None else self._parts
+        if span not in self._parts:
+            self._parts[span] = part = Origin(self.kind, len(span), self)
+            part.span = span
+        return self._parts[span]
+
+    @property
+    def extent(self) -> Sequence[int] | None:
+        """The positions of its ancestor that an axis has; None where they were not just cut out."""
+        origin = self.root
+        spans: list[Sequence[int]] = []
+        while origin.base is not None:
+            before = origin.base.root
+            if origin.span is not None:
+                spans.append(origin.span)
+            elif origin.size != before.size or origin.kind == "gathered":
+                return None
+            origin = before
+        extent: Sequence[int] = range(origin.size)
+        for span in reversed(spans):
+            extent = [extent[position] for position in span]
+        return extent
 
     def join(self, other: Origin) -> None:
         """Both are one axis."""
@@ -126,6 +154,59 @@ def dims_of(tensor: Tensor, factors: Sequence[Factor]) -> Dims:
     return dims
 
 
+def with_slices(tensor: Tensor, dims: Dims, factors: Sequence[Factor]) -> Dims:
+    """Dimensions of a view, those that show a slice of a data axis as axes of their own."""
+    item = tensor.element_size()
+    offset = int(tensor.storage_offset()) * item
+    origins = [origin for pieces in dims for _, origin in pieces]
+    result: Dims = []
+    for pieces, stride in zip(dims, tensor.stride()):
+        inner: list[Piece] = []
+        for size, origin in reversed(pieces):
+            if origin.kind in ("data", "gathered") and origins.count(origin) == 1:
+                factor = next((each for each in factors if each.origin is origin), None)
+                if factor is not None:
+                    origin = _slice(origin, factor, offset, size, stride * item)
+            inner.insert(0, (size, origin))
+            stride *= size
+        result.append(tuple(inner))
+    return result
+
+
+def _slice(origin: Origin, factor: Factor, offset: int, size: int, step: int) -> Origin:
+    """The slice of an axis that begins at an offset; the axis itself where that shows all of it."""
+    if not size < factor.size == origin.size:
+        return origin
+    start, step = offset // factor.stride % factor.size, step // factor.stride
+    span = range(start, start + step * (size - 1) + 1, step)
+    return origin.part(span) if span[-1] < factor.size else origin
+
+
+def apart(queries: Sequence[Origin], keys: Sequence[Origin]) -> bool:
+    """Whether two axes are slices of one that have no position in common."""
+    extents = _extents(queries, keys)
+    return extents is not None and set(extents[0]).isdisjoint(extents[1])
+
+
+def other_places(left: tuple[Piece, ...], right: tuple[Piece, ...]) -> bool:
+    """Whether two dimensions pair each position of an axis with another one."""
+    for (_, mine), (_, theirs) in zip(left, right):
+        extents = None if mine is theirs else _extents([mine], [theirs])
+        if extents is not None and all(i != j for i, j in zip(*extents)):
+            return True
+    return False
+
+
+def _extents(
+    left: Sequence[Origin], right: Sequence[Origin]
+) -> tuple[Sequence[int], Sequence[int]] | None:
+    """What each of two axes has of the one that both are cut out of."""
+    if len(left) != 1 or len(right) != 1 or left[0].ancestor is not right[0].ancestor:
+        return None
+    mine, theirs = left[0].extent, right[0].extent
+    return None if mine is None or theirs is None else (mine, theirs)
+
+
 def _overlap(
     dims: Dims, shape: Sequence[int], strides: Sequence[int], earlier: int, later: int
 ) -> bool:
@@ -184,7 +265,8 @@ def _agreed(left: tuple[Piece, ...], right: tuple[Piece, ...], firm: bool) -> tu
         return right if stretched or len(right) > len(left) else left
     agreed = []
     for (size, mine), (_, theirs) in zip(left, right):
-        if mine.root.size == theirs.root.size:  # a slice of a longer table is another axis
+        slices = mine.root.span is not None or theirs.root.span is not None
+        if not slices and mine.root.size == theirs.root.size:  # a slice of a table is another axis
             mine.join(theirs)
         prefer = not firm and theirs.kind == "feature" and mine.kind != "feature"
         prefer = prefer or (mine.kind == "unknown" and theirs.kind != "unknown")

@@ -20,7 +20,7 @@ from regard.kernel.reduce import Reducer
 from regard.record import Record, Trace
 from regard.record.tokens import Tokens, checked_tokens
 from regard.tracing.keeping import Keep, checked_bytes
-from regard.tracing.run import Run
+from regard.tracing.run import Run, bury
 from regard.tracing.where import predicate, shown
 
 _HERE = str(Path(__file__).parent.parent)
@@ -124,6 +124,7 @@ class capture:  # a context manager and a decorator is written like a function
         }
         self.trace: Trace | None = None
         self._here = threading.local()  # runs of this thread, for one object used by several
+        self._open: list[Run] = []  # in any thread
 
     def __enter__(self) -> Trace:
         self.trace = Trace()
@@ -131,22 +132,40 @@ class capture:  # a context manager and a decorator is written like a function
         run = Run(module, self.trace, self.path, self._options)
         trace = run.begin()
         self._here.runs = [*getattr(self._here, "runs", []), run]
+        self._open.append(run)
         return trace
 
     def __exit__(self, kind: Any, error: Any, where: Any) -> None:
         runs = getattr(self._here, "runs", [])
         if not runs:
-            raise RegardError(
-                "capture: left in a thread that did not enter it; enter and leave a capture in one "
-                "thread"
-            )
+            self._end_elsewhere(raising=kind is None)
+            return
         run: Run = runs.pop()
+        if run not in self._open:  # another thread ended it, and was told
+            bury()
+            return
+        self._open.remove(run)
         run.end(failed=kind is not None)
         if kind is None:
             for note in run.trace.notes:
                 warnings.warn(
                     f"regard.capture: {note}", CaptureWarning, stacklevel=_outside(sys._getframe())
                 )
+
+    def _end_elsewhere(self, raising: bool) -> None:
+        """Left in a thread that did not enter: as a generator is that another thread throws away.
+
+        It is ended nevertheless, where there is one: nobody else may come to do it.
+        """
+        ended = "nothing was ended"
+        if len(self._open) == 1:
+            self._open.pop().end(failed=True)
+            ended = "it is ended"
+        if raising:
+            raise RegardError(
+                f"capture: left in a thread that did not enter it; {ended}; enter and leave a "
+                "capture in one thread"
+            )
 
     # What people ask a trace for, where the `with`, or its `as`, was forgotten.
 

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from regard.errors import UnavailableError
-from regard.interception import OPERATORS, Block
+from regard.interception import OPERATORS, Block, pass_signals_on
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, tensors
 from regard.record import Gate, Note, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
 from regard.record.tokens import count
-from regard.tracing.axes import Origin
+from regard.tracing.axes import Origin, apart
 from regard.tracing.checked import checked
 from regard.tracing.flow import Flow
 from regard.tracing.growth import Growth
@@ -78,7 +78,7 @@ class Collector:
         self.here = _Here()
         self.called = False  # whether a module of the model was called
         self.other = ""  # the class of another module that was called
-        self.elsewhere = False  # whether the model ran in a thread that is none of ours
+        self.elsewhere = ""  # a thread or task that is none of ours, in which the model ran
         self.closed = False
         self.lessons: list[tuple[Lesson, Callable[[], None]]] = []  # that became plans
         self.cached = False  # whether what attention was made from is written in place
@@ -263,6 +263,7 @@ class Collector:
             self.here.lesson.refuse()
 
     def failed(self, operator: str, error: Exception) -> None:
+        pass_signals_on(error)
         self._unlearnable()
         place = self.names.place()
         where = "" if place is None else place.path or place.module_class
@@ -415,15 +416,19 @@ class Collector:
         sides = (self.flow.sources(reading.query), self.flow.sources(reading.key))
         if reading.query.is_nested or reading.query.dim() != 4 or reading.key.dim() != 4:
             return _told(sides)
-        mine, theirs = (
-            {  # a slice of a longer table of positions may be shared by two inputs
-                origin.ancestor
-                for size, origin in self.flow.dims(tensor)[-2]
-                if origin.ancestor.size == size
-            }
+        if self.flow.meet_others(reading.query, reading.key):
+            return "cross"
+        places = [
+            [origin for _, origin in self.flow.sliced_dims(tensor)[-2]]
             for tensor in (reading.query, reading.key)
+        ]
+        return _told_by_places(sides, *places) or _told(
+            sides,
+            *(  # a slice of a longer table of positions may be shared by two inputs
+                {each.ancestor for each in origins if each.ancestor.size == each.size}
+                for origins in places
+            ),
         )
-        return _told(sides, mine, theirs)
 
     def _accepted(
         self, candidate: Candidate, contraction: Contraction, weights: Tensor | None
@@ -447,7 +452,8 @@ class Collector:
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
         gathered = roles.gathered or candidate.segments is not None
-        site = self._site(place, "softmax", self._told(candidate, contraction, roles))
+        attends = self._told(candidate, contraction, roles, late=weights is not None)
+        site = self._site(place, "softmax", attends)
         if (weights is not None or gathered) and self.attached:
             self.note(
                 "unread",
@@ -491,17 +497,26 @@ class Collector:
             lesson.recorded(candidate, layout, kept, kind, site.attends)
         self._add(site, Made(kept, layout, kind, value), contraction.output, gradient)
 
-    def _told(self, candidate: Candidate, contraction: Contraction, roles: Roles) -> Attends:
-        """Self or cross: by the two sides of the scores, or by where queries and keys lie."""
+    def _told(
+        self, candidate: Candidate, contraction: Contraction, roles: Roles, late: bool
+    ) -> Attends:
+        """Self or cross: by the two sides of the scores, or by where queries and keys lie.
+
+        `late`: the product has some of the keys only.
+        """
         if candidate.segments is not None:
             chosen = {origin.ancestor for origin in self.flow.chosen_from(candidate.segments)}
             edge = contraction.value_dims[candidate.key]
             if chosen and edge:
                 return "self" if edge[-1][1].ancestor in chosen else "cross"
             return _told(candidate.sides)
-        mine = {part.origin.ancestor for part in roles.query}
-        theirs = {part.origin.ancestor for part in roles.key}
-        return _told(candidate.sides, mine, theirs)
+        mine, theirs = ([part.origin for part in parts] for parts in (roles.query, roles.key))
+        told = None if late else _told_by_places(candidate.sides, mine, theirs)
+        return told or _told(
+            candidate.sides,
+            {origin.ancestor for origin in mine},
+            {origin.ancestor for origin in theirs},
+        )
 
     def _rejected(self, candidate: Candidate) -> None:
         lesson = self._lesson_of(candidate)
@@ -679,8 +694,8 @@ class Collector:
                         )
                     if self.elsewhere:
                         ran = (
-                            "no attention was seen: the model ran in a thread that was started "
-                            "before the capture; open the capture there"
+                            f"no attention was seen: the model ran in a {self.elsewhere} that was "
+                            "started before the capture; open the capture there"
                         )
                 self.note("empty", "", ran)
 
@@ -701,6 +716,21 @@ def _in_graph(recipe: Recipe) -> bool:
     if isinstance(recipe, Dot) and recipe.bias is None and recipe.value is None:
         return recipe.query.requires_grad or recipe.key.requires_grad  # the usual case, quickly
     return any(tensor.requires_grad for tensor in tensors(recipe))
+
+
+def _told_by_places(
+    sides: Any, queries: Sequence[Origin], keys: Sequence[Origin]
+) -> Attends | None:
+    """Cross between slices of one axis that have nothing in common; unknown for one query, of
+    which nobody knows where it lies, and a slice of the axis it may come from."""
+    if apart(queries, keys):
+        return "cross"
+    alike = sides is not None and bool(sides[0] & sides[1])
+    if alike and not queries and len(keys) == 1:
+        extent = keys[0].extent
+        if extent is not None and len(extent) < keys[0].ancestor.size:
+            return "unknown"
+    return None
 
 
 def _told(

@@ -16,9 +16,19 @@ import torch
 from torch import Tensor
 
 from regard.record.held import detached
-from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
+from regard.tracing.axes import (
+    Dims,
+    Factor,
+    Origin,
+    Piece,
+    axis,
+    dims_of,
+    laid_out,
+    merged,
+    other_places,
+)
 from regard.tracing.movement import along_dim, same_index
-from regard.tracing.moves import Moves, entries_of
+from regard.tracing.moves import end_of, entries_of
 from regard.tracing.names import Names, Place
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
@@ -33,6 +43,7 @@ from regard.tracing.tags import (
     WeightSum,
     stretched,
 )
+from regard.tracing.writing import Writing
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
 PARAMETER_SCORES = "the scores are parameters: they do not look at what they weigh"
@@ -44,7 +55,7 @@ PARAMETER_VALUES = "the values are parameters or constants"
 Accepted = Callable[[Candidate, Contraction, Tensor | None], None]
 
 
-class Flow(Moves):
+class Flow(Writing):
     """The rules by which a softmax becomes attention."""
 
     def __init__(
@@ -264,14 +275,21 @@ class Flow(Moves):
                 return
             self.pointwise((left, right), output, kind="partial")
             return
+        sides = None
+        if not (self.constant(left) or self.constant(right)):
+            sides = (self.sources(left), self.sources(right))
         self.pointwise((left, right), output)
+        tag = self.tag(output)
+        if tag is not None and self.token(left) != self.token(right):
+            tag.multiplied = sides
 
     def _spread(self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor) -> bool:
         """Weights stretched over a feature axis of the values, to be summed over the keys."""
-        if not stretched(weights, output) and mark.candidate.segments is None:
+        over_features = stretched(weights, output) or self._of_each_feature(mark, weights)
+        if not over_features and mark.candidate.segments is None:
             return False
         theirs = self.tag(values)
-        if theirs is not None and (theirs.of_weights or theirs.mark is not None):
+        if theirs is not None and (theirs.of_weights or theirs.mark or theirs.log):
             return False  # an entropy
         box = self.boxed(weights, mark)
         tag = Tag()
@@ -291,6 +309,18 @@ class Flow(Moves):
             self._settle(mark, Contraction.of_sum(tag.spread, output))
         self.put(output, tag)
         return True
+
+    def _of_each_feature(self, mark: Mark, weights: Tensor) -> bool:
+        """Whether every feature has weights of its own, that a linear map made (pooling)."""
+        if mark.candidate.sides is not None or mark.candidate.kind == "constant":
+            return False
+        others = [
+            origin
+            for pieces in self.dims(weights)
+            for _, origin in pieces
+            if not mark.candidate.has_key(origin)
+        ]
+        return any(origin.kind == "feature" for origin in others)
 
     def _uses(self, mark: Mark, weights: Tensor, values: Dims) -> Uses:
         """What each axis of the weights is in a product with values, place by place."""
@@ -328,7 +358,8 @@ class Flow(Moves):
             self.pointwise((tensor,), output)
         else:
             reduced = self._reduced(tensor, wanted, output)
-            reduced.sources, reduced.sides, reduced.late = tag.sources, tag.sides, tag.late
+            reduced.sources, reduced.late = tag.sources, tag.late
+            reduced.sides = tag.sides or tag.multiplied  # summed over features: scores
             if tag.total is not None:
                 reduced.total = tag.total._replace(exact=False)
             reduced.of_weights = tag.of_weights or tag.mark is not None
@@ -426,6 +457,7 @@ class Flow(Moves):
                 tag.mark = self._weighs(mine.mark, left, right, output, swapped=False)
             if theirs is not None and theirs.mark is not None:
                 tag.mark = self._weighs(theirs.mark, right, left, output, swapped=True) or tag.mark
+        elsewhere = not (first or second) and self.meet_others(left, right)
         if not (first or second):
             powers = [each for each in (mine, theirs) if each is not None and _are_powers(each)]
             if len(powers) == 2:  # one side may be gated by exponentials: the other has scores
@@ -449,13 +481,17 @@ class Flow(Moves):
             if theirs is not None and theirs.moved is not None:
                 tag.moved = self._mapped(right, output, -2)
         else:
-            tag.sides = (self.sources(left), self.sources(right))
+            # of other examples: other places, and another input
+            right_side = frozenset((tag.number,)) if elsewhere else self.sources(right)
+            tag.sides = (self.sources(left), right_side)
             if mine is not None and mine.moved is not None and self._of_parameters(right):
                 tag.moved = self._mapped(left, output, -1)  # a map chosen for each edge
         if first and second:
             tag.factors, tag.widths = self._product_factors(left, right, output, False, second)
         else:
-            tag.factors, contracted = self._product_factors(left, right, output, first, second)
+            tag.factors, contracted = self._product_factors(
+                left, right, output, first, second, elsewhere
+            )
             if tag.mark is not None and not (first or second or same):
                 self._new_keys(tag, output)
             elif not (first or second or same):
@@ -464,16 +500,40 @@ class Flow(Moves):
                 tag.widths = contracted
         self.put(output, tag)
 
+    def distances(self, left: Tensor, right: Tensor, output: Tensor) -> None:
+        """Between rows of two tensors: axes and inputs are those of a product."""
+        self.product(left, right.mT, output)
+        tag = self.tag(output)
+        if tag is not None:
+            tag.pairing = None  # their exponentials may be a transport's, too
+
+    def meet_others(self, left: Tensor, right: Tensor) -> bool:
+        """Whether examples of one batch are paired with other examples of it."""
+        mine, theirs = self.tag(left), self.tag(right)
+        if mine is not None and theirs is not None and mine.sources == theirs.sources:
+            maps = sorted(each.entries for each in (mine, theirs) if each.entries is not None)
+            if len(maps) == 2 and end_of(maps[0]) <= maps[1][0]:  # of two pieces of one storage
+                return True
+        dims = [self.sliced_dims(tensor)[:-2] for tensor in (left, right)]
+        return any(map(other_places, *dims))
+
     def _of_parameters(self, tensor: Tensor) -> bool:
         """Whether all axes are those of parameters, as of ones that were chosen by an index."""
         origins = [origin for pieces in self.dims(tensor) for _, origin in pieces]
         return all(origin.ancestor.kind == "parameter" for origin in origins)
 
     def _product_factors(
-        self, left: Tensor, right: Tensor, output: Tensor, first: bool, second: bool
+        self,
+        left: Tensor,
+        right: Tensor,
+        output: Tensor,
+        first: bool,
+        second: bool,
+        elsewhere: bool = False,
     ) -> tuple[tuple[Factor, ...], tuple[Origin, ...]]:
-        """Axes of a matrix product, and those summed over; `first`, `second`: is it a constant?"""
-        mine, theirs = self.dims(left), self.dims(right)
+        """Axes of a matrix product, and those summed over; `first`, `second`: is it a constant?
+        `elsewhere`: do rows and columns belong to different examples?"""
+        mine, theirs = self.sliced_dims(left), self.sliced_dims(right)
         dims: Dims = []
         for index, size in enumerate(output.shape[:-2]):
             left_pieces, right_pieces = mine[index], theirs[index]
@@ -487,7 +547,10 @@ class Flow(Moves):
         rows, columns = output.shape[-2:]
         fixed = first or second
         dims.append(_side(mine[-2], rows, first, fixed))
-        dims.append(_side(theirs[-1], columns, second, fixed))
+        if elsewhere:
+            dims.append(axis(columns, "data"))
+        else:
+            dims.append(_side(theirs[-1], columns, second, fixed))
         contracted = tuple(origin for pieces in (mine[-1], theirs[-2]) for _, origin in pieces)
         return laid_out(dims, output), contracted
 

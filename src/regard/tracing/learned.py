@@ -11,7 +11,6 @@ turned out to differ.
 from __future__ import annotations
 
 import enum
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from types import FunctionType
@@ -21,6 +20,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
+from regard.interception import LOCK, Calls
 from regard.record.held import Layout
 from regard.record.site import Attends
 from regard.tracing.names import Names, Place, related
@@ -332,11 +332,10 @@ class Plans:
         self.fingerprint: Any = None
         self._plans: dict[Any, PassPlan] = {}
         self._differing: set[Any] = set()  # kinds of calls whose passes differ
-        self._lock = threading.Lock()
 
     def check(self, fingerprint: Any) -> None:
         """Forget everything where the model is not what it was."""
-        with self._lock:
+        with LOCK:
             if fingerprint != self.fingerprint:
                 self.fingerprint = fingerprint
                 self._plans.clear()
@@ -354,7 +353,7 @@ class Plans:
         return call.kind not in self._differing
 
     def learn(self, call: Signature, plan: PassPlan) -> None:
-        with self._lock:
+        with LOCK:
             while len(self._plans) >= _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
             if call.kind not in self._differing:
@@ -362,7 +361,7 @@ class Plans:
 
     def give_up(self, call: Signature) -> None:
         """Passes of this kind differ: forget them, and learn none again."""
-        with self._lock:
+        with LOCK:
             if len(self._differing) >= _MOST_PLANS:
                 self._differing.clear()
             self._differing.add(call.kind)
@@ -371,11 +370,10 @@ class Plans:
 
 
 _plans: WeakKeyDictionary[nn.Module, Plans] = WeakKeyDictionary()
-_lock = threading.Lock()
 
 
 def plans_of(model: nn.Module) -> Plans:
-    with _lock:
+    with LOCK:
         return _plans.setdefault(model, Plans())
 
 
@@ -466,9 +464,8 @@ def _brief(value: Any) -> Any:
     return value if kind in (bool, str, type(None)) else kind
 
 
-_RUN = "regard.tracing.run"  # hooks of captures are there for a while
 _PLAIN = {bool, int, float, str, type(None)}
-_PARTS = _PLAIN | {dict, OrderedDict, set, list, tuple, Tensor, nn.Parameter}
+_PARTS = _PLAIN | {dict, OrderedDict, set, list, tuple, Tensor, nn.Parameter, Calls}
 _OF_EVERY_MODULE = len(nn.Module().__dict__)
 
 
@@ -489,7 +486,7 @@ def fingerprint(names: Names) -> tuple[Any, ...] | None:
         parts += _settings(values, others)
         if module._forward_hooks or module._forward_pre_hooks:
             local = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-            parts += [id(hook) for hook in local if type(hook).__module__ != _RUN]
+            parts += [id(hook) for hook in local]
     if len(others) > _MOST_OBJECTS:
         return None
     for value in others.values():

@@ -141,6 +141,7 @@ class CaptureMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.collector = collector
         self.idle = False  # between learned passes: nothing is followed until attention runs
+        self.shared = collector.block.in_task  # coroutines of others may run in this thread
         if registry.version not in _plans:
             _plans.clear()
         self.plans = _plans.setdefault(registry.version, {})
@@ -157,11 +158,14 @@ class CaptureMode(TorchDispatchMode):
         """Whether no other mode of this thread was entered later."""
         return _get_current_dispatch_mode() is self
 
+    @property
+    def on_stack(self) -> bool:
+        return any(mode is self for mode in _get_current_dispatch_mode_stack())
+
     def leave(self) -> bool:
         """Off this thread's stack, wherever it lies there; False where it is not on it."""
         above = []
-        stack = _get_current_dispatch_mode_stack()
-        if not any(mode is self for mode in stack):
+        if not self.on_stack:
             return False
         while (mode := _pop_mode()) is not self:
             above.append(mode)
@@ -184,6 +188,10 @@ class CaptureMode(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
+            return plan.run(*args, **kwargs)
+        if self.shared and not collector.block.here():  # another coroutine's
+            if plan.changes:
+                collector.before_change(plan, args, kwargs)
             return plan.run(*args, **kwargs)
         if self.idle:
             if plan.attends and collector.names.place() is not None:

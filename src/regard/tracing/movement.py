@@ -37,13 +37,16 @@ class Start(NamedTuple):
             return None
         return sorted(factors, key=lambda factor: factor.stride)
 
-    def positions(self, axes: frozenset[Origin], device: torch.device) -> Tensor:
-        """Of each entry, its position along some axes."""
+    def positions(self, axes: frozenset[Origin], device: torch.device, whole: bool) -> Tensor:
+        """Of each entry, its position along some axes; `whole`: along those it is cut out of."""
         byte = torch.arange(self.size, device=device) * self.item
         position, count = torch.zeros_like(byte), 1
         for factor in self.along(axes) or ():
-            position = position + byte // factor.stride % factor.size * count
-            count *= factor.size
+            places = byte // factor.stride % factor.size
+            if whole:
+                places = torch.tensor(factor.origin.extent, device=device)[places]
+            position = position + places * count
+            count *= factor.origin.ancestor.size if whole else factor.size
         return position
 
 
@@ -100,7 +103,14 @@ def positions(
     views = [source for movement in movements for source in movement.sources] + [view]
     starts = [each.storage for each in views if isinstance(each.storage, Start)]
     along = [start.along(wanted) for start in starts]
-    counts = {0 if factors is None else math.prod(f.size for f in factors) for factors in along}
+    factors = [factor for axes_ in along for factor in axes_ or ()]
+    whole = len({factor.origin.root for factor in factors}) > len(wanted)  # slices of one axis
+    if whole and any(_unplaced(factor) for factor in factors):
+        return None
+    counts = {
+        0 if each is None else math.prod(f.origin.ancestor.size if whole else f.size for f in each)
+        for each in along
+    }
     if len(counts) != 1 or 0 in counts:
         return None
     moved: dict[int, Tensor] = {}  # numbers in the storage of a movement, by its id
@@ -109,7 +119,7 @@ def positions(
     def numbers(source: View) -> Tensor:
         storage = source.storage
         if isinstance(storage, Start):
-            flat = storage.positions(wanted, device)
+            flat = storage.positions(wanted, device, whole)
         else:
             flat = moved[id(storage)]
             uses[id(storage)] -= 1
@@ -120,6 +130,12 @@ def positions(
     for movement in movements:
         moved[id(movement)] = movement.repeated([numbers(source) for source in movement.sources])
     return numbers(view), counts.pop()
+
+
+def _unplaced(factor: Factor) -> bool:
+    """Whether nobody knows which positions of its first axis a factor has."""
+    extent = factor.origin.extent
+    return extent is None or len(extent) != factor.size
 
 
 def other_axes(view: View, axes: Sequence[Origin]) -> list[Origin] | None:

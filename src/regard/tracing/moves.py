@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Dims, Factor, Origin, axis, dims_of, laid_out, merged
+from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
 from regard.tracing.movement import Again, Movement, along_dim, expanded, same_index
 from regard.tracing.pointwise import Pointwise
 from regard.tracing.tags import (
@@ -148,6 +148,10 @@ class Moves(Pointwise):
             self._meet_edges(source, at[0], indices[at[0]], tag)  # type: ignore[arg-type]
         if not tag.constant:
             boxes = [None if index is None else self.box(index) for index in indices]
+            if len(at) == 1 and tag.factors is not None and source.dim() == output.dim():
+                pieces = dims_of(output, tag.factors)[at[0]]
+                if len(pieces) == 1 and pieces[0][1].kind == "gathered":
+                    pieces[0][1].taken = (self.dims(source)[at[0]], boxes[at[0]])
 
             def again(numbers: Tensor) -> Tensor:
                 at_hand = [None if box is None else box.tensor for box in boxes]
@@ -246,22 +250,6 @@ class Moves(Pointwise):
             dims.append(pieces if size > 1 else ())
         return laid_out(dims, output)
 
-    def written(self, target: Tensor, source: Tensor) -> None:
-        """A part of a storage was overwritten, as in a cache: what is known adds up."""
-        mine, theirs = self.tag(target), self.tag(source)
-        if theirs is not None and theirs.mark is not None:
-            self.lose(theirs.mark.candidate)
-        tag = Tag()
-        tag.sources = joined(
-            NOBODY if mine is None else mine.sources,
-            frozenset((self.token(source),)) if theirs is None else theirs.sources,
-        )
-        tag.constant = mine is not None and theirs is not None and mine.constant and theirs.constant
-        tag.written = True
-        if mine is not None:
-            tag.factors, tag.sides, tag.widths = mine.factors, mine.sides, mine.widths
-        self.put(target, tag)
-
     def concatenated(self, inputs: Sequence[Tensor], dim: int, output: Tensor) -> None:
         """Joined along an axis: of several maps of one input that axis comes from parameters."""
         inputs = [tensor for tensor in inputs if tensor.numel()]
@@ -290,10 +278,13 @@ class Moves(Pointwise):
         tag.sources = sources
         if inputs and output.dim() and not tag.constant:
             tag.factors = self._joined_factors(inputs, dim % output.dim(), output, same)
-            tag.moved = self._joined_movement(inputs, dim, output)
+            if not _new_axis(dims_of(output, tag.factors)[dim % output.dim()]):
+                tag.moved = self._joined_movement(inputs, dim, output)
         scores = [each for each in tags if each is not None and each.sides is not None]
         if scores:
             tag.sides, tag.widths = scores[0].sides, scores[0].widths
+        elif len(inputs) > 1 and all(_expanded(tensor) for tensor in inputs[:2]):
+            tag.sides = (self.sources(inputs[0]), self.sources(inputs[1]))  # pairs of two inputs
         self.put(output, tag)
 
     def _joined_factors(
@@ -303,22 +294,31 @@ class Moves(Pointwise):
         first = inputs[0]
         stacked = first.dim() < output.dim()
         reference = sorted(inputs, key=self.constant)[0]
-        dims = self.dims(reference)
+        dims = self.sliced_dims(reference)
+        cut = self._cut_apart(inputs)
+        rejoined = not stacked and any(origin.base is cut for _, origin in dims[dim])
         if stacked:
             dims.insert(dim, ())
             count = len(inputs)
-            kind: Any = "feature" if feature or self._cut_apart(inputs) else "data"
+            kind: Any = "feature" if feature or cut else "data"
             dims[dim] = axis(count, kind)
-        elif self._cut_apart(inputs) and reference.shape[dim] * len(inputs) == output.shape[dim]:
-            dims[dim] = ((len(inputs), self._cut_apart(inputs)), *dims[dim])  # type: ignore[arg-type]
+        elif cut and reference.shape[dim] * len(inputs) == output.shape[dim] and not rejoined:
+            dims[dim] = ((len(inputs), cut), *dims[dim])
         elif output.shape[dim] > 1:
             pieces = [piece for tensor in inputs for piece in self.dims(tensor)[dim]]
+            slices = [piece for tensor in inputs for piece in self.sliced_dims(tensor)[dim]]
             roots = {origin.ancestor for _, origin in pieces}
             all_features = bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
             chosen = any(origin.gathered for _, origin in pieces)
             kind = "feature" if feature or all_features else "gathered" if chosen else "data"
             base = pieces[0][1] if len(roots) == 1 else None
-            dims[dim] = axis(output.shape[dim], kind, base)
+            span = _side_by_side(slices, output.shape[dim])
+            dims[dim] = axis(output.shape[dim], kind, base if span is None else roots.pop())
+            dims[dim][0][1].span = span
+        for other in inputs if not stacked else ():
+            for index, theirs in enumerate(self.sliced_dims(other)):
+                if not dims[index] and index != dim:  # the first is stretched there
+                    dims[index] = theirs
         return laid_out(dims, output)
 
     def _joined_movement(
@@ -373,7 +373,7 @@ class Moves(Pointwise):
         tag = Tag()
         tag.sources, tag.entries = self._behind(source, self.tag(source)), entries_of(source)
         if output.dim() and output.layout == torch.strided and source.dim() == output.dim():
-            dims = self.dims(source)
+            dims = self.sliced_dims(source)
             for index, size in enumerate(output.shape):
                 if size != source.shape[index]:
                     dims[index] = axis(size, "gathered", _last(dims[index]))
@@ -408,6 +408,25 @@ class Moves(Pointwise):
         return joined(frozenset((tag.same_as or tag.number,)), tag.sources)
 
 
+def _new_axis(pieces: Sequence[Piece]) -> bool:
+    """Whether a dimension is an axis that begins here, as of two inputs one after the other."""
+    return len(pieces) == 1 and pieces[0][1].kind == "data" and pieces[0][1].base is None
+
+
+def _side_by_side(pieces: Sequence[Piece], size: int) -> list[int] | None:
+    """The positions of slices of one axis, one slice after the other; None where not all known."""
+    if len({origin.ancestor for _, origin in pieces}) != 1:
+        return None
+    extents = [origin.extent for _, origin in pieces]
+    positions = [position for extent in extents for position in extent or ()]
+    return positions if None not in extents and len(positions) == size else None
+
+
+def _expanded(tensor: Tensor) -> bool:
+    """Whether a tensor is stretched over an axis that it has not."""
+    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride()))
+
+
 def _last(pieces: Sequence[Any]) -> Origin | None:
     return pieces[-1][1] if pieces else None
 
@@ -415,3 +434,9 @@ def _last(pieces: Sequence[Any]) -> Origin | None:
 def entries_of(tensor: Tensor) -> tuple[Any, ...]:
     """Which entries of its storage a tensor shows."""
     return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
+
+
+def end_of(entries: tuple[Any, ...]) -> int:
+    """The offset after the last of them."""
+    offset, shape, stride = entries
+    return int(offset + sum((size - 1) * step for size, step in zip(shape, stride)) + 1)

@@ -166,6 +166,8 @@ class Pointwise(Tagging):
                 blended.sides = tag.sides
             if tag.widths and not blended.widths:
                 blended.widths = tag.widths
+            if tag.multiplied is not None and operator in _LINEAR:
+                blended.multiplied = tag.multiplied
             if tag.pairing is not None and blended.pairing is None:
                 blended.pairing = tag.pairing
                 steps = tag.pairing.steps
@@ -186,7 +188,7 @@ class Pointwise(Tagging):
             blended.normaliser = blended.normaliser or tag.normaliser
             if tag.scores is not None:
                 blended.scores = tag.scores
-            if tag.mark is not None:
+            if tag.mark is not None and not _only_adds(tag.mark, blended.mark):
                 blended.mark = _carried(tag.mark, tensor, output)
             if tag.log is not None:
                 blended.log = _carried(tag.log, tensor, output)
@@ -221,12 +223,13 @@ class Pointwise(Tagging):
             return None
         if len(moving) == 1:
             tensor, tag = moving[0]
-            if tag is not None and tag.factors is not None and _alike(tensor, output):
+            whole = tag is not None and tag.factors is not None and covers(tensor)
+            if tag is not None and whole and _alike(tensor, output):
                 return tag.factors
         # weights before scores, scores before the rest: theirs are the axes that count
         moving.sort(key=lambda pair: -_rank(pair[1]))
         firm = _rank(moving[0][1]) > 0
-        dims = merged([self.dims(tensor) for tensor, _ in moving], firm)
+        dims = merged([self.sliced_dims(tensor) for tensor, _ in moving], firm)
         if len(dims) > output.dim():
             return None
         dims = [()] * (output.dim() - len(dims)) + dims
@@ -252,7 +255,15 @@ def _alike(source: Tensor, output: Tensor) -> bool:
 def _rank(tag: Tag | None) -> int:
     if tag is None:
         return 0
-    return 2 if tag.mark is not None or tag.log is not None else int(tag.sides is not None)
+    looking = tag.mark is not None and tag.mark.candidate.kind != "constant"
+    return 2 if looking or tag.log is not None else int(tag.sides is not None or bool(tag.mark))
+
+
+def _only_adds(mark: Mark, to: Mark | None) -> bool:
+    """Whether a softmax of parameters, as of positions, is blended with one that looks at an
+    input: what comes of it is the weights of the latter."""
+    constant = mark.candidate.kind == "constant"
+    return constant and to is not None and to.candidate.kind != "constant"
 
 
 def _carried(mark: Mark, source: Tensor, output: Tensor) -> Mark:

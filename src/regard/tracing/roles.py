@@ -64,6 +64,7 @@ class Contraction:
     constant: bool | None = None
     spread: Spread | None = None
     from_slices: bool = False  # whether several products are taken as one
+    alike: bool = True  # whether the queries of these lie along the same axes
 
     @classmethod
     def of_sum(cls, spread: Spread, output: Tensor) -> Contraction:
@@ -127,6 +128,9 @@ class Contraction:
     def _key_pieces(self) -> list[tuple[int, Origin]]:
         return [piece for pieces in self.dims for piece in pieces if self.uses[piece[1]] == "key"]
 
+    def _rows(self) -> set[Origin]:
+        return {origin for origin, use in self.uses.items() if use == "row"}
+
     def joined(self, other: Contraction) -> Contraction | None:
         """Two products with some keys each, of one softmax: as one with all of them."""
         candidate = self.mark.candidate
@@ -148,6 +152,7 @@ class Contraction:
             dims=softmax_output.dims,
             uses=uses,
             from_slices=True,
+            alike=self._rows() <= other._rows() or other._rows() <= self._rows(),
         )
 
     def same_parameter(self) -> bool:
@@ -233,7 +238,7 @@ class Contraction:
             batch, query = _folded_batch(query)
         # one query each of several examples, or several queries with keys of their own?
         chosen = any(part.origin.ancestor.kind != "data" or part.origin.gathered for part in key)
-        certain = bool(query) or len(batch) < 2 or not chosen
+        certain = self.alike and (bool(query) or len(batch) < 2 or not chosen)
         if not head:
             last = [*self.mark.candidate.widths, *(part.origin for part in key)]
             with_heads = any(origin.ancestor.dim == (3, 4) for origin in last)

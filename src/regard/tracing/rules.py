@@ -163,7 +163,17 @@ def _copy_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
         flow.written(target, source)
 
 
-@_for("index_copy", "index_put", "scatter", "slice_scatter")
+@_for("index_put")
+def _index_put(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    at = [dim for dim, index in enumerate(args[1]) if index is not None]
+    added = len(args) > 3 and args[3]
+    if len(at) == 1 and not added and not flow.is_weights(args[0]):
+        flow.written_at(out, at[0], args[1][at[0]], args[2])
+    else:
+        _write_into(flow, args, kwargs, out)
+
+
+@_for("index_copy", "scatter", "slice_scatter")
 def _write_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     if flow.is_weights(args[0]):  # some of them replaced
         flow.pointwise((args[0],), out, kind="partial")
@@ -217,6 +227,12 @@ def _cat(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
 @_for("mm", "bmm")
 def _product(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.product(args[0], args[1], out)
+
+
+@_for("_cdist_forward")
+def _distances(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    left, right = (each.expand(*out.shape[:-2], *each.shape[-2:]) for each in args[:2])
+    flow.distances(left, right, out)
 
 
 @_for("addmm", "baddbmm", "_addmm_activation")

@@ -1,8 +1,8 @@
 """One `with`: the mode, the hooks and the surroundings, put in place and taken back.
 
-The dispatcher's state changes at the `with` itself, or around one call of a module and balanced:
-torch restores whole sets of dispatch keys when it leaves inference mode, and a mode that was popped
-in between would leave every operator of the thread looking for it.
+The dispatcher's state changes at the `with` itself, or around one call of a module and balanced
+(`_around`): torch restores whole sets of dispatch keys when it leaves inference mode, and a mode
+that was popped in between would leave every operator of the thread looking for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
-from weakref import WeakMethod
 
 import torch
 from torch import nn
@@ -21,7 +20,16 @@ from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from regard.errors import RegardError
-from regard.interception import OPERATORS, available, listen, unlisten
+from regard.interception import (
+    OPERATORS,
+    available,
+    in_forked_child,
+    listen,
+    pass_signals_on,
+    unlisten,
+    unwrap_calls,
+    wrap_calls,
+)
 from regard.kernel import blockwise
 from regard.record import Trace
 from regard.tracing.collect import Collector
@@ -40,62 +48,37 @@ from regard.tracing.learned import (
     signature_of,
 )
 from regard.tracing.mode import CaptureMode
-from regard.tracing.names import argument, first_argument
-from regard.tracing.surroundings import eager_surroundings
+from regard.tracing.names import first_argument
+from regard.tracing.surroundings import eager_surroundings, follow_compiler
 from regard.tracing.where import everything
 
 _LEFT_INSIDE = (
     "capture: torch.inference_mode(), entered outside of it, was left inside it, or the other way "
     "round; what ran after that was not recorded; leave contexts in the opposite order of entering"
 )
-_FAST_PATHS = (nn.TransformerEncoderLayer, nn.MultiheadAttention, torch.jit.ScriptModule)
+_PYTHON = torch._C.DispatchKey.Python
 _transforms = torch._C._functorch.peek_interpreter_stack
 
 
 class _Call:
     """A call of a module that is under way in a thread, the outermost one there."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, wrapped: bool) -> None:
         self.module, self.depth = module, 1
+        self.wrapped = wrapped  # whether it ends in `_around`; hooks may miss its end
+        self.ended = False
         self.plan: PassPlan | None = None  # where the cheaper path was taken
         self.signature: Signature | None = None  # where there may be a plan, or will be
         self.lesson: Lesson | None = None
         self.mode: CaptureMode | None = None  # entered for this call
         self.listening = False
-        self.told_again = False  # whether the model's own hook will tell of this very call too
         self.lines: set[tuple[str, str]] = set()  # module and line of what ran, under a plan
         self.differs = False  # whether something ran that is not in the plan
-        self.below = -1  # how many modes lay under the one that was taken off
+        self.below = -1  # how many modes lie under the one that was taken off
 
 
 class _Here(threading.local):
     call: _Call | None = None
-
-
-class _Hook:
-    """A hook on the model; a copy of the model, made meanwhile, gets one that does nothing."""
-
-    def __init__(self, hook: Callable[..., None]) -> None:
-        self._hook = WeakMethod(hook)
-
-    def __call__(self, *args: Any) -> None:
-        hook = self._hook()
-        if hook is not None:
-            hook(*args)
-
-    def __deepcopy__(self, _: Any) -> Any:
-        return _no_hook
-
-    def __reduce__(self) -> Any:
-        return _no_hook_of, ()
-
-
-def _no_hook(*_: Any) -> None:
-    """What a copied model calls in the place of our hooks."""
-
-
-def _no_hook_of() -> Callable[..., None]:
-    return _no_hook
 
 
 class _Guards(NamedTuple):
@@ -123,19 +106,19 @@ class Run:
         self.mode: CaptureMode | None = None  # of the thread that entered
         self.alarms: dict[tuple[str, str], None] = {}  # where attention was not read, its operator
         self._passes = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in between
         self._here = _Here()
-        self._inside: set[int] = set()  # other threads in which a call is under way
         self._stack = ExitStack()
         self._hooks: list[Any] = []  # on all modules: before a call, after it
-        self._own_hooks = False  # whether the model itself has them too
+        self._wrapped: set[int] = set()  # modules that have `_around` around their calls
         self._handed_over = False  # whether other threads may belong to the capture
         self._plans = self._shared_plans = Plans()
         self._recalled = False  # whether passes may follow plans, and be learned
         self._guards = _Guards.now()
 
     def begin(self) -> Trace:
-        _bury()
+        bury()
+        _open.add(self)
         try:
             self._stack.enter_context(eager_surroundings())
             self.block.open(-1)
@@ -144,6 +127,8 @@ class Run:
                 self._recall()
             self._watch_modules()
             self._stack.callback(self._stop_watching_modules)
+            if self.root is not None:
+                self._wrap(self.root)
             if self.path == "fused" and available():
                 listen(self._ran_fused)
                 self._stack.callback(unlisten, self._ran_fused)
@@ -151,18 +136,26 @@ class Run:
                 self.mode = CaptureMode(self.collector)
                 self.mode.__enter__()
         except BaseException:
+            _open.discard(self)
             self._stack.close()
             raise
         return self.trace
 
     def end(self, failed: bool) -> None:
+        """Everything goes back. In another thread than the one that entered, its mode stays there,
+        passes everything through, and goes with the next capture of that thread."""
         try:
-            call, self._here.call = self._here.call, None
-            if call is not None:  # an interrupt, which skips hooks
-                self._leave(call)
-            error = self._leave_mode()
+            if threading.get_ident() == self.home:
+                call, self._here.call = self._here.call, None
+                if call is not None:  # left in the middle of it, or by an interrupt
+                    self._leave(call)
+                error = self._leave_mode()
+            else:
+                error = None
+                _die(self.home, self._leave_home, self._guards)
             self._stack.close()
         finally:
+            _open.discard(self)
             self._say_alarms("its weights are not there")
             self.collector.close(failed)
             # They know us: without this only the collector of garbage ends it.
@@ -171,6 +164,16 @@ class Run:
         if error is not None and not failed:
             raise RegardError(error)
 
+    def forget(self) -> None:
+        """The thread that entered is gone, without a chance to leave: it is not in this process."""
+        self._lock = self.collector._lock = threading.RLock()  # it may have held them
+        self._stack.close()
+
+    def _leave_home(self) -> None:
+        if self.mode is not None:
+            self.mode.leave()
+        unlisten(self._ran_fused)
+
     def _leave_mode(self) -> str | None:
         """The mode off the stack, unless that would do harm; what is wrong, if anything."""
         now = _Guards.now()
@@ -178,21 +181,23 @@ class Run:
             return None if now == self._guards else _LEFT_INSIDE
         if now.inference and not self._guards.inference:
             # Its exit will bring the mode's dispatch key back: the mode must be there to meet it.
-            _dead.modes = (*_dead.modes, (self.mode, self._guards))
+            _die(self.home, self.mode.leave, self._guards)
             return (
                 "capture: left before torch.inference_mode(), which was entered inside it; leave "
                 "contexts in the opposite order of entering (a dead mode slows this thread down "
                 "until its next capture)"
             )
+        # A guard that was entered in a call, and left after it, has taken the key away.
+        seen = torch._C._dispatch_tls_is_dispatch_key_included(_PYTHON)
         if not self.mode.leave():
             return (
                 "capture: its dispatch mode is no longer there: somebody left a mode twice, or out "
                 "of order; what ran after that was not recorded"
             )
-        return None if now == self._guards else _LEFT_INSIDE
+        return None if now == self._guards and seen else _LEFT_INSIDE
 
-    # -- hooks: on the calls of all modules, as one on a single module may turn torch's fast paths
-    # off; on the model alone where that is safe and nothing else is asked for, as they cost time
+    # -- hooks on the calls of all modules: one on a single module may turn torch's fast paths off.
+    # They tell what runs, and change nothing of the dispatcher: an interrupt skips them
 
     def _watch_modules(self) -> None:
         with self._lock:
@@ -203,45 +208,28 @@ class Run:
                 ]
 
     def _stop_watching_modules(self) -> None:
-        """Threads that are still in a call need the hook that lets them leave."""
         with self._lock:
             self.collector.closed = True
-            hooks = [(handle, self._inside) for handle in self._hooks]
-        _remove_leftover(hooks)
+        self._remove_hooks()
 
-    def _watch_model(self, call: _Call) -> None:
-        """The hooks on the model take over for one call."""
-        root = self.root
-        assert root is not None
-        call.told_again = self._own_hooks
-        if not self._own_hooks:
-            if self._handed_over or self.module is not root or isinstance(root, _FAST_PATHS):
-                return
-            if root._compiled_call_impl is not None:  # type: ignore[unused-ignore]
-                return
-            self._own_hooks = True
-            before = root.register_forward_pre_hook(_Hook(self._before_model))
-            after = root.register_forward_hook(_Hook(self._after), always_call=True)
-            self._stack.callback(before.remove)
-            self._stack.callback(after.remove)
-        assert call.plan is not None
-        all_ran = call.plan.ran.issuperset(self.collector.attentive.values())
-        if all_ran and not self._handed_over:
-            with self._lock:
-                for handle in self._hooks:
-                    handle.remove()
-                self._hooks = []
+    def _remove_hooks(self) -> None:
+        with self._lock:
+            for handle in self._hooks:
+                handle.remove()
+            self._hooks = []
 
-    def _before_model(self, module: nn.Module, args: Any) -> None:
-        call = self._here.call
-        if call is not None and call.told_again:
-            call.told_again = False
-        elif not self._hooks:  # a call inside one of its own, or after an interrupt
-            self._before(module, args)
+    def _wrap(self, *modules: nn.Module) -> None:
+        with self._lock:
+            for module in modules:
+                if id(module) not in self._wrapped and not self.collector.closed:
+                    self._wrapped.add(id(module))
+                    wrap_calls(module, self._around)
+                    self._stack.callback(unwrap_calls, module, self._around)
 
     def _hand_over(self) -> None:
         """Another thread is about to belong to the capture: its calls must be seen."""
         self._handed_over = True
+        self._wrap(*self.collector.names.modules.values())
         self._watch_modules()
 
     # -- plans
@@ -253,7 +241,8 @@ class Run:
         try:
             now = fingerprint(self.collector.names)
             plans = plans_of(self.module)
-        except Exception:  # a model that cannot be looked at: the full path serves
+        except Exception as error:  # a model that cannot be looked at: the full path serves
+            pass_signals_on(error)
             return
         if now is None:
             return
@@ -287,37 +276,91 @@ class Run:
 
     # -- calls of modules
 
-    def _before(self, module: nn.Module, args: Any) -> None:
-        call = self._here.call
-        if call is not None and call.module is not module:
-            if call.plan is None:
-                self.collector.meet(module)
-            if self.collector.attentive:
-                self._mind(module)
-            return
+    def _around(
+        self, module: nn.Module, proceed: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Around a call: what changes for it goes back, whatever ends it."""
+        if self._is_strange(module) or self._under_way():
+            return proceed(*args, **kwargs)
+        call = _Call(module, wrapped=True)
+        output = None
+        try:
+            self._enter(call, args, kwargs)
+            output = proceed(*args, **kwargs)
+            return output
+        finally:
+            self._finish(call, output)
+
+    def _is_strange(self, module: nn.Module) -> bool:
+        """Whether this thread or task works for somebody else."""
         if self.collector.closed:
+            return True
+        if self.block.here():
+            return False
+        if module is self.root:
+            home = threading.get_ident() == self.home
+            self.collector.elsewhere = "task" if home else "thread"
+        return True
+
+    def _under_way(self) -> bool:
+        """Whether this thread is in a call already."""
+        call = self._here.call
+        if call is None:
+            return False
+        if call.wrapped or self._running(call.module):
+            return True
+        self._here.call = None  # left by an interrupt, which skips hooks
+        self._leave(call)
+        return False
+
+    def _before(self, module: nn.Module, args: Any) -> None:
+        """The hook before a call."""
+        follow_compiler()
+        call = self._here.call
+        if call is not None and (call.wrapped or call.module is not module):
+            if call.plan is None and call.module is not module:
+                self.collector.meet(module)
+            self._mind(module)
             return
-        home = threading.get_ident() == self.home
-        if not home and not self.block.here():
-            self.collector.elsewhere = self.collector.elsewhere or module is self.root
+        if self._is_strange(module):
             return
-        number = id(module)
-        if home and self.module is None and number not in self.collector.names.paths:
-            self.collector.adopt(module)
-            self.root = self.root or module
-        if number in self.collector.names.paths:
-            self.collector.called = True
-        elif not self.collector.other:
-            self.collector.other = type(module).__name__
+        self._say_called(module)
+        if threading.get_ident() != self.home:
+            return
         if call is not None:
             if self._running(module) > call.depth:
                 call.depth += 1
                 return
-            self._here.call = None  # left by an interrupt, which skips hooks
+            self._here.call = None  # left by an interrupt
             self._leave(call)
-        if number in self.collector.names.paths:
-            self._enter(module, args, home)
+        if id(module) in self.collector.names.paths:
+            self._here.call = _Call(module, wrapped=False)
+            self._begin_pass(module)
+            if self.mode is not None:
+                self.mode.idle = False
         self._mind(module)
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The hook after a call."""
+        call = self._here.call
+        if call is None or call.wrapped or call.module is not module:
+            return
+        call.depth -= 1
+        if not call.depth:
+            self._finish(call, output)
+
+    def _say_called(self, module: nn.Module) -> None:
+        mine, number = self.collector, id(module)
+        home = threading.get_ident() == self.home
+        if home and self.module is None and number not in mine.names.paths:
+            mine.adopt(module)
+            self.root = self.root or module
+            if self._handed_over:
+                self._wrap(*mine.names.modules.values())
+        if number in mine.names.paths:
+            mine.called = True
+        elif not mine.other:
+            mine.other = type(module).__name__
 
     def _mind(self, module: nn.Module) -> None:
         path = self.collector.attentive.get(id(module))
@@ -335,43 +378,44 @@ class Run:
             frame = frame.f_back  # type: ignore[assignment]
         return count
 
-    def _enter(self, module: nn.Module, args: Any, home: bool) -> None:
-        call = _Call(module)
+    def _begin_pass(self, module: nn.Module) -> None:
         if module is self.root:
             with self._lock:
                 self.block.context = self._passes
                 self._passes += 1
             self._say_alarms("later passes are read fully")
-            if self._recalled:
-                self._take_plan(call, args)
+
+    def _enter(self, call: _Call, args: Any, kwargs: Any) -> None:
+        """What a call needs, by way of a plan or fully.
+
+        What is changed is noted before it is: an interrupt may come in between.
+        """
+        self._here.call = call
+        home = threading.get_ident() == self.home
+        self._say_called(call.module)
+        self._begin_pass(call.module)
+        if call.module is self.root and self._recalled:
+            self._take_plan(call, args, kwargs)
         if call.plan is not None:
             self.collector.ran |= call.plan.unseen
-            self._listen(call, home)
+            self._follow(call, call.plan, home)
+        elif not home and self.mode is not None:
+            call.mode = CaptureMode(self.collector)
+            call.mode.__enter__()
         elif not home:
-            self._inside.add(threading.get_ident())
-            if self.mode is None:
-                listen(self._ran_fused)
-                call.listening = True
-            else:
-                call.mode = CaptureMode(self.collector)
-                call.mode.__enter__()
+            call.listening = True
+            listen(self._ran_fused)
         elif self.mode is not None:
             self.mode.idle = False
-        self._here.call = call
 
-    def _take_plan(self, call: _Call, args: Any) -> None:
+    def _take_plan(self, call: _Call, args: Any, kwargs: Any) -> None:
         """The plan for a call, or a lesson that may become one."""
         if _transforms() is not None or torch._C._current_graph_task_id() != -1:
             return  # kernels would see the tensors of transforms
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename != hooks.__file__:
-            frame = frame.f_back
-        if frame is None:  # not called by torch's own `__call__`: the arguments are not known
-            return
-        kwargs = argument(frame, "kwargs") or {}
         try:
             signature = call.signature = signature_of(call.module, args, kwargs)
-        except Exception:  # arguments that cannot even be looked at: the full path serves
+        except Exception as error:  # arguments that cannot be looked at: the full path serves
+            pass_signals_on(error)
             return
         plan = self._plan(signature)
         if plan is not None and (threading.get_ident() != self.home or self._on_top()):
@@ -380,52 +424,56 @@ class Run:
             call.lesson = self.collector.here.lesson = Lesson()
 
     def _on_top(self) -> bool:
-        return self.mode is not None and self.mode.on_top
+        """Whether nobody else's mode comes in between. Under inference mode, which leaves operators
+        whole, one that lies below ours would take them apart where kernels do not see it."""
+        if self.mode is None or not self.mode.on_top:
+            return False
+        return not torch.is_inference_mode_enabled() or _len_torch_dispatch_stack() == 1
 
-    def _listen(self, call: _Call, home: bool) -> None:
+    def _follow(self, call: _Call, plan: PassPlan, home: bool) -> None:
         """The cheaper path for one call: the mode goes, and the kernels tell."""
         if home:
             assert self.mode is not None
-            self._watch_model(call)
+            if not self._handed_over and plan.ran.issuperset(self.collector.attentive.values()):
+                self._remove_hooks()  # they cost time, and there is nothing they could tell
+            call.below = _len_torch_dispatch_stack() - 1
             self.mode.__exit__()
-            call.below = _len_torch_dispatch_stack()
-        else:
-            self._inside.add(threading.get_ident())
         self.collector.here.following = False
-        listen(self._ran)
         call.listening = True
+        listen(self._ran)
 
-    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
-        call = self._here.call
-        if call is None or call.module is not module:
-            return
-        call.depth -= 1
-        if not call.depth:
+    def _finish(self, call: _Call, output: Any) -> None:
+        """A call has ended; without an output where it failed."""
+        try:
+            if call.plan is None:
+                self.collector.finish_pass()
+            if call.lesson is not None and output is not None:
+                self._learn(call)
+            if call.plan is not None and output is not None:
+                self._check_lines(call, call.plan)
+        finally:
             self._here.call = None
-            try:
-                if call.plan is None:
-                    self.collector.finish_pass()
-                if call.lesson is not None and output is not None:
-                    self._learn(call)
-                if call.plan is not None and output is not None:
-                    self._check_lines(call, call.plan)
-            finally:
-                self._leave(call)
+            self._leave(call)
 
     def _leave(self, call: _Call) -> None:
         """What `_enter` changed goes back."""
+        if call.ended:  # the capture was left in the middle of it
+            return
         here = self.collector.here
         here.lesson, here.following = None, True
-        if call.listening:
-            unlisten(self._ran if call.plan is not None else self._ran_fused)
-        if call.mode is not None:
-            call.mode.leave()
-        elif call.below >= 0:
-            assert self.mode is not None
-            _push_at(self.mode, call.below)
-            self._watch_modules()
-            self.mode.idle = True
-        self._inside.discard(threading.get_ident())
+        try:
+            if call.listening:
+                unlisten(self._ran if call.plan is not None else self._ran_fused)
+        finally:
+            if call.mode is not None:
+                call.mode.leave()
+            elif call.below >= 0 and not self.collector.closed:
+                assert self.mode is not None
+                if not self.mode.on_stack:
+                    _push_at(self.mode, call.below)
+                self._watch_modules()
+                self.mode.idle = True
+            call.ended = True
 
     # -- what the kernels tell
 
@@ -505,7 +553,9 @@ class Run:
         self, operator: str, names: tuple[str, ...], args: Any, kwargs: Any, out: Any
     ) -> None:
         """The same under `path="fused"`: fused attention is read, and the rest is said."""
-        if torch._C._current_graph_task_id() != -1:
+        if torch._C._current_graph_task_id() != -1 or self.collector.closed:
+            return
+        if not self.block.here():
             return
         place = self.collector.names.place()
         if place is None:
@@ -543,33 +593,32 @@ def _push_at(mode: CaptureMode, depth: int) -> None:
         _push_mode(other)
 
 
-class _Dead(threading.local):
-    modes: tuple[tuple[CaptureMode, _Guards], ...] = ()
+_dead: dict[int, list[tuple[Callable[[], Any], _Guards]]] = {}  # what stayed, by thread
 
 
-_dead = _Dead()
-_leftover: list[tuple[Any, set[int]]] = []  # hooks, and the threads that are inside them
-_leftover_lock = threading.Lock()
+def _die(thread: int, leave: Callable[[], Any], guards: _Guards) -> None:
+    """Something has to stay in a thread until its guards are what they were."""
+    _dead.setdefault(thread, []).append((leave, guards))
 
 
-def _bury() -> None:
-    """Modes that had to stay on this thread's stack go when the guard they waited for is gone."""
+def bury() -> None:
+    """What stayed in this thread goes, if it can."""
     now = _Guards.now()
-    for mode, guards in _dead.modes:
+    for leave, guards in _dead.pop(threading.get_ident(), []):
         if guards == now:
-            mode.leave()
-    _dead.modes = tuple(entry for entry in _dead.modes if entry[1] != now)
-    _remove_leftover([])
+            leave()
+        else:
+            _die(threading.get_ident(), leave, guards)
 
 
-def _remove_leftover(more: list[tuple[Any, set[int]]]) -> None:
-    """Take hooks away; those that a thread still needs wait for the next capture."""
-    with _leftover_lock:
-        _leftover[:] = [entry for entry in (*_leftover, *more) if not _removed(*entry)]
+_open: set[Run] = set()  # in any thread
 
 
-def _removed(handle: Any, inside: set[int]) -> bool:
-    if inside:
-        return False
-    handle.remove()
-    return True
+def _forget_other_threads() -> None:
+    """A forked child has one thread: captures of the others will never be left there."""
+    for run in [run for run in _open if run.home != threading.get_ident()]:
+        _open.discard(run)
+        run.forget()
+
+
+in_forked_child(_forget_other_threads)

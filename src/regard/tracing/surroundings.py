@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
-_lock = threading.Lock()
+from regard.errors import RegardError
+from regard.interception import LOCK
+
 _inside = 0
+_forced = False  # whether compiled code runs eagerly
 _shared = ExitStack()
 
 
@@ -24,17 +26,28 @@ def eager_surroundings() -> Iterator[None]:
     global _inside
     # A parameter cast before the capture began would not be known as one.
     torch.clear_autocast_cache()
-    with _lock:
+    with LOCK:
         if _inside == 0:
             _shared.enter_context(_surroundings())
         _inside += 1
     try:
         yield
     finally:
-        with _lock:
+        with LOCK:
             _inside -= 1
             if _inside == 0:
                 _shared.close()
+
+
+def follow_compiler() -> None:
+    """The compiler may be imported in the middle of a capture: it is met before it runs a module.
+
+    Called before each call of a module. In a compiled function it is too late.
+    """
+    if not _forced and "torch._dynamo" in sys.modules:
+        with LOCK, suppress(RegardError):
+            if _inside:
+                _shared.enter_context(_forced_eager())
 
 
 @contextmanager
@@ -52,8 +65,21 @@ def _surroundings() -> Iterator[None]:
 @contextmanager
 def _forced_eager() -> Iterator[None]:
     """Compiled code runs as it was written."""
-    with torch.compiler.set_stance("force_eager"), _without_hook_warning():
-        yield
+    global _forced
+    try:
+        stance = torch.compiler.set_stance("force_eager")
+    except RuntimeError as error:
+        raise RegardError(
+            "capture: entered inside a function that torch.compile runs, where compiled code "
+            "cannot be told to run eagerly; enter it outside, or mark the function with "
+            "torch.compiler.disable"
+        ) from error
+    with stance, _without_hook_warning():
+        _forced = True
+        try:
+            yield
+        finally:
+            _forced = False
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Dims, Origin, dims_of, fresh_dims, laid_out
+from regard.tracing.axes import Dims, Origin, dims_of, fresh_dims, laid_out, with_slices
 from regard.tracing.movement import Start, View
-from regard.tracing.tags import Box, Sources, Tag, storage_address
+from regard.tracing.tags import Box, Sources, Tag, covers, storage_address
 
 _captures = itertools.count(1)
 
@@ -127,6 +127,15 @@ class Tagging:
             tag.factors = laid_out(dims, tensor)
             return dims
         return dims_of(tensor, tag.factors)
+
+    def sliced_dims(self, tensor: Tensor) -> Dims:
+        """The same, where slices are axes of their own; not of scores, weights and caches."""
+        dims, tag = self.dims(tensor), self.tag(tensor)
+        if tag is None or tag.factors is None or covers(tensor) or tag.written:
+            return dims
+        if tag.sides is not None or tag.mark is not None or tag.log is not None or tag.exp:
+            return dims
+        return with_slices(tensor, dims, tag.factors)
 
     def chosen_from(self, index: Tensor) -> set[Origin]:
         """The axes from which an index of edges chose; to be added to.

@@ -158,6 +158,7 @@ class Tag:
     zero = False  # made as zeros
     sources: Sources = NOBODY  # inputs of the linear maps it comes from
     sides: tuple[Sources, Sources] | None = None  # of the two factors of a product
+    multiplied: tuple[Sources, Sources] | None = None  # of two factors, place by place
     factors: tuple[Factor, ...] | None = None  # the axes of the storage, and where they come from
     entries: tuple[Any, ...] | None = None  # of a linear map: which entries it was given
     moved: Movement | None = None  # how its entries were taken from another storage

@@ -114,8 +114,6 @@ class Transformer(formulas.Model):
 class Typed(formulas.Model):
     """HGTConv: keys and values of every head and type are written into an empty tensor."""
 
-    group = "unknown"
-
     attends = "self"
 
     def __init__(self) -> None:
@@ -145,6 +143,43 @@ class Typed(formulas.Model):
         q, k, v = (tensor.view(N, H, 3).transpose(0, 1) for tensor in self.qkv(x).chunk(3, -1))
         weights = edge_weights(q @ (k @ self.keys).mT / 2, edges)
         return [weights], dense.merged(dense.mix(weights, (v @ self.values)[None]))[0]
+
+
+class TypesInSlices(Typed):
+    """The same, in order: two slices of the nodes for each head."""
+
+    def _typed(self, x, matrices):
+        rows = x.transpose(0, 1).reshape(-1, 3)
+        out = rows.new_empty(H * N, 3)
+        for head, matrix in enumerate(matrices):
+            middle = head * N + 2
+            for places in (slice(head * N, middle), slice(middle, head * N + N)):
+                out[places] = rows[places] @ matrix
+        return out.view(H, -1, 3).transpose(0, 1)
+
+
+class SortedTypes(Typed):
+    """The same, sorted by type before, and put back into their order."""
+
+    def _typed(self, x, matrices):
+        rows, kind = x.transpose(0, 1).reshape(-1, 3), torch.arange(N * H) % H
+        order = kind.argsort(stable=True)
+        rows, ends = rows[order], torch.bincount(kind).cumsum(0).tolist()
+        out, unsorted = rows.new_empty(H * N, 3), rows.new_empty(H * N, 3)
+        for matrix, start, end in zip(matrices, [0, *ends], ends):
+            out[start:end] = rows[start:end] @ matrix
+        unsorted[order] = out
+        return unsorted.view(H, -1, 3).transpose(0, 1)
+
+    def truth(self, x, edges):
+        q, k, v = (tensor.view(N, H, 3).transpose(0, 1) for tensor in self.qkv(x).chunk(3, -1))
+        kind = (torch.arange(N * H) % H).view(H, N)
+        k, v = (
+            (tensor[..., None, :] @ matrices[kind])[..., 0, :]
+            for tensor, matrices in ((k, self.keys), (v, self.values))
+        )
+        weights = edge_weights(q @ k.mT / 2, edges)
+        return [weights], dense.merged(dense.mix(weights, v[None]))[0]
 
 
 class LayersOfEdges(formulas.Model):
@@ -186,5 +221,5 @@ class LayersOfEdges(formulas.Model):
         return [weights], dense.merged(dense.mix(weights, v))[:, 0]
 
 
-KINDS = (Pooling, SetToSet, Transformer, Typed, LayersOfEdges)
+KINDS = (Pooling, SetToSet, Transformer, Typed, TypesInSlices, SortedTypes, LayersOfEdges)
 TARGETS = [formulas.target(kind, "geometric") for kind in KINDS]

@@ -1,0 +1,84 @@
+"""Functions around the calls of a module, in force until they are taken away.
+
+torch keeps a slot in each module for a compiled call, which `__call__` runs instead of its own. A
+function there can undo in a `finally` what it did before the call. Hooks cannot: torch skips those
+after a call when an exception passes that is no `Exception`, such as an interrupt or the
+cancellation of a task. Unlike a hook, the slot leaves fast paths on, and is neither pickled nor
+deep-copied.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from regard.interception.process import LOCK
+
+_SLOT = "_compiled_call_impl"
+_CALL = nn.Module._wrapped_call_impl.__code__
+
+#: Gets the module, what to call in its place, and the arguments of the call.
+Around = Callable[..., Any]
+
+
+class Calls:
+    """What stands in the slot of one module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.before: Callable[..., Any] | None = getattr(module, _SLOT)
+        self.arounds: tuple[Around, ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = _callee() or self.module
+        if module is not self.module:  # a replica that shares what lay in the module
+            return module._call_impl(*args, **kwargs)
+        proceed = self.before or module._call_impl
+        for around in self.arounds:  # the last one is the outermost
+            proceed = functools.partial(around, module, proceed)
+        return proceed(*args, **kwargs)
+
+    def __deepcopy__(self, _: Any) -> None:
+        """A copy of the module has an empty slot."""
+
+    def __reduce__(self) -> Any:
+        return _empty, ()
+
+
+def _empty() -> None:
+    """What is in the slot of a copy."""
+
+
+def wrap_calls(module: nn.Module, around: Around) -> None:
+    """Put a function around the calls of a module, outside of those that are there."""
+    with LOCK:
+        calls = module.__dict__.get(_SLOT)
+        if not isinstance(calls, Calls) or calls.module is not module:
+            calls = Calls(module)
+            module.__dict__[_SLOT] = calls
+        calls.arounds = (*calls.arounds, around)
+
+
+def unwrap_calls(module: nn.Module, around: Around) -> None:
+    """Take it away, and the slot is as it was with the last one."""
+    with LOCK:
+        calls = module.__dict__.get(_SLOT)
+        if not isinstance(calls, Calls):  # somebody compiled the module meanwhile
+            return
+        calls.arounds = tuple(other for other in calls.arounds if other != around)
+        if not calls.arounds:
+            del module.__dict__[_SLOT]
+            if calls.before is not None:
+                module.__dict__[_SLOT] = calls.before
+
+
+def _callee() -> Any:
+    """The module whose call is under way."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code is not _CALL:
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else frame.f_locals["self"]
