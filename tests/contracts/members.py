@@ -3,6 +3,7 @@
 from torch import nn
 
 from regard.mechanisms import (
+    DPFP,
     Additive,
     Alibi,
     ConcatScore,
@@ -17,6 +18,7 @@ from regard.mechanisms import (
     GeneralScore,
     Hard,
     Heads,
+    HyperbolicFeatures,
     IdentityFeatures,
     LinearAttention,
     LocalMonotonic,
@@ -27,12 +29,14 @@ from regard.mechanisms import (
     MultiHead,
     MultiHeadLatent,
     Pointer,
+    PositiveFeatures,
     RelativeBias,
     Rotary,
     Scoring,
     Shaped,
     SumNormalised,
     TalkingHeads,
+    TrigonometricFeatures,
     Window,
 )
 
@@ -126,7 +130,18 @@ MEMBERS = {
         lambda: LinearAttention(16, 2, inputs=(6, 10), decay=GatedDecay(6, 2)),
         {"key_width": 6, "value_width": 10},
     ),
+    "linear_attention_dpfp": (lambda: LinearAttention(16, 2, feature_map=DPFP(2)), {}),
+    "performer": (lambda: LinearAttention(16, 4, feature_map=PositiveFeatures(4, seed=0)), {}),
+    "performer_hyperbolic": (
+        lambda: LinearAttention(16, 2, feature_map=HyperbolicFeatures(8, 12, seed=0)),
+        {},
+    ),
+    "performer_trigonometric": (
+        lambda: LinearAttention(16, 4, feature_map=TrigonometricFeatures(4, 1000, seed=0)),
+        {},
+    ),
     "delta_rule": (lambda: DeltaRule(16, 4, feature_map=SumNormalised(EluPlusOne())), {}),
+    "delta_rule_dpfp": (lambda: DeltaRule(16, 4, feature_map=SumNormalised(DPFP())), {}),
     "delta_rule_gated": (
         lambda: DeltaRule(16, Heads(4, n_groups=2), decay=GatedDecay(16, 4), scale=0.5),
         {},
@@ -164,4 +179,6 @@ NOT_SEEN = {
     "linear_attention_inputs": (*_NO_SELF, *_ORDER),
     "delta_rule": (*_SIGNED, *_ORDER),
     "delta_rule_gated": (*_SIGNED, *_ORDER),
+    "delta_rule_dpfp": (*_SIGNED, *_ORDER),
+    "performer_trigonometric": _SIGNED,
 }

@@ -55,13 +55,14 @@ def recur(recipe: Recurrent) -> Reading:
     """Write every key of a recipe and read for every query, chunk by chunk."""
     if recipe.value is None:
         raise UnavailableError("this recipe was made without values: there is nothing to read")
+    dtype = recipe.value.dtype  # features may be finer than the values, as random ones are
     if not autocasting(recipe.device):
-        return _recur(recipe)
+        return _recur(recipe, dtype)
     with torch.autocast(recipe.device.type, enabled=False):
-        return _recur(recipe)
+        return _recur(recipe, dtype)
 
 
-def _recur(recipe: Recurrent) -> Reading:
+def _recur(recipe: Recurrent, dtype: torch.dtype) -> Reading:
     batch, heads, queries, keys = recipe.shape
     query, value = recipe.query.to(recipe.dtype).flatten(0, 1), recipe.values().flatten(0, 1)
     key, strength, log_decay = (
@@ -94,7 +95,7 @@ def _recur(recipe: Recurrent) -> Reading:
     apart = (batch, heads)
     normaliser = None if store.normaliser is None else store.normaliser.unflatten(0, apart)
     return Reading(
-        joined.output().unflatten(0, apart).to(recipe.query.dtype),
+        joined.output().unflatten(0, apart).to(dtype),
         store.memory.unflatten(0, apart),
         normaliser,
     )

@@ -19,6 +19,7 @@ from regard.masks import causal
 from regard.recipe import Dot, Given, Recipe
 from regard.record import Record, Trace
 from regard.record.held import Ready
+from regard.tracing.delta_rule import DeltaCall
 from regard.tracing.growth import Grown
 
 
@@ -140,7 +141,7 @@ def _why(counts: int, batch: int) -> str:
 
 def _reordered(record: Record) -> bool:
     """Whether the cache found its examples in another order than the step before."""
-    return isinstance(record.parts, Grown) and record.parts.reordered
+    return isinstance(record.parts, Grown | DeltaCall) and record.parts.reordered
 
 
 def _together(records: Sequence[Record], rows: Tensor) -> Recipe:
