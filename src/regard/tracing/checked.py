@@ -17,6 +17,7 @@ from regard.recipe import (
     Edges,
     Given,
     Mixture,
+    Normaliser,
     Projected,
     Recipe,
     Recurrent,
@@ -45,6 +46,10 @@ def checked(answer: Any) -> Recipe:
         (size,) = _sizes(recipe.sink, "sink", 1, "(head,)")
         if size != shape.heads:
             raise ShapeError(f"sink has size {size}, expected {shape.heads}, the heads")
+    if isinstance(recipe, Softmaxed) and not isinstance(recipe.normaliser, Normaliser):
+        raise DtypeError(
+            f"normaliser is {type(recipe.normaliser).__name__}, expected one, as Sparsemax()"
+        )
     if isinstance(recipe, Dot | Additive | Projected):
         resolved: Recipe = replace(recipe, mask=resolve(recipe.mask, False, shape))
         return resolved
