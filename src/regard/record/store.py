@@ -33,6 +33,7 @@ from regard.recipe import (
     Normaliser,
     Projected,
     Recipe,
+    Recurrent,
     Sigmoid,
     Softmax,
     Softmaxed,
@@ -252,7 +253,7 @@ def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None
         if made.get("mask") is not None and not isinstance(made["mask"], Mask):
             raise ValueError(f"mask is {type(made['mask']).__name__}")
         found = cls(**made)
-        if isinstance(found, Edges | Mixture):
+        if isinstance(found, Edges | Mixture | Recurrent):
             found.check()
     if kind is not None and found is not None and not isinstance(found, kind):
         raise ValueError(f"{type(found).__name__} where {kind.__name__} belongs")

@@ -20,6 +20,7 @@ from regard.recipe import (
     Normaliser,
     Projected,
     Recipe,
+    Recurrent,
     Softmaxed,
 )
 
@@ -52,6 +53,10 @@ def checked(answer: Any) -> Recipe:
     if isinstance(recipe, Dot | Additive | Projected):
         resolved: Recipe = replace(recipe, mask=resolve(recipe.mask, False, shape))
         return resolved
+    if isinstance(recipe, Recurrent):
+        named: Recurrent = replace(recipe, mask=resolve(recipe.mask, False, shape))  # type: ignore[type-var]
+        named.check()
+        return named
     return recipe
 
 
@@ -59,7 +64,7 @@ def _check_sides(recipe: Recipe) -> None:
     """Queries and keys, or whatever takes their place."""
     if isinstance(recipe, Given):
         _sizes(recipe.matrix, "matrix", 4, "(batch, head, query, key)")
-    elif isinstance(recipe, Edges | Mixture):
+    elif isinstance(recipe, Edges | Mixture | Recurrent):
         recipe.check()
     elif isinstance(recipe, Projected):
         _sizes(recipe.input, "input", 3, "(batch, position, width)")
