@@ -1,4 +1,4 @@
-"""Self or cross, where query and key tensor early, and come from one tensor all the same."""
+"""Self or cross, where query and key part early, and come from one tensor all the same."""
 
 import torch
 import torch.nn.functional as F
