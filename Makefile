@@ -71,6 +71,8 @@ bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/kernel.py --quick
 	$(PEERS)/bin/python benchmarks/peers/peers.py --quick
 	$(PEERS)/bin/python benchmarks/capture.py --quick
+	$(BIN)/python benchmarks/linear.py --quick
+	$(BIN)/python benchmarks/performer.py --quick
 	$(BIN)/python benchmarks/aggregate.py --quick
 	$(BIN)/python benchmarks/report.py --quick
 	$(BIN)/python benchmarks/explain.py --quick

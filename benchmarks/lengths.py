@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import resource
 from collections.abc import Callable
 
 import torch
@@ -158,25 +157,29 @@ def decoding(sizes: list[tuple[int, int, int]], steps: int, repeats: int) -> Non
     )
 
 
-def memory(length: int) -> None:
-    """Peak memory of decoding above rest; what is held in the end is printed beside it."""
-    attn = MultiHead(WIDTH, HEADS, position=Rotary()).eval()
+def memory(length: int, steps: int) -> None:
+    """What a cache holds, and what it held at most, in bytes of its buffers."""
     rows = []
     for name, window in (("all keys", None), ("window", (WINDOW - 1, 0))):
         attn = MultiHead(WIDTH, HEADS, position=Rotary(), window=window).eval()
         with torch.inference_mode():
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             state = attn(torch.randn(1, length, WIDTH), causal=True, state=True).state
-            for _ in range(8):
+            sizes, buffers = [_bytes(state)], {state.key.untyped_storage().data_ptr()}
+            for _ in range(steps):
                 state = attn(torch.randn(1, 1, WIDTH), causal=True, state=state).state
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        held = sum(tensor.untyped_storage().nbytes() for tensor in (state.key, state.value))
-        rows.append([name, str(state.keys), f"{held / 2**20:.1f}", f"{peak / 2**10:.0f}"])
+                sizes.append(_bytes(state))
+                buffers.add(state.key.untyped_storage().data_ptr())
+        figures = f"{max(sizes) / 2**20:.1f}", str(len(buffers) - 1)
+        rows.append([name, str(state.keys), f"{_bytes(state) / 2**20:.1f}", *figures])
     table(
-        f"a cache after a prompt of {length} and 8 steps",
-        ["", "keys held", "MiB held", "peak MiB above what was there"],
+        f"a cache after a prompt of {length} and {steps} steps",
+        ["", "keys held", "MiB held", "at most", "times copied"],
         rows,
     )
+
+
+def _bytes(state: State) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in (state.key, state.value))
 
 
 def main() -> None:
@@ -190,7 +193,7 @@ def main() -> None:
     sizes = [(1, 512, 512), (1, 1024, 1024)]
     more = [(1, 1024, 4096), (8, 512, 1024)]
     decoding(sizes if quick else sizes + more, 16 if quick else 33, 7 if quick else 15)
-    memory(2048 if quick else 16384)
+    memory(2048 if quick else 16384, 64)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
 """Rotary turns, ALiBi and relative tables."""
 
+import cmath
 import copy
 
+import jaxtyping
 import pytest
 import torch
+from transformers import LlamaConfig, T5Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.t5.modeling_t5 import T5Attention
 
 import regard
-from regard.kernel.positions import AlibiBias, RelativeTable, alibi_slopes, rotate
-from regard.mechanisms import Rotary
+from regard.errors import RegardError, ShapeError
+from regard.kernel.positions import AlibiBias, BucketedTable, RelativeTable, alibi_slopes, rotate
+from regard.mechanisms import BucketedBias, LinearScaling, NtkScaling, Rotary, YarnScaling
 from regard.types import Block, whole
 
 
@@ -78,7 +84,10 @@ def test_a_table_is_read_at_the_clipped_offset():
     assert torch.equal(bias[0, 1], bias[0, 0] + 12)
 
 
-@pytest.mark.parametrize("bias", [AlibiBias(features(3)), RelativeTable(features(3, 5))])
+@pytest.mark.parametrize(
+    "bias",
+    [AlibiBias(features(3)), RelativeTable(features(3, 5)), BucketedTable(features(3, 8), 6)],
+)
 def test_a_block_and_a_head_are_parts_of_the_whole(bias):
     rows, columns = slice(1, 3), slice(2, 7)
     full = bias.block(whole(4, 7))
@@ -140,3 +149,99 @@ def test_rotary_tables_are_not_saved_or_copied_or_kept_from_a_graph():
     assert not rotary._tables
     rotary.turn(x, 0)
     assert not rotary.state_dict() and not copy.deepcopy(rotary)._tables
+
+
+# -- scaled and partial rotary positions, T5's buckets
+
+
+def rope_config(kind: str, **more: float) -> LlamaConfig:
+    parameters = {"rope_type": kind, "rope_theta": 10000.0, **more}
+    return LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        rope_parameters=parameters,
+    )
+
+
+#: ours, and what transformers calls it; its dynamic factor 3 is 4 at twice the original length.
+SCALINGS = {
+    "linear": (LinearScaling(4.0), "linear", {"factor": 4.0}, None),
+    "ntk": (NtkScaling(4.0), "dynamic", {"factor": 3.0}, 128),
+    "yarn": (
+        YarnScaling(4.0, original=64, fast=8.0),
+        "yarn",
+        {"factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 8.0},
+        None,
+    ),
+    "yarn, long": (
+        YarnScaling(16.0, original=4096),
+        "yarn",
+        {"factor": 16.0, "original_max_position_embeddings": 4096},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_scaled_rates_are_those_of_transformers(name):
+    ours, kind, more, length = SCALINGS[name]
+    theirs, amplitude = ROPE_INIT_FUNCTIONS[kind](rope_config(kind, **more), "cpu", seq_len=length)
+    plain = 10000.0 ** (-torch.arange(16) / 16)
+    torch.testing.assert_close(ours.rates(plain, 10000.0), theirs, rtol=1e-5, atol=0)
+    assert ours.amplitude == pytest.approx(amplitude)
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_scaled_positions_by_complex_numbers(name):
+    scaling, x = SCALINGS[name][0], features(1, 1, 1, 8)
+    turned = rotate(x, torch.tensor([37]), scaling=scaling)[0, 0, 0]
+    rates = scaling.rates(10000.0 ** (-torch.arange(4, dtype=torch.float64) / 4), 10000.0)
+    for i in range(4):
+        pair = complex(x[0, 0, 0, i], x[0, 0, 0, i + 4])
+        pair *= scaling.amplitude * cmath.exp(1j * 37 * float(rates[i]))
+        assert turned[i] == pytest.approx(pair.real) and turned[i + 4] == pytest.approx(pair.imag)
+
+
+def test_part_of_the_features_is_turned():
+    rotary, x = Rotary(100.0, share=0.5), features(1, 2, 5, 8)
+    turned = rotary.turn(x, 3)
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+    expected = rotate(x[..., :4], torch.arange(3, 8), 100.0)
+    torch.testing.assert_close(turned[..., :4], expected)
+    with pytest.raises(ShapeError, match="width is 3, expected an even number"):
+        Rotary(share=0.4).turn(x, 0)
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (8, 20)])
+def test_buckets_are_those_of_t5(both_ways, buckets, distance):
+    offsets = torch.arange(-300, 301)[None]
+    theirs = T5Attention._relative_position_bucket(offsets, both_ways, buckets, distance)
+    ours = BucketedTable(features(2, buckets), distance, both_ways).buckets(offsets)
+    assert torch.equal(ours, theirs)
+
+
+def test_a_bucketed_bias_is_that_of_t5():
+    config = T5Config(d_model=16, d_kv=4, num_heads=4, relative_attention_num_buckets=16)
+    theirs = T5Attention(config, has_relative_attention_bias=True)
+    ours = BucketedBias(4, 16)
+    with torch.no_grad():
+        ours.table.copy_(theirs.relative_attention_bias.weight.T)
+    bias = ours.bias().block(whole(40, 40))
+    torch.testing.assert_close(bias, theirs.compute_bias(40, 40))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Rotary(share=0.0), "Rotary: share=0.0, expected a number above 0 and up to 1"),
+        (lambda: Rotary(scaling=2.0), r"Rotary: scaling=2.0, expected a part, as LinearScaling"),
+        (lambda: BucketedBias(4, 30), "BucketedBias: n_buckets=30, expected a multiple of 4"),
+        (lambda: BucketedBias(4, distance=8), "distance=8, expected more than the 8 offsets"),
+    ],
+)
+def test_positions_that_make_no_sense_are_refused(build, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own errors
+    with pytest.raises(RegardError, match=message):
+        build()

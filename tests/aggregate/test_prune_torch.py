@@ -191,5 +191,7 @@ def test_regards_own_attention():
     near(model(x, weights=True).weights, want(x, weights=True).weights[:, 2:])
     slopes = MultiHead(WIDTH, HEADS, position=Alibi(HEADS))
     assert prune(slopes, {0: [0]}).masked == {"MultiHead": [0]}, "a slope belongs to each head"
+    told = MultiHead(WIDTH, HEADS, scoring=Scoring(function=lambda score, b, h, q, k: score * h))
+    assert prune(told, {0: [0]}).masked == {"MultiHead": [0]}, "a function is told the head"
     gated = MultiHead(WIDTH, HEADS, gate=nn.Linear(WIDTH, HEADS))
     assert prune(gated, {0: [0]}).masked == {"MultiHead": [0]}, "a gate belongs to each head"

@@ -1,10 +1,12 @@
 """Every mechanism, built in each of its forms. A class without an entry here fails the suite."""
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard.mechanisms import (
+    DPFP,
     Additive,
     Alibi,
+    BucketedBias,
     ConcatScore,
     Coverage,
     Decomposable,
@@ -12,11 +14,13 @@ from regard.mechanisms import (
     Differential,
     DotProduct,
     EluPlusOne,
+    Entmax,
     FixedDecay,
     GatedDecay,
     GeneralScore,
     Hard,
     Heads,
+    HyperbolicFeatures,
     IdentityFeatures,
     LinearAttention,
     LocalMonotonic,
@@ -27,14 +31,25 @@ from regard.mechanisms import (
     MultiHead,
     MultiHeadLatent,
     Pointer,
+    PositiveFeatures,
     RelativeBias,
     Rotary,
     Scoring,
     Shaped,
+    Sigmoid,
+    Sparsemax,
     SumNormalised,
     TalkingHeads,
+    TrigonometricFeatures,
     Window,
+    YarnScaling,
 )
+
+
+def _head_by_distance(
+    score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor
+) -> Tensor:
+    return score - 0.1 * (1 + head) * (query - key).abs()
 
 
 def _scoring() -> MultiHead:
@@ -61,12 +76,35 @@ MEMBERS = {
         lambda: MultiHead(16, 4, position=Rotary(), window=Window(2, 1, first=1)),
         {},
     ),
+    "multi_head_rotary_scaled": (
+        lambda: MultiHead(16, 2, position=Rotary(share=0.5, scaling=YarnScaling(4.0, original=8))),
+        {},
+    ),
+    "multi_head_bucketed": (
+        lambda: MultiHead(16, 4, position=BucketedBias(4, 8, distance=6)),
+        {},
+    ),
     "multi_head_in_cache": (
         lambda: MultiHead(16, 4, position=Rotary(), window=Window(1, 1, first=1, in_cache=True)),
         {},
     ),
     "multi_head_window": (lambda: MultiHead(16, 4, window=(3, 3)), {}),
     "multi_head_scoring": (_scoring, {}),
+    "multi_head_sigmoid": (lambda: MultiHead(16, 4, normaliser=Sigmoid(bias=-1.9)), {}),
+    "multi_head_sparsemax": (
+        lambda: MultiHead(16, Heads(4, n_groups=2), normaliser=Sparsemax(), dropout=0.5),
+        {},
+    ),
+    "multi_head_entmax": (
+        lambda: MultiHead(16, 4, normaliser=Entmax(1.5), scoring=Scoring(sinks=True)),
+        {},
+    ),
+    "multi_head_function": (
+        lambda: MultiHead(
+            16, Heads(4, n_groups=2), scoring=Scoring(sinks=True, function=_head_by_distance)
+        ),
+        {},
+    ),
     "multi_head_gated": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {}),
     "multi_head_everything": (
         lambda: MultiHead(
@@ -126,7 +164,18 @@ MEMBERS = {
         lambda: LinearAttention(16, 2, inputs=(6, 10), decay=GatedDecay(6, 2)),
         {"key_width": 6, "value_width": 10},
     ),
+    "linear_attention_dpfp": (lambda: LinearAttention(16, 2, feature_map=DPFP(2)), {}),
+    "performer": (lambda: LinearAttention(16, 4, feature_map=PositiveFeatures(4, seed=0)), {}),
+    "performer_hyperbolic": (
+        lambda: LinearAttention(16, 2, feature_map=HyperbolicFeatures(8, 12, seed=0)),
+        {},
+    ),
+    "performer_trigonometric": (
+        lambda: LinearAttention(16, 4, feature_map=TrigonometricFeatures(4, 1000, seed=0)),
+        {},
+    ),
     "delta_rule": (lambda: DeltaRule(16, 4, feature_map=SumNormalised(EluPlusOne())), {}),
+    "delta_rule_dpfp": (lambda: DeltaRule(16, 4, feature_map=SumNormalised(DPFP())), {}),
     "delta_rule_gated": (
         lambda: DeltaRule(16, Heads(4, n_groups=2), decay=GatedDecay(16, 4), scale=0.5),
         {},
@@ -147,9 +196,13 @@ NOT_SEEN = {
     "multi_head_alibi": _ORDER,
     "multi_head_relative": _ORDER,
     "multi_head_streaming": _ORDER,
+    "multi_head_rotary_scaled": _ORDER,
+    "multi_head_bucketed": _ORDER,
     "multi_head_in_cache": _ORDER,
     "multi_head_window": _ORDER,
     "multi_head_everything": _ORDER,
+    "multi_head_function": _ORDER,
+    "multi_head_sigmoid": ("row_sums",),
     "multi_head_differential": ("row_sums",),
     "multi_head_talking_heads": ("row_sums",),
     "shaped": ("row_sums", *_ORDER),
@@ -164,4 +217,6 @@ NOT_SEEN = {
     "linear_attention_inputs": (*_NO_SELF, *_ORDER),
     "delta_rule": (*_SIGNED, *_ORDER),
     "delta_rule_gated": (*_SIGNED, *_ORDER),
+    "delta_rule_dpfp": (*_SIGNED, *_ORDER),
+    "performer_trigonometric": _SIGNED,
 }

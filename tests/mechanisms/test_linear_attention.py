@@ -193,6 +193,7 @@ def test_autocast():
         ({"state": "cache"}, StateError, "state is str, expected a RecurrentState"),
     ],
 )
+@pytest.mark.usefixtures("without_shape_checks")
 def test_what_it_cannot_do_it_refuses(options, error, words):
     with pytest.raises(error, match=words):
         LinearAttention(8, 2)(torch.randn(1, 4, 8), **options)
@@ -241,6 +242,7 @@ def test_what_was_written_stays_written():
         ),
     ],
 )
+@pytest.mark.usefixtures("without_shape_checks")
 def test_wrong_parts_are_refused(build, words):
     with pytest.raises(RegardError, match=words):
         build()

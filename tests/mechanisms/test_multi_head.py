@@ -11,10 +11,21 @@ import torch.nn.functional as F
 from jaxtyping import config
 from torch import Tensor, nn
 
+import regard
+from regard import masks
 from regard.contract import State
 from regard.errors import RegardError, ShapeError
-from regard.mechanisms import Alibi, Heads, Mixture, MultiHead, RelativeBias, Rotary, Scoring
-from regard.recipe import Given, Recipe
+from regard.mechanisms import (
+    Alibi,
+    Heads,
+    Mixture,
+    MultiHead,
+    RelativeBias,
+    Rotary,
+    Scoring,
+    Window,
+)
+from regard.recipe import Entmax, Given, Recipe
 
 #: ALiBi's slopes for six heads: those of four heads, then the first and third of eight.
 SIX_SLOPES = [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]
@@ -101,6 +112,11 @@ def sloped(attn: MultiHead, h: int, i: int, j: int) -> float:
     return -SIX_SLOPES[h] * abs(i - j)
 
 
+def flat(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """ALiBi as a score function."""
+    return score - torch.tensor(SIX_SLOPES, dtype=score.dtype)[head] * (query - key).abs()
+
+
 def tabled(attn: MultiHead, h: int, i: int, j: int) -> float:
     return attn.position.table[h, 2 + max(-2, min(2, j - i))]
 
@@ -144,6 +160,10 @@ VARIANTS = {
     "softcap": (
         lambda: MultiHead(16, 4, scoring=Scoring(scale=0.7, softcap=2.0)),
         {"score": capped},
+    ),
+    "function": (
+        lambda: MultiHead(12, 6, scoring=Scoring(function=flat)),
+        {"extra": sloped},
     ),
     "gated heads": (lambda: MultiHead(16, 4, gate=nn.Linear(16, 4)), {"gate": gated_heads}),
     "gated features": (
@@ -194,7 +214,11 @@ def steps(attn: MultiHead, x: Tensor, chunks: list[int], **more: Tensor) -> list
         attended = attn(x[:, span], causal=True, state=state, weights=True, **cut)
         state = attended.state
         outputs.append(attended.output)
-        weights.append(F.pad(attended.weights, (0, x.shape[1] - start)))
+        row = attended.weights.new_zeros(*attended.weights.shape[:3], x.shape[1])
+        row[..., state.positions(attended.weights.shape[3])] = (
+            attended.weights
+        )  # others were dropped
+        weights.append(row)
     return [torch.cat(outputs, 1), torch.cat(weights, 2)]
 
 
@@ -211,7 +235,7 @@ def test_the_cache_gives_what_the_full_pass_gives(name: str, chunks: list[int]) 
     for _ in range(2):  # a state is not changed by going on from it
         rest = attn(x[:, 3:], causal=True, state=begun)
         torch.testing.assert_close(rest.output, full.output[:, 3:], rtol=0, atol=1e-10)
-    assert rest.state.keys == 8
+    assert rest.state.length == 8
 
 
 #: True where a pair may attend, (batch or 1, 1, query, key).
@@ -269,6 +293,24 @@ def test_sizes_that_do_not_divide_are_refused(
             "MultiHead: gate=True, expected a part, as nn.Linear",
         ),
         (lambda: MultiHead(16, 4, scoring=2.0), r"scoring=2.0, expected a part, as Scoring\(sinks"),
+        (
+            lambda: Scoring(softcap=2.0, function=flat),
+            "Scoring: softcap=2.0 with a function, expected one of them: cap the score inside",
+        ),
+        (
+            lambda: Scoring(function=3),
+            r"Scoring: function=3, expected f\(score, batch, head, query, key\)",
+        ),
+        (
+            lambda: MultiHead(16, 4, scoring=Scoring(function=flat), mixture=Halves()),
+            "MultiHead: a score function and a mixture are not offered together",
+        ),
+        (
+            lambda: MultiHead(
+                16, 4, scoring=Scoring(function=flat), window=Window(2, 0, in_cache=True)
+            ),
+            "MultiHead: a score function is told positions in the text, expected a window without",
+        ),
         (lambda: Scoring(softcap=0.0), "Scoring: softcap=0.0, expected a positive number"),
         (lambda: Scoring(norms=nn.RMSNorm(4)), "Scoring: norms=.* expected a tuple of two modules"),
         (
@@ -285,6 +327,42 @@ def test_parts_that_do_not_fit_are_refused(
     monkeypatch.setattr(config, "jaxtyping_disable", True)  # our own errors, not the type checker's
     with pytest.raises(RegardError, match=message):
         build()
+
+
+def test_a_score_function_with_everything_beside_it() -> None:
+    """A cache that drops keys, padding, a bias, sinks, another normaliser; by heads, in tiles."""
+    function = Scoring(sinks=True, function=flat)
+    attn = drawn(MultiHead(12, 6, scoring=function, window=(2, 0), normaliser=Entmax(1.5)))
+    x, bias = normal(2, 7, 12), normal(1, 6, 1, 7)
+    keep = torch.ones(2, 7, dtype=torch.bool)
+    keep[1, :2] = False
+    plain = drawn(
+        MultiHead(
+            *(12, 6),
+            position=Alibi(6),
+            scoring=Scoring(sinks=True),
+            window=(2, 0),
+            normaliser=Entmax(1.5),
+        )
+    )
+    plain.load_state_dict(attn.state_dict())
+    given = {"mask": masks.padding(keep), "bias": bias, "weights": True}
+    reduce = [regard.Received(), regard.Entropy()]
+    ours, theirs = attn(x, **given, reduce=reduce), plain(x, **given, reduce=reduce)
+    torch.testing.assert_close(ours.weights, theirs.weights, rtol=0, atol=1e-6)
+    torch.testing.assert_close(ours.output, theirs.output, rtol=0, atol=1e-6)
+    for mine, other in zip(ours.reductions, theirs.reductions):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
+    some = ours.recipe.of_heads([4, 1]).weights()
+    torch.testing.assert_close(some, ours.weights[:, [4, 1]])
+    torch.testing.assert_close(ours.recipe.at(1, 3).weights()[0, 0], ours.weights[1, 3])
+    whole, state, outputs = attn(x, causal=True).output, True, []
+    for step in range(7):
+        attended = attn(x[:, step : step + 1], causal=True, state=state)
+        state = attended.state
+        outputs.append(attended.output)
+    assert state.keys < 7, "the window drops keys, and positions stay those of the text"
+    torch.testing.assert_close(torch.cat(outputs, 1), whole, rtol=0, atol=1e-9)
 
 
 class Halves(Mixture):

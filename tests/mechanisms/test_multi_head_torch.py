@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import RegardError, masks
-from regard.mechanisms import Alibi, Heads, MultiHead, RelativeBias, Rotary, Scoring
+from regard.mechanisms import Alibi, Heads, MultiHead, RelativeBias, Rotary, Scoring, Sparsemax
 
 BATCH, HEADS, QUERIES, KEYS = 2, 3, 4, 5
 
@@ -162,6 +162,7 @@ UNSAYABLE = {
     "key norm": {"scoring": Scoring(norms=(nn.Identity(), nn.RMSNorm(4)))},
     "scale": {"scoring": Scoring(scale=1.0)},
     "softcap": {"scoring": Scoring(softcap=30.0)},
+    "normaliser": {"normaliser": Sparsemax()},
     "gate": {"gate": nn.Linear(12, 3)},
 }
 
@@ -170,7 +171,7 @@ UNSAYABLE = {
 def test_to_torch_refuses_what_torch_cannot_say(name: str) -> None:
     message = (
         "MultiHead.to_torch: nn.MultiheadAttention has no grouped heads, other head widths, "
-        "positions, windows, scoring, mixtures, gates or"
+        "positions, windows, scoring, normalisers, mixtures, gates or"
     )
     with pytest.raises(RegardError, match=message):
         MultiHead(12, **{"heads": 3, **UNSAYABLE[name]}).to_torch()

@@ -16,7 +16,20 @@ import regard
 from regard import masks
 from regard.errors import RegardError
 from regard.kernel.positions import AlibiBias
-from regard.recipe import Additive, Dot, Edges, Flex, Given, Identity, Mixture, Projected, Uniform
+from regard.recipe import (
+    Additive,
+    Dot,
+    Edges,
+    Entmax,
+    Flex,
+    Given,
+    Identity,
+    Mixture,
+    Projected,
+    Sigmoid,
+    Sparsemax,
+    Uniform,
+)
 from regard.record import Gate, Note, Record, Trace
 
 HALF = torch.tensor([4, 2])
@@ -61,6 +74,11 @@ RECIPES = {
     "dot, structured bias": Dot(words(2, 2, 3, 4), words(2, 2, 5, 4), bias=AlibiBias(words(2))),
     "additive": Additive(
         words(2, 1, 3, 4), words(2, 1, 5, 4), words(4), mask=masks.lengths(HALF, 5)
+    ),
+    "dot, sparsemax": Dot(words(2, 2, 3, 4), words(2, 2, 5, 4), normaliser=Sparsemax()),
+    "dot, entmax": Dot(words(2, 2, 3, 4), words(2, 2, 5, 4), normaliser=Entmax(1.3)),
+    "additive, sigmoid": Additive(
+        words(2, 1, 3, 4), words(2, 1, 5, 4), words(4), normaliser=Sigmoid(-1.0)
     ),
     "given": Given(words(2, 2, 3, 5).softmax(-1), words(2, 2, 5, 6)),
     "given, signed": Given(words(2, 2, 3, 5), None, "signed"),

@@ -1,6 +1,7 @@
 """Coroutines of one thread, signal handlers and forks: a capture sees its own, and harms none."""
 
 import asyncio
+import functools
 import os
 import signal
 import threading
@@ -185,6 +186,42 @@ def test_what_a_signal_handler_raises_is_not_taken_for_an_error_of_ours(where, m
             model(x)
     finally:
         monkeypatch.undo()
+        signal.signal(signal.SIGUSR1, before)
+    check(regard.trace(model, x), model.weigh(x))
+
+
+def _expire(limit, number, frame):
+    raise Expired(limit)
+
+
+def _expire_once(number, frame):
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    raise Expired
+
+
+class _Limit:
+    def __call__(self, *args):
+        raise Expired
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [functools.partial(_expire, 60), _expire_once, _Limit()],
+    ids=["partial", "once", "object"],
+)
+def test_a_signal_handler_of_any_kind(handler):
+    """In a function of the user's that is called where errors become notes."""
+
+    def where(site):
+        signal.raise_signal(signal.SIGUSR1)
+        return True
+
+    model, x = fused(1), words(2, 5, 8)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Expired), regard.capture(model, where=where):
+            model(x)
+    finally:
         signal.signal(signal.SIGUSR1, before)
     check(regard.trace(model, x), model.weigh(x))
 

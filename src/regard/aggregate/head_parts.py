@@ -91,6 +91,8 @@ def parts_of(site: HeadSite) -> Parts | str:
     module = site.attention
     if site.in_torch:
         return _torch_parts(site)
+    if getattr(module, "score_function", None) is not None:
+        return "its score function is told the number of the head"
     if getattr(module, "has_relative_attention_bias", False):
         return "it makes the position bias of every layer"
     found = _packed_parts(site) if "c_attn" in module._modules else _separate_parts(site)

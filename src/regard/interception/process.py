@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable
 
@@ -23,16 +22,12 @@ def pass_signals_on(error: Exception) -> None:
     """Raise an error again that a signal handler raised: it is meant for the program.
 
     As a handler of SIGALRM does that limits the time of a call. It runs between any two lines, of
-    ours too, where errors of our own are caught.
+    ours too, where errors of our own are caught. It is told by its argument: the frame it comes
+    after in the traceback. What is registered tells less: it may be wrapped, or gone meanwhile.
     """
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = [
-        getattr(handler, "__code__", getattr(type(handler).__call__, "__code__", None))
-        for handler in handlers
-        if callable(handler)
-    ]
     trace = error.__traceback__
-    while trace is not None:
-        if any(trace.tb_frame.f_code is code for code in codes):
-            raise error
-        trace = trace.tb_next
+    while trace is not None and trace.tb_next is not None:
+        interrupted, trace = trace.tb_frame, trace.tb_next
+        for value in trace.tb_frame.f_locals.values():
+            if value is interrupted or (type(value) is tuple and interrupted in value):
+                raise error

@@ -19,7 +19,16 @@ from regard.kernel import fused, linear, tiles
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.normalise import autocasting
-from regard.recipe import Additive, Dot, Mixture, Positional, Recipe, Recurrent
+from regard.recipe import (
+    Additive,
+    Dot,
+    Mixture,
+    Normaliser,
+    Positional,
+    Recipe,
+    Recurrent,
+    Softmax,
+)
 from regard.types import Keys, Mixed, Queries, Shape, Values
 
 
@@ -34,6 +43,7 @@ def attend(
     scale: float | None = None,
     softcap: float | None = None,
     sink: Float[Tensor, " head"] | None = None,
+    normaliser: Normaliser | None = None,
     dropout: float = 0.0,
     weights: bool = False,
     reduce: Sequence[Reducer] = (),
@@ -57,6 +67,8 @@ def attend(
         softcap: scores become softcap · tanh(scores / softcap); no fused kernel does this, so the
             full matrix is made.
         sink: one more score a head, (head,), in the denominator alone.
+        normaliser: how scores become weights, as `regard.recipe.Sparsemax()`; a softmax when None.
+            Fused kernels know no other, so the full matrix is made.
         dropout: probability, applied whenever given: pass 0 in eval mode.
         weights: also return the weights, (batch, head, query, key), before dropout.
         reduce: a list of reducers; their answers come back in `reductions`, in this order.
@@ -71,7 +83,8 @@ def attend(
     shape = _check(query, key, value)
     scale = query.shape[3] ** -0.5 if scale is None else scale
     asked = weights or reduce or dropout
-    if not asked and mask is None and bias is None and softcap is None and sink is None:
+    more = (mask, bias, softcap, sink, normaliser)
+    if not asked and all(part is None for part in more):
         found = fused.plain(query, key, value, scale, causal)  # the shortest way there is
         if found is not None:
             return Attended(found[0])
@@ -84,6 +97,7 @@ def attend(
         scale=scale,
         softcap=softcap,
         sink=sink if sink is None else _checked_sink(sink, shape),
+        normaliser=Softmax() if normaliser is None else normaliser,
     )
     return run(recipe, dropout=dropout, weights=weights, reduce=reduce)
 
@@ -106,7 +120,7 @@ def run(
         recipe, mixed_dtypes = _one_dtype(recipe), False
     if isinstance(recipe, Dot | Additive) and recipe.value is not None and not mixed_dtypes:
         _check(recipe.query, recipe.key, recipe.value)  # a state may be another module's
-    if isinstance(recipe, Dot) and recipe.softcap is None:
+    if isinstance(recipe, Dot) and recipe.is_fusible:
         output, lse = fused.attention(recipe, dropout)
         if not weights and not reduce:
             return Attended(output)
@@ -158,7 +172,7 @@ def _mixed(recipe: Mixture, dropout: float) -> tuple[Mixed, Mixture]:
     mixture with the log-sum-exp of its parts, where the kernel gave it. Dropout is of each part."""
     outputs, parts = [], []
     for part, attention in zip(recipe.parts, recipe.with_values()):
-        if isinstance(attention, Dot) and attention.softcap is None:
+        if isinstance(attention, Dot) and attention.is_fusible:
             if autocasting(recipe.device):
                 attention = _one_dtype(attention)
             output, lse = fused.attention(attention, dropout)

@@ -55,13 +55,14 @@ def recur(recipe: Recurrent) -> Reading:
     """Write every key of a recipe and read for every query, chunk by chunk."""
     if recipe.value is None:
         raise UnavailableError("this recipe was made without values: there is nothing to read")
+    dtype = recipe.value.dtype  # features may be finer than the values, as random ones are
     if not autocasting(recipe.device):
-        return _recur(recipe)
+        return _recur(recipe, dtype)
     with torch.autocast(recipe.device.type, enabled=False):
-        return _recur(recipe)
+        return _recur(recipe, dtype)
 
 
-def _recur(recipe: Recurrent) -> Reading:
+def _recur(recipe: Recurrent, dtype: torch.dtype) -> Reading:
     batch, heads, queries, keys = recipe.shape
     query, value = recipe.query.to(recipe.dtype).flatten(0, 1), recipe.values().flatten(0, 1)
     key, strength, log_decay = (
@@ -78,27 +79,46 @@ def _recur(recipe: Recurrent) -> Reading:
         return delta_chunk(store, query, key[:, columns], value[:, columns], beta, decay)
 
     before = keys - queries if recipe.causal else keys  # keys in front of the first query
-    outputs = []
+    joined = _Joined(query, value.shape[2])
     if before < 0:
-        outputs.append(read(store, query[:, :-before]))
+        joined.add(read(store, query[:, :-before]))
     for columns in _chunks(0, max(0, before)):
         _, store = write(store, columns, None)
     if not recipe.causal:
-        outputs.append(read(store, query))
+        joined.add(read(store, query))
     else:
         for columns in _chunks(max(0, before), keys):
             rows = slice(columns.start - before, columns.stop - before)
             output, store = write(store, columns, query[:, rows])
             assert output is not None
-            outputs.append(output)
-    output = torch.cat(outputs, dim=1) if outputs else read(store, query)
+            joined.add(output)
     apart = (batch, heads)
     normaliser = None if store.normaliser is None else store.normaliser.unflatten(0, apart)
     return Reading(
-        output.unflatten(0, apart).to(recipe.query.dtype),
+        joined.output().unflatten(0, apart).to(dtype),
         store.memory.unflatten(0, apart),
         normaliser,
     )
+
+
+class _Joined:
+    """Outputs of consecutive rows as one: written where they belong, or put together at the end
+    where a graph is recorded, which does not want its tensors written to."""
+
+    def __init__(self, query: Tensor, width: int) -> None:
+        self._parts: list[Tensor] = []
+        self._rows, self._whole = 0, query.new_empty(*query.shape[:2], width)
+        self._recorded = torch.is_grad_enabled() or torch.compiler.is_compiling()
+
+    def add(self, output: Tensor) -> None:
+        if self._recorded:
+            self._parts.append(output)
+        else:
+            self._whole[:, self._rows : self._rows + output.shape[1]] = output
+            self._rows += output.shape[1]
+
+    def output(self) -> Tensor:
+        return torch.cat(self._parts, dim=1) if self._parts else self._whole
 
 
 def _start(recipe: Recurrent, width: int) -> Store:
@@ -213,9 +233,10 @@ def delta_chunk(
     if chunk.decays is not None:
         below = below * chunk.decays
     held = torch.bmm(chunk.faded(stronger), store.memory)
-    change = torch.linalg.solve_triangular(
-        below, value * strength[..., None] - held, upper=False, unitriangular=True
-    )
+    wanted = value * strength[..., None] - held
+    change = torch.linalg.solve_triangular(  # transposed, as LAPACK has columns: no copies
+        below.mT, wanted.mT, upper=True, left=False, unitriangular=True
+    ).mT
     output = None
     if query is not None:
         assert chunk.query is not None and chunk.products is not None

@@ -1,10 +1,12 @@
-"""Positions as functions and biases: rotary, ALiBi, relative tables. Evaluated block by block."""
+"""Positions as functions and biases: rotary, ALiBi, relative and bucketed tables. Biases are
+evaluated block by block."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -15,21 +17,102 @@ from regard.errors import ShapeError
 from regard.types import Block, register_pytree
 
 
+class RotaryScaling(ABC):
+    """Rotary rates for texts longer than those a model was trained on. It holds numbers only."""
+
+    amplitude: float = 1.0  #: what turned queries and keys are multiplied by, each
+
+    @abstractmethod
+    def rates(self, plain: Float[Tensor, " pair"], base: float) -> Float[Tensor, " pair"]:
+        """The angle a position that each pair of features turns by, from the plain ones."""
+
+
+@dataclass(frozen=True)
+class LinearScaling(RotaryScaling):
+    """Position interpolation (Chen et al. 2023): every position divided by `factor`."""
+
+    factor: float
+
+    def rates(self, plain: Float[Tensor, " pair"], base: float) -> Float[Tensor, " pair"]:
+        return plain / self.factor
+
+
+@dataclass(frozen=True)
+class NtkScaling(RotaryScaling):
+    """NTK-aware scaling (bloc97 2023): base · factor^(d / (d − 2)), so that the slowest of the
+    d / 2 pairs turns `factor` times slower and the fastest as before.
+
+    The variant that recomputes the factor as a text grows is left out: keys that are already in a
+    cache would have to be turned again.
+    """
+
+    factor: float
+
+    def rates(self, plain: Float[Tensor, " pair"], base: float) -> Float[Tensor, " pair"]:
+        pairs = len(plain)
+        if pairs < 2:
+            return plain
+        steps = torch.arange(pairs, dtype=plain.dtype, device=plain.device)
+        return plain * self.factor ** (-steps / (pairs - 1))
+
+
+@dataclass(frozen=True)
+class YarnScaling(RotaryScaling):
+    """YaRN (Peng et al. 2023, sections 3.2 to 3.4): pairs that turn often within the original
+    length stay as they are, pairs that turn less than once are slowed by `factor`, those between
+    are blended; and scores grow by (0.1 · ln factor + 1)².
+
+    | here              | paper | meaning                                                  |
+    |-------------------|-------|----------------------------------------------------------|
+    | `factor`          | s     | how many times longer                                    |
+    | `original`        | L     | positions that the model was trained on                  |
+    | `fast`, `slow`    | β, α  | turns within L from which, up to which, a pair is blended |
+
+    The blend is linear between whole pair numbers, as in the authors' code.
+    """
+
+    factor: float
+    original: int
+    fast: float = 32.0
+    slow: float = 1.0
+
+    @property
+    def amplitude(self) -> float:  # type: ignore[override]
+        return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
+
+    def rates(self, plain: Float[Tensor, " pair"], base: float) -> Float[Tensor, " pair"]:
+        pairs = len(plain)
+
+        def pair(turns: float) -> float:
+            """The pair that turns so often within the original length."""
+            return pairs * math.log(self.original / (turns * 2 * math.pi)) / math.log(base)
+
+        first = max(math.floor(pair(self.fast)), 0)
+        last = min(math.ceil(pair(self.slow)), 2 * pairs - 1)
+        steps = torch.arange(pairs, dtype=plain.dtype, device=plain.device)
+        slowed = ((steps - first) / max(last - first, 1e-3)).clamp(0, 1)
+        return plain * (1 - slowed) + plain / self.factor * slowed
+
+
 def rotate(
     features: Float[Tensor, "batch head position width"],
     positions: Int[Tensor, " position"],
     base: float = 10000.0,
+    scaling: RotaryScaling | None = None,
 ) -> Float[Tensor, "batch head position width"]:
     """Turn pairs of features by an angle that grows with the position (Su et al. 2021, eq. 34).
 
     Feature i is paired with feature i + width/2 and turned by position · base^(−2i/width), so
     that the dot product of two turned vectors depends on their distance alone.
     """
-    return turn(features, *rotary_table(features, positions, base))
+    return turn(features, *rotary_table(features, positions, base, scaling))
 
 
 def rotary_table(
-    features: Float[Tensor, "*_ width"], positions: Int[Tensor, " position"], base: float = 10000.0
+    features: Float[Tensor, "*_ width"],
+    positions: Int[Tensor, " position"],
+    base: float = 10000.0,
+    scaling: RotaryScaling | None = None,
 ) -> tuple[Float[Tensor, "position width"], Float[Tensor, "position width"]]:
     """What `turn` multiplies features by, in float32 or finer: cosine and signed sine."""
     half = features.shape[-1] // 2
@@ -37,8 +120,11 @@ def rotary_table(
         raise ShapeError(f"rotate: width is {features.shape[-1]}, expected an even number")
     dtype = torch.promote_types(features.dtype, torch.float32)
     rates = base ** (-torch.arange(half, dtype=dtype, device=features.device) / half)
+    rates = rates if scaling is None else scaling.rates(rates, base)
     angles = positions.to(dtype)[:, None] * rates  # (position, width/2)
     cosine, sine = angles.cos(), angles.sin()
+    if scaling is not None:
+        cosine, sine = cosine * scaling.amplitude, sine * scaling.amplitude
     return torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1)
 
 
@@ -120,8 +206,54 @@ class RelativeTable(Bias):
         return self.table.requires_grad
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class BucketedTable(Bias):
+    """table[head, bucket of key position − query position], as T5 has it.
+
+    Half of the buckets hold one offset each, the other half ranges that grow by a constant factor
+    up to `distance`; all beyond share the last one. With `both_ways` keys before and after the
+    query have half of the buckets each, else every key after it has the bucket of offset 0.
+    """
+
+    table: Float[Tensor, "head bucket"]
+    distance: int = 128
+    both_ways: bool = True
+
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        return self.table[:, self.buckets(_offsets(block, self.table.device))][None]
+
+    def buckets(self, offsets: Int[Tensor, "query key"]) -> Int[Tensor, "query key"]:
+        """The bucket of each key position minus query position."""
+        count, before = self.table.shape[1], (-offsets).clamp_min(0)
+        start = torch.zeros_like(offsets)
+        if self.both_ways:
+            count //= 2
+            start, before = count * (offsets > 0), offsets.abs()
+        single = count // 2
+        growth = (before.clamp_min(single).float() / single).log()
+        growth = growth / math.log(self.distance / single) * (count - single)
+        shared = (single + growth.long()).clamp_max(count - 1)
+        return start + torch.where(before < single, before, shared)
+
+    def at(self, batch: int, head: int) -> BucketedTable:
+        one = slice(head, head + 1) if len(self.table) > 1 else slice(None)
+        return replace(self, table=self.table[one])
+
+    def of_heads(self, which: Sequence[int]) -> BucketedTable:
+        return self if self.heads == 1 else replace(self, table=self.table[list(which)])
+
+    @property
+    def heads(self) -> int:
+        return len(self.table)
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.table.requires_grad
+
+
 register_pytree(AlibiBias)
 register_pytree(RelativeTable)
+register_pytree(BucketedTable, static=("distance", "both_ways"))
 
 
 def _offsets(block: Block, device: torch.device) -> Int[Tensor, "query key"]:

@@ -37,8 +37,8 @@ def tile_maker(recipe: Recipe, size: tuple[int, int]) -> TileMaker:
     """The fastest maker that serves this recipe."""
     if isinstance(recipe, Softmaxed):
         recipe = recipe.with_lse()
-    absorbs = isinstance(recipe, Softmaxed) and recipe.absorbs
-    if absorbs or isinstance(recipe, Recurrent):  # whole rows, each made once
+    by_row = isinstance(recipe, Softmaxed) and (recipe.absorbs or not recipe.is_softmax)
+    if by_row or isinstance(recipe, Recurrent):  # whole rows, each made once
         return TileMaker(recipe, (size[0], max(1, recipe.shape.keys)))
     if isinstance(recipe, Edges):
         return EdgeTileMaker(recipe.plain(), size)

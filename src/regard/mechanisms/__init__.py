@@ -1,5 +1,6 @@
 """Attention mechanisms, all under the contract of `regard.Mechanism`."""
 
+from regard.kernel.positions import LinearScaling, NtkScaling, YarnScaling
 from regard.mechanisms.additive import Additive
 from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decays import Decay, FixedDecay, GatedDecay
@@ -26,7 +27,7 @@ from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
 from regard.mechanisms.multi_head_latent import MultiHeadLatent
 from regard.mechanisms.pointer import Pointer
-from regard.mechanisms.positions import Alibi, RelativeBias, Rotary
+from regard.mechanisms.positions import Alibi, BucketedBias, RelativeBias, Rotary
 from regard.mechanisms.random_features import (
     HyperbolicFeatures,
     PositiveFeatures,
@@ -38,11 +39,13 @@ from regard.mechanisms.scoring import Scoring
 from regard.mechanisms.shaped import Shaped
 from regard.mechanisms.talking_heads import TalkingHeads
 from regard.mechanisms.window import Window
+from regard.recipe import Entmax, Normaliser, Sigmoid, Softmax, Sparsemax
 
 __all__ = [
     "DPFP",
     "Additive",
     "Alibi",
+    "BucketedBias",
     "ConcatScore",
     "Coverage",
     "Decay",
@@ -52,6 +55,7 @@ __all__ = [
     "DotProduct",
     "DotScore",
     "EluPlusOne",
+    "Entmax",
     "FeatureMap",
     "FixedDecay",
     "FromRecipe",
@@ -62,6 +66,7 @@ __all__ = [
     "HyperbolicFeatures",
     "IdentityFeatures",
     "LinearAttention",
+    "LinearScaling",
     "LocalMonotonic",
     "LocalPredictive",
     "LocationScore",
@@ -70,6 +75,8 @@ __all__ = [
     "Monotonic",
     "MultiHead",
     "MultiHeadLatent",
+    "Normaliser",
+    "NtkScaling",
     "Pointer",
     "PositiveFeatures",
     "RandomFeatures",
@@ -78,10 +85,14 @@ __all__ = [
     "Rotary",
     "Scoring",
     "Shaped",
+    "Sigmoid",
+    "Softmax",
+    "Sparsemax",
     "SumNormalised",
     "TalkingHeads",
     "TrigonometricFeatures",
     "UnitNormalised",
     "Window",
+    "YarnScaling",
     "coverage_loss",
 ]

@@ -10,6 +10,7 @@ from regard.bias import Bias, CachedBias, GappedBias, bias_of_heads
 from regard.contract import Attended, State, Traits
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias
+from regard.masks import Mask
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.heads import Heads
 from regard.mechanisms.inputs import Inputs, Widths, check_held
@@ -17,7 +18,7 @@ from regard.mechanisms.mixture import Mixture
 from regard.mechanisms.positions import Position
 from regard.mechanisms.scoring import Scoring
 from regard.mechanisms.window import Window
-from regard.recipe import Dot, Recipe
+from regard.recipe import Dot, Flex, Normaliser, Recipe, Sigmoid, Softmax
 from regard.types import whole
 
 
@@ -49,6 +50,7 @@ class MultiHead(FromRecipe):
         window: how far before and after its position a query sees, each a number or None; a
             `Window` can also let it see the first keys of all. A growing state keeps no others.
         scoring: scale, softcap, query-key norm, sinks, as a `Scoring`.
+        normaliser: how scores become weights, as `Sparsemax()`; a softmax when None.
         mixture: how the attentions of several heads are mixed: `Differential(head_width)`,
             `TalkingHeads(n_heads)` or a `Mixture` of your own.
         gate: a module from queries to a number for each head, `nn.Linear(width, n_heads)`, or for
@@ -74,6 +76,7 @@ class MultiHead(FromRecipe):
         position: Position | None = None,
         window: Window | tuple[int | None, int | None] | None = None,
         scoring: Scoring | None = None,
+        normaliser: Normaliser | None = None,
         mixture: Mixture | None = None,
         gate: nn.Module | None = None,
     ) -> None:
@@ -81,6 +84,7 @@ class MultiHead(FromRecipe):
         for name, part, kind, example in (
             ("position", position, Position, "Rotary()"),
             ("scoring", scoring, Scoring, "Scoring(sinks=True)"),
+            ("normaliser", normaliser, Normaliser, "Sparsemax()"),
             ("mixture", mixture, Mixture, "TalkingHeads(n_heads)"),
             ("gate", gate, nn.Module, "nn.Linear(width, n_heads)"),
         ):
@@ -116,15 +120,30 @@ class MultiHead(FromRecipe):
         self.cache = window if window is not None and window.in_cache else None
         self.scale = self.head_width**-0.5 if scoring.scale is None else scoring.scale
         self.softcap = scoring.softcap
+        self.score_function = scoring.function
+        if scoring.function is not None and mixture is not None:
+            raise RegardError("MultiHead: a score function and a mixture are not offered together")
+        if scoring.function is not None and self.cache is not None:
+            raise RegardError(
+                "MultiHead: a score function is told positions in the text, expected a window "
+                "without in_cache"
+            )
         self.query_norm, self.key_norm = scoring.norms or (nn.Identity(), nn.Identity())
         self.sinks = (
             nn.Parameter(torch.zeros(self._score_heads(self.n_heads))) if scoring.sinks else None
         )
+        self.normaliser = Softmax() if normaliser is None else normaliser
+        if scoring.sinks and isinstance(normaliser, Sigmoid):
+            raise RegardError(
+                "MultiHead: sinks with Sigmoid(): its weights do not share a sum that a sink could "
+                "take from"
+            )
         self.gate = gate
-        self.kind = "partial" if scoring.sinks else "distribution"
+        self.kind = "partial" if scoring.sinks else self.normaliser.kind
         if mixture is not None:
             self.kind = mixture.kind
-        self.traits = Traits(order_matters=position is not None or window is not None)
+        ordered = (position, window, scoring.function)
+        self.traits = Traits(order_matters=any(part is not None for part in ordered))
 
     def _score_heads(self, heads: int) -> int:
         """How many heads of queries, or groups of keys, are scored for so many heads or groups."""
@@ -158,6 +177,8 @@ class MultiHead(FromRecipe):
         if len(owners) > self.n_heads:
             mask = None if mask is None else mask.of_heads(owners)
             bias = bias_of_heads(bias, owners)
+        if self.score_function is not None:
+            return self._with_function(queries, keys, given, mask, bias)
         scored = Dot(
             queries,
             keys,
@@ -167,6 +188,7 @@ class MultiHead(FromRecipe):
             scale=self.scale,
             softcap=self.softcap,
             sink=self.sinks,
+            normaliser=self.normaliser,
         )
         return scored if self.mixture is None else self.mixture.recipe(scored, given.value)
 
@@ -191,6 +213,34 @@ class MultiHead(FromRecipe):
         is_first = (torch.arange(n_keys, device=keys.device) < cache.first)[:, None]
         halves = [keys.masked_fill(is_first, 0.0), keys.masked_fill(~is_first, 0.0)]
         return torch.cat([near, far], dim=-1), torch.cat(halves, dim=-1)
+
+    def _with_function(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        given: Inputs,
+        mask: Mask | None,
+        bias: Tensor | Bias | None,
+    ) -> Flex:
+        """The recipe whose scores a function makes, told positions in the text."""
+        device, text = queries.device, given.text.keys
+        positions = torch.arange(text, device=device)
+        return Flex(
+            queries,
+            keys,
+            torch.arange(given.shape.batch, device=device),
+            torch.arange(self.n_heads, device=device),
+            given.value,
+            score_mod=self.score_function,
+            scale=self.scale,
+            mask=mask,
+            bias=bias,
+            sink=self.sinks,
+            normaliser=self.normaliser,
+            query_positions=torch.arange(given.shape.queries, device=device)
+            + (text - given.shape.queries),
+            key_positions=torch.cat([positions[: given.gap.start], positions[given.gap.stop :]]),
+        )
 
     def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
         if self.mixture is not None:
@@ -256,8 +306,12 @@ class MultiHead(FromRecipe):
             parts.append(repr(self.window))
         if self.softcap is not None:
             parts.append(f"softcap {self.softcap}")
+        if self.score_function is not None:
+            parts.append("a score function")
         if self.sinks is not None:
             parts.append("sinks")
+        if not isinstance(self.normaliser, Softmax):
+            parts.append(repr(self.normaliser))
         if self.dropout:
             parts.append(f"dropout {self.dropout}")
         return ", ".join(parts)
@@ -305,16 +359,17 @@ class MultiHead(FromRecipe):
         assert width is not None
         plain = self.n_groups == self.n_heads and self.head_width * self.n_heads == width
         plain = plain and self.value_width == self.head_width and self.position is None
-        parts = self.window, self.sinks, self.softcap, self.mixture, self.gate
+        parts = self.window, self.sinks, self.softcap, self.score_function, self.mixture, self.gate
         plain = plain and all(part is None for part in parts)
         plain = plain and self.scale == self.head_width**-0.5
+        plain = plain and isinstance(self.normaliser, Softmax)
         normed = any(not isinstance(m, nn.Identity) for m in (self.query_norm, self.key_norm))
         linears = (self.to_query, self.to_key, self.to_value, self.to_output)
         if not plain or normed or not all(isinstance(linear, nn.Linear) for linear in linears):
             raise RegardError(
                 "MultiHead.to_torch: nn.MultiheadAttention has no grouped heads, other head "
-                "widths, positions, windows, scoring, mixtures, gates or projections other than "
-                "nn.Linear"
+                "widths, positions, windows, scoring, normalisers, mixtures, gates or projections "
+                "other than nn.Linear"
             )
         theirs = nn.MultiheadAttention(
             width,

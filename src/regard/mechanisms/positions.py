@@ -1,4 +1,4 @@
-"""Position parts that a mechanism takes: `Rotary`, `Alibi`, `RelativeBias`."""
+"""Position parts that a mechanism takes: `Rotary`, `Alibi`, `RelativeBias`, `BucketedBias`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.bias import Bias
-from regard.kernel.positions import AlibiBias, RelativeTable, alibi_slopes, rotary_table, turn
+from regard.errors import RegardError, ShapeError
+from regard.kernel.positions import (
+    AlibiBias,
+    BucketedTable,
+    RelativeTable,
+    RotaryScaling,
+    alibi_slopes,
+    rotary_table,
+    turn,
+)
 from regard.types import is_eager
 
 
@@ -32,27 +41,46 @@ class Rotary(Position):
 
     The cosines and sines are computed once for each device, dtype and width, and again where a
     longer input comes. They are no part of the state dict, and are not copied with the module.
+
+    Args:
+        base: θ; pair i of a head's d features turns by position · base^(−2i/d).
+        share: which part of the features is turned, the first ones; the rest stays as it is.
+        scaling: for longer texts than in training: `LinearScaling(2.0)`, `NtkScaling(2.0)` or
+            `YarnScaling(4.0, original=4096)`.
     """
 
-    def __init__(self, base: float = 10000.0) -> None:
+    def __init__(
+        self, base: float = 10000.0, *, share: float = 1.0, scaling: RotaryScaling | None = None
+    ) -> None:
         super().__init__()
-        self.base = base
+        if not 0.0 < share <= 1.0:
+            raise RegardError(f"Rotary: share={share}, expected a number above 0 and up to 1")
+        if scaling is not None and not isinstance(scaling, RotaryScaling):
+            raise RegardError(
+                f"Rotary: scaling={scaling!r}, expected a part, as LinearScaling(2.0)"
+            )
+        self.base, self.share, self.scaling = base, share, scaling
         self._tables: dict[tuple[torch.device, torch.dtype, int], tuple[Tensor, Tensor]] = {}
 
     def turn(self, features: Tensor, start: int) -> Tensor:
-        return turn(features, *self._table(features, start, start + features.shape[2]))
+        width = features.shape[3]
+        count = int(width * self.share)
+        turned = features if count == width else features[..., :count]
+        turned = turn(turned, *self._table(turned, start, start + features.shape[2]))
+        return turned if count == width else torch.cat([turned, features[..., count:]], dim=-1)
 
     def _table(self, features: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the positions from `start` to `stop`."""
         if start < 0 or not is_eager(features):  # what a graph traces must not outlive it
             positions = torch.arange(stop - start, device=features.device) + start
-            return rotary_table(features, positions, self.base)
+            return rotary_table(features, positions, self.base, self.scaling)
         kind = features.device, features.dtype, features.shape[3]
         table = self._tables.get(kind)
         if table is None or table[0].shape[0] < stop:
             with torch.inference_mode(False), torch.no_grad():  # training may use it later
                 positions = torch.arange(max(64, 2 * stop), device=features.device)
-                table = self._tables[kind] = rotary_table(features, positions, self.base)
+                table = rotary_table(features, positions, self.base, self.scaling)
+                self._tables[kind] = table
         return table[0][start:stop], table[1][start:stop]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,3 +109,37 @@ class RelativeBias(Position):
 
     def bias(self) -> Bias | None:
         return RelativeTable(self.table)
+
+
+class BucketedBias(Position):
+    """A learned number for each head and bucket of offsets (T5; Raffel et al. 2020, section 2.1).
+
+    Near offsets have a bucket each, farther ones share buckets that grow with the distance.
+
+    Args:
+        n_heads: how many heads.
+        n_buckets: 32 in T5.
+        distance: from which on all offsets share one bucket; 128 in T5.
+        both_ways: whether keys after the query have buckets of their own, as in T5's encoder; in
+            its decoder they have not.
+    """
+
+    def __init__(
+        self, n_heads: int, n_buckets: int = 32, *, distance: int = 128, both_ways: bool = True
+    ) -> None:
+        super().__init__()
+        per_bucket = 4 if both_ways else 2
+        if n_buckets < per_bucket or n_buckets % per_bucket:
+            raise ShapeError(
+                f"BucketedBias: n_buckets={n_buckets}, expected a multiple of {per_bucket}"
+            )
+        if distance <= n_buckets // per_bucket:
+            raise ShapeError(
+                f"BucketedBias: distance={distance}, expected more than the "
+                f"{n_buckets // per_bucket} offsets that have a bucket each"
+            )
+        self.distance, self.both_ways = distance, both_ways
+        self.table = nn.Parameter(torch.zeros(n_heads, n_buckets))
+
+    def bias(self) -> Bias | None:
+        return BucketedTable(self.table, self.distance, self.both_ways)

@@ -202,8 +202,7 @@ class PositiveFeatures(RandomFeatures):
     nonnegative = True
 
     def _features(self, x: Tensor, rows: Tensor, side: Side) -> Tensor:
-        exponents = product(x, rows.mT)  # (batch, head, position, row)
-        return _stabilised(exponents - _half_square(x), rows, side)
+        return _stabilised(x, rows, side)
 
 
 class HyperbolicFeatures(RandomFeatures):
@@ -221,9 +220,7 @@ class HyperbolicFeatures(RandomFeatures):
     nonnegative = True
 
     def _features(self, x: Tensor, rows: Tensor, side: Side) -> Tensor:
-        exponents = product(x, rows.mT)
-        exponents = torch.cat([exponents, -exponents], -1)  # (batch, head, position, 2 row)
-        return _stabilised(exponents - _half_square(x), torch.cat([rows, rows]), side)
+        return _stabilised(x, torch.cat([rows, -rows]), side)
 
 
 class TrigonometricFeatures(RandomFeatures):
@@ -247,13 +244,19 @@ class TrigonometricFeatures(RandomFeatures):
         return features if side == "query" else features * _half_square(x).clamp_max(_NORM).exp()
 
 
-def _stabilised(exponents: Tensor, rows: Tensor, side: Side) -> Tensor:
-    """exp of exponents (…, row), of which neither side overflows."""
-    shift = (_half_square(rows)[:, 0] - _LARGEST).clamp_min(0.0)  # of each row, whatever the key
-    if side == "key":
-        return exp(exponents - shift)
-    exponents = exponents + shift
-    return exp(exponents - exponents.detach().amax(-1, keepdim=True))
+def _stabilised(x: Tensor, rows: Tensor, side: Side) -> Tensor:
+    """exp(ωᵀx - ‖x‖²/2) for each row, (…, row), of which neither side overflows."""
+    shift = (_half_square(rows) - _LARGEST).clamp_min(0.0)  # of each row, whatever the key
+    shift = shift if side == "query" else -shift
+    # One product gives the whole exponent: passes over as many numbers would cost more than it.
+    ones = torch.ones_like(shift)
+    x = torch.cat([x, -_half_square(x), torch.ones_like(x[..., :1])], -1)
+    exponents = product(x, torch.cat([rows, ones, shift], -1).mT)  # (batch, head, position, row)
+    own = not exponents.requires_grad  # nobody else needs them
+    if side == "query":
+        largest = exponents.detach().amax(-1, keepdim=True)
+        exponents = exponents.sub_(largest) if own else exponents - largest
+    return exp(exponents, out=exponents if own else None)
 
 
 def _half_square(x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from regard.kernel.attend import run
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.mechanisms.decays import Decay
-from regard.mechanisms.feature_maps import Side
+from regard.mechanisms.feature_maps import Side, advance
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.heads import Heads
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite
@@ -180,6 +180,8 @@ class RecurrentMechanism(FromRecipe):
                 f"{name}: weights and reductions with a fixed state: its keys were written into a "
                 "memory and are gone; pass key and value in place of the state"
             )
+        if not isinstance(state, RecurrentState):  # a memory keeps the features it was written in
+            advance(self.feature_map)
         return super().forward(
             query,
             key,

@@ -5,7 +5,7 @@ holds. The family is closed:
 
 | recipe      | what it holds                                                                     |
 |-------------|-----------------------------------------------------------------------------------|
-| `Dot`       | query, key, mask, bias, scale: softmax of dot products                            |
+| `Dot`       | query, key, mask, bias, scale, normaliser: softmax of dot products                |
 | `Additive`  | query, key, vector: softmax of vectorᵀ tanh(query + key)                          |
 | `Given`     | the matrix a model made itself                                                    |
 | `Projected` | input and projection weights: torch's native multi-head operators                 |
@@ -26,6 +26,7 @@ from regard.recipe.flex import Flex
 from regard.recipe.given import Given
 from regard.recipe.linear import Delta, Linear, Recurrent
 from regard.recipe.mixture import Mixture
+from regard.recipe.normalisers import Entmax, Normaliser, Sigmoid, Softmax, Sparsemax
 from regard.recipe.positional import Identity, Positional, Uniform
 from regard.recipe.projected import Projected
 from regard.recipe.softmaxed import Additive, Dot, Softmaxed
@@ -35,16 +36,21 @@ __all__ = [
     "Delta",
     "Dot",
     "Edges",
+    "Entmax",
     "Flex",
     "Given",
     "Identity",
     "Linear",
     "Mixture",
+    "Normaliser",
     "Positional",
     "Projected",
     "Recipe",
     "Recurrent",
+    "Sigmoid",
+    "Softmax",
     "Softmaxed",
+    "Sparsemax",
     "Uniform",
     "per_head",
     "tensors",

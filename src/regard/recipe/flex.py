@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.bias import Bias
+from regard.masks import Mask
 from regard.normalise import product
 from regard.recipe.base import per_head
 from regard.recipe.given import Given
+from regard.recipe.normalisers import SOFTMAX, Normaliser
 from regard.recipe.softmaxed import Softmaxed
 from regard.types import Block, Keys, LogSumExp, Queries, Scores, Values, register_pytree
 
@@ -22,10 +25,12 @@ MaskMod = Callable[..., Tensor]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Flex(Softmaxed):
-    """Softmax of score_mod(scale · query · key, batch, head, query, key) where mask_mod permits.
+    """Softmax of score_mod(scale · query · key, batch, head, query, key) + bias, where mask and
+    mask_mod permit.
 
     `examples` and `heads` are the numbers that the functions are told, so that a part of a batch
-    is still itself. The functions are code: saving turns the recipe into weights.
+    is still itself; `query_positions` and `key_positions` too, counted from 0 where None. The
+    functions are code: saving turns the recipe into weights.
     """
 
     query: Queries
@@ -36,19 +41,25 @@ class Flex(Softmaxed):
     score_mod: ScoreMod | None = None
     mask_mod: MaskMod | None = None
     scale: float = 1.0
-    mask: None = None
-    bias: None = None
+    mask: Mask | None = None
+    bias: Tensor | Bias | None = None
+    sink: Float[Tensor, " head"] | None = None
     lse: LogSumExp | None = None
+    normaliser: Normaliser = SOFTMAX
+    query_positions: Int[Tensor, " query"] | None = None
+    key_positions: Int[Tensor, " key"] | None = None
 
     def _raw_scores(self, block: Block) -> Scores:
         query = self.query[:, :, block.rows].to(self.dtype) * self.scale
-        key = self.key[:, :, block.columns].to(self.dtype)
+        key = self._seen(self.key)[:, :, block.columns].to(self.dtype)
         scores = product(query, per_head(key, self.query.shape[1]).mT)
+        if 0 in scores.shape:  # functions of nowhere cannot be called
+            return scores
         places = (
             self.examples,
             self.heads,
-            torch.arange(block.top, block.bottom, device=self.device),
-            torch.arange(block.left, block.right, device=self.device),
+            self._positions(self.query_positions, block.rows),
+            self._positions(self.key_positions, block.columns),
         )
         if self.score_mod is not None:
             scores = _everywhere(self.score_mod, scores)(scores, *places).to(self.dtype)
@@ -57,18 +68,29 @@ class Flex(Softmaxed):
             scores = scores.masked_fill(~allowed, -torch.inf)
         return scores
 
+    def _positions(self, positions: Tensor | None, span: slice) -> Tensor:
+        if positions is None:
+            return torch.arange(span.start, span.stop, device=self.device)
+        return positions[span]
+
     def of_heads(self, which: Sequence[int]) -> Flex:
-        return replace(self, **self._of_heads(which), heads=self.heads[list(which)])
+        sink = None if self.sink is None else self.sink[list(which)]
+        return replace(self, **self._of_heads(which), heads=self.heads[list(which)], sink=sink)
 
     def at(self, batch: int, head: int) -> Flex:
         one, only = slice(batch, batch + 1), slice(head, head + 1)
+        sink = None if self.sink is None else self.sink[only]
         return replace(
-            self, **self._at(batch, head), examples=self.examples[one], heads=self.heads[only]
+            self,
+            **self._at(batch, head),
+            examples=self.examples[one],
+            heads=self.heads[only],
+            sink=sink,
         )
 
     def given(self) -> Given:
         """The weights themselves: what can be saved."""
-        return Given(self.weights(), self.value)
+        return Given(self.weights(), self.value, self.kind)
 
 
 def _everywhere(function: Callable[..., Any], scores: Tensor | None = None) -> Callable[..., Any]:

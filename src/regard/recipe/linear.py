@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.errors import MaskError
+from regard.errors import MaskError, ShapeError
 from regard.masks import Mask, clean
 from regard.masks.parts import Band, Padding, Pairs, parts
 from regard.normalise import exp, product
@@ -75,6 +75,38 @@ class Recurrent(Recipe):
     def read_earlier(self, rows: slice) -> Mixed | None:
         """What some queries read of the memory that was there before the keys; None: there was
         none."""
+
+    def check(self) -> None:
+        """Raise where the parts do not fit each other."""
+        name = type(self).__name__
+        if self.query.dim() != 4:
+            raise ShapeError(
+                f"{name}: query has {self.query.dim()} axes {tuple(self.query.shape)}, expected 4: "
+                "(batch, head, query, features)"
+            )
+        batch, heads, _, width = self.query.shape
+        keys = self.key.shape[2] if self.key.dim() == 4 else None
+        groups = self.key.shape[1] if self.key.dim() == 4 and self.key.shape[1] else 1
+        sides: dict[str, int | None] = {"batch": batch, "head": groups, "key": keys}
+        per_key: dict[str, int | None] = {"batch": batch, "head": heads, "key": keys}
+        held: dict[str, int | None] = {"batch": batch, "head": heads, "width": width}
+        for part, axes in (
+            ("key", sides | {"width": width}),
+            ("value", sides | {"value width": None}),
+            ("strength", per_key),
+            ("log_decay", per_key),
+            ("memory", held | {"value width": None}),
+            ("normaliser", held),
+        ):
+            tensor = getattr(self, part, None)
+            if tensor is not None:
+                _check_axes(f"{name}: {part}", tensor, axes)
+        if heads % groups:
+            raise ShapeError(
+                f"{name}: key: axis head has size {groups}, expected a divisor of {heads}"
+            )
+        if isinstance(self.mask, Mask):
+            key_mask(self.mask)
 
     @property
     def shape(self) -> Shape:
@@ -156,7 +188,18 @@ class Recurrent(Recipe):
         return (places + (keys - queries)).clamp_min(-1)
 
 
-def _per_key(numbers: PerKey, alive: Bool[Tensor, "batch 1 key"] | None) -> Tensor:
+def _check_axes(place: str, tensor: Tensor, axes: dict[str, int | None]) -> None:
+    if tensor.dim() != len(axes):
+        raise ShapeError(
+            f"{place} has {tensor.dim()} axes {tuple(tensor.shape)}, expected {len(axes)}: "
+            f"({', '.join(axes)})"
+        )
+    for (axis, want), got in zip(axes.items(), tensor.shape):
+        if want is not None and got != want:
+            raise ShapeError(f"{place}: axis {axis} has size {got}, expected {want}")
+
+
+def _per_key(numbers: PerKey, alive: Bool[Tensor, "#batch 1 key"] | None) -> Tensor:
     if alive is None:
         return numbers
     return torch.where(alive.to(numbers.device), numbers, numbers.new_zeros(()))
@@ -191,6 +234,14 @@ class Linear(Recurrent):
     @property
     def kind(self) -> Kind:
         return "partial" if self.of == "distribution" and self.memory is not None else self.of
+
+    def check(self) -> None:
+        super().check()
+        if self.normalised and (self.memory is None) != (self.normaliser is None):
+            raise ShapeError(
+                "Linear: a memory without its normaliser, or the other way round; rows that are "
+                "normalised need both, or neither"
+            )
 
     def written(self) -> Written:
         return self._written(None)

@@ -1,4 +1,5 @@
-"""Recipes whose weights are a softmax of scores: `Dot` and `Additive`."""
+"""Recipes whose weights are made from scores, by a softmax unless they say otherwise: `Dot` and
+`Additive`."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.bias import Bias, bias_at, bias_block, bias_of_heads
+from regard.errors import UnavailableError
 from regard.masks import Mask, clean
-from regard.normalise import exp, log_softmax, log_sum_exp, product, softmax
-from regard.recipe.base import Recipe, heads_of, per_head, span
+from regard.normalise import exp, log_softmax, log_sum_exp, product
+from regard.recipe.base import Recipe, heads_of, logarithms, per_head, span
+from regard.recipe.normalisers import SOFTMAX, Normaliser, Softmax
 from regard.types import (
     NEVER,
     Block,
@@ -36,7 +39,7 @@ _PIECE = 1 << 18  # scores that stay in a core's cache together with their weigh
 
 
 class Softmaxed(Recipe):
-    """What `Dot` and `Additive` share: scores, a mask, a bias, a softmax over the keys."""
+    """What `Dot` and `Additive` share: scores, a mask, a bias, a normaliser over the keys."""
 
     query: Queries
     key: Keys
@@ -44,6 +47,7 @@ class Softmaxed(Recipe):
     bias: Tensor | Bias | None
     lse: LogSumExp | None
     sink: Float[Tensor, " head"] | None = None
+    normaliser: Normaliser = SOFTMAX
 
     @abstractmethod
     def at(self: _Soft, batch: int, head: int) -> _Soft: ...
@@ -59,7 +63,12 @@ class Softmaxed(Recipe):
 
     @property
     def kind(self) -> Kind:
-        return "distribution" if self.sink is None else "partial"
+        return self.normaliser.kind if self.sink is None else "partial"
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether a log-weight is the score minus the row's log-sum-exp, which shortcuts use."""
+        return isinstance(self.normaliser, Softmax)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,11 +94,13 @@ class Softmaxed(Recipe):
         block = Block.of(span(rows, queries), slice(0, keys), queries, keys)
         if columns is None and self._pays_in_pieces(block):
             return self._piecewise(block)
+        part = block if columns is None else block.over(span(columns, keys))
+        if not self.normaliser.whole_rows:
+            return self.normaliser.weights(self.scores(part), self._sink())
         if columns is None or self.lse is None or torch.is_grad_enabled() or self.absorbs:
-            made = softmax(self.scores(block), self._sink())
+            made = self.normaliser.weights(self.scores(block), self._sink())
             return made if columns is None else made[..., columns]
-        block = block.over(span(columns, keys))
-        logs = self.log_weights(block)
+        logs = self.log_weights(part)
         return exp(logs).masked_fill(logs <= NEVER, 0.0)
 
     def _pays_in_pieces(self, block: Block) -> bool:
@@ -111,10 +122,14 @@ class Softmaxed(Recipe):
             for rows in pieces(block.bottom, max(1, _PIECE // keys), block.top):
                 part = block._replace(top=rows.start, bottom=rows.stop)
                 place = slice(rows.start - block.top, rows.stop - block.top)
-                made[example, head, place] = softmax(one.scores(part), one._sink())[0, 0]
+                made[example, head, place] = one.normaliser.weights(one.scores(part), one._sink())[
+                    0, 0
+                ]
         return made
 
     def log_weights(self, block: Block) -> Weights:
+        if not self.is_softmax:
+            return logarithms(self.weights(block.rows, block.columns), self.kind)
         if self.lse is None or torch.is_grad_enabled() or self.absorbs:
             rows = block.over(slice(0, block.keys))
             return log_softmax(self.scores(rows), self._sink())[..., block.columns]
@@ -129,13 +144,16 @@ class Softmaxed(Recipe):
 
     def log_sum_exp(self, rows: slice | None = None) -> LogSumExp:
         """Logarithm of each row's denominator; 0 for a row that may attend to nothing."""
+        if not self.is_softmax:
+            raise UnavailableError(f"log_sum_exp: {self.normaliser} has none, Softmax() alone does")
         _, _, queries, keys = self.shape
         block = Block.of(span(rows, queries), slice(0, keys), queries, keys)
         return log_sum_exp(self.scores(block), self._sink())
 
     def with_lse(self: _Soft) -> _Soft:
-        """This recipe with its log-sum-exp filled in, computed in strips of rows."""
-        if self.lse is not None:
+        """This recipe with its log-sum-exp filled in, computed in strips of rows; as it is where
+        it has none."""
+        if self.lse is not None or not self.is_softmax:
             return self
         strips = [self.log_sum_exp(rows) for rows in self._strips()]
         empty = torch.zeros(self.shape[:3], dtype=self.dtype, device=self.device)
@@ -176,16 +194,17 @@ class Softmaxed(Recipe):
             "mask": None if self.mask is None else self.mask.at(batch, head),
             "bias": bias_at(self.bias, batch, head),
             "lse": None if self.lse is None else self.lse[one, head : head + 1],
+            "normaliser": self.normaliser,
         }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dot(Softmaxed):
-    """Softmax of scaled dot products.
+    """Softmax, or another normaliser, of scaled dot products.
 
     scores = cap(scale · query · key) + bias, cap(x) = softcap · tanh(x / softcap);
     weights = exp(scores) / (Σ exp(scores) + exp(sink)), the sum over permitted keys.
-    `lse` is the logarithm of that denominator.
+    `lse` is the logarithm of that denominator. Other normalisers have their own equation.
     """
 
     query: Queries
@@ -197,6 +216,12 @@ class Dot(Softmaxed):
     softcap: float | None = None
     sink: Float[Tensor, " head"] | None = None
     lse: LogSumExp | None = None
+    normaliser: Normaliser = SOFTMAX
+
+    @property
+    def is_fusible(self) -> bool:
+        """Whether fused kernels can make its output: a softmax, without a softcap."""
+        return self.softcap is None and self.is_softmax
 
     def _raw_scores(self, block: Block) -> Scores:
         query = self.query[:, :, block.rows].to(self.dtype) * self.scale
@@ -215,7 +240,8 @@ class Dot(Softmaxed):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Additive(Softmaxed):
-    """Softmax of vectorᵀ tanh(query + key): the projections are already made, one head."""
+    """Softmax, or another normaliser, of vectorᵀ tanh(query + key): the projections are already
+    made, one head."""
 
     query: Queries
     key: Keys
@@ -224,6 +250,7 @@ class Additive(Softmaxed):
     mask: Mask | None = None
     bias: Tensor | Bias | None = None
     lse: LogSumExp | None = None
+    normaliser: Normaliser = SOFTMAX
 
     def _raw_scores(self, block: Block) -> Scores:
         query = self.query[:, :, block.rows, None].to(self.dtype)

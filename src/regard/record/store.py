@@ -24,13 +24,20 @@ from regard.recipe import (
     Delta,
     Dot,
     Edges,
+    Entmax,
     Flex,
     Given,
     Identity,
     Linear,
     Mixture,
+    Normaliser,
     Projected,
     Recipe,
+    Recurrent,
+    Sigmoid,
+    Softmax,
+    Softmaxed,
+    Sparsemax,
     Uniform,
 )
 from regard.record.held import Ready
@@ -43,10 +50,11 @@ from regard.types import Kind, Shape
 _FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
-    for recipes in (
-        (Dot, Additive, Given, Projected, Edges, Mixture, Identity, Uniform, Linear, Delta),
+    for cls in (
+        *(Dot, Additive, Given, Projected, Edges, Mixture, Identity, Uniform, Linear, Delta),
+        *(Softmax, Sigmoid, Sparsemax, Entmax),
+        *(Padding, Band, Pairs, Segments, Both, Either, Opposite),
     )
-    for cls in (*recipes, Padding, Band, Pairs, Segments, Both, Either, Opposite)
 }
 
 _TENSORS = {
@@ -209,12 +217,13 @@ def _read_record(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
 def _encode(part: Any, name: Callable[[str, Tensor], str], field: str = "") -> Any:
     if isinstance(part, Tensor):
         return {"tensor": name(field, part)}
-    if isinstance(part, Recipe | Mask):
+    if isinstance(part, Recipe | Mask | Normaliser):
         if type(part).__name__ not in _CLASSES:
             raise RegardError(f"{type(part).__name__} cannot be saved")
         inner = {
             f.name: _encode(getattr(part, f.name), name, f"{field}.{f.name}".strip("."))
             for f in fields(part)  # type: ignore[arg-type]
+            if not isinstance(getattr(part, f.name), Softmax)  # the default, as in files of before
         }
         return {"class": type(part).__name__, "fields": inner}
     if isinstance(part, tuple):
@@ -235,13 +244,16 @@ def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None
             raise ValueError(f"it names a class {part.get('class')!r}")
         inner = part["fields"]
         made = {name: _decode(value, tensors) for name, value in inner.items()}
-        for name in _TENSORS & made.keys():
+        normaliser = made.get("normaliser") if issubclass(cls, Softmaxed) else None
+        if normaliser is not None and not isinstance(normaliser, Normaliser):
+            raise ValueError(f"normaliser is {normaliser!r}")
+        for name in _TENSORS & made.keys() - ({"normaliser"} if normaliser is not None else set()):
             if made[name] is not None and not isinstance(made[name], Tensor):
                 raise ValueError(f"{name} is {made[name]!r}, expected a tensor")
         if made.get("mask") is not None and not isinstance(made["mask"], Mask):
             raise ValueError(f"mask is {type(made['mask']).__name__}")
         found = cls(**made)
-        if isinstance(found, Edges | Mixture):
+        if isinstance(found, Edges | Mixture | Recurrent):
             found.check()
     if kind is not None and found is not None and not isinstance(found, kind):
         raise ValueError(f"{type(found).__name__} where {kind.__name__} belongs")

@@ -43,9 +43,10 @@ class TensorFile(NamedTuple):
             raise RegardError(f"{path} cannot be written: {error}") from error
 
     def read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The header and the tensors."""
+        """The header and the tensors, copied: where a file's bytes are not aligned as torch's own
+        are, some processors multiply in another order, and weights differ in their last bit."""
         with self._opened(path) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             return self._header(path, file.metadata() or {}), tensors
 
     def header(self, path: Path) -> dict[str, Any]:

@@ -11,7 +11,18 @@ from torch import Tensor
 from regard.errors import DtypeError, ShapeError
 from regard.kernel.attend import checked_bias
 from regard.masks import resolve
-from regard.recipe import Additive, Dot, Edges, Given, Mixture, Projected, Recipe, Softmaxed
+from regard.recipe import (
+    Additive,
+    Dot,
+    Edges,
+    Given,
+    Mixture,
+    Normaliser,
+    Projected,
+    Recipe,
+    Recurrent,
+    Softmaxed,
+)
 
 _ON_HEADS = "(batch, head, position, width)"
 
@@ -35,9 +46,17 @@ def checked(answer: Any) -> Recipe:
         (size,) = _sizes(recipe.sink, "sink", 1, "(head,)")
         if size != shape.heads:
             raise ShapeError(f"sink has size {size}, expected {shape.heads}, the heads")
+    if isinstance(recipe, Softmaxed) and not isinstance(recipe.normaliser, Normaliser):
+        raise DtypeError(
+            f"normaliser is {type(recipe.normaliser).__name__}, expected one, as Sparsemax()"
+        )
     if isinstance(recipe, Dot | Additive | Projected):
         resolved: Recipe = replace(recipe, mask=resolve(recipe.mask, False, shape))
         return resolved
+    if isinstance(recipe, Recurrent):
+        named: Recurrent = replace(recipe, mask=resolve(recipe.mask, False, shape))  # type: ignore[type-var]
+        named.check()
+        return named
     return recipe
 
 
@@ -45,7 +64,7 @@ def _check_sides(recipe: Recipe) -> None:
     """Queries and keys, or whatever takes their place."""
     if isinstance(recipe, Given):
         _sizes(recipe.matrix, "matrix", 4, "(batch, head, query, key)")
-    elif isinstance(recipe, Edges | Mixture):
+    elif isinstance(recipe, Edges | Mixture | Recurrent):
         recipe.check()
     elif isinstance(recipe, Projected):
         _sizes(recipe.input, "input", 3, "(batch, position, width)")

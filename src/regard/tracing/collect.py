@@ -23,6 +23,7 @@ from regard.record.site import Attends
 from regard.record.tokens import count
 from regard.tracing.axes import Origin, apart
 from regard.tracing.checked import checked
+from regard.tracing.delta_rule import JOINED, STATE, Call, DeltaRules
 from regard.tracing.flow import Flow
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
@@ -74,6 +75,7 @@ class Collector:
         )
         self.ready = False  # whether the flow knows the parameters: not before it follows anything
         self.growth = Growth()
+        self.delta_rules = DeltaRules(self.names.modules.values())
         self.block = Block()  # its context is the number of the pass, in each thread
         self.here = _Here()
         self.called = False  # whether a module of the model was called
@@ -97,6 +99,7 @@ class Collector:
     def adopt(self, module: nn.Module) -> None:
         """A model that was not named beforehand runs: learn its modules and parameters."""
         self.names.adopt(module)
+        self.delta_rules.adopt(module.modules())
         self.ready = False
         self.attentive = attentive(self.names)
 
@@ -215,7 +218,11 @@ class Collector:
                     self._registered(plan.name, checked(recipe), out)
             elif plan.looks_like_attention:
                 self._unread(plan.name)
-            if plan.rule is not None and plan.reader is None:
+            if self.delta_rules and self.delta_rules.inside():
+                call = self.delta_rules.transposed(args[0]) if plan.name == "transpose" else None
+                if call is not None:
+                    self._delta_rule(call)
+            elif plan.rule is not None and plan.reader is None:
                 self.flow.operator = plan.name
                 plan.rule(self.flow, args, kwargs, out)
             if plan.spelling and lesson is not None and lesson.learnable:
@@ -322,6 +329,25 @@ class Collector:
             self.waiting.append((threading.get_ident(), reading.output, gradient))
         output = None if reading.output is None else reading.arrange(reading.output)
         self._add(site, held or Ready(recipe), output, gradient)
+
+    def _delta_rule(self, call: Call) -> None:
+        """A gated delta rule in plain torch has come to its end."""
+        self._unlearnable()
+        self.flow.attended(*call.on_heads)
+        place = self.names.place()
+        if place is None or not self._wanted(place):
+            return
+        if not self._makes_graph():
+            call = call.detached()
+        site = self._site(place, "gated_delta_rule", "self")
+        held, unseen = self.delta_rules.held(site.base, call, self.values)
+        gradient, joined = None, held.shape.keys > held.shape.queries
+        if self.grad and not joined:
+            gradient = OutputGradient(call.on_heads[1].detach().float(), _as_it_is)
+            self.waiting.append((threading.get_ident(), call.output, gradient))
+        self._add(site, held, call.output, gradient, JOINED if self.grad and joined else "")
+        if unseen and self.trace[-1].held != "dropped":
+            self.note("unread", site.base, STATE)
 
     def _use(self, made_from: Sequence[Tensor]) -> None:
         """Attention was made from these: is one of them a cache, or a table that is written to?"""
@@ -573,6 +599,7 @@ class Collector:
         record = self.keeper.record(site, held, output, gradient, not_kept)
         if record.held == "dropped":
             self.growth.drop(site.base)
+            self.delta_rules.drop(site.base)
         self.trace.append(record)
 
     def _makes_graph(self) -> bool:
@@ -619,6 +646,7 @@ class Collector:
             self.failed("softmax", error)
         self.flow.clear()
         self.growth.clear()
+        self.delta_rules.clear()
         if not failed:
             self._say_what_is_missing()
         self.keeper.close(self.trace)
@@ -698,6 +726,10 @@ class Collector:
                             "started before the capture; open the capture there"
                         )
                 self.note("empty", "", ran)
+
+
+def _as_it_is(gradient: Tensor) -> Tensor:
+    return gradient
 
 
 def _arranged(tensor: Tensor, layout: Layout) -> Callable[[Tensor], Tensor]:

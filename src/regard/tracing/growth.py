@@ -176,7 +176,7 @@ class Growth:
             old = before.shape[2]
             grew = key.shape[2] > old and key.shape[0] == before.shape[0]
             if grew and key.shape[1::2] == before.shape[1::2] and key.dtype == before.dtype:
-                order = _order(key[:, :, :old], before)
+                order = order_of(key[:, :, :old], before)
                 if order is not False:
                     chain.chunks.append(key[:, :, old:].clone())
                     chain.orders.append(order)
@@ -215,7 +215,7 @@ def _share(one: Tensor, other: Tensor) -> bool:
     return address is not None and address == storage_address(other)
 
 
-def _order(now: Tensor, before: Tensor) -> Tensor | Literal[False] | None:
+def order_of(now: Tensor, before: Tensor) -> Tensor | Literal[False] | None:
     """Which example of `before` each one of `now` is: None the same, False none."""
     if torch.equal(now, before):
         return None

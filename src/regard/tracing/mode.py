@@ -208,11 +208,11 @@ class CaptureMode(TorchDispatchMode):
         collector = self.collector
         if not plan.follow or collector.closed:
             return plan.run(*args, **kwargs)
+        if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
+            return plan.run(*args, **kwargs)
         if plan.composite and not _has_own_kernel(args):
             with self:
                 return func.decompose(*args, **kwargs)
-        if torch._C._current_graph_task_id() != -1:  # backward, and what it computes again
-            return plan.run(*args, **kwargs)
         if self.shared and not collector.block.here():  # another coroutine's
             if plan.changes:
                 collector.before_change(plan, args, kwargs)

@@ -19,6 +19,7 @@ from regard.masks import causal
 from regard.recipe import Dot, Given, Recipe
 from regard.record import Record, Trace
 from regard.record.held import Ready
+from regard.tracing.delta_rule import DeltaCall
 from regard.tracing.growth import Grown
 
 
@@ -140,7 +141,7 @@ def _why(counts: int, batch: int) -> str:
 
 def _reordered(record: Record) -> bool:
     """Whether the cache found its examples in another order than the step before."""
-    return isinstance(record.parts, Grown) and record.parts.reordered
+    return isinstance(record.parts, Grown | DeltaCall) and record.parts.reordered
 
 
 def _together(records: Sequence[Record], rows: Tensor) -> Recipe:
@@ -158,7 +159,7 @@ def _dot(recipes: list[Dot], rows: Tensor) -> Dot | None:
     """All queries against the last step's keys, causal; memory grows with the length alone."""
     last = recipes[-1]
     total = sum(recipe.shape.queries for recipe in recipes)
-    same = {(recipe.scale, recipe.softcap) for recipe in recipes}
+    same = {(recipe.scale, recipe.softcap, recipe.normaliser) for recipe in recipes}
     plain = all(recipe.bias is None and recipe.sink is None for recipe in recipes)
     if not plain or len(same) > 1 or last.shape.keys != total:
         return None
@@ -166,7 +167,8 @@ def _dot(recipes: list[Dot], rows: Tensor) -> Dot | None:
     if masked or not _is_causal(recipes[0]):
         return None
     query = torch.cat([recipe.query[rows[:, i]] for i, recipe in enumerate(recipes)], dim=2)
-    return Dot(query, last.key[rows[:, -1]], mask=causal(), scale=last.scale, softcap=last.softcap)
+    key = last.key[rows[:, -1]]
+    return replace(last, query=query, key=key, value=None, mask=causal(), lse=None)
 
 
 def _is_causal(recipe: Dot) -> bool:

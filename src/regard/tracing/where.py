@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from regard.errors import RegardError
+from regard.interception import pass_signals_on
 from regard.record.site import Site
 
 Predicate = Callable[[Site], bool]
@@ -24,6 +25,7 @@ def _asked(where: Callable[[Site], bool], site: Site) -> bool:
     try:
         return bool(where(site))
     except Exception as error:
+        pass_signals_on(error)
         raise RegardError(f"where= failed on {site.path!r}: {error!r}") from error
 
 

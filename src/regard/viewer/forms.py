@@ -54,7 +54,9 @@ class Factors:
     @classmethod
     def of(cls, recipe: Recipe, example: int) -> Factors | None:
         """The factors of a plain dot product; None where weights are made in another way."""
-        if not isinstance(recipe, Dot) or recipe.bias is not None or recipe.softcap is not None:
+        if not isinstance(recipe, Dot) or not recipe.is_softmax:
+            return None
+        if recipe.bias is not None or recipe.softcap is not None:
             return None
         query, key = (part[example].detach().cpu() for part in (recipe.query, recipe.key))
         if not _fits_half(query) or not _fits_half(key):

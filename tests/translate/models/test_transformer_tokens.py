@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.mechanisms import Heads, MultiHead, Scoring
+from regard.mechanisms import Heads, MultiHead, Scoring, Sparsemax
 from regard.mechanisms.positions import Rotary
 from regard.translate.models import transformer as module
 from regard.translate.models.build import ModelConfig, build
@@ -109,8 +109,9 @@ def test_other_heads(other, packed):
         {"scoring": Scoring(scale=1.0)},
         {"scoring": Scoring(sinks=True)},
         {"gate": nn.Linear(12, 3)},
+        {"normaliser": Sparsemax()},
     ],
-    ids=["softcap", "scale", "sinks", "gate"],
+    ids=["softcap", "scale", "sinks", "gate", "normaliser"],
 )
 def test_attention_that_is_more_than_dot_products_is_not_packed(parts, packed):
     model = transformer(torch.float64)

@@ -12,6 +12,7 @@ from regard.blocks import Sublayer
 from regard.contract import State
 from regard.kernel.attend import attend
 from regard.mechanisms import MultiHead
+from regard.recipe import Softmax
 from regard.translate.models.unwatched import unwatched
 from regard.types import Features
 
@@ -53,9 +54,10 @@ def plain_part(sublayer: Sublayer) -> MultiHead | None:
         return None
     if part.training and part.dropout:
         return None
-    more = part.position, part.window, part.sinks, part.softcap, part.mixture, part.gate
+    own = part.sinks, part.softcap, part.score_function, part.mixture, part.gate
+    more = part.position, part.window, *own
     plain = all(one is None for one in more) and part.scale == part.head_width**-0.5
-    return part if plain else None
+    return part if plain and isinstance(part.normaliser, Softmax) else None
 
 
 def queries_of(part: MultiHead, x: Tensor) -> Tensor:

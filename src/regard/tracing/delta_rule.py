@@ -1,0 +1,309 @@
+"""Gated delta rules in other people's models: Qwen3-Next and its kin, in plain torch.
+
+transformers writes the rule as two Python functions, one in chunks and one step by step. No single
+operator attends there, so the functions are known by their code, and read at two operators of
+theirs: the first transposes the query, when all arguments are as they came; the last transposes the
+output, when the state is final. The recipe is made when it is asked for.
+
+A call that goes on from a state has earlier keys. The state is compared with those that the calls
+before have left, also in another order, as beam search makes it; nothing is assumed about caches.
+Where it is one of them, the keys of all these calls are the columns of the weights.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.masks.parts import Band
+from regard.recipe import Delta, Recipe
+from regard.record.held import Held, check_versions, copied, detached, versions
+from regard.tracing.growth import order_of
+from regard.tracing.names import argument
+from regard.types import Kind, Shape
+
+_PACKAGE = "transformers.models."
+_FUNCTIONS = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
+_ARGUMENTS = ("query", "key", "value", "g", "beta", "initial_state", "use_qk_l2norm_in_kernel")
+_OUTPUT, _STATE = "core_attn_out", "last_recurrent_state"
+_EPSILON = 1e-6  # of the length of queries and keys, as there
+
+STATE = (
+    "its state holds keys of calls that were not captured: weights are those of this call's keys, "
+    "and the recipe's memory is the rest"
+)
+JOINED = "of keys that several calls wrote, the gradient is not kept"
+
+
+class Written(NamedTuple):
+    """What one call writes into the state, in the axes of the model."""
+
+    key: Tensor  # (batch, key, head, width)
+    value: Tensor | None
+    log_decay: Tensor  # (batch, key, head)
+    strength: Tensor
+
+
+class Chain:
+    """What each call wrote, and the order in which it found the examples of the call before."""
+
+    def __init__(self) -> None:
+        self.calls: list[Written] = []
+        self.orders: list[Tensor | None] = []
+        self.versions: list[tuple[int, ...]] = []
+
+    def append(self, written: Written, order: Tensor | None) -> None:
+        """One call more."""
+        self.calls.append(written)
+        self.orders.append(order)
+        self.versions.append(versions(_tensors(written)))
+
+    def written(self, calls: int) -> Written:
+        """What the first `calls` calls wrote, one behind the other."""
+        parts: list[Written] = []
+        order: Tensor | None = None  # of the last call's examples among those of an earlier call
+        for index in reversed(range(calls)):
+            call, before = self.calls[index], self.orders[index]
+            check_versions(_tensors(call), self.versions[index])
+            parts.append(call if order is None else _map(call, _picked(order)))
+            if before is not None:
+                order = before if order is None else before[order]
+        if calls == 1:
+            return parts[0]
+        fields = zip(*reversed(parts))
+        joined: list[Any] = [None if field[0] is None else torch.cat(field, 1) for field in fields]
+        return Written(*joined)
+
+    def protect(self, calls: int, storage: int) -> None:
+        """Copy what the first calls wrote and lies in this storage."""
+        self.calls[:calls] = [_map(call, copied(storage)) for call in self.calls[:calls]]
+        self.versions[:calls] = [versions(_tensors(call)) for call in self.calls[:calls]]
+
+
+class DeltaCall(Held):
+    """A call of the rule: its queries, and what it and the calls before it wrote."""
+
+    def __init__(
+        self, query: Tensor, chain: Chain, memory: Tensor | None, unit_length: bool
+    ) -> None:
+        self._query, self._memory, self._unit_length = query, memory, unit_length
+        self._chain, self._calls = chain, len(chain.calls)
+        self._keys = sum(call.key.shape[1] for call in chain.calls)
+        self._versions = versions(self._alone())
+
+    def recipe(self) -> Recipe:
+        check_versions(self._alone(), self._versions)
+        written = self._chain.written(self._calls)
+        query, key = self._features(self._query), self._features(written.key)
+        return Delta(
+            query * query.shape[-1] ** -0.5,
+            key,
+            _on_heads(written.strength),
+            None if written.value is None else _on_heads(written.value),
+            log_decay=_on_heads(written.log_decay),
+            mask=Band(None, 0),
+            memory=None if self._memory is None else self._memory.float(),
+        )
+
+    def _features(self, tensor: Tensor) -> Tensor:
+        features = _on_heads(tensor)
+        if not self._unit_length:
+            return features
+        return features * (features.square().sum(-1, keepdim=True) + _EPSILON).rsqrt()
+
+    @property
+    def shape(self) -> Shape:
+        batch, queries, heads, _ = self._query.shape
+        return Shape(batch, heads, queries, self._keys)
+
+    @property
+    def kind(self) -> Kind:
+        return "signed"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32  # whatever the model's: it computes in float32
+
+    @property
+    def reordered(self) -> bool:
+        """Whether examples changed places between calls, as beams do."""
+        return any(order is not None for order in self._chain.orders[: self._calls])
+
+    @property
+    def value_held(self) -> bool:
+        return self._chain.calls[0].value is not None
+
+    def tensors(self) -> Sequence[Tensor]:
+        calls = self._chain.calls[: self._calls]
+        return [*self._alone(), *(tensor for call in calls for tensor in _tensors(call))]
+
+    def own(self) -> Sequence[Tensor]:
+        return [*self._alone(), *_tensors(self._chain.calls[self._calls - 1])]
+
+    def _alone(self) -> list[Tensor]:
+        return [self._query] if self._memory is None else [self._query, self._memory]
+
+    def protect(self, storage: int) -> None:
+        change = copied(storage)
+        self._query = change(self._query)
+        self._memory = None if self._memory is None else change(self._memory)
+        self._versions = versions(self._alone())
+        self._chain.protect(self._calls, storage)
+
+
+class Call(NamedTuple):
+    """A call of the rule that has come to its end."""
+
+    query: Tensor  # (batch, query, head, width)
+    written: Written
+    unit_length: bool  # queries and keys are divided by their length
+    state: Tensor | None  # before the call, (batch, head, width, value width)
+    output: Tensor  # (batch, head, query, value width)
+    final: Tensor | None  # the state after the call, where it was asked for
+
+    @property
+    def on_heads(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, value and output, (batch, head, position, width)."""
+        assert self.written.value is not None
+        return self.query.transpose(1, 2), self.written.value.transpose(1, 2), self.output
+
+    def detached(self) -> Call:
+        """The same outside the graph; the output stays in it."""
+        return self._replace(
+            query=detached(self.query),
+            written=_map(self.written, detached),
+            state=None if self.state is None else detached(self.state),
+        )
+
+
+class DeltaRules:
+    """Calls of the rule in one capture's model: where they are, and what each site last left."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._codes: dict[int, CodeType] = {}  # by id: their own hash is slow
+        self._here = threading.local()
+        self._last: dict[str, tuple[Tensor, Chain]] = {}  # the final state of a site's last call
+        self.adopt(modules)
+
+    def __bool__(self) -> bool:
+        """Whether the model may call the rule at all."""
+        return bool(self._codes)
+
+    def adopt(self, modules: Iterable[nn.Module]) -> None:
+        """Learn where these modules' classes have the rule."""
+        for kind in {type(module) for module in modules}:
+            self._codes.update((id(code), code) for code in _codes(kind))  # type: ignore[arg-type]
+
+    def inside(self) -> bool:
+        """Whether an operator runs in a call of the rule: from its start to its end."""
+        running = self._frame() is not None
+        if not running:
+            self._here.__dict__.clear()  # a call that was left by an error
+        return running
+
+    def transposed(self, tensor: Tensor) -> Call | None:
+        """A tensor was transposed in a call of the rule: the call, where that is its end."""
+        frame = self._frame()
+        if frame is None:
+            return None
+        if tensor is argument(frame, "query"):
+            self._here.arguments = {name: argument(frame, name) for name in _ARGUMENTS}
+        elif tensor is argument(frame, _OUTPUT):
+            arguments = self._here.__dict__.pop("arguments", None)
+            if arguments is not None:
+                return _call(arguments, tensor, argument(frame, _STATE))
+        return None
+
+    def held(self, site: str, call: Call, values: bool) -> tuple[DeltaCall, bool]:
+        """What a record holds of a call, and whether its state is one that nobody saw made."""
+        written = call.written if values else call.written._replace(value=None)
+        chain, order, memory = Chain(), None, None
+        left = self._last.pop(site, None)
+        if call.state is not None and bool(call.state.any()):
+            found = False if left is None else order_of(call.state, left[0].to(call.state))
+            if left is None or found is False:
+                memory = call.state
+            else:
+                chain, order = left[1], found
+        chain.append(written, order)
+        if call.final is not None and memory is None:
+            self._last[site] = (call.final.detach().clone(), chain)
+        return DeltaCall(call.query, chain, memory, call.unit_length), memory is not None
+
+    def drop(self, site: str) -> None:
+        """A site's last record was dropped: keep nothing for its sake."""
+        self._last.pop(site, None)
+
+    def clear(self) -> None:
+        """The capture ends."""
+        self._last.clear()
+        self._here = threading.local()
+
+    def _frame(self) -> FrameType | None:
+        """The call of the rule that runs an operator; the rule calls no modules."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name != "_call_impl":
+            if id(frame.f_code) in self._codes:
+                return frame
+            frame = frame.f_back
+        return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _codes(kind: type) -> tuple[CodeType, ...]:
+    """The rule's functions beside a class, where they are those that can be read."""
+    codes = []
+    for base in kind.__mro__:
+        module = sys.modules.get(base.__module__)
+        if module is None or not base.__module__.startswith(_PACKAGE):
+            continue
+        for name in _FUNCTIONS:
+            code = _code(getattr(module, name, None))
+            names = () if code is None else code.co_varnames
+            if code is not None and {*_ARGUMENTS, _OUTPUT, _STATE}.issubset(names):
+                codes.append(code)
+    return tuple(codes)
+
+
+def _code(function: Any) -> CodeType | None:
+    """What runs inside a function's decorators."""
+    return getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+
+
+def _call(arguments: dict[str, Any], output: Tensor, final: Tensor | None) -> Call:
+    written = Written(arguments["key"], arguments["value"], arguments["g"], arguments["beta"])
+    return Call(
+        arguments["query"],
+        written,
+        bool(arguments["use_qk_l2norm_in_kernel"]),
+        arguments["initial_state"],
+        output,
+        final,
+    )
+
+
+def _on_heads(tensor: Tensor) -> Tensor:
+    return tensor.transpose(
+        1, 2
+    ).float()  # (batch, position, head, …) to (batch, head, position, …)
+
+
+def _picked(order: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: tensor[order]
+
+
+def _map(written: Written, change: Callable[[Tensor], Tensor]) -> Written:
+    changed: list[Any] = [None if part is None else change(part) for part in written]
+    return Written(*changed)
+
+
+def _tensors(written: Written) -> list[Tensor]:
+    return [part for part in written if part is not None]
