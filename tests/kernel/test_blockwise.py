@@ -37,6 +37,12 @@ def segments(queries, alike):
     return masks.segments(key) if queries == KEYS else masks.segments(key[:, -queries:], key)
 
 
+def even(queries):
+    """Segments of one length: their rectangles look alike, but for the one with the first keys."""
+    key = torch.arange(KEYS)[None] // 100
+    return masks.segments(key[:, -queries:], key)
+
+
 def keep():
     return masks.padding(random(BATCH, KEYS, seed=3) > -1)
 
@@ -49,6 +55,7 @@ MASKS = {
     "segments": lambda q: segments(q, True),
     "segments & causal": lambda q: segments(q, True) & masks.causal(),
     "segments & window": lambda q: segments(q, True) & masks.window(20, 0, first=4),
+    "alike & first keys": lambda q: even(q) & masks.window(20, 0, first=4),
     "uneven": lambda q: segments(q, False),
     "uneven & causal & padding": lambda q: segments(q, False) & masks.causal() & keep(),
     "strangers": lambda q: masks.segments(numbers(False)[:, -q:] + 1, numbers(False)),

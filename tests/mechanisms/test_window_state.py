@@ -250,6 +250,7 @@ def test_masks_and_biases_span_the_text():
         attn(X[:, :1], state=state, bias=torch.zeros(1, 1, 1, 5, dtype=torch.float64))
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 def test_a_window_is_two_numbers_or_a_part():
     with pytest.raises(RegardError, match="window=3, expected a Window or a tuple of two"):
         MultiHead(16, 4, window=3)

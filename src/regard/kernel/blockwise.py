@@ -304,12 +304,15 @@ def _calls(
             kind = (first, left - top, bottom - top, right - left)
             alone = structure.keep is None and (inside or structure.segments is None)
             alone = alone and left >= structure.band.first
-            if not alone or kind not in known:
+            if alone and kind in known:
+                added = known[kind]
+            else:
                 mask = _part(structure, examples, bool(inside))
                 columns = [slice(0, first), slice(left, right)] if first else [slice(left, right)]
                 blocks = [Block.of(rows, span, queries, keys) for span in columns]
-                known[kind] = _added(mask, blocks, dtype, query.device)
-            added = known[kind]
+                added = _added(mask, blocks, dtype, query.device)
+            if alone:  # a rectangle that is not may look like one that is
+                known[kind] = added
         yield _Call((examples, everything, rows), slice(left, right), first, added, bool(causal))
 
 
