@@ -10,6 +10,7 @@ from regard import Attended, RegardError
 from regard.mechanisms import DotProduct
 from regard.testing import ContractError, check_mechanism, mechanism_checks
 from regard.testing.law import LAWS
+from regard.testing.laws_errors import refuses
 
 
 def _params():
@@ -109,3 +110,9 @@ def test_a_wrong_gradient_is_seen_beside_a_float32_softmax():
     (check,) = [check for check in mechanism_checks(WrongGradient) if check.name == "gradients"]
     with pytest.raises(ContractError, match="Jacobian"):
         check()
+
+
+def test_accepted_input_is_told_with_what_the_error_should_say():
+    said = "^wrong input was accepted; expected an error that says key, 4, 5$"
+    with pytest.raises(AssertionError, match=said):
+        refuses(lambda: None, "key", "4", "5")

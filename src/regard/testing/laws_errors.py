@@ -64,4 +64,6 @@ def refuses(call: Callable[[], Any], *words: str) -> None:
         text = f"{type(error).__name__}: {error}"
         assert not missing, f"the error does not say {', '.join(missing)}; it says: {text}"
     else:
-        raise AssertionError(f"wrong input was accepted; expected an error that says {words}")
+        raise AssertionError(
+            f"wrong input was accepted; expected an error that says {', '.join(words)}"
+        )
