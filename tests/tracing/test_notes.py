@@ -308,6 +308,10 @@ def test_a_router_is_in_the_list_of_gates():
     assert len(trace.gates) == 1 and "parameter" in trace.gates[0].reason
     assert trace.gates[0].module_class == "Router" and trace.gates[0].shape == (2, 5, 3)
     assert "1 softmax not taken for attention (Router): trace.gates" in repr(trace)
+    model = Router()
+    model.attn = nn.Identity()
+    _, said = capture(model, words(2, 5, 8))
+    assert "no attention was seen; 1 softmax was taken for something else: trace.gates" in said[0]
 
 
 # -- warnings

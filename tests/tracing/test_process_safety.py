@@ -55,3 +55,8 @@ def run_script(name: str, *arguments: str) -> None:
 )
 def test_process_is_unharmed(case: tuple[str, str, str]) -> None:
     run_script("process_safety.py", *case)
+
+
+def test_a_compiler_that_is_imported_during_a_capture() -> None:
+    """Nothing is compiled, and traced by the capture, until its end."""
+    run_script("late_compiler.py")

@@ -78,8 +78,9 @@ def test_tasks_and_threads_of_a_task_belong_to_its_capture():
         return trace
 
     trace = asyncio.run(main())
-    check(trace, model.weigh(x) * 4)
-    assert sorted(record.step for record in trace) == [0, 0, 1, 1, 2, 2, 3, 3]
+    by_pass = sorted(trace, key=lambda record: record.step)  # two may run at the same time
+    check(by_pass, model.weigh(x) * 4)
+    assert [record.step for record in by_pass] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_capture_outside_the_loop_has_all_its_tasks():

@@ -2,12 +2,13 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import pytest
 import torch
 from capture_models import Attention, Stack, fused, handmade, words
 from capture_ways import check, every_kind, every_way, in_thread
+from process_safety import CountsOperators
 from test_process_safety import run_script
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -358,6 +359,91 @@ def test_inference_mode_that_is_gone():
         a.__exit__(None, None, None)
     assert states() == before
     check(regard.trace(model, x), model.weigh(x))
+
+
+class Opens(Stack):
+    """Does something at the beginning of one pass, such as entering a context for its caller."""
+
+    first = None
+
+    def forward(self, x):
+        if self.first is not None:
+            first, self.first = self.first, None
+            first()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("learned", [0, 1])
+@pytest.mark.parametrize("spelled", [False, True])
+def test_inference_mode_that_a_pass_leaves_open(spelled, learned):
+    """Its end brings back the keys of a learned pass, without the mode's: the next call sees it."""
+    model, x, before = Opens(Attention(not spelled), Attention(spelled)), words(2, 5, 8), states()
+    guards = ExitStack()
+    said = pytest.warns(
+        regard.CaptureWarning, match=r"inference_mode\(\) was entered in a call and"
+    )
+    with said if learned else nullcontext(), regard.capture(model) as trace:
+        inside = states()
+        for _ in range(learned):
+            model(x)
+        model.first = lambda: guards.enter_context(torch.inference_mode())
+        model(x)
+        guards.close()
+        model.layers[0](x)
+        assert states() == inside
+        model(x)
+    truth = model.weigh(x)
+    check(trace, [*truth * (learned + 1), truth[0], *truth])
+    assert states() == before
+
+
+def test_inference_mode_that_a_pass_in_a_thread_leaves_open():
+    """The thread's mode, which would be gone when its key comes back, stays until the next call."""
+    model, x = Opens(Attention(), Attention()), words(2, 5, 8)
+    guards = ExitStack()
+
+    def run():
+        before = states()
+        model.first = lambda: guards.enter_context(torch.inference_mode())
+        model(x)
+        guards.close()
+        torch.softmax(torch.randn(3), -1).add_(1)
+        model(x)
+        assert states() == before
+
+    with regard.capture(model) as trace:
+        in_thread(run)
+    check(trace, model.weigh(x) * 2)
+
+
+def test_inference_mode_that_a_pass_in_a_thread_closes():
+    model, x = Opens(Attention(), Attention()), words(2, 5, 8)
+    guards = ExitStack()
+
+    def run():
+        guards.enter_context(torch.inference_mode())
+        model.first = guards.close
+        model(x)
+        model(x)
+
+    said = pytest.warns(regard.CaptureWarning, match="to the next call may be missing; leave it in")
+    with said, regard.capture(model) as trace:
+        in_thread(run)
+    check(trace[-2:], model.weigh(x))
+    assert len(trace) < 4
+
+
+def test_a_mode_of_the_user_sees_no_operators_of_a_capture():
+    """But for those by which a record holds tensors: `detach`, and a question about dtypes."""
+
+    def count(path):
+        with CountsOperators() as mode, regard.capture(model, path=path) if path else nullcontext():
+            for _ in range(3):
+                model(x)
+        return mode.count
+
+    model, x = fused(), words(2, 5, 8)
+    assert count("full") == count("auto") == count("auto") == count(None)
 
 
 @pytest.mark.parametrize("path", ["auto", "full", "fused"])

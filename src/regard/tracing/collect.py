@@ -705,11 +705,13 @@ class Collector:
                     f"where={self._asked} matched none of {len(self.filtered)} sites: {some}{more}",
                 )
             elif self.trace.gates:
+                gates = len(self.trace.gates)
+                softmaxes = f"{gates} softmaxes were" if gates > 1 else "1 softmax was"
                 self.note(
                     "empty",
                     "",
-                    f"no attention was seen; {len(self.trace.gates)} softmaxes were taken for "
-                    "something else: trace.gates has the reasons",
+                    f"no attention was seen; {softmaxes} taken for something else: trace.gates has "
+                    "the reasons",
                 )
             elif not self.trace.notes:
                 ran = "no attention was seen in the model, which ran"
@@ -780,6 +782,6 @@ def _told(
         return "unknown"
     if not sides[0] & sides[1]:
         return "cross"
-    lengths = [math.prod(origin.size for origin in axes) for axes in (queries, keys) if axes]
-    apart = len(lengths) == 2 and lengths[0] != lengths[1]
+    counts = [math.prod(origin.size for origin in axes) for axes in (queries, keys)]
+    apart = bool(keys) and counts[0] != counts[1]  # one query has no axis
     return "unknown" if apart and not sides[0] <= sides[1] else "self"

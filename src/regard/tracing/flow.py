@@ -448,7 +448,10 @@ class Flow(Writing):
         second = theirs is not None and theirs.constant
         marks = [each.mark for each in (mine, theirs) if each is not None and each.mark is not None]
         same = len(marks) == 2 and marks[0].candidate is marks[1].candidate
-        tag.entries = entries_of(left) if second else entries_of(right) if first else None
+        if second:
+            tag.entries = entries_of(left, -1)
+        elif first:
+            tag.entries = entries_of(right, -2)
         tag.of_weights = same or all(map(_is_of_weights, (mine, theirs)))
         if same:
             tag.mark = _power(*marks)

@@ -121,6 +121,12 @@ def _is_view(func: OpOverload) -> bool:
     return unsafe or any(returned.alias_info is not None for returned in func._schema.returns)
 
 
+class _Closed:
+    """In the place of a collector that is told nothing any more."""
+
+    closed = True
+
+
 class CaptureMode(TorchDispatchMode):
     """Runs every operator as it is, and tells a collector what it needs to know.
 
@@ -164,14 +170,32 @@ class CaptureMode(TorchDispatchMode):
 
     def leave(self) -> bool:
         """Off this thread's stack, wherever it lies there; False where it is not on it."""
-        above = []
         if not self.on_stack:
             return False
+        self._put_back(self._take_off())
+        return True
+
+    def enter_again(self) -> None:
+        """Where it lies on this thread's stack, so that torch looks at the stack again."""
+        above = self._take_off()
+        _push_mode(self)
+        self._put_back(above)
+
+    def pass_through(self) -> None:
+        """From now on everything passes, as after the end of the capture."""
+        self.collector = _Closed()
+
+    def _take_off(self) -> list[TorchDispatchMode]:
+        """Pops it, and gives what lay above it."""
+        above = []
         while (mode := _pop_mode()) is not self:
             above.append(mode)
+        return above
+
+    @staticmethod
+    def _put_back(above: list[TorchDispatchMode]) -> None:
         for mode in reversed(above):
             _push_mode(mode)
-        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

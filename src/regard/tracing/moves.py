@@ -371,7 +371,8 @@ class Moves(Pointwise):
         `features` is the dimension that comes from the weight.
         """
         tag = Tag()
-        tag.sources, tag.entries = self._behind(source, self.tag(source)), entries_of(source)
+        tag.sources = self._behind(source, self.tag(source))
+        tag.entries = entries_of(source, features)
         if output.dim() and output.layout == torch.strided and source.dim() == output.dim():
             dims = self.sliced_dims(source)
             for index, size in enumerate(output.shape):
@@ -431,9 +432,14 @@ def _last(pieces: Sequence[Any]) -> Origin | None:
     return pieces[-1][1] if pieces else None
 
 
-def entries_of(tensor: Tensor) -> tuple[Any, ...]:
-    """Which entries of its storage a tensor shows."""
-    return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
+def entries_of(tensor: Tensor, features: int) -> tuple[Any, ...]:
+    """Which entries of its storage a tensor shows, whichever of the features these have."""
+    offset, strides = int(tensor.storage_offset()), tensor.stride()
+    step = strides[features]
+    outer = min((stride for stride in strides if stride > step), default=0)
+    if step and outer:  # the features of one entry lie between two steps of an outer dimension
+        offset -= offset % outer // step * step
+    return offset, tuple(tensor.shape), strides
 
 
 def end_of(entries: tuple[Any, ...]) -> int:

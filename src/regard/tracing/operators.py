@@ -336,7 +336,12 @@ FLEX_ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale")
 
 
 def _four(tensor: Tensor) -> Tensor:
-    """Four axes: further ones before them become one, missing ones have size 1."""
+    """Four axes: further ones before them become one, missing ones have size 1.
+
+    A tensor of four is given back itself: a view would be an operator, and modes of others see it.
+    """
+    if tensor.dim() == 4:
+        return tensor
     if tensor.dim() > 4:
         return tensor.flatten(0, -4)
     return tensor[(None,) * (4 - tensor.dim())]
@@ -347,7 +352,8 @@ def _log_sum_exp(lse: Any, query: Tensor, masked: bool) -> Tensor | None:
     if not isinstance(lse, Tensor) or query.is_meta:
         return None
     by_row: Tensor = lse.squeeze(3) if lse.dim() == 4 and lse.shape[3] == 1 else lse  # cuDNN
-    by_row = by_row[..., : query.shape[2]]  # memory-efficient: padded to a multiple of 32
+    if by_row.shape[-1] > query.shape[2]:
+        by_row = by_row[..., : query.shape[2]]  # memory-efficient: padded to a multiple of 32
     if by_row.shape != query.shape[:3]:
         return None
     return torch.nan_to_num(by_row, nan=0.0, neginf=0.0, posinf=0.0) if masked else by_row

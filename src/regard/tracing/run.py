@@ -56,8 +56,22 @@ _LEFT_INSIDE = (
     "capture: torch.inference_mode(), entered outside of it, was left inside it, or the other way "
     "round; what ran after that was not recorded; leave contexts in the opposite order of entering"
 )
+_UNSEEN = (
+    "torch.inference_mode() was entered in a call and left after it, or the other way round; what "
+    "runs from there to the next call may be missing; leave it in the function that enters it"
+)
 _PYTHON = torch._C.DispatchKey.Python
 _transforms = torch._C._functorch.peek_interpreter_stack
+
+
+class _Guards(NamedTuple):
+    """Guards of torch that restore the dispatch keys when they are left."""
+
+    inference: bool
+
+    @classmethod
+    def now(cls) -> _Guards:
+        return cls(torch.is_inference_mode_enabled())
 
 
 class _Call:
@@ -65,6 +79,7 @@ class _Call:
 
     def __init__(self, module: nn.Module, wrapped: bool) -> None:
         self.module, self.depth = module, 1
+        self.guards = _Guards.now()
         self.wrapped = wrapped  # whether it ends in `_around`; hooks may miss its end
         self.ended = False
         self.plan: PassPlan | None = None  # where the cheaper path was taken
@@ -79,16 +94,6 @@ class _Call:
 
 class _Here(threading.local):
     call: _Call | None = None
-
-
-class _Guards(NamedTuple):
-    """Guards of torch that restore the dispatch keys when they are left."""
-
-    inference: bool
-
-    @classmethod
-    def now(cls) -> _Guards:
-        return cls(torch.is_inference_mode_enabled())
 
 
 class Run:
@@ -188,7 +193,9 @@ class Run:
                 "until its next capture)"
             )
         # A guard that was entered in a call, and left after it, has taken the key away.
-        seen = torch._C._dispatch_tls_is_dispatch_key_included(_PYTHON)
+        seen = _modes_are_seen()
+        if not seen and self._recalled:
+            unlisten(self._ran)  # the key of the kernels came back instead
         if not self.mode.leave():
             return (
                 "capture: its dispatch mode is no longer there: somebody left a mode twice, or out "
@@ -327,6 +334,7 @@ class Run:
         self._say_called(module)
         if threading.get_ident() != self.home:
             return
+        self._see_again()
         if call is not None:
             if self._running(module) > call.depth:
                 call.depth += 1
@@ -392,6 +400,10 @@ class Run:
         """
         self._here.call = call
         home = threading.get_ident() == self.home
+        if home:
+            self._see_again()
+        else:
+            bury()
         self._say_called(call.module)
         self._begin_pass(call.module)
         if call.module is self.root and self._recalled:
@@ -407,6 +419,13 @@ class Run:
             listen(self._ran_fused)
         elif self.mode is not None:
             self.mode.idle = False
+
+    def _see_again(self) -> None:
+        """The mode, where a guard that was entered without it in a learned pass has come back."""
+        if self.mode is not None and not _modes_are_seen() and self.mode.on_stack:
+            self.mode.enter_again()
+            if self._recalled:
+                unlisten(self._ran)  # the key of the kernels came back instead
 
     def _take_plan(self, call: _Call, args: Any, kwargs: Any) -> None:
         """The plan for a call, or a lesson that may become one."""
@@ -447,10 +466,14 @@ class Run:
         try:
             if call.plan is None:
                 self.collector.finish_pass()
-            if call.lesson is not None and output is not None:
+            balanced = call.guards == _Guards.now()
+            if call.lesson is not None and output is not None and balanced:
                 self._learn(call)
             if call.plan is not None and output is not None:
                 self._check_lines(call, call.plan)
+            if call.plan is not None and not balanced:
+                self._give_up(call)
+                self.collector.note("changed", "", _UNSEEN)
         finally:
             self._here.call = None
             self._leave(call)
@@ -466,7 +489,7 @@ class Run:
                 unlisten(self._ran if call.plan is not None else self._ran_fused)
         finally:
             if call.mode is not None:
-                call.mode.leave()
+                self._leave_thread(call, call.mode)
             elif call.below >= 0 and not self.collector.closed:
                 assert self.mode is not None
                 if not self.mode.on_stack:
@@ -474,6 +497,17 @@ class Run:
                 self._watch_modules()
                 self.mode.idle = True
             call.ended = True
+
+    def _leave_thread(self, call: _Call, mode: CaptureMode) -> None:
+        """The mode off the stack of another thread than the one that entered the capture."""
+        now = _Guards.now()
+        if now.inference and not call.guards.inference:  # as in `_leave_mode`
+            mode.pass_through()
+            _die(threading.get_ident(), mode.leave, call.guards)
+            return
+        if now != call.guards:
+            self.collector.note("changed", "", _UNSEEN)
+        mode.leave()
 
     # -- what the kernels tell
 
@@ -579,6 +613,11 @@ class Run:
                 "capture(path='full') reads everything",
             )
         self.alarms.clear()
+
+
+def _modes_are_seen() -> bool:
+    """Whether operators of this thread go to its modes."""
+    return torch._C._dispatch_tls_is_dispatch_key_included(_PYTHON)
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""Self or cross, where query and key tensor early, and come from one tensor all the same."""
+"""Self or cross, where query and key part early, and come from one tensor all the same."""
 
 import torch
 import torch.nn.functional as F
@@ -286,8 +286,24 @@ class StartedByTheEncoder(formulas.Model):
         return [weights], dense.mix(weights, memory[:, None])[:, 0]
 
 
+class StepByStep(StartedByTheEncoder):
+    """The same, with one query at a time."""
+
+    def forward(self, source, target):
+        memory, state = self.encoder(self.source(source))
+        mixed = []
+        for word in self.target(target).split(1, 1):
+            out, state = self.decoder(word, state)
+            mixed.append((self.project(out) @ memory.mT).softmax(-1) @ memory)
+        return torch.cat(mixed, 1)
+
+    def truth(self, source, target):
+        (weights,), output = super().truth(source, target)
+        return list(weights.split(1, 2)), output
+
+
 KINDS = (
-    *(Stages, StartedByTheEncoder, PooledQueries, SubsampledQueries, StridedKeys),
+    *(Stages, StartedByTheEncoder, StepByStep, PooledQueries, SubsampledQueries, StridedKeys),
     *(Positions, Decoder, MeanQuery),
 )
 TARGETS = [formulas.target(kind, "labels") for kind in KINDS]

@@ -149,6 +149,32 @@ class Pairs(Sliced):
         return [weights], output
 
 
+class PartsOfChannels(formulas.Model):
+    """Of one image: query and key are parts of its channels, each with a map of its own."""
+
+    attends = "self"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Conv2d(D, 3 * D, 1)
+        self.q, self.k, self.v = (nn.Conv2d(D, D, 3, padding=1, groups=D) for _ in range(3))
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(1, D, 3, 3),)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, 1)
+        q, k, v = (tensor.reshape(1, H, 4, -1) for tensor in (self.q(q), self.k(k), self.v(v)))
+        return ((q.mT @ k / 2).softmax(-1) @ v.mT).mT.reshape(x.shape)
+
+    def truth(self, x):
+        maps = zip((self.q, self.k, self.v), self.qkv(x).split(D, 1))
+        q, k, v = (dense.heads(map_(part).flatten(2).mT, H) for map_, part in maps)
+        weights = dense.weights(q, k)
+        return [weights], dense.merged(dense.mix(weights, v)).mT.reshape(x.shape)
+
+
 class SwappedPairs(Sliced):
     """GMFlow (Xu et al. 2022): the batch asks itself, then itself with its halves swapped."""
 
@@ -172,6 +198,6 @@ class SwappedPairs(Sliced):
 
 KINDS = (
     *(Halves, ProjectedHalves, EveryOther, HalfAsksAll, FirstAsksTheRest),
-    *(OneEmbedding, StartedBySlice, Pairs, SwappedPairs),
+    *(OneEmbedding, StartedBySlice, Pairs, PartsOfChannels, SwappedPairs),
 )
 TARGETS = [formulas.target(kind, "slices") for kind in KINDS]
