@@ -13,7 +13,16 @@ from transformers.models.t5.modeling_t5 import T5Attention
 import regard
 from regard.errors import RegardError, ShapeError
 from regard.kernel.positions import AlibiBias, BucketedTable, RelativeTable, alibi_slopes, rotate
-from regard.mechanisms import BucketedBias, LinearScaling, NtkScaling, Rotary, YarnScaling
+from regard.mechanisms import (
+    Alibi,
+    BucketedBias,
+    LinearScaling,
+    MultiHead,
+    NtkScaling,
+    RelativeBias,
+    Rotary,
+    YarnScaling,
+)
 from regard.types import Block, whole
 
 
@@ -204,7 +213,7 @@ def test_scaled_positions_by_complex_numbers(name):
 
 
 def test_part_of_the_features_is_turned():
-    rotary, x = Rotary(100.0, share=0.5), features(1, 2, 5, 8)
+    rotary, x = Rotary(base=100.0, share=0.5), features(1, 2, 5, 8)
     turned = rotary.turn(x, 3)
     assert torch.equal(turned[..., 4:], x[..., 4:])
     expected = rotate(x[..., :4], torch.arange(3, 8), 100.0)
@@ -257,3 +266,16 @@ def test_positions_that_make_no_sense_are_refused(build, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our own errors
     with pytest.raises(RegardError, match=message):
         build()
+
+
+@pytest.mark.parametrize("position", [Alibi(2), RelativeBias(2), BucketedBias(2)])
+def test_positions_of_another_number_of_heads_are_named(position):
+    name = type(position).__name__
+    with pytest.raises(ShapeError, match=f"MultiHead: position: {name} has 2 heads, expected 4"):
+        MultiHead(16, 4, position=position)(torch.randn(1, 3, 16))
+
+
+def test_the_base_of_rotary_positions_is_named():
+    """Elsewhere the first argument is the width of a head, which would be a base in silence."""
+    with pytest.raises(TypeError, match="positional argument"):
+        Rotary(64)

@@ -7,6 +7,7 @@ from torch import nn
 import regard
 from regard.aggregate.sources import arranged, layers_of, stack_of, token_places
 from regard.errors import RegardError, ShapeError
+from regard.mechanisms import DotProduct
 
 torch.manual_seed(0)
 
@@ -160,3 +161,10 @@ def test_words_that_are_none():
     for token in ("she", 1.0):
         with pytest.raises(RegardError, match="expected a position"):
             token_places(token, 5)
+
+
+def test_what_a_mechanism_returns_is_no_layer_but_has_weights():
+    attended = DotProduct()(torch.randn(1, 3, 4), weights=True)
+    with pytest.raises(RegardError, match="not an Attended; its weights are such a tensor: att"):
+        layers_of(attended)
+    assert len(layers_of(attended.weights)) == 1

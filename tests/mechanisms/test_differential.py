@@ -10,7 +10,7 @@ from transformers.models.diffllama.modeling_diffllama import (
     DiffLlamaRotaryEmbedding,
 )
 
-from regard.errors import RegardError
+from regard.errors import RegardError, ShapeError
 from regard.kernel import fused
 from regard.mechanisms import Alibi, Differential, Heads, MultiHead, Rotary, Scoring
 
@@ -125,7 +125,8 @@ def test_positions_sinks_and_norms_work_on_both_halves():
         first = module(x[:, :4], causal=True, state=True)
         rest = module(x[:, 4:], causal=True, state=first.state, weights=True)
         torch.testing.assert_close(rest.output, whole.output[:, 4:])
-        torch.testing.assert_close(rest.weights, whole.weights[:, :, 4:])
+        held = rest.weights.shape[-1]  # a window has dropped the others
+        torch.testing.assert_close(rest.weights, whole.weights[:, :, 4:, -held:])
 
 
 def test_the_factor_begins_as_the_layer_says():
@@ -140,3 +141,9 @@ def test_the_factor_begins_as_the_layer_says():
 def test_a_layer_before_the_first():
     with pytest.raises(RegardError, match="Differential: layer=0, expected 1 or more"):
         Differential(4, layer=0)
+
+
+def test_the_width_of_its_heads_is_that_of_the_attention():
+    attn = MultiHead(16, 4, mixture=Differential(head_width=8))
+    with pytest.raises(ShapeError, match="Differential: head_width=8, expected 4, that of the att"):
+        attn(torch.randn(1, 3, 16))

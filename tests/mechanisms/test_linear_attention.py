@@ -8,6 +8,7 @@ from torch import nn
 from regard import Entropy, HeadMean, masks
 from regard.errors import MaskError, RegardError, ShapeError, StateError, UnavailableError
 from regard.mechanisms import (
+    DeltaRule,
     FixedDecay,
     GatedDecay,
     Heads,
@@ -234,7 +235,12 @@ def test_what_was_written_stays_written():
     [
         (lambda: LinearAttention(8, 3), "LinearAttention: width 8 is not a multiple of n_heads 3"),
         (lambda: LinearAttention(8, 2, inputs=8), "inputs=8, expected a tuple of two"),
-        (lambda: LinearAttention(8, 2, feature_map="elu"), "'elu' is not a part, expected one"),
+        (lambda: LinearAttention(8, 2, feature_map="elu"), "feature_map='elu', expected a module"),
+        (
+            lambda: LinearAttention(8, 2, feature_map=nn.ReLU()),
+            r"feature_map=ReLU\(\), expected a module that is called as feature_map\(x, side\)",
+        ),
+        (lambda: LinearAttention(8, 2, decay=0.9), r"decay=0.9, expected a part, as FixedDecay\("),
         (lambda: FixedDecay([0.5, 1.5]), "a factor is 1.5, expected above 0 and at most 1"),
         (
             lambda: LinearAttention(8, 2, decay=FixedDecay([0.5]))(torch.randn(1, 4, 8)),
@@ -246,6 +252,21 @@ def test_what_was_written_stays_written():
 def test_wrong_parts_are_refused(build, words):
     with pytest.raises(RegardError, match=words):
         build()
+
+
+def test_states_of_other_rules_are_refused():
+    """Their memories have one shape; the normaliser tells them apart."""
+    x = torch.randn(1, 3, 8)
+    normalised, plain = LinearAttention(8, 2), LinearAttention(8, 2, normalised=False)
+    delta = DeltaRule(8, 2)
+    for other in (plain, delta):
+        state = other(x, causal=True, state=True).state
+        with pytest.raises(StateError, match="LinearAttention: state has no normaliser, expected"):
+            normalised(x, causal=True, state=state)
+    state = normalised(x, causal=True, state=True).state
+    for other in (plain, delta):
+        with pytest.raises(StateError, match="state has a normaliser, expected none; another"):
+            other(x, causal=True, state=state)
 
 
 def test_print():

@@ -147,7 +147,7 @@ VARIANTS = {
     "head width": (lambda: MultiHead(10, Heads(3, head_width=4)), {}),
     "value width": (lambda: MultiHead(16, Heads(4, value_width=3)), {}),
     "input widths": (lambda: MultiHead(16, 4, inputs=(7, 5)), {}),
-    "rotary": (lambda: MultiHead(16, 4, position=Rotary(100.0)), {"turn": turned}),
+    "rotary": (lambda: MultiHead(16, 4, position=Rotary(base=100.0)), {"turn": turned}),
     "alibi": (lambda: MultiHead(12, 6, position=Alibi(6)), {"extra": sloped}),
     "relative": (lambda: MultiHead(16, 4, position=RelativeBias(4, reach=2)), {"extra": tabled}),
     "window": (lambda: MultiHead(16, 4, window=(2, 1)), {"sees": near}),
@@ -173,7 +173,7 @@ VARIANTS = {
     "many": (
         lambda: MultiHead(
             *(16, Heads(4, n_groups=2, value_width=5)),
-            position=Rotary(100.0),
+            position=Rotary(base=100.0),
             window=(2, 1),
             scoring=Scoring(sinks=True, norms=norm_pair()),
         ),

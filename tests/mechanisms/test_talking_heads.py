@@ -75,3 +75,9 @@ def test_a_mask_for_each_head_is_refused():
     allowed = torch.ones(1, 4, 5, 5, dtype=torch.bool)
     with pytest.raises(ShapeError, match="the mask differs from head to head, and heads are mixed"):
         attention()(torch.randn(2, 5, 12, dtype=torch.float64), mask=allowed)
+
+
+def test_the_number_of_heads_is_that_of_the_attention():
+    attn = MultiHead(16, 4, mixture=TalkingHeads(2))
+    with pytest.raises(ShapeError, match="TalkingHeads: n_heads=2, expected 4, as the attention"):
+        attn(torch.randn(1, 3, 16))

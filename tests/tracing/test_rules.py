@@ -76,6 +76,9 @@ def test_a_statistic_that_such_weights_do_not_have():
     model = Unnormalised(torch.sigmoid)
     with regard.capture(model, rules="sigmoid") as trace:
         model(words(2, 5, 8))
-    said = r"Unnormalised: Entropy: signed weights have no logarithm.*rules=.*take weights\(\)"
+    said = (
+        "Unnormalised: Entropy: signed weights have no logarithm, as they may be negative"
+        r".*rules=.*take weights\(\)"
+    )
     with pytest.raises(regard.errors.UnavailableError, match=said):
         trace.reduce(regard.HeadMean(), regard.Entropy())

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.aggregate.places import places_of
-from regard.aggregate.sources import Layer, check_shares, layers_of
+from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
 from regard.aggregate.statistics import is_cross, layer_numbers
 from regard.errors import RegardError, ShapeError
 from regard.types import Kind, pieces
@@ -104,7 +104,7 @@ def head_divergence(
     """
     layers = layers_of(attention, axes=axes, kind=kind, part=part)
     for layer in layers:
-        check_shares(layer, "they have no entropy, and heads of them no type")
+        check_shares(layer, NO_TYPE)
     groups = [layers] if between_layers else [[layer] for layer in layers]
     heads = [
         (number, head)

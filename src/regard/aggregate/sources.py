@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
+from regard.contract import Attended
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.recipe import Edges, Given, Recipe
 from regard.record import Record, Trace, forms
@@ -155,6 +156,9 @@ def _own(layer: Layer) -> str:
     return f"trace[{layer.name!r}].weights() has its own map"
 
 
+NO_TYPE = "they have no entropy, and heads of them no type; trace.layers(...) leaves layers out"
+
+
 def check_shares(layer: Layer, so: str = "they cannot be passed on as such") -> None:
     """Refuse weights that are no shares of a whole, and say what does not go with them."""
     kind = layer.recipe.kind
@@ -236,7 +240,10 @@ def _layers(attention: Any, axes: str | None, kind: Kind, name: str = "") -> Ite
 
 
 def _named(thing: Any) -> str:
-    return "None" if thing is None else f"a {type(thing).__name__}"
+    if thing is None:
+        return "None"
+    name = type(thing).__name__
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def _hint(thing: Any) -> str:
@@ -245,6 +252,8 @@ def _hint(thing: Any) -> str:
         return "; run it in a capture: regard.trace(model, inputs) gives a Trace"
     if thing is None:
         return "; transformers gives attentions with output_attentions=True only, a Trace always"
+    if isinstance(thing, Attended):
+        return "; its weights are such a tensor: attended.weights, if asked with weights=True"
     if getattr(thing, "attentions", None) is not None:
         return "; its attentions are such tensors: output.attentions"
     if hasattr(thing, "attentions"):

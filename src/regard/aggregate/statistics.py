@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.aggregate.places import Places, places_of
-from regard.aggregate.sources import Layer, check_shares, layers_of
+from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Matrix, Reducer, Sum
 from regard.kernel.reducers import Apply, Entropy, Offsets, Received, Repeats
@@ -120,7 +120,7 @@ def statistics_of(
     """Figures of one layer."""
     if type(window) is not int or window < 1:
         raise RegardError(f"window={window!r}, expected a whole number of positions from 1")
-    check_shares(layer, "they have no entropy, and heads of them no type")
+    check_shares(layer, NO_TYPE)
     recipe = layer.recipe
     if 0 in recipe.shape:
         raise ShapeError(f"{layer.name}: there is nothing in an attention {tuple(recipe.shape)}")

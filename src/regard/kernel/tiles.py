@@ -30,6 +30,10 @@ from regard.recipe import Recipe
 from regard.types import Shape, pieces, whole
 
 ROWS, COLUMNS = 256, 512  # a tile of float32 stays in a core's cache
+_WHY = {
+    "signed": "as they may be negative (delta rules, mixtures of heads, capture(rules=...))",
+    "gate": "as they are no shares of a sum (sigmoids)",
+}
 _SMALL = 1 << 19  # weights up to which one tile a matrix is faster than a walk
 _WORTH_THREADS = 1 << 21  # weights below which starting threads costs more than it gives
 
@@ -90,10 +94,9 @@ def _check_logarithms(recipe: Recipe, reducers: Sequence[Reducer]) -> None:
     names = [type(reducer).__name__ for reducer in reducers if reducer.needs_log_weights]
     if names and recipe.kind in ("signed", "gate"):
         raise UnavailableError(
-            f"{', '.join(names)}: {recipe.kind} weights have no logarithm, as they need not be "
-            "positive (heads mixed by a parameter, capture(rules=...)); take weights(), or "
-            "reducers that need no logarithm: Received, Apply, Mass, Distance, Rows, HeadMean, "
-            "HeadMin, Weights, or your own with needs_log_weights = False"
+            f"{', '.join(names)}: {recipe.kind} weights have no logarithm, {_WHY[recipe.kind]}; "
+            "take weights(), or reducers that need no logarithm: Received, Apply, Mass, Distance, "
+            "Rows, HeadMean, HeadMin, Weights, or your own with needs_log_weights = False"
         )
 
 

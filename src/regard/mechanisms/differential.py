@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.bias import bias_of_heads
-from regard.errors import RegardError
+from regard.errors import RegardError, ShapeError
 from regard.mechanisms.mixture import Mixture
 from regard.recipe import Dot, Recipe
 from regard.recipe import Mixture as MixtureRecipe
@@ -77,6 +77,11 @@ class Differential(Mixture):
 
     def recipe(self, scored: Recipe, value: Values) -> Recipe:
         assert isinstance(scored, Dot)
+        if len(self.first_query) != scored.query.shape[3]:
+            raise ShapeError(
+                f"Differential: head_width={len(self.first_query)}, expected "
+                f"{scored.query.shape[3]}, that of the attention's heads"
+            )
         heads = range(scored.shape.heads // 2)
         sinks = (None, None) if scored.sink is None else scored.sink.chunk(2)
         bias = bias_of_heads(scored.bias, heads)

@@ -84,7 +84,7 @@ class LinearAttention(RecurrentMechanism):
             self.values(given.value),
             log_decay=self.log_decay(given.key),
             mask=given.mask,
-            memory=self.memory(given, query.shape[3]),
+            memory=self.memory(given, query.shape[3], normalised=self.normalised),
             normaliser=None if given.past is None else given.past.normaliser,
             normalised=self.normalised,
             of=self.kind,

@@ -9,7 +9,6 @@ from regard import masks
 from regard.bias import Bias, CachedBias, GappedBias, bias_of_heads
 from regard.contract import Attended, State, Traits
 from regard.errors import RegardError, ShapeError
-from regard.kernel.attend import checked_bias
 from regard.masks import Mask
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.heads import Heads
@@ -93,7 +92,9 @@ class MultiHead(FromRecipe):
         if isinstance(window, tuple) and len(window) == 2:
             window = Window(*window)
         if window is not None and not isinstance(window, Window):
-            raise RegardError(f"MultiHead: window={window!r}, expected a Window or a tuple of two")
+            raise RegardError(
+                f"MultiHead: window={window!r}, expected a Window or a tuple of two, (left, right)"
+            )
         if inputs is not None and (not isinstance(inputs, tuple) or len(inputs) != 2):
             raise RegardError(f"MultiHead: inputs={inputs!r}, expected a tuple of two")
         heads = heads if isinstance(heads, Heads) else Heads(heads)
@@ -284,8 +285,11 @@ class MultiHead(FromRecipe):
 
     def _bias(self, bias: Tensor | Bias | None, given: Inputs) -> Tensor | Bias | None:
         own = None if self.position is None else self.position.bias()
-        if own is not None:
-            checked_bias(own, given.shape)
+        if own is not None and own.heads not in (1, self.n_heads):
+            raise ShapeError(
+                f"MultiHead: position: {type(self.position).__name__} has {own.heads} heads, "
+                f"expected {self.n_heads}"
+            )
         if own is not None and self.cache is not None:
             own = CachedBias(own, self.cache.first, self.cache.edge)
         elif own is not None and given.gap.stop:

@@ -50,7 +50,7 @@ class Rotary(Position):
     """
 
     def __init__(
-        self, base: float = 10000.0, *, share: float = 1.0, scaling: RotaryScaling | None = None
+        self, *, base: float = 10000.0, share: float = 1.0, scaling: RotaryScaling | None = None
     ) -> None:
         super().__init__()
         if not 0.0 < share <= 1.0:

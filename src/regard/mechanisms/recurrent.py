@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,11 +58,16 @@ class RecurrentMechanism(FromRecipe):
         name = type(self).__name__
         if inputs is not None and (not isinstance(inputs, tuple) or len(inputs) != 2):
             raise RegardError(f"{name}: inputs={inputs!r}, expected a tuple of two")
-        for part, expected in ((feature_map, "EluPlusOne()"), (decay, f"GatedDecay({width}, …)")):
-            if part is not None and not isinstance(part, nn.Module):
-                raise RegardError(
-                    f"{name}: {part!r} is not a part, expected one such as {expected}"
-                )
+        if not isinstance(feature_map, nn.Module) or not _takes_side(feature_map):
+            raise RegardError(
+                f"{name}: feature_map={feature_map!r}, expected a module that is called as "
+                "feature_map(x, side), as EluPlusOne()"
+            )
+        if decay is not None and not isinstance(decay, nn.Module):
+            raise RegardError(
+                f"{name}: decay={decay!r}, expected a part, as FixedDecay([0.9, 0.99]) with a "
+                "number a head, or GatedDecay(width, n_heads)"
+            )
         heads = heads if isinstance(heads, Heads) else Heads(heads)
         self.n_heads, self.n_groups, self.head_width, self.value_width = heads.fitted(width, name)
         key_in, value_in = inputs or (width, width)
@@ -113,10 +119,16 @@ class RecurrentMechanism(FromRecipe):
             )
         return log_decay
 
-    def memory(self, given: Inputs, features: int) -> Tensor | None:
+    def memory(self, given: Inputs, features: int, *, normalised: bool = False) -> Tensor | None:
         """The memory before these keys; None where there is none."""
         if given.past is None:
             return None
+        if (given.past.normaliser is not None) != normalised:
+            held, wanted = ("no normaliser", "one") if normalised else ("a normaliser", "none")
+            raise StateError(
+                f"{type(self).__name__}: state has {held}, expected {wanted}; another module made "
+                "this state"
+            )
         memory, expected = given.past.memory, (self.n_heads, features, self.value_width)
         for axis, got, want in zip(("head", "features", "width"), memory.shape[1:], expected):
             if got != want:
@@ -278,6 +290,15 @@ class RecurrentMechanism(FromRecipe):
             _check_written(name, past, keep[:, :old])
         own = masks.padding(keep[:, old:])
         return own & masks.causal() if causal else own
+
+
+def _takes_side(feature_map: nn.Module) -> bool:
+    """Whether a module can be called as `feature_map(x, side)`; most activations cannot."""
+    try:
+        inspect.signature(feature_map.forward).bind("x", "side")
+    except TypeError:
+        return False
+    return True
 
 
 def _check_written(name: str, past: RecurrentState, keep: Tensor) -> None:

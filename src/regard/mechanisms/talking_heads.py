@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from regard.errors import ShapeError
 from regard.mechanisms.mixture import Mixture
 from regard.recipe import Dot, Recipe
 from regard.recipe import Mixture as MixtureRecipe
@@ -48,6 +49,11 @@ class TalkingHeads(Mixture):
 
     def recipe(self, scored: Recipe, value: Values) -> Recipe:
         assert isinstance(scored, Dot)
+        if len(self.scores) != scored.shape.heads:
+            raise ShapeError(
+                f"TalkingHeads: n_heads={len(self.scores)}, expected {scored.shape.heads}, as the "
+                "attention has"
+            )
         mixed = replace(
             scored,
             query=self._queries(scored.query, scored.key.shape[1]),
