@@ -224,14 +224,13 @@ def test_part_of_the_features_is_turned():
 
 
 def test_what_is_set_later_counts():
-    rotary, x = Rotary(100.0), features(1, 2, 5, 8)
+    rotary, x = Rotary(base=100.0), features(1, 2, 5, 8)
     rotary.turn(x, 3)
     rotary.base = 50.0
-    torch.testing.assert_close(rotary.turn(x, 3), Rotary(50.0).turn(x, 3))
+    torch.testing.assert_close(rotary.turn(x, 3), Rotary(base=50.0).turn(x, 3))
     rotary.scaling = LinearScaling(2.0)
-    torch.testing.assert_close(
-        rotary.turn(x, 3), Rotary(50.0, scaling=LinearScaling(2.0)).turn(x, 3)
-    )
+    expected = Rotary(base=50.0, scaling=LinearScaling(2.0)).turn(x, 3)
+    torch.testing.assert_close(rotary.turn(x, 3), expected)
 
 
 @pytest.mark.parametrize("both_ways", [True, False])
