@@ -161,7 +161,7 @@ class Run:
             self._stack.close()
         finally:
             _open.discard(self)
-            self._say_alarms("its weights are not there")
+            self._say_alarms(ended=True)
             self.collector.close(failed)
             # They know us: without this only the collector of garbage ends it.
             self.block.on_hand_over = _nothing
@@ -391,7 +391,7 @@ class Run:
             with self._lock:
                 self.block.context = self._passes
                 self._passes += 1
-            self._say_alarms("later passes are read fully")
+            self._say_alarms(ended=False)
 
     def _enter(self, call: _Call, args: Any, kwargs: Any) -> None:
         """What a call needs, by way of a plan or fully.
@@ -602,14 +602,17 @@ class Run:
         elif self.collector.names.in_forward():
             self.alarms[place.path or place.module_class, operator] = None
 
-    def _say_alarms(self, later: str) -> None:
-        if self.path == "fused" and later.startswith("later"):
+    def _say_alarms(self, ended: bool) -> None:
+        if self.path == "fused" and not ended:
             return
+        fused = "which the fused path cannot read"
+        cause = fused if self.path == "fused" else "unlike in the pass that was learned"
+        later = "" if ended else "later passes are read fully; "
         for where, operator in self.alarms:
             self.collector.note(
                 "changed",
                 where,
-                f"{operator} ran, which the fused path cannot read; {later}; "
+                f"{operator} ran, {cause}; its weights are not there; {later}"
                 "capture(path='full') reads everything",
             )
         self.alarms.clear()
