@@ -57,12 +57,13 @@ def recur(recipe: Recurrent) -> Reading:
         raise UnavailableError("this recipe was made without values: there is nothing to read")
     dtype = recipe.value.dtype  # features may be finer than the values, as random ones are
     if not autocasting(recipe.device):
-        return _recur(recipe, dtype)
+        return read_memory(recipe, dtype)
     with torch.autocast(recipe.device.type, enabled=False):
-        return _recur(recipe, dtype)
+        return read_memory(recipe, dtype)
 
 
-def _recur(recipe: Recurrent, dtype: torch.dtype) -> Reading:
+def read_memory(recipe: Recurrent, dtype: torch.dtype) -> Reading:
+    """`recur` outside autocast, its output in `dtype`."""
     batch, heads, queries, keys = recipe.shape
     query, value = recipe.query.to(recipe.dtype).flatten(0, 1), recipe.values().flatten(0, 1)
     key, strength, log_decay = (
@@ -94,8 +95,9 @@ def _recur(recipe: Recurrent, dtype: torch.dtype) -> Reading:
             joined.add(output)
     apart = (batch, heads)
     normaliser = None if store.normaliser is None else store.normaliser.unflatten(0, apart)
+    mixed = joined.output()  # by this name `tracing.delta_rule` knows the end of a reading
     return Reading(
-        joined.output().unflatten(0, apart).to(dtype),
+        mixed.unflatten(0, apart).to(dtype),
         store.memory.unflatten(0, apart),
         normaliser,
     )

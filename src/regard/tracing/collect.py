@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from regard.errors import UnavailableError
 from regard.interception import OPERATORS, Block, pass_signals_on
-from regard.recipe import Dot, Edges, Given, Projected, Recipe, tensors
+from regard.recipe import Dot, Edges, Given, Projected, Recipe, Recurrent, tensors
 from regard.record import Gate, Note, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Layout, Made, Ready, detached
@@ -23,7 +23,7 @@ from regard.record.site import Attends
 from regard.record.tokens import count
 from regard.tracing.axes import Origin, apart
 from regard.tracing.checked import checked
-from regard.tracing.delta_rule import JOINED, STATE, Call, DeltaRules
+from regard.tracing.delta_rule import EARLIER, JOINED, STATE, Call, DeltaRules
 from regard.tracing.flow import Flow
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
@@ -220,8 +220,11 @@ class Collector:
                 self._unread(plan.name)
             if self.delta_rules and self.delta_rules.inside():
                 call = self.delta_rules.transposed(args[0]) if plan.name == "transpose" else None
+                recipe = self.delta_rules.own(args[0]) if args else None
                 if call is not None:
                     self._delta_rule(call)
+                elif recipe is not None:
+                    self._memory(recipe, args[0], out)
             elif plan.rule is not None and plan.reader is None:
                 self.flow.operator = plan.name
                 plan.rule(self.flow, args, kwargs, out)
@@ -348,6 +351,24 @@ class Collector:
         self._add(site, held, call.output, gradient, JOINED if self.grad and joined else "")
         if unseen and self.trace[-1].held != "dropped":
             self.note("unread", site.base, STATE)
+
+    def _memory(self, recipe: Recurrent, mixed: Tensor, output: Tensor) -> None:
+        """A memory of our own was read: `mixed` by matrix, and `output` by batch and head."""
+        assert recipe.value is not None
+        self.flow.attended(recipe.query, recipe.value, output)
+        place, apart = self.names.place(), recipe.shape[:2]
+        reading = Reading(
+            replace(recipe, value=None),  # type: ignore[type-var]
+            recipe.query,
+            recipe.key,
+            recipe.value,
+            mixed,
+            lambda tensor: tensor.unflatten(0, apart),
+        )
+        count = len(self.trace)
+        self._read("read_memory", reading, place)
+        if recipe.memory is not None and len(self.trace) > count and place is not None:
+            self.note("unread", place.path or place.module_class, EARLIER)
 
     def _use(self, made_from: Sequence[Tensor]) -> None:
         """Attention was made from these: is one of them a cache, or a table that is written to?"""

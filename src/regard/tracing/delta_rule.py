@@ -1,4 +1,4 @@
-"""Gated delta rules in other people's models: Qwen3-Next and its kin, in plain torch.
+"""Delta rules and linear attention: our own, and in plain torch those of Qwen3-Next and its kin.
 
 transformers writes the rule as two Python functions, one in chunks and one step by step. No single
 operator attends there, so the functions are known by their code, and read at two operators of
@@ -8,6 +8,8 @@ output, when the state is final. The recipe is made when it is asked for.
 A call that goes on from a state has earlier keys. The state is compared with those that the calls
 before have left, also in another order, as beam search makes it; nothing is assumed about caches.
 Where it is one of them, the keys of all these calls are the columns of the weights.
+
+Our own mechanisms read their memories in `kernel.linear`, which has the recipe already.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.kernel.linear import read_memory
 from regard.masks.parts import Band
-from regard.recipe import Delta, Recipe
+from regard.recipe import Delta, Recipe, Recurrent
 from regard.record.held import Held, check_versions, copied, detached, versions
 from regard.tracing.growth import order_of
 from regard.tracing.names import argument
 from regard.types import Kind, Shape
 
-_PACKAGE = "transformers.models."
+_PACKAGE, _OURS = "transformers.models.", "regard.mechanisms.recurrent"
 _FUNCTIONS = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 _ARGUMENTS = ("query", "key", "value", "g", "beta", "initial_state", "use_qk_l2norm_in_kernel")
 _OUTPUT, _STATE = "core_attn_out", "last_recurrent_state"
@@ -39,6 +42,10 @@ _EPSILON = 1e-6  # of the length of queries and keys, as there
 STATE = (
     "its state holds keys of calls that were not captured: weights are those of this call's keys, "
     "and the recipe's memory is the rest"
+)
+EARLIER = (
+    "its state holds keys of earlier calls: weights are those of this call's keys, and the "
+    "recipe's memory is the rest"
 )
 JOINED = "of keys that several calls wrote, the gradient is not kept"
 
@@ -222,6 +229,13 @@ class DeltaRules:
                 return _call(arguments, tensor, argument(frame, _STATE))
         return None
 
+    def own(self, tensor: Any) -> Recurrent | None:
+        """The recipe of ours whose queries have read the memory, where this is what they read."""
+        frame = self._frame()
+        if frame is None or frame.f_code is not _code(read_memory):
+            return None
+        return argument(frame, "recipe") if tensor is argument(frame, "mixed") else None
+
     def held(self, site: str, call: Call, values: bool) -> tuple[DeltaCall, bool]:
         """What a record holds of a call, and whether its state is one that nobody saw made."""
         written = call.written if values else call.written._replace(value=None)
@@ -259,9 +273,11 @@ class DeltaRules:
 
 @functools.lru_cache(maxsize=1024)
 def _codes(kind: type) -> tuple[CodeType, ...]:
-    """The rule's functions beside a class, where they are those that can be read."""
-    codes = []
+    """The rule's functions beside a class, where they are those that can be read, and ours."""
+    codes: list[CodeType | None] = []
     for base in kind.__mro__:
+        if base.__module__ == _OURS:
+            codes.append(_code(read_memory))
         module = sys.modules.get(base.__module__)
         if module is None or not base.__module__.startswith(_PACKAGE):
             continue
@@ -270,7 +286,7 @@ def _codes(kind: type) -> tuple[CodeType, ...]:
             names = () if code is None else code.co_varnames
             if code is not None and {*_ARGUMENTS, _OUTPUT, _STATE}.issubset(names):
                 codes.append(code)
-    return tuple(codes)
+    return tuple(code for code in codes if code is not None)
 
 
 def _code(function: Any) -> CodeType | None:
