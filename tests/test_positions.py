@@ -218,8 +218,19 @@ def test_part_of_the_features_is_turned():
     assert torch.equal(turned[..., 4:], x[..., 4:])
     expected = rotate(x[..., :4], torch.arange(3, 8), 100.0)
     torch.testing.assert_close(turned[..., :4], expected)
-    with pytest.raises(ShapeError, match="width is 3, expected an even number"):
-        Rotary(share=0.4).turn(x, 0)
+    for share, count in ((0.4, 3), (0.1, 0)):
+        with pytest.raises(ShapeError, match=f"{share} of 8 features is {count}, expected an even"):
+            Rotary(share=share).turn(x, 0)
+
+
+def test_what_is_set_later_counts():
+    rotary, x = Rotary(base=100.0), features(1, 2, 5, 8)
+    rotary.turn(x, 3)
+    rotary.base = 50.0
+    torch.testing.assert_close(rotary.turn(x, 3), Rotary(base=50.0).turn(x, 3))
+    rotary.scaling = LinearScaling(2.0)
+    expected = Rotary(base=50.0, scaling=LinearScaling(2.0)).turn(x, 3)
+    torch.testing.assert_close(rotary.turn(x, 3), expected)
 
 
 @pytest.mark.parametrize("both_ways", [True, False])

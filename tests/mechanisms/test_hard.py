@@ -10,6 +10,7 @@ from regard.mechanisms import (
     Coverage,
     DotProduct,
     Hard,
+    LinearAttention,
     LocalPredictive,
     Luong,
     MultiHead,
@@ -86,6 +87,8 @@ def test_what_cannot_be_drawn_from_is_refused() -> None:
     for mechanism in (Coverage(4, 4, width=3), Pointer(4, 4, width=3), Hard()):
         with pytest.raises(RegardError, match="is not made of independent rows that mix values"):
             Hard(mechanism)
+    with pytest.raises(RegardError, match="LinearAttention writes its keys into a memory"):
+        Hard(LinearAttention(4, 2))
     with pytest.raises(RegardError, match=r"expected a mechanism, as DotProduct\(\)"):
         Hard(nn.Linear(4, 4))
 

@@ -196,6 +196,14 @@ def test_a_draw_between_forward_and_backward_leaves_gradients_alone():
     assert torch.equal(gradient, expected)
 
 
+@pytest.mark.parametrize("features", [PositiveFeatures, HyperbolicFeatures])
+@pytest.mark.parametrize("side", ["query", "key"])
+def test_a_transform_goes_through(features, side):
+    features, x = features(4, 6, seed=0).double().eval(), torch.randn(3, 1, 2, 5, 4).double()
+    batched = torch.func.vmap(lambda row: features(row, side))(x)
+    torch.testing.assert_close(batched, torch.stack([features(row, side) for row in x]))
+
+
 def test_sizes_that_do_not_fit_are_named():
     with pytest.raises(RegardError, match="PositiveFeatures: n_rows=0, expected at least 1"):
         PositiveFeatures(4, 0)

@@ -63,6 +63,11 @@ class Hard(FromRecipe):
                 f"Hard: {name} is not made of independent rows that mix values, expected one that "
                 "is, as Additive"
             )
+        if traits.recurrent:
+            raise RegardError(
+                f"Hard: {name} writes its keys into a memory, expected a mechanism whose state "
+                "keeps them to choose from, as Additive"
+            )
         self.mechanism = mechanism
         self.temperature = temperature
         self.n_heads, self.dropout = mechanism.n_heads, mechanism.dropout

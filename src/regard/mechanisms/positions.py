@@ -61,10 +61,16 @@ class Rotary(Position):
             )
         self.base, self.share, self.scaling = base, share, scaling
         self._tables: dict[tuple[torch.device, torch.dtype, int], tuple[Tensor, Tensor]] = {}
+        self._made_with = base, scaling
 
     def turn(self, features: Tensor, start: int) -> Tensor:
         width = features.shape[3]
         count = int(width * self.share)
+        if count < width and (count == 0 or count % 2):
+            raise ShapeError(
+                f"Rotary: share={self.share} of {width} features is {count}, expected an even "
+                "number from 2"
+            )
         turned = features if count == width else features[..., :count]
         turned = turn(turned, *self._table(turned, start, start + features.shape[2]))
         return turned if count == width else torch.cat([turned, features[..., count:]], dim=-1)
@@ -74,6 +80,8 @@ class Rotary(Position):
         if start < 0 or not is_eager(features):  # what a graph traces must not outlive it
             positions = torch.arange(stop - start, device=features.device) + start
             return rotary_table(features, positions, self.base, self.scaling)
+        if self._made_with != (self.base, self.scaling):  # somebody has set another
+            self._tables, self._made_with = {}, (self.base, self.scaling)
         kind = features.device, features.dtype, features.shape[3]
         table = self._tables.get(kind)
         if table is None or table[0].shape[0] < stop:

@@ -25,6 +25,7 @@ from torch import Tensor
 from regard.errors import RegardError, ShapeError
 from regard.mechanisms.feature_maps import FeatureMap, Side
 from regard.normalise import exp, product
+from regard.types import is_eager
 
 _LARGEST = 60.0  # of a key's exponent: sums over any number of keys stay within float32
 _NORM = 40.0  # the largest ‖x‖²/2 of trigonometric features; an estimate is noise long before
@@ -252,7 +253,7 @@ def _stabilised(x: Tensor, rows: Tensor, side: Side) -> Tensor:
     ones = torch.ones_like(shift)
     x = torch.cat([x, -_half_square(x), torch.ones_like(x[..., :1])], -1)
     exponents = product(x, torch.cat([rows, ones, shift], -1).mT)  # (batch, head, position, row)
-    own = not exponents.requires_grad  # nobody else needs them
+    own = not exponents.requires_grad and is_eager(exponents)  # nobody else needs them
     if side == "query":
         largest = exponents.detach().amax(-1, keepdim=True)
         exponents = exponents.sub_(largest) if own else exponents - largest

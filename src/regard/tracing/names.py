@@ -72,9 +72,11 @@ class Names:
         strip = "module." if isinstance(model, _LEADING_MODULE) else ""
         for path, module in _named(model):
             wrapped = path[:1] == "_" or "._" in path
-            plain = (_plain(path) if wrapped else path).removeprefix(strip)
-            plain = "" if strip and plain == "module" else plain
-            plain = f"{before}{plain}".removesuffix(".")
+            plain = _plain(path) if wrapped else path
+            if strip:
+                plain = "" if plain == "module" else plain.removeprefix(strip)
+            if before:
+                plain = f"{before}{plain}".removesuffix(".")
             self.paths.setdefault(id(module), plain)
             self.modules.setdefault(plain, module)
         if strip:  # the model itself is what is inside
@@ -258,12 +260,14 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             continue
         seen.add(id(module))
         yield path, module
-        before = f"{path}." if path else ""
-        waiting.extend(
-            (before + name, child)
-            for name, child in reversed(module._modules.items())
-            if child is not None
-        )
+        children = module._modules
+        if children:
+            before = f"{path}." if path else ""
+            waiting += [
+                (before + name, child)
+                for name, child in reversed(children.items())
+                if child is not None
+            ]
 
 
 def _plain(path: str) -> str:
