@@ -284,12 +284,7 @@ class MultiHead(FromRecipe):
         return state.windowed(window.first, last)
 
     def _bias(self, bias: Tensor | Bias | None, given: Inputs) -> Tensor | Bias | None:
-        own = None if self.position is None else self.position.bias()
-        if own is not None and own.heads not in (1, self.n_heads):
-            raise ShapeError(
-                f"MultiHead: position: {type(self.position).__name__} has {own.heads} heads, "
-                f"expected {self.n_heads}"
-            )
+        own = None if self.position is None else _position_bias(self.position, self.n_heads)
         if own is not None and self.cache is not None:
             own = CachedBias(own, self.cache.first, self.cache.edge)
         elif own is not None and given.gap.stop:
@@ -397,3 +392,14 @@ class MultiHead(FromRecipe):
             if theirs.out_proj.bias is not None:
                 theirs.out_proj.bias.copy_(self.to_output.bias)
         return theirs.train(self.training)
+
+
+def _position_bias(position: Position, n_heads: int) -> Bias | None:
+    """The bias of a position, after checking that it is for so many heads."""
+    bias = position.bias()
+    if bias is not None and bias.heads not in (1, n_heads):
+        raise ShapeError(
+            f"MultiHead: position: {type(position).__name__} has {bias.heads} heads, "
+            f"expected {n_heads}"
+        )
+    return bias
