@@ -8,11 +8,19 @@ import regard.mechanisms
 from regard import Mechanism
 from regard.testing import mechanism_checks
 
+#: Compiling takes seconds a member: of each class the first form, and these; the others are slow.
+COMPILED = ("multi_head_everything", "multi_head_talking_heads", "delta_rule_gated")
+
 
 def _params():
+    classes = set()
     for member, (build, sizes) in MEMBERS.items():
+        compiling = [pytest.mark.compiled]
+        if type(build()) in classes and member not in COMPILED:
+            compiling.append(pytest.mark.slow)
+        classes.add(type(build()))
         for check in mechanism_checks(build, **sizes):
-            marks = [pytest.mark.compiled] if check.law.compiles else []
+            marks = compiling if check.law.compiles else []
             yield pytest.param(check, id=f"{member}-{check.name}", marks=marks)
 
 
