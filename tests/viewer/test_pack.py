@@ -306,7 +306,7 @@ class TestScene:
 
     def test_a_generation_is_stitched(self):
         torch.manual_seed(0)
-        model = MultiHead(8, n_heads=2).eval()
+        model = MultiHead(8, 2).eval()
         with torch.no_grad(), regard.capture(model) as trace:
             state = model(torch.randn(1, 3, 8), causal=True, state=True).state
             for _ in range(2):

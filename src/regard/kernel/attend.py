@@ -27,7 +27,6 @@ from regard.recipe import (
     Positional,
     Recipe,
     Recurrent,
-    Softmax,
 )
 from regard.types import Keys, Mixed, Queries, Shape, Values
 
@@ -97,7 +96,7 @@ def attend(
         scale=scale,
         softcap=softcap,
         sink=sink if sink is None else _checked_sink(sink, shape),
-        normaliser=Softmax() if normaliser is None else normaliser,
+        normaliser=normaliser,
     )
     return run(recipe, dropout=dropout, weights=weights, reduce=reduce)
 

@@ -15,7 +15,7 @@ from regard.masks import Mask
 from regard.normalise import product
 from regard.recipe.base import per_head
 from regard.recipe.given import Given
-from regard.recipe.normalisers import SOFTMAX, Normaliser
+from regard.recipe.normalisers import Normaliser
 from regard.recipe.softmaxed import Softmaxed
 from regard.types import Block, Keys, LogSumExp, Queries, Scores, Values, register_pytree
 
@@ -45,7 +45,7 @@ class Flex(Softmaxed):
     bias: Tensor | Bias | None = None
     sink: Float[Tensor, " head"] | None = None
     lse: LogSumExp | None = None
-    normaliser: Normaliser = SOFTMAX
+    normaliser: Normaliser | None = None
     query_positions: Int[Tensor, " query"] | None = None
     key_positions: Int[Tensor, " key"] | None = None
 

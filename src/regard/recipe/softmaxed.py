@@ -47,7 +47,7 @@ class Softmaxed(Recipe):
     bias: Tensor | Bias | None
     lse: LogSumExp | None
     sink: Float[Tensor, " head"] | None = None
-    normaliser: Normaliser = SOFTMAX
+    normaliser: Normaliser | None = None  # softmax where None, which a compiler takes as a default
 
     @abstractmethod
     def at(self: _Soft, batch: int, head: int) -> _Soft: ...
@@ -62,13 +62,18 @@ class Softmaxed(Recipe):
         return Shape(batch, heads, queries, self.key.shape[2])
 
     @property
+    def normalises(self) -> Normaliser:
+        """What makes weights of scores."""
+        return SOFTMAX if self.normaliser is None else self.normaliser
+
+    @property
     def kind(self) -> Kind:
-        return self.normaliser.kind if self.sink is None else "partial"
+        return self.normalises.kind if self.sink is None else "partial"
 
     @property
     def is_softmax(self) -> bool:
         """Whether a log-weight is the score minus the row's log-sum-exp, which shortcuts use."""
-        return isinstance(self.normaliser, Softmax)
+        return isinstance(self.normalises, Softmax)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -95,10 +100,10 @@ class Softmaxed(Recipe):
         if columns is None and self._pays_in_pieces(block):
             return self._piecewise(block)
         part = block if columns is None else block.over(span(columns, keys))
-        if not self.normaliser.whole_rows:
-            return self.normaliser.weights(self.scores(part), self._sink())
+        if not self.normalises.whole_rows:
+            return self.normalises.weights(self.scores(part), self._sink())
         if columns is None or self.lse is None or torch.is_grad_enabled() or self.absorbs:
-            made = self.normaliser.weights(self.scores(block), self._sink())
+            made = self.normalises.weights(self.scores(block), self._sink())
             return made if columns is None else made[..., columns]
         logs = self.log_weights(part)
         return exp(logs).masked_fill(logs <= NEVER, 0.0)
@@ -122,7 +127,7 @@ class Softmaxed(Recipe):
             for rows in pieces(block.bottom, max(1, _PIECE // keys), block.top):
                 part = block._replace(top=rows.start, bottom=rows.stop)
                 place = slice(rows.start - block.top, rows.stop - block.top)
-                made[example, head, place] = one.normaliser.weights(one.scores(part), one._sink())[
+                made[example, head, place] = one.normalises.weights(one.scores(part), one._sink())[
                     0, 0
                 ]
         return made
@@ -145,7 +150,7 @@ class Softmaxed(Recipe):
     def log_sum_exp(self, rows: slice | None = None) -> LogSumExp:
         """Logarithm of each row's denominator; 0 for a row that may attend to nothing."""
         if not self.is_softmax:
-            raise UnavailableError(f"log_sum_exp: {self.normaliser} has none, Softmax() alone does")
+            raise UnavailableError(f"log_sum_exp: {self.normalises} has none, Softmax() alone does")
         _, _, queries, keys = self.shape
         block = Block.of(span(rows, queries), slice(0, keys), queries, keys)
         return log_sum_exp(self.scores(block), self._sink())
@@ -216,7 +221,7 @@ class Dot(Softmaxed):
     softcap: float | None = None
     sink: Float[Tensor, " head"] | None = None
     lse: LogSumExp | None = None
-    normaliser: Normaliser = SOFTMAX
+    normaliser: Normaliser | None = None  # softmax where None, which a compiler takes as a default
 
     @property
     def is_fusible(self) -> bool:
@@ -250,7 +255,7 @@ class Additive(Softmaxed):
     mask: Mask | None = None
     bias: Tensor | Bias | None = None
     lse: LogSumExp | None = None
-    normaliser: Normaliser = SOFTMAX
+    normaliser: Normaliser | None = None  # softmax where None, which a compiler takes as a default
 
     def _raw_scores(self, block: Block) -> Scores:
         query = self.query[:, :, block.rows, None].to(self.dtype)

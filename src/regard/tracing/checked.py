@@ -46,7 +46,7 @@ def checked(answer: Any) -> Recipe:
         (size,) = _sizes(recipe.sink, "sink", 1, "(head,)")
         if size != shape.heads:
             raise ShapeError(f"sink has size {size}, expected {shape.heads}, the heads")
-    if isinstance(recipe, Softmaxed) and not isinstance(recipe.normaliser, Normaliser):
+    if isinstance(recipe, Softmaxed) and not isinstance(recipe.normalises, Normaliser):
         raise DtypeError(
             f"normaliser is {type(recipe.normaliser).__name__}, expected one, as Sparsemax()"
         )

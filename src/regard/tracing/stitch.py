@@ -159,7 +159,7 @@ def _dot(recipes: list[Dot], rows: Tensor) -> Dot | None:
     """All queries against the last step's keys, causal; memory grows with the length alone."""
     last = recipes[-1]
     total = sum(recipe.shape.queries for recipe in recipes)
-    same = {(recipe.scale, recipe.softcap, recipe.normaliser) for recipe in recipes}
+    same = {(recipe.scale, recipe.softcap, recipe.normalises) for recipe in recipes}
     plain = all(recipe.bias is None and recipe.sink is None for recipe in recipes)
     if not plain or len(same) > 1 or last.shape.keys != total:
         return None
