@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -72,26 +72,16 @@ def bias_of_heads(bias: Tensor | Bias | None, which: Sequence[int]) -> Tensor | 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GappedBias(Bias):
-    """A bias of a text from which the keys `start` to `stop` were dropped."""
+class _BiasOfBias(Bias):
+    """A bias that is made from another one, head by head."""
 
     bias: Bias
-    start: int
-    stop: int
 
-    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
-        gone = self.stop - self.start
-        middle = min(max(self.start, block.left), block.right)
-        spans = slice(block.left, middle), slice(middle + gone, block.right + gone)
-        text = block._replace(keys=block.keys + gone)
-        blocks = [self.bias.block(text.over(span)) for span in spans if span.start < span.stop]
-        return torch.cat(blocks, dim=-1) if blocks else self.bias.block(text.over(spans[0]))
+    def at(self, batch: int, head: int) -> Bias:
+        return replace(self, bias=self.bias.at(batch, head))
 
-    def at(self, batch: int, head: int) -> GappedBias:
-        return GappedBias(self.bias.at(batch, head), self.start, self.stop)
-
-    def of_heads(self, which: Sequence[int]) -> GappedBias:
-        return GappedBias(self.bias.of_heads(which), self.start, self.stop)
+    def of_heads(self, which: Sequence[int]) -> Bias:
+        return replace(self, bias=self.bias.of_heads(which))
 
     @property
     def heads(self) -> int:
@@ -103,10 +93,25 @@ class GappedBias(Bias):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CachedBias(Bias):
+class GappedBias(_BiasOfBias):
+    """A bias of a text from which the keys `start` to `stop` were dropped."""
+
+    start: int
+    stop: int
+
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        gone = self.stop - self.start
+        middle = min(max(self.start, block.left), block.right)
+        spans = slice(block.left, middle), slice(middle + gone, block.right + gone)
+        text = block._replace(keys=block.keys + gone)
+        blocks = [self.bias.block(text.over(span)) for span in spans if span.start < span.stop]
+        return torch.cat(blocks, dim=-1) if blocks else self.bias.block(text.over(spans[0]))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CachedBias(_BiasOfBias):
     """A bias of positions in a cache: from the `first` keys, queries stand at most at `edge`."""
 
-    bias: Bias
     first: int
     edge: int
 
@@ -116,20 +121,6 @@ class CachedBias(Bias):
         rows = torch.arange(block.top, block.bottom, device=near.device) + block.offset
         columns = torch.arange(block.left, block.right, device=near.device)
         return torch.where((rows[:, None] > self.edge) & (columns < self.first), at_edge, near)
-
-    def at(self, batch: int, head: int) -> CachedBias:
-        return CachedBias(self.bias.at(batch, head), self.first, self.edge)
-
-    def of_heads(self, which: Sequence[int]) -> CachedBias:
-        return CachedBias(self.bias.of_heads(which), self.first, self.edge)
-
-    @property
-    def heads(self) -> int:
-        return self.bias.heads
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.bias.requires_grad
 
 
 register_pytree(CachedBias, static=("first", "edge"))

@@ -32,6 +32,9 @@ Features = Float[Tensor, "batch position width"]
 
 Kind = Literal["distribution", "partial", "signed", "gate"]
 
+_compiling = torch.compiler.is_compiling
+_peek_transforms = torch._C._functorch.peek_interpreter_stack
+
 #: Log-weight of a forbidden pair: its exponential is 0, and its product with 0 is 0, not NaN.
 NEVER = -1e30
 
@@ -107,10 +110,17 @@ def is_eager(*tensors: Tensor) -> bool:
     Only then may a tensor be kept from one call to the next, or written in place behind the back of
     whoever traces the call.
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if _compiling() or in_transform():
         return False
-    plain = all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
-    return plain and forward_ad._current_level < 0
+    for tensor in tensors:  # a generator would cost more than the rest
+        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+            return False
+    return True
+
+
+def in_transform() -> bool:
+    """Whether a transform of torch.func, or forward-mode differentiation, is under way."""
+    return _peek_transforms() is not None or forward_ad._current_level >= 0
 
 
 def brief(value: Any) -> str:

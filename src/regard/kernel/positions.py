@@ -1,5 +1,5 @@
-"""Positions as functions and biases: rotary, ALiBi, relative and bucketed tables. Biases are
-evaluated block by block."""
+"""Positions as functions and biases: rotary, sinusoids, ALiBi, relative tables of one axis or two,
+bucketed tables. Biases are evaluated block by block."""
 
 from __future__ import annotations
 
@@ -94,34 +94,51 @@ class YarnScaling(RotaryScaling):
         return plain * (1 - slowed) + plain / self.factor * slowed
 
 
+def sinusoids(
+    positions: Int[Tensor, "*axes"], width: int, base: float = 10000.0
+) -> Float[Tensor, "*axes width"]:
+    """sin(p · rᵢ) in the first half of the features, cos(p · rᵢ) in the second, in float64, with
+    rᵢ = base^(−2i/width) (Vaswani et al. 2017, section 3.5, in another order)."""
+    rates = base ** (
+        -torch.arange(width // 2, dtype=torch.float64, device=positions.device) * 2 / width
+    )
+    angles = positions[..., None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
 def rotate(
     features: Float[Tensor, "batch head position width"],
-    positions: Int[Tensor, " position"],
+    positions: Int[Tensor, " position *axis"],
     base: float = 10000.0,
     scaling: RotaryScaling | None = None,
 ) -> Float[Tensor, "batch head position width"]:
     """Turn pairs of features by an angle that grows with the position (Su et al. 2021, eq. 34).
 
     Feature i is paired with feature i + width/2 and turned by position · base^(−2i/width), so
-    that the dot product of two turned vectors depends on their distance alone.
+    that the dot product of two turned vectors depends on their distance alone. Of positions
+    (position, axis) each axis turns its share of the pairs, and products depend on the distance
+    along each (Heo et al. 2024, "Rotary position embedding for vision transformer", section 3.2).
     """
     return turn(features, *rotary_table(features, positions, base, scaling))
 
 
 def rotary_table(
     features: Float[Tensor, "*_ width"],
-    positions: Int[Tensor, " position"],
+    positions: Int[Tensor, " position *axis"],
     base: float = 10000.0,
     scaling: RotaryScaling | None = None,
 ) -> tuple[Float[Tensor, "position width"], Float[Tensor, "position width"]]:
     """What `turn` multiplies features by, in float32 or finer: cosine and signed sine."""
-    half = features.shape[-1] // 2
-    if 2 * half != features.shape[-1]:
-        raise ShapeError(f"rotate: width is {features.shape[-1]}, expected an even number")
+    positions = positions if positions.dim() == 2 else positions[:, None]
+    width, axes = features.shape[-1], positions.shape[1]
+    pairs = width // (2 * axes)  # of each axis
+    if 2 * axes * pairs != width:
+        expected = "an even number" if axes == 1 else f"a multiple of {2 * axes}"
+        raise ShapeError(f"rotate: width is {width}, expected {expected}")
     dtype = torch.promote_types(features.dtype, torch.float32)
-    rates = base ** (-torch.arange(half, dtype=dtype, device=features.device) / half)
+    rates = base ** (-torch.arange(pairs, dtype=dtype, device=features.device) / pairs)
     rates = rates if scaling is None else scaling.rates(rates, base)
-    angles = positions.to(dtype)[:, None] * rates  # (position, width/2)
+    angles = (positions.to(dtype)[:, :, None] * rates).flatten(1)  # (position, width/2)
     cosine, sine = angles.cos(), angles.sin()
     if scaling is not None:
         cosine, sine = cosine * scaling.amplitude, sine * scaling.amplitude
@@ -134,9 +151,10 @@ def turn(
     sine: Float[Tensor, "position width"],
 ) -> Float[Tensor, "batch head position width"]:
     """Feature i and feature i + width/2 turned by the angle of their position."""
-    exact = features.to(cosine.dtype)
+    exact = features if features.dtype == cosine.dtype else features.to(cosine.dtype)
     swapped = exact.roll(exact.shape[-1] // 2, dims=-1)
-    return (exact * cosine + swapped * sine).to(features.dtype)
+    turned = torch.addcmul(exact * cosine, swapped, sine)
+    return turned if exact is features else turned.to(features.dtype)
 
 
 def alibi_slopes(n_heads: int) -> Float[Tensor, " head"]:
@@ -175,27 +193,17 @@ class AlibiBias(Bias):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RelativeTable(Bias):
-    """table[head, clip(key position − query position)], offsets −reach … reach."""
+class _TableBias(Bias):
+    """A row of numbers for each head, or one for all, by what lies between query and key."""
 
-    table: Float[Tensor, "head offset"]
+    table: Float[Tensor, "head distance"]
 
-    def __post_init__(self) -> None:
-        if self.table.dim() == 2 and self.table.shape[1] % 2 == 0:
-            raise ShapeError(
-                f"RelativeTable: axis offset has size {self.table.shape[1]}, expected an odd number"
-            )
-
-    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
-        reach = self.table.shape[1] // 2
-        return self.table[:, _offsets(block, self.table.device).clamp(-reach, reach) + reach][None]
-
-    def at(self, batch: int, head: int) -> RelativeTable:
+    def at(self, batch: int, head: int) -> Bias:
         one = slice(head, head + 1) if len(self.table) > 1 else slice(None)
-        return RelativeTable(self.table[one])
+        return replace(self, table=self.table[one])
 
-    def of_heads(self, which: Sequence[int]) -> RelativeTable:
-        return self if self.heads == 1 else RelativeTable(self.table[list(which)])
+    def of_heads(self, which: Sequence[int]) -> Bias:
+        return self if self.heads == 1 else replace(self, table=self.table[list(which)])
 
     @property
     def heads(self) -> int:
@@ -207,7 +215,52 @@ class RelativeTable(Bias):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BucketedTable(Bias):
+class RelativeTable(_TableBias):
+    """table[head, clip(key position − query position)], offsets −reach … reach."""
+
+    def __post_init__(self) -> None:
+        if self.table.dim() == 2 and self.table.shape[1] % 2 == 0:
+            raise ShapeError(
+                f"RelativeTable: axis offset has size {self.table.shape[1]}, expected an odd number"
+            )
+
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        reach = self.table.shape[1] // 2
+        return self.table[:, _offsets(block, self.table.device).clamp(-reach, reach) + reach][None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GridTable(_TableBias):
+    """table[head, clip(dy), clip(dx)], where (dy, dx) is the key's place minus the query's in an
+    image whose positions are counted row by row.
+
+    `first` positions before the image, as a class token, get and give 0.
+    """
+
+    table: Float[Tensor, "head dy dx"]
+    columns: int
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        for axis, size in zip(("dy", "dx"), self.table.shape[1:]):
+            if size % 2 == 0:
+                raise ShapeError(f"GridTable: axis {axis} has size {size}, expected an odd number")
+
+    def block(self, block: Block) -> Float[Tensor, "batch head query key"]:
+        device = self.table.device
+        query = torch.arange(block.top, block.bottom, device=device) + block.offset - self.first
+        key = torch.arange(block.left, block.right, device=device) - self.first
+        places = []
+        for axis, size in zip((0, 1), self.table.shape[1:]):
+            at = [p // self.columns if axis == 0 else p % self.columns for p in (query, key)]
+            reach = size // 2
+            places.append((at[1] - at[0][:, None]).clamp(-reach, reach) + reach)
+        inside = (query[:, None] >= 0) & (key >= 0)
+        return self.table[:, places[0], places[1]].masked_fill(~inside, 0.0)[None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BucketedTable(_TableBias):
     """table[head, bucket of key position − query position], as T5 has it.
 
     Half of the buckets hold one offset each, the other half ranges that grow by a constant factor
@@ -215,7 +268,6 @@ class BucketedTable(Bias):
     query have half of the buckets each, else every key after it has the bucket of offset 0.
     """
 
-    table: Float[Tensor, "head bucket"]
     distance: int = 128
     both_ways: bool = True
 
@@ -235,24 +287,10 @@ class BucketedTable(Bias):
         shared = (single + growth.long()).clamp_max(count - 1)
         return start + torch.where(before < single, before, shared)
 
-    def at(self, batch: int, head: int) -> BucketedTable:
-        one = slice(head, head + 1) if len(self.table) > 1 else slice(None)
-        return replace(self, table=self.table[one])
-
-    def of_heads(self, which: Sequence[int]) -> BucketedTable:
-        return self if self.heads == 1 else replace(self, table=self.table[list(which)])
-
-    @property
-    def heads(self) -> int:
-        return len(self.table)
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.table.requires_grad
-
 
 register_pytree(AlibiBias)
 register_pytree(RelativeTable)
+register_pytree(GridTable, static=("columns", "first"))
 register_pytree(BucketedTable, static=("distance", "both_ways"))
 
 

@@ -1,4 +1,5 @@
-"""Position parts that a mechanism takes: `Rotary`, `Alibi`, `RelativeBias`, `BucketedBias`."""
+"""Position parts that a mechanism takes: `Rotary`, `Alibi`, `RelativeBias`, `BucketedBias`; of
+images, `GridRotary` and `GridBias`."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from regard.errors import RegardError, ShapeError
 from regard.kernel.positions import (
     AlibiBias,
     BucketedTable,
+    GridTable,
     RelativeTable,
     RotaryScaling,
     alibi_slopes,
@@ -61,7 +63,7 @@ class Rotary(Position):
             )
         self.base, self.share, self.scaling = base, share, scaling
         self._tables: dict[tuple[torch.device, torch.dtype, int], tuple[Tensor, Tensor]] = {}
-        self._made_with = base, scaling
+        self._made_with: tuple[Any, ...] = ()
 
     def turn(self, features: Tensor, start: int) -> Tensor:
         width = features.shape[3]
@@ -79,20 +81,59 @@ class Rotary(Position):
         """Cosine and sine of the positions from `start` to `stop`."""
         if start < 0 or not is_eager(features):  # what a graph traces must not outlive it
             positions = torch.arange(stop - start, device=features.device) + start
-            return rotary_table(features, positions, self.base, self.scaling)
-        if self._made_with != (self.base, self.scaling):  # somebody has set another
-            self._tables, self._made_with = {}, (self.base, self.scaling)
+            return rotary_table(features, self._places(positions), self.base, self.scaling)
+        if self._made_with != self._settings():  # somebody has set another
+            self._tables, self._made_with = {}, self._settings()
         kind = features.device, features.dtype, features.shape[3]
         table = self._tables.get(kind)
         if table is None or table[0].shape[0] < stop:
             with torch.inference_mode(False), torch.no_grad():  # training may use it later
                 positions = torch.arange(max(64, 2 * stop), device=features.device)
-                table = rotary_table(features, positions, self.base, self.scaling)
+                places = self._places(positions)
+                table = rotary_table(features, places, self.base, self.scaling)
                 self._tables[kind] = table
-        return table[0][start:stop], table[1][start:stop]
+        cosine, sine = table
+        return cosine.narrow(0, start, stop - start), sine.narrow(0, start, stop - start)
+
+    def _settings(self) -> tuple[Any, ...]:
+        """What the tables depend on."""
+        return self.base, self.scaling
+
+    def _places(self, positions: Tensor) -> Tensor:
+        """Coordinates of positions, (position,) or (position, axis)."""
+        return positions
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_tables": {}}
+
+
+class GridRotary(Rotary):
+    """Rotary positions of an image whose positions are counted row by row: half of the pairs turn
+    by the row, half by the column (Heo et al. 2024, "Rotary position embedding for vision
+    transformer", section 3.2, axial frequencies).
+
+    Scores depend on (dy, dx) alone. A head's width must be a multiple of 4.
+
+    Args:
+        columns: of the image; there may be any number of rows.
+        base: θ; 100 in the paper, as images have fewer rows than texts have words.
+        first: positions before the image that are not turned, as a class token.
+    """
+
+    def __init__(self, columns: int, *, base: float = 100.0, first: int = 0) -> None:
+        super().__init__(base=base)
+        if columns < 1 or first < 0:
+            raise RegardError(
+                f"GridRotary: columns={columns}, first={first}, expected at least 1 and 0"
+            )
+        self.columns, self.first = columns, first
+
+    def _settings(self) -> tuple[Any, ...]:
+        return (*super()._settings(), self.columns, self.first)
+
+    def _places(self, positions: Tensor) -> Tensor:
+        inside = (positions - self.first).clamp_min(0)
+        return torch.stack([inside // self.columns, inside % self.columns], dim=1)
 
 
 class Alibi(Position):
@@ -117,6 +158,33 @@ class RelativeBias(Position):
 
     def bias(self) -> Bias | None:
         return RelativeTable(self.table)
+
+
+class GridBias(Position):
+    """A learned number for each head and clipped offset (dy, dx) of an image whose positions are
+    counted row by row (Liu et al. 2021, "Swin transformer", equation 4).
+
+    Args:
+        n_heads: how many heads.
+        columns: of the image; there may be any number of rows.
+        reach: the largest |dy| and |dx| with a number of their own.
+        first: positions before the image, as a class token: 0 is added to their scores.
+    """
+
+    def __init__(
+        self, n_heads: int, columns: int, *, reach: tuple[int, int], first: int = 0
+    ) -> None:
+        super().__init__()
+        if columns < 1 or first < 0 or min(reach) < 0:
+            raise RegardError(
+                f"GridBias: columns={columns}, reach={reach}, first={first}, expected at least 1, "
+                "0 and 0"
+            )
+        self.columns, self.first = columns, first
+        self.table = nn.Parameter(torch.zeros(n_heads, 2 * reach[0] + 1, 2 * reach[1] + 1))
+
+    def bias(self) -> Bias | None:
+        return GridTable(self.table, self.columns, self.first)
 
 
 class BucketedBias(Position):
