@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +25,8 @@ class Attended:
 
     | field        | meaning                                                                     |
     |--------------|-----------------------------------------------------------------------------|
-    | `output`     | (batch, query, width); from `attend`, (batch, head, query, value width)     |
+    | `output`     | (batch, query, width); from `attend`, (batch, head, query, value width);    |
+    |              | from attention over an image, (batch, channel, height, width)               |
     | `weights`    | (batch, head, query, key), or None when not asked                           |
     | `state`      | what the next step needs; None where there is none                          |
     | `recipe`     | what the weights are made from; kept when weights or reductions were asked  |
@@ -141,7 +142,8 @@ class RecurrentState:
     for its own keys alone. `growing`: each call writes its keys. Otherwise fixed: later calls pass
     the query alone. `written` counts the keys that were real, `keys` all positions that were taken
     in, padding included, and `step` the queries that have been answered. A mask spans all
-    positions, old and new, as with any state; what has been written stays written.
+    positions, old and new, as with any state; what has been written stays written. `draw` says
+    which draw of random features it was written in; a later one cannot read it.
     """
 
     memory: Float[Tensor, "batch head features value_width"]
@@ -150,6 +152,7 @@ class RecurrentState:
     growing: bool
     step: int = 0
     normaliser: Float[Tensor, "batch head features"] | None = None
+    draw: Int[Tensor, " batch"] | None = None
 
     def __repr__(self) -> str:
         return brief(self)
@@ -158,8 +161,21 @@ class RecurrentState:
 register_pytree(
     State, static=("growing", "step", "first", "dropped"), optional=("padding",), left_out=("room",)
 )
-register_pytree(RecurrentState, static=("keys", "growing", "step"), optional=("normaliser",))
+register_pytree(RecurrentState, static=("keys", "growing", "step"), optional=("normaliser", "draw"))
 register_pytree(Attended, static=("crosses",))
+
+
+@dataclass(frozen=True, eq=False)
+class Blocked:
+    """What a module with several attentions returns: its output, the attentions inside by name, and
+    the state the next step needs."""
+
+    output: Float[Tensor, "*_"]
+    attentions: dict[str, Attended] = field(default_factory=dict)
+    state: Any = None
+
+
+register_pytree(Blocked)
 
 
 class Traits(NamedTuple):

@@ -37,19 +37,20 @@ class Room:
     def start_of(self, tensors: tuple[Tensor, ...]) -> int | None:
         """Where these begin in the buffers; None where they do not lie there, or it may not be
         written to now."""
-        starts = {_start(buffer, tensor) for buffer, tensor in zip(self.buffers, tensors)}
-        writable = self.buffers[0].is_inference() == torch.is_inference_mode_enabled()
-        return starts.pop() if writable and len(starts) == 1 else None
+        if self.buffers[0].is_inference() != torch.is_inference_mode_enabled():
+            return None
+        start, *others = map(_start, self.buffers, tensors)
+        return start if all(other == start for other in others) else None
 
     def write(self, tensors: tuple[Tensor, ...], start: int, stop: int) -> None:
         """Write `tensors` from `start` to `stop`."""
         for buffer, tensor in zip(self.buffers, tensors):
-            buffer[..., start:stop, :].copy_(tensor)
+            buffer.narrow(-2, start, stop - start).copy_(tensor)
 
     def view(self, start: int, stop: int) -> tuple[Tensor, ...]:
         """The entries from `start` to `stop`, with versions of their own: what is written later is
         behind them, and no reason for autograd to refuse a backward pass."""
-        return tuple(buffer.data[..., start:stop, :] for buffer in self.buffers)
+        return tuple([buffer.data.narrow(-2, start, stop - start) for buffer in self.buffers])
 
 
 def extended(

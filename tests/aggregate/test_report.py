@@ -12,6 +12,7 @@ from regard.aggregate.report import TYPES, HeadRow, Report, head_type
 from regard.aggregate.statistics import FIGURES, head_statistics
 from regard.cli import packaged
 from regard.errors import RegardError, UnavailableError
+from regard.mechanisms import DeltaRule, MultiHead
 
 N = 48
 TOKENS = torch.randint(0, 24, (N,), generator=torch.Generator().manual_seed(5))
@@ -265,6 +266,19 @@ class TestTraces:
             trace.report()
         with pytest.raises(UnavailableError, match="signed weights are no shares"):
             Report.of(torch.randn(1, 1, 3, 3), kind="signed")
+
+    def test_layers_of_signed_weights_are_left_out(self):
+        torch.manual_seed(0)
+        x = torch.randn(1, 6, 8)
+        hybrid = nn.Module()
+        hybrid.layers = nn.ModuleList([DeltaRule(8, 2), MultiHead(8, 2)])
+        with torch.no_grad(), regard.capture(hybrid) as trace:
+            for layer in hybrid.layers:
+                x = layer(x, causal=True).output
+        report = trace.report()
+        assert [(row.layer, row.head) for row in report] == [(1, 0), (1, 1)]
+        assert "layers.0: left out, as signed weights are no shares of a whole" in report.notes
+        assert report.table() == trace.layers(1).report().table()
 
 
 class TestRealModels:

@@ -78,9 +78,12 @@ def test_every_kind_of_recipe(make, tile):
 @one_or_many
 def test_weights_of_any_sign_are_reduced_where_no_logarithm_is_needed(tile, kind):
     recipe = Given(random(2, 3, 5, 7), of=kind)
-    received, mean = tiles.reduce(recipe, [regard.Received(), regard.HeadMean()], tile=tile)
+    asked = [regard.Received(), regard.HeadMean(), regard.HeadMax(), regard.HeadMin()]
+    received, mean, largest, smallest = tiles.reduce(recipe, asked, tile=tile)
     torch.testing.assert_close(received, recipe.matrix.sum(2))
     torch.testing.assert_close(mean, recipe.matrix.mean(1))
+    torch.testing.assert_close(largest, recipe.matrix.amax(1))
+    torch.testing.assert_close(smallest, recipe.matrix.amin(1))
     for asked, names in (
         ([regard.Received(), regard.Entropy(), regard.TopK(2)], "Entropy, TopK"),
         ([regard.Support(differentiable=True)], "Support"),
@@ -101,7 +104,7 @@ def test_reducers_that_are_said_to_need_no_logarithm():
         for name, reducer in vars(regard).items()
         if isinstance(reducer, type)
         and issubclass(reducer, regard.Reducer)
-        and not reducer.needs_log_weights
+        and (not reducer.needs_log_weights or reducer.suited is not regard.Reducer.suited)
     ]
     assert sorted(listed) == sorted(without)
 

@@ -46,6 +46,23 @@ def test_a_matrix_has_no_edges():
         record("layer").edges  # noqa: B018
 
 
+def test_offsets_of_an_image_come_from_records_and_files(tmp_path):
+    weights = torch.tensor([0.25, 0.75, 1.0, 0.5, 0.25, 0.25])[None, None]
+    recipe = Edges(QUERY[None, None], KEY[None, None], weights, 4, 4, grid=(2, 2))
+    found = record("convs.0", recipe, attends="self")
+    Trace([found]).save(tmp_path / "trace.safetensors")
+    loaded = regard.load(tmp_path / "trace.safetensors")[0]
+    for same in (found, found.with_weights(), found.detach(), loaded):
+        offsets = same.offsets()
+        assert same.recipe.grid == (2, 2) and offsets.dy.tolist() == [-1, 0, 1]
+        # from the lower left: half upwards, half on itself
+        assert offsets.weights[0, 0, 1, 0].tolist() == [[0, 0.5, 0], [0, 0.5, 0], [0, 0, 0]]
+    with pytest.raises(UnavailableError, match="layer: its weights are a matrix of 3 × 5, not"):
+        record("layer").offsets()
+    with pytest.raises(UnavailableError, match="does not say how its keys lie in an image"):
+        graph().offsets()
+
+
 def test_the_number_of_edges_is_shown():
     found = graph()
     assert repr(found) == (

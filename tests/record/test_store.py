@@ -16,6 +16,7 @@ import regard
 from regard import masks
 from regard.errors import RegardError
 from regard.kernel.positions import AlibiBias
+from regard.mechanisms import Coverage, Monotonic, Pointer
 from regard.recipe import (
     Additive,
     Dot,
@@ -25,10 +26,12 @@ from regard.recipe import (
     Given,
     Identity,
     Mixture,
+    Pointing,
     Projected,
     Sigmoid,
     Sparsemax,
     Uniform,
+    Unrolled,
 )
 from regard.record import Gate, Note, Record, Trace
 
@@ -80,6 +83,8 @@ RECIPES = {
     "additive, sigmoid": Additive(
         words(2, 1, 3, 4), words(2, 1, 5, 4), words(4), normaliser=Sigmoid(-1.0)
     ),
+    "pointing": Pointing(words(2, 1, 3, 4), words(2, 1, 5, 4), words(4), mask=masks.causal()),
+    "unrolled": Unrolled(words(2, 1, 3, 5).softmax(-1), words(2, 1, 5, 6), memory=words(2, 5)),
     "given": Given(words(2, 2, 3, 5).softmax(-1), words(2, 2, 5, 6)),
     "given, signed": Given(words(2, 2, 3, 5), None, "signed"),
     "given, transposed": Given(words(2, 3, 2, 5).softmax(-1).transpose(1, 2)),
@@ -147,6 +152,14 @@ def test_every_recipe(recipe, way, tmp_path):
         assert torch.equal(again.mixed(), recipe.mixed())
     kept = isinstance(recipe, Flex) or isinstance(getattr(recipe, "bias", None), AlibiBias)
     assert type(again.recipe) is (Given if kept else type(recipe))
+
+
+@pytest.mark.parametrize("mechanism", [Pointer, Coverage, Monotonic])
+def test_recipes_of_mechanisms_that_make_their_own(mechanism, tmp_path):
+    attended = mechanism(4, 3, width=5)(words(2, 3, 4), words(2, 6, 3), weights=True)
+    again = to_file(Trace([record("a", attended.recipe)]), tmp_path)[0]
+    assert torch.equal(again.weights(), attended.weights)
+    assert torch.equal(again.recipe.mixed(), attended.recipe.mixed())
 
 
 @every_recipe

@@ -196,7 +196,7 @@ def test_no_class_comes_from_the_file():
     """The list of what loading may build is closed, and none of it holds functions."""
     assert set(storing._CLASSES) == {
         *("Dot", "Additive", "Given", "Projected", "Edges", "Mixture", "Identity", "Uniform"),
-        *("Linear", "Delta"),
+        *("Linear", "Delta", "Pointing", "Unrolled"),
         *("Softmax", "Sigmoid", "Sparsemax", "Entmax"),
         *("Padding", "Band", "Pairs", "Segments", "Both", "Either", "Opposite"),
     }

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from html import escape
 from typing import Any, NamedTuple
 
-from regard.aggregate.sources import Layer, check_one_pass, has_both, layers_of
+from regard.aggregate.sources import Layer, check_one_pass, has_both, has_shares, layers_of
 from regard.aggregate.statistics import (
     FIGURES,
     HeadStatistics,
@@ -133,16 +133,20 @@ class Report:
     ) -> Report:
         """The report of a trace, a record or tensors; arguments are those of `head_statistics`.
 
-        The trace of an encoder–decoder model is reported whole. Tokens, real and special are of
-        one sequence, so that with them `part` has to be said.
+        Layers of signed weights or gates are left out, with a note, unless there are no others:
+        the figures are of shares. The trace of an encoder–decoder model is reported whole. Tokens,
+        real and special are of one sequence, so that with them `part` has to be said.
         """
         given = {"tokens": tokens, "real": real, "special": special}
         named = [name for name, value in given.items() if value is not None]
-        layers = _layers(attention, part, named, axes=axes, kind=kind)
+        every = _layers(attention, part, named, axes=axes, kind=kind)
+        layers = [layer for layer in every if has_shares(layer)] or every
         found = [statistics_of(layer, window=window, cross=cross, **given) for layer in layers]
-        numbers, sites = layer_numbers(layers)
+        every_number, sites = layer_numbers(every)
+        numbers = [number for number, layer in zip(every_number, every) if has_shares(layer)]
         rows = [row for number, one in zip(numbers, found) for row in _rows(number, one)]
-        notes = [*_notes(found, layers), *_guesses(layers, cross)]
+        left_out = [layer for layer in every if not has_shares(layer)]
+        notes = [*_notes(found, layers), *_guesses(layers, cross), *_without_figures(left_out)]
         return cls(rows, notes=notes, sites=sites)
 
     def __len__(self) -> int:
@@ -299,6 +303,7 @@ def head_type(figures: Mapping[str, float], repeats: int = 0) -> str:
 def _layers(attention: Any, part: str | None, named: list[str], **options: Any) -> list[Layer]:
     if not isinstance(attention, Trace) or part is not None:
         return layers_of(attention, part=part, **options)
+    attention = Trace(forms.attending(attention))
     if not has_both(attention):
         layers = layers_of(attention, **options)
         sizes = {layer.recipe.shape.keys for layer in layers}
@@ -329,7 +334,9 @@ def _notes(found: Sequence[HeadStatistics], layers: Sequence[Layer]) -> list[str
     graphs = [
         layer.name
         for layer, one in zip(layers, found)
-        if isinstance(layer.recipe, Edges) and bool(one.sink.isnan().all())
+        if isinstance(layer.recipe, Edges)
+        and layer.recipe.grid is None
+        and bool(one.sink.isnan().all())
     ]
     notes = []
     if graphs:
@@ -365,6 +372,15 @@ def _guesses(layers: Sequence[Layer], cross: bool | None) -> list[str]:
         f"{names[0]}{more}: not known to be self-attention, and queries and keys differ in number: "
         f"taken for different sequences; trace.relabel({{{names[0]!r}: 'self'}}) says otherwise"
     ]
+
+
+def _without_figures(layers: Sequence[Layer]) -> list[str]:
+    """Layers that were left out."""
+    if not layers:
+        return []
+    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+    kind = layers[0].recipe.kind
+    return [f"{layers[0].name}{more}: left out, as {kind} weights are no shares of a whole"]
 
 
 def _ranked(rows: Sequence[HeadRow], figure: str, least: bool = False) -> list[HeadRow]:

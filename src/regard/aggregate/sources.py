@@ -161,9 +161,14 @@ NO_TYPE = "they have no entropy, and heads of them no type; trace.layers(...) le
 
 def check_shares(layer: Layer, so: str = "they cannot be passed on as such") -> None:
     """Refuse weights that are no shares of a whole, and say what does not go with them."""
-    kind = layer.recipe.kind
-    if kind in ("signed", "gate"):
+    if not has_shares(layer):
+        kind = layer.recipe.kind
         raise UnavailableError(f"{layer.name}: {kind} weights are no shares of a whole: {so}")
+
+
+def has_shares(layer: Layer) -> bool:
+    """Whether the weights of a layer are shares of a whole."""
+    return layer.recipe.kind not in ("signed", "gate")
 
 
 def check_drawable(layer: Layer) -> None:
@@ -182,6 +187,7 @@ def _chosen(trace: Trace, part: str | None) -> list[Record]:
     records = list(trace)
     if not records:
         raise UnavailableError("the trace is empty: trace.notes says why")
+    records = forms.attending(records)
     check_one_pass(records)
     if part is not None:
         if part not in forms.PARTS:

@@ -1,7 +1,6 @@
 """Blocks and models built from mechanisms."""
 
 from regard.blocks.attention_block import AttentionBlock
-from regard.blocks.blocked import Blocked
 from regard.blocks.cross_block import CrossBlock
 from regard.blocks.decoder_block import DecoderBlock
 from regard.blocks.decomposable_classifier import DecomposableClassifier
@@ -20,6 +19,7 @@ from regard.blocks.sublayers import (
     Skipless,
     Sublayer,
 )
+from regard.contract import Blocked
 
 __all__ = [
     "AttentionBlock",

@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.blocks.blocked import Blocked
+from regard.contract import Blocked
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.types import Features

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
-from regard.blocks.blocked import Blocked
 from regard.blocks.inputs import (
     check_features,
     context_or_state,
@@ -19,7 +18,7 @@ from regard.blocks.inputs import (
 )
 from regard.blocks.parts import check_sublayers
 from regard.blocks.sublayers import Sublayer, width_of
-from regard.contract import RecurrentState, State
+from regard.contract import Blocked, RecurrentState, State
 from regard.errors import ShapeError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
-from regard.blocks.blocked import Blocked
 from regard.blocks.from_torch import feed_forward_of, sublayer_of
 from regard.blocks.inputs import (
     check_features,
@@ -22,6 +21,7 @@ from regard.blocks.inputs import (
 )
 from regard.blocks.parts import check_sublayers, warn_of_identity
 from regard.blocks.sublayers import Sublayer
+from regard.contract import Blocked
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard import masks
-from regard.blocks.blocked import Blocked
+from regard.contract import Blocked
 from regard.mechanisms import Decomposable, RelativeBias
 
 

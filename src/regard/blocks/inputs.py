@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from regard import masks
 from regard.blocks.attention_block import AttentionBlock
-from regard.blocks.blocked import Blocked
-from regard.contract import Mechanism, RecurrentState, State
+from regard.contract import Blocked, Mechanism, RecurrentState, State
 from regard.errors import DtypeError, RegardError, ShapeError, StateError
 from regard.kernel.attend import refuse_nested
 from regard.masks import Mask

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
-from regard.blocks.blocked import Blocked
 from regard.blocks.inputs import (
     check_features,
     habit,
@@ -22,7 +21,7 @@ from regard.blocks.inputs import (
 )
 from regard.blocks.parts import warn_of_identity
 from regard.blocks.sublayers import width_of
-from regard.contract import Mechanism
+from regard.contract import Blocked, Mechanism
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
-from regard.blocks.blocked import Blocked
 from regard.blocks.inputs import habit, refuse_context
+from regard.contract import Blocked
 from regard.errors import RegardError, StateError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask

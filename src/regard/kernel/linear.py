@@ -141,14 +141,21 @@ def _start(recipe: Recurrent, width: int) -> Store:
 
 
 def _chunks(start: int, stop: int) -> Iterator[slice]:
-    """Consecutive chunks; one of any length in an exported graph, whose lengths are symbols."""
-    if torch.compiler.is_exporting():
+    """Consecutive chunks; one of any length in an exported graph whose length is a symbol."""
+    if torch.compiler.is_exporting() and not _is_static(stop - start):
         yield slice(start, stop)
         return
     count = -(-(stop - start) // CHUNK)  # a compiled graph serves all lengths of as many chunks
     for index in range(count):
         first = start + index * CHUNK
         yield slice(first, stop if index == count - 1 else first + CHUNK)
+
+
+def _is_static(length: int) -> bool:
+    """Whether a length is a number, not a symbol of an exported graph."""
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import
+
+    return has_static_value(length)
 
 
 def read(store: Store, query: Rows) -> Float[Tensor, "matrix query value_width"]:

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from regard.errors import UnavailableError
 from regard.recipe import Recipe
-from regard.types import NEVER
+from regard.types import NEVER, Kind
 
 _This = TypeVar("_This", bound="Reducer")
 
@@ -129,6 +129,11 @@ class Reducer(ABC):
     def shortcut(self, recipe: Recipe) -> Any:
         """The stacked answer without tiles, where an identity or a few entries give it; or None."""
         return None
+
+    def suited(self, kind: Kind) -> Reducer:
+        """The reducer for weights of a kind: itself, or one that needs no logarithms where signed
+        weights and gates have none."""
+        return self
 
     def combine(self, results: Sequence[Any]) -> Any:
         """One answer for a corpus out of many, where adding up makes sense."""

@@ -70,6 +70,7 @@ def _answers(
     recipe: Recipe, reducers: Sequence[Reducer], tile: tuple[int, int] | None
 ) -> tuple[Any, ...]:
     answers: dict[int, Any] = {}
+    reducers = [reducer.suited(recipe.kind) for reducer in reducers]
     for index, reducer in enumerate(reducers):
         if reducer.differentiable:
             _check_logarithms(recipe, [reducer])
@@ -96,7 +97,7 @@ def _check_logarithms(recipe: Recipe, reducers: Sequence[Reducer]) -> None:
         raise UnavailableError(
             f"{', '.join(names)}: {recipe.kind} weights have no logarithm, {_WHY[recipe.kind]}; "
             "take weights(), or reducers that need no logarithm: Received, Apply, Mass, Distance, "
-            "Rows, HeadMean, HeadMin, Weights, or your own with needs_log_weights = False"
+            "Rows, HeadMean, HeadMax, HeadMin, Weights, or your own with needs_log_weights = False"
         )
 
 

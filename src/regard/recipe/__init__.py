@@ -7,7 +7,9 @@ holds. The family is closed:
 |-------------|-----------------------------------------------------------------------------------|
 | `Dot`       | query, key, mask, bias, scale, normaliser: softmax of dot products                |
 | `Additive`  | query, key, vector: softmax of vectorᵀ tanh(query + key)                          |
+| `Pointing`  | the same, where the weights are the output: a pointer                             |
 | `Given`     | the matrix a model made itself                                                    |
+| `Unrolled`  | the same, made row by row: coverage, monotonic attention                          |
 | `Projected` | input and projection weights: torch's native multi-head operators                 |
 | `Flex`      | query, key and the score and mask functions of flex attention                     |
 | `Edges`     | a sparse list of (query, key) pairs and their weights: graphs, gathered keys      |
@@ -21,15 +23,15 @@ Half-precision inputs are computed in float32, so weights are never rounded to h
 """
 
 from regard.recipe.base import Recipe, per_head, tensors
-from regard.recipe.edges import Edges
+from regard.recipe.edges import Edges, Offsets
 from regard.recipe.flex import Flex
-from regard.recipe.given import Given
+from regard.recipe.given import Given, Unrolled
 from regard.recipe.linear import Delta, Linear, Recurrent
 from regard.recipe.mixture import Mixture
 from regard.recipe.normalisers import Entmax, Normaliser, Sigmoid, Softmax, Sparsemax
 from regard.recipe.positional import Identity, Positional, Uniform
 from regard.recipe.projected import Projected
-from regard.recipe.softmaxed import Additive, Dot, Softmaxed
+from regard.recipe.softmaxed import Additive, Dot, Pointing, Softmaxed
 
 __all__ = [
     "Additive",
@@ -43,6 +45,8 @@ __all__ = [
     "Linear",
     "Mixture",
     "Normaliser",
+    "Offsets",
+    "Pointing",
     "Positional",
     "Projected",
     "Recipe",
@@ -52,6 +56,7 @@ __all__ = [
     "Softmaxed",
     "Sparsemax",
     "Uniform",
+    "Unrolled",
     "per_head",
     "tensors",
 ]

@@ -15,7 +15,19 @@ from regard.bias import Bias
 from regard.errors import ShapeError, UnavailableError
 from regard.masks import Mask
 from regard.normalise import product
-from regard.types import NEVER, Block, Kind, Mixed, Shape, Values, Weights, brief, pieces
+from regard.types import (
+    NEVER,
+    Block,
+    Keys,
+    Kind,
+    Mixed,
+    Queries,
+    Shape,
+    Values,
+    Weights,
+    brief,
+    pieces,
+)
 
 _STRIP = 1 << 22  # scores evaluated at once when the full matrix is not asked for
 
@@ -28,6 +40,8 @@ class Recipe(ABC):
     """What weights are made from. `weights()` and `mixed()` answer whenever asked."""
 
     value: Values | None
+    #: rows and columns of the image whose positions, row by row, are the keys
+    grid: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return brief(self)
@@ -55,9 +69,9 @@ class Recipe(ABC):
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         """Exact weights, before dropout; of some rows or columns where asked."""
 
-    @abstractmethod
     def log_weights(self, block: Block) -> Weights:
         """Logarithms of a block of weights, `NEVER` where a pair may not attend."""
+        return logarithms(self.weights(block.rows, block.columns), self.kind)
 
     @abstractmethod
     def at(self, batch: int, head: int) -> Recipe:
@@ -110,6 +124,26 @@ class Recipe(ABC):
     def _strips(self) -> list[slice]:
         row = self.shape.batch * self.shape.heads * max(1, self.shape.keys)
         return list(pieces(self.shape.queries, max(1, _STRIP // max(1, row))))
+
+
+class QueryKeyRecipe(Recipe):
+    """A recipe that holds queries and keys: its sizes, dtype and device are theirs."""
+
+    query: Queries
+    key: Keys
+
+    @property
+    def shape(self) -> Shape:
+        batch, heads, queries, _ = self.query.shape
+        return Shape(batch, heads, queries, self.key.shape[2])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.promote_types(self.query.dtype, torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        return self.query.device
 
 
 def span(where: Any, length: int, name: str = "rows") -> slice:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import DtypeError, ShapeError
-from regard.recipe.base import Recipe, heads_of, logarithms, per_head, span
+from regard.errors import DtypeError, ShapeError, UnavailableError
+from regard.recipe.base import Recipe, heads_of, per_head, span
 from regard.types import (
-    Block,
     Kind,
     Mixed,
     Shape,
@@ -30,6 +30,18 @@ KeyIndex = Int[Tensor, "key_batch key_head edge"]
 EdgeWeights = Float[Tensor, "batch head edge"]
 
 
+class Offsets(NamedTuple):
+    """Weights by where a key lies as seen from its query: `dy` rows below, `dx` columns right.
+
+    `weights[..., i, j]` is of the key at offset (`dy[i]`, `dx[j]`), 0 where that is outside the
+    image or has no edge. Offsets go from −reach to reach, so that (0, 0) is in the middle.
+    """
+
+    weights: Float[Tensor, "batch head row column dy dx"]
+    dy: Int[Tensor, " dy"]
+    dx: Int[Tensor, " dx"]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges(Recipe):
     """Weights of a sparse list of pairs: edge e joins query `query_index[e]` and `key_index[e]`.
@@ -37,6 +49,7 @@ class Edges(Recipe):
     Indices are (batch or 1, head or 1, edge), size 1 where all examples or heads share the pairs.
     Pairs without an edge have weight 0, and so have queries without any. The weights of an edge
     listed twice add up. An absent edge (padding of gathered neighbours) is one of weight 0.
+    `grid`: rows and columns of the image whose positions, row by row, are the keys.
 
     `Edges.between` checks what it is given. The constructor does not: it stays free of reads from
     the device.
@@ -51,6 +64,7 @@ class Edges(Recipe):
     of: Kind = "distribution"
     #: where each row begins in edges sorted by query, and where the last ends; set by `plain`
     row_starts: Int[Tensor, "row_batch row_head row_end"] | None = None
+    grid: tuple[int, int] | None = None
 
     @classmethod
     def between(
@@ -180,8 +194,52 @@ class Edges(Recipe):
         flat.scatter_add_(2, cell, weights.masked_fill(~inside, 0.0))
         return flat.view(batch, heads, height, breadth)
 
-    def log_weights(self, block: Block) -> Weights:
-        return logarithms(self.weights(block.rows, block.columns), self.of)
+    def offsets(
+        self, *, grid: tuple[int, int] | None = None, reach: tuple[int, int] | None = None
+    ) -> Offsets:
+        """The weights over (dy, dx): where each query of an image looks, as seen from itself.
+
+        Queries and keys are the positions of one image, row by row.
+
+        Args:
+            grid: rows and columns of the image, where the recipe does not say.
+            reach: the largest |dy| and |dx|; the smallest that hold every weight but 0 when None.
+        """
+        rows, columns = grid = self._grid(grid)
+        batch, heads, n_edges = self.edge_weights.shape
+        weights = self.edge_weights.to(self.dtype)
+        dy = self.key_index // columns - self.query_index // columns
+        dx = self.key_index % columns - self.query_index % columns
+        if reach is None:
+            some = weights != 0
+            reach = (_largest(dy, some), _largest(dx, some))
+        height, width = 2 * reach[0] + 1, 2 * reach[1] + 1
+        inside = (dy.abs() <= reach[0]) & (dx.abs() <= reach[1])
+        cell = self.query_index * height + dy + reach[0]
+        cell = (cell * width + dx + reach[1]).masked_fill(~inside, 0).expand(weights.shape)
+        flat = weights.new_zeros(batch, heads, rows * columns * height * width)
+        if n_edges and flat.numel():
+            flat.scatter_add_(2, cell, weights.masked_fill(~inside, 0.0))
+        return Offsets(
+            flat.view(batch, heads, rows, columns, height, width),
+            torch.arange(-reach[0], reach[0] + 1, device=self.device),
+            torch.arange(-reach[1], reach[1] + 1, device=self.device),
+        )
+
+    def _grid(self, grid: tuple[int, int] | None) -> tuple[int, int]:
+        grid = self.grid if grid is None else grid
+        if grid is None:
+            raise UnavailableError(
+                "offsets: this recipe does not say how its keys lie in an image: pass "
+                f"grid=(rows, columns), rows · columns = {self.keys}"
+            )
+        positions = grid[0] * grid[1]
+        if positions != self.keys or positions != self.queries:
+            raise ShapeError(
+                f"offsets: grid={tuple(grid)} has {positions} positions, but there are "
+                f"{self.queries} queries and {self.keys} keys: both must be the positions of it"
+            )
+        return grid
 
     def mixed(self) -> Mixed:
         """Weights times values, summed edge by edge: the matrix is never made."""
@@ -218,6 +276,12 @@ class Edges(Recipe):
         return slice(int(starts.min()), int(stops.max()))
 
 
+def _largest(offset: Tensor, some: Tensor) -> int:
+    """The largest distance of some edges; 0 where there are none."""
+    distances = torch.where(some, offset.abs(), 0)
+    return int(distances.max()) if distances.numel() else 0
+
+
 def _with_leading_axes(tensor: Tensor, name: str) -> Tensor:
     """(edge,), (head, edge) or (batch, head, edge) with all three axes."""
     if not 1 <= tensor.dim() <= 3:
@@ -228,4 +292,4 @@ def _with_leading_axes(tensor: Tensor, name: str) -> Tensor:
     return tensor[(None,) * (3 - tensor.dim())]
 
 
-register_pytree(Edges, static=("queries", "keys", "of"))
+register_pytree(Edges, static=("queries", "keys", "of", "grid"))

@@ -20,14 +20,12 @@ from regard.errors import MaskError, ShapeError
 from regard.masks import Mask, clean
 from regard.masks.parts import Band, Padding, Pairs, parts
 from regard.normalise import exp, product
-from regard.recipe.base import Recipe, heads_of, logarithms, per_head, span
+from regard.recipe.base import QueryKeyRecipe, heads_of, per_head, span
 from regard.types import (
-    Block,
     Keys,
     Kind,
     Mixed,
     Queries,
-    Shape,
     Values,
     Weights,
     pieces,
@@ -58,7 +56,7 @@ class Written(NamedTuple):
         )
 
 
-class Recurrent(Recipe):
+class Recurrent(QueryKeyRecipe):
     """What `Linear` and `Delta` share: features, a decay, a mask of keys, an earlier memory."""
 
     query: Queries
@@ -109,19 +107,6 @@ class Recurrent(Recipe):
             key_mask(self.mask)
 
     @property
-    def shape(self) -> Shape:
-        batch, heads, queries, _ = self.query.shape
-        return Shape(batch, heads, queries, self.key.shape[2])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.promote_types(self.query.dtype, torch.float32)
-
-    @property
-    def device(self) -> torch.device:
-        return self.query.device
-
-    @property
     def causal(self) -> bool:
         """Whether a query reads the memory as it was after its own position."""
         return key_mask(self.mask)[0]
@@ -130,9 +115,6 @@ class Recurrent(Recipe):
     def keep(self) -> Bool[Tensor, "batch key"] | None:
         """Keys that are real; None where all are."""
         return key_mask(self.mask)[1]
-
-    def log_weights(self, block: Block) -> Weights:
-        return logarithms(self.weights(block.rows, block.columns), self.kind)
 
     def mixed(self) -> Mixed:
         """Weights times values, and what is read of an earlier memory."""

@@ -13,9 +13,9 @@ from regard.errors import DtypeError, ShapeError
 from regard.masks import Mask, both, clean
 from regard.masks.parts import Pairs
 from regard.normalise import product
-from regard.recipe.base import Recipe, heads_of, logarithms
+from regard.recipe.base import Recipe, heads_of
 from regard.recipe.softmaxed import Softmaxed
-from regard.types import Block, Kind, Mixed, Shape, Values, Weights, register_pytree
+from regard.types import Kind, Mixed, Shape, Values, Weights, register_pytree
 
 Coefficients = Float[Tensor, "head *_"]  # (head,) or (head, part head)
 
@@ -137,9 +137,6 @@ class Mixture(Recipe):
 
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         return self.mix_parts([part.weights(rows, columns) for part in self._masked()])
-
-    def log_weights(self, block: Block) -> Weights:
-        return logarithms(self.weights(block.rows, block.columns), self.kind)
 
     def mixed(self) -> Mixed:
         """Weights times values: the mixed outputs of the parts where heads stay apart."""

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from regard.masks import Mask, clean
 from regard.masks.parts import Padding, is_causal, own_positions, parts
-from regard.recipe.base import Recipe, heads_of, logarithms, per_head, span
+from regard.recipe.base import QueryKeyRecipe, heads_of, per_head, span
 from regard.types import (
     Block,
     Keys,
     Kind,
     Mixed,
     Queries,
-    Shape,
     Values,
     Weights,
     register_pytree,
@@ -28,7 +27,7 @@ from regard.types import (
 _This = TypeVar("_This", bound="Positional")
 
 
-class Positional(Recipe):
+class Positional(QueryKeyRecipe):
     """What `Identity` and `Uniform` share.
 
     Queries and keys are held for their sizes, dtype and device: no number of theirs is read.
@@ -38,22 +37,6 @@ class Positional(Recipe):
     query: Queries
     key: Keys
     mask: Mask | None
-
-    @property
-    def shape(self) -> Shape:
-        batch, heads, queries, _ = self.query.shape
-        return Shape(batch, heads, queries, self.key.shape[2])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.promote_types(self.query.dtype, torch.float32)
-
-    @property
-    def device(self) -> torch.device:
-        return self.query.device
-
-    def log_weights(self, block: Block) -> Weights:
-        return logarithms(self.weights(block.rows, block.columns), self.kind)
 
     def of_heads(self: _This, which: Sequence[int]) -> _This:
         return replace(self, **self._of_heads(which))  # type: ignore[type-var]

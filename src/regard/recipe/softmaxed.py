@@ -17,7 +17,7 @@ from regard.bias import Bias, bias_at, bias_block, bias_of_heads
 from regard.errors import UnavailableError
 from regard.masks import Mask, clean
 from regard.normalise import exp, log_softmax, log_sum_exp, product
-from regard.recipe.base import Recipe, heads_of, logarithms, per_head, span
+from regard.recipe.base import QueryKeyRecipe, heads_of, per_head, span
 from regard.recipe.normalisers import SOFTMAX, Normaliser, Softmax
 from regard.types import (
     NEVER,
@@ -25,9 +25,9 @@ from regard.types import (
     Keys,
     Kind,
     LogSumExp,
+    Mixed,
     Queries,
     Scores,
-    Shape,
     Values,
     Weights,
     pieces,
@@ -38,7 +38,7 @@ _Soft = TypeVar("_Soft", bound="Softmaxed")
 _PIECE = 1 << 18  # scores that stay in a core's cache together with their weights
 
 
-class Softmaxed(Recipe):
+class Softmaxed(QueryKeyRecipe):
     """What `Dot` and `Additive` share: scores, a mask, a bias, a normaliser over the keys."""
 
     query: Queries
@@ -57,11 +57,6 @@ class Softmaxed(Recipe):
         """Scores of a block before bias and mask."""
 
     @property
-    def shape(self) -> Shape:
-        batch, heads, queries, _ = self.query.shape
-        return Shape(batch, heads, queries, self.key.shape[2])
-
-    @property
     def normalises(self) -> Normaliser:
         """What makes weights of scores."""
         return SOFTMAX if self.normaliser is None else self.normaliser
@@ -74,14 +69,6 @@ class Softmaxed(Recipe):
     def is_softmax(self) -> bool:
         """Whether a log-weight is the score minus the row's log-sum-exp, which shortcuts use."""
         return isinstance(self.normalises, Softmax)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.promote_types(self.query.dtype, torch.float32)
-
-    @property
-    def device(self) -> torch.device:
-        return self.query.device
 
     def scores(self, block: Block) -> Scores:
         """Scores of a block, -inf where a pair may not attend."""
@@ -134,7 +121,7 @@ class Softmaxed(Recipe):
 
     def log_weights(self, block: Block) -> Weights:
         if not self.is_softmax:
-            return logarithms(self.weights(block.rows, block.columns), self.kind)
+            return super().log_weights(block)
         if self.lse is None or torch.is_grad_enabled() or self.absorbs:
             rows = block.over(slice(0, block.keys))
             return log_softmax(self.scores(rows), self._sink())[..., block.columns]
@@ -210,6 +197,7 @@ class Dot(Softmaxed):
     scores = cap(scale · query · key) + bias, cap(x) = softcap · tanh(x / softcap);
     weights = exp(scores) / (Σ exp(scores) + exp(sink)), the sum over permitted keys.
     `lse` is the logarithm of that denominator. Other normalisers have their own equation.
+    `grid`: rows and columns of the image whose positions, row by row, are the keys.
     """
 
     query: Queries
@@ -222,6 +210,7 @@ class Dot(Softmaxed):
     sink: Float[Tensor, " head"] | None = None
     lse: LogSumExp | None = None
     normaliser: Normaliser | None = None  # softmax where None, which a compiler takes as a default
+    grid: tuple[int, int] | None = None
 
     @property
     def is_fusible(self) -> bool:
@@ -240,7 +229,8 @@ class Dot(Softmaxed):
 
     def at(self, batch: int, head: int) -> Dot:
         sink = None if self.sink is None else self.sink[head : head + 1]
-        return Dot(**self._at(batch, head), scale=self.scale, softcap=self.softcap, sink=sink)
+        parts = self._at(batch, head)
+        return Dot(**parts, scale=self.scale, softcap=self.softcap, sink=sink, grid=self.grid)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -269,5 +259,14 @@ class Additive(Softmaxed):
         return Additive(**self._at(batch, head), vector=self.vector)
 
 
-register_pytree(Dot, static=("scale", "softcap"))
+@dataclass(frozen=True, eq=False, repr=False)
+class Pointing(Additive):
+    """Additive weights that are the output themselves: there are no values."""
+
+    def mix(self, weights: Weights) -> Mixed:
+        return weights.to(self.query.dtype)
+
+
+register_pytree(Dot, static=("scale", "softcap", "grid"))
 register_pytree(Additive)
+register_pytree(Pointing)

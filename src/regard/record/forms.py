@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -10,8 +10,22 @@ from regard.errors import UnavailableError
 from regard.record.record import Record
 
 
+def attending(records: Iterable[Record]) -> list[Record]:
+    """Records of attention, without gates; an error where there are gates alone."""
+    every = list(records)
+    attention = [record for record in every if record.kind != "gate"]
+    if every and not attention:
+        raise UnavailableError(
+            f"the trace has gates alone ({every[0].name}, …), and no attention: a gate scales each "
+            "channel or position by itself; record.weights() has its values, and plots.overlay and "
+            "plots.channels draw them"
+        )
+    return attention
+
+
 def attentions(records: Sequence[Record]) -> tuple[Any, ...]:
     """Self-attention of a model with one stack; after several passes a tuple for each pass."""
+    records = attending(records)
     if any(record.attends == "cross" for record in records):
         both = any(record.attends != "cross" for record in records)
         there = "self- and cross-attention" if both else "cross-attention alone"
@@ -22,18 +36,21 @@ def attentions(records: Sequence[Record]) -> tuple[Any, ...]:
 
 def of_encoder(records: Sequence[Record]) -> list[Record]:
     """Self-attention outside the decoder."""
+    records = attending(records)
     stack = _decoder_path(records)
     return [r for r in records if r.attends != "cross" and not _inside(r.path, stack)]
 
 
 def of_decoder(records: Sequence[Record]) -> list[Record]:
     """Self-attention inside the decoder."""
+    records = attending(records)
     stack = _decoder_path(records)
     return [r for r in records if r.attends != "cross" and _inside(r.path, stack)]
 
 
 def of_cross(records: Sequence[Record]) -> list[Record]:
     """Attention from one sequence to another."""
+    records = attending(records)
     if not any(record.attends == "cross" for record in records):
         raise UnavailableError(f"no cross-attention was captured: {_without_cross(records)}")
     return [r for r in records if r.attends == "cross"]

@@ -146,14 +146,16 @@ class Made(Held):
         layout: Layout,
         kind: Kind,
         value: tuple[Tensor, Layout] | None = None,
+        grid: tuple[int, int] | None = None,
     ) -> None:
         self._tensor, self._layout, self._kind, self._value = tensor, layout, kind, value
+        self._grid = grid
         self._versions = versions(self.tensors())
 
     def recipe(self) -> Recipe:
         check_versions(self.tensors(), self._versions)
         value = None if self._value is None else self._value[1].view(self._value[0])
-        return Given(self._layout.view(self._tensor), value, self._kind)
+        return Given(self._layout.view(self._tensor), value, self._kind, self._grid)
 
     @property
     def shape(self) -> Shape:
@@ -186,7 +188,7 @@ def weights_of(recipe: Recipe) -> Recipe:
     """The recipe that holds weights and nothing else: edges as they are, others as a matrix."""
     if isinstance(recipe, Edges):
         return replace(recipe, value=None)
-    return Given(recipe.weights(), None, recipe.kind)
+    return Given(recipe.weights(), None, recipe.kind, recipe.grid)
 
 
 def detached(tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
 from regard.recipe import Edges, Given, Recipe
 from regard.recipe.base import span
-from regard.recipe.edges import EdgeWeights, Index
+from regard.recipe.edges import EdgeWeights, Index, Offsets
 from regard.record import upward
 from regard.record.axes import check_rows, in_order
 from regard.record.gradient import OutputGradient
@@ -157,14 +157,24 @@ class Record:
     @property
     def edges(self) -> EdgeList:
         """The pairs of a sparse attention (graphs, gathered keys, windows) and their weights."""
+        recipe = self._edges()
+        weights = recipe.edge_weights.to(recipe.dtype)
+        return EdgeList(recipe.query_index, recipe.key_index, weights)
+
+    def offsets(
+        self, *, grid: tuple[int, int] | None = None, reach: tuple[int, int] | None = None
+    ) -> Offsets:
+        """The weights of local attention over an image by (dy, dx): see `Edges.offsets`."""
+        return self._edges().offsets(grid=grid, reach=reach)
+
+    def _edges(self) -> Edges:
         recipe = self.recipe
         if not isinstance(recipe, Edges):
             raise UnavailableError(
                 f"{self.name}: its weights are a matrix of {self.shape.queries} × "
                 f"{self.shape.keys}, not a list of edges: record.weights() has it"
             )
-        weights = recipe.edge_weights.to(recipe.dtype)
-        return EdgeList(recipe.query_index, recipe.key_index, weights)
+        return recipe
 
     @property
     def storages(self) -> dict[int, int]:

@@ -31,6 +31,7 @@ from regard.recipe import (
     Linear,
     Mixture,
     Normaliser,
+    Pointing,
     Projected,
     Recipe,
     Recurrent,
@@ -39,6 +40,7 @@ from regard.recipe import (
     Softmaxed,
     Sparsemax,
     Uniform,
+    Unrolled,
 )
 from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
@@ -51,7 +53,8 @@ _FILE = TensorFile("trace", "regard-trace-1")
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        *(Dot, Additive, Given, Projected, Edges, Mixture, Identity, Uniform, Linear, Delta),
+        *(Dot, Additive, Pointing, Given, Unrolled, Projected, Edges, Mixture, Identity, Uniform),
+        *(Linear, Delta),
         *(Softmax, Sigmoid, Sparsemax, Entmax),
         *(Padding, Band, Pairs, Segments, Both, Either, Opposite),
     )

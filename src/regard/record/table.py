@@ -48,9 +48,13 @@ def size(count: int) -> str:
 
 
 def _title(trace: Trace) -> str:
+    gates = len({record.site.base for record in trace if record.kind == "gate"})
     sites = len({record.site.base for record in trace})
     calls = f" in {len(trace)} calls" if len(trace) != sites else ""
-    return f"Trace of {sites} attention{'s' * (sites != 1)}{calls}, {size(trace.nbytes)} held"
+    counts = [f"{sites - gates} attention{'s' * (sites - gates != 1)}"]
+    if gates:
+        counts = [*(counts if sites > gates else []), f"{gates} gate{'s' * (gates != 1)}"]
+    return f"Trace of {' and '.join(counts)}{calls}, {size(trace.nbytes)} held"
 
 
 def _rows(trace: Trace) -> list[tuple[str, ...]]:

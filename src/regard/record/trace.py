@@ -251,8 +251,9 @@ class Trace:
         """A picture: `.save("file.png")` writes it, a notebook shows it. Needs `regard[plots]`.
 
         Args:
-            what: "heatmap", "grid", "alignment", "by_head", "profile", "text" or "overlay"; when
-                None, the map of a single attention, else the grid of all heads.
+            what: "heatmap", "grid", "alignment", "by_head", "profile", "text", "overlay",
+                "windows" or "channels"; when None, the map of a single attention, else the grid of
+                all heads.
             options: those of the function of that name in `regard.plots`.
         """
         return upward.plot(self, what, **options)

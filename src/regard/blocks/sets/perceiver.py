@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from regard.blocks.blocked import Blocked
 from regard.blocks.cross_block import CrossBlock
 from regard.blocks.encoder_block import EncoderBlock
 from regard.blocks.feed_forward import FeedForward
@@ -16,7 +15,7 @@ from regard.blocks.sets.learned_queries import LearnedQueries
 from regard.blocks.sets.set_block import SetBlock
 from regard.blocks.stack import Stack
 from regard.blocks.sublayers import PreNorm, Residual
-from regard.contract import Attended
+from regard.contract import Attended, Blocked
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask

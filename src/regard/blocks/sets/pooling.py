@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from regard.blocks.blocked import Blocked
 from regard.blocks.cross_block import CrossBlock
 from regard.blocks.inputs import check_features, resolved, shape_of, without_padding
 from regard.blocks.sets.learned_queries import LearnedQueries
 from regard.blocks.sets.parts import check_parts
 from regard.blocks.sets.set_block import SetBlock
 from regard.blocks.sublayers import width_of
+from regard.contract import Blocked
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 

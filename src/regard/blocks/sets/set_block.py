@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from regard.blocks.blocked import Blocked
+from regard.contract import Blocked
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.types import Features

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.kernel.reduce import Matrix, Reducer, Sum
 from regard.normalise import exp
 from regard.recipe import Recipe
-from regard.types import NEVER
+from regard.types import NEVER, Kind
 
 
 class HeadMean(Sum):
@@ -73,6 +73,10 @@ class HeadMax(Reducer):
         forbidden = self.largest <= NEVER / 2
         return exp(self.largest, out=self.largest).masked_fill_(forbidden, 0.0)
 
+    def suited(self, kind: Kind) -> Reducer:
+        without_logs = kind in ("signed", "gate")
+        return _LargestOfAnySign(differentiable=self.differentiable) if without_logs else self
+
 
 class HeadMin(Reducer):
     """Smallest weight over the heads, (batch, query, key)."""
@@ -106,6 +110,19 @@ class HeadMin(Reducer):
     def result(self) -> Tensor:
         unseen = self.shown < self.matrix.heads  # by some head: its weight there is 0
         return torch.where(unseen, self.smallest.clamp_max(0.0), self.smallest)
+
+
+class _LargestOfAnySign(HeadMin):
+    """`HeadMax` of weights that have no logarithm: the smallest of their opposites."""
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        super().tile(rows, columns, log_weights, -weights)
+
+    def result(self) -> Tensor:
+        return -super().result()
 
 
 class Weights(Sum):

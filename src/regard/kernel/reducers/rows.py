@@ -84,6 +84,9 @@ class TopK(Reducer):
 
     The k largest entries lie in the k groups of columns with the largest maxima: a row is cut
     into groups, and only the entries of those k groups are sorted.
+
+    Signed weights are refused: whether −2 is stronger than 1 is for the asker to say. Take
+    `weights().topk(k)`, or `weights().abs().topk(k)`.
     """
 
     needs_weights = False
