@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -109,14 +108,10 @@ def ratios(
 
 
 def beside_loop(recipe: Recurrent, clock: Callable[[], float]) -> float:
-    """How often chunks fit into the time of the loop, a quarter of the length each time."""
-    length = recipe.shape.keys // 4
-    short = replace(
-        recipe.map(lambda part: part[:, :, :length]), mask=recipe.mask
-    )  # what a loop costs grows with the length, and so does what chunks cost
-    found = ratios({"chunks": lambda: recur(short), "loop": lambda: loop(short)}, 3, clock)
-    torch.testing.assert_close(recur(short).output, loop(short), rtol=1e-4, atol=1e-4)
-    return found["loop"][1]
+    """How often chunks fit into the time of the loop."""
+    calls = {"chunks": lambda: recur(recipe), "loop": lambda: loop(recipe)}
+    torch.testing.assert_close(calls["chunks"]().output, calls["loop"](), rtol=1e-4, atol=1e-4)
+    return ratios(calls, 3, clock)["loop"][1]
 
 
 def speed(length: int, threads: int, repeats: int) -> None:

@@ -165,10 +165,24 @@ def _block(length):
 
 def test_the_feature_map_is_a_part():
     x = torch.randn(1, 5, 8)
-    one, other = DeltaRule(8, 2), DeltaRule(8, 2, feature_map=IdentityFeatures())
+    one, other = DeltaRule(8, 2), DeltaRule(8, 2, feature_map=SumNormalised(EluPlusOne()))
     other.load_state_dict(one.state_dict())
     assert not torch.allclose(one(x).output, other(x).output)
     assert "scale 0.5" in str(DeltaRule(8, 2, scale=0.5))
+
+
+def test_features_that_are_not_normalised_diverge_and_warn():
+    said = "features of IdentityFeatures are not normalised: the memory grows without bound"
+    with pytest.warns(UserWarning, match=said):
+        attn = DeltaRule(8, 1, feature_map=IdentityFeatures())
+    x = 4.0 * torch.randn(1, 400, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert not attn(x, causal=True, state=True).state.memory.abs().max() < 1e6  # or NaN
+        unit = DeltaRule(8, 1, feature_map=UnitNormalised(IdentityFeatures()))
+        assert unit(x, causal=True, state=True).state.memory.abs().max() < 1e2
+    known = IdentityFeatures()
+    known.normalised = True  # as somebody says whose features are short
+    DeltaRule(8, 1, feature_map=known)
 
 
 def test_gradients_reach_every_parameter():

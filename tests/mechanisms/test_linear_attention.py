@@ -3,7 +3,7 @@
 import pytest
 import torch
 from memory_loops import elu_plus_one, heads_of, katharopoulos
-from torch import nn
+from torch import Tensor, nn
 
 from regard import Entropy, HeadMean, masks
 from regard.errors import MaskError, RegardError, ShapeError, StateError, UnavailableError
@@ -16,6 +16,7 @@ from regard.mechanisms import (
     LinearAttention,
     MultiHead,
 )
+from regard.recipe.linear import CHUNK
 
 
 def projected(attn, x):
@@ -289,3 +290,22 @@ def test_it_learns():
         loss.backward()
         optimiser.step()
     assert loss < 0.3  # chance is log 4 = 1.39
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("mechanism", [LinearAttention, DeltaRule])
+def test_a_graph_exported_for_one_length_keeps_its_chunks(mechanism):
+    class Causal(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attn = mechanism(8, 2)
+
+        def forward(self, x):
+            return self.attn(x, causal=True).output
+
+    causal, x = Causal().eval(), torch.randn(1, 3 * CHUNK + 5, 8)
+    program = torch.export.export(causal, (x,))
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    pairs = [v.shape[-2] * v.shape[-1] for v in values if isinstance(v, Tensor) and v.dim() == 3]
+    assert max(pairs) <= max(CHUNK * CHUNK, 8 * x.shape[1])  # no matrix of all queries and keys
+    torch.testing.assert_close(program.module()(x), causal(x))

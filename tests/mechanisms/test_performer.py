@@ -8,6 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from regard import masks
+from regard.errors import StateError
 from regard.mechanisms import (
     HyperbolicFeatures,
     LinearAttention,
@@ -132,6 +133,25 @@ def test_training_draws_new_rows_and_eval_none():
     for _ in range(4):
         attn(x)
     assert torch.equal(features.rows, second)
+
+
+def test_a_state_from_before_a_draw_is_refused():
+    features = PositiveFeatures(4, 6, redraw_every=3)
+    attn, x = LinearAttention(8, 2, feature_map=SumNormalised(features)), torch.randn(2, 5, 8)
+    begun, state = attn.begin(x), attn(x, causal=True, state=True).state
+    state = attn(x, causal=True, state=state).state
+    attn(x)
+    attn(x, causal=True, state=state)  # the rows are still the same
+    attn(x)
+    said = r"state was written in draw \[0\] of the random features, which are now in draw 1"
+    for old in (state, begun):
+        with pytest.raises(StateError, match=said):
+            attn(x, causal=True, state=old)
+    fixed = attn.fix(x)
+    features.redraw()
+    with pytest.raises(StateError, match=r"in draw \[1\] .* now in draw 2"):
+        attn(x, state=fixed)
+    assert LinearAttention(8, 2).begin(x).draw is None
 
 
 def test_checkpointing_computes_a_pass_with_the_rows_it_had():

@@ -27,7 +27,14 @@ from regard.mechanisms.monotonic import Monotonic
 from regard.mechanisms.multi_head import MultiHead
 from regard.mechanisms.multi_head_latent import MultiHeadLatent
 from regard.mechanisms.pointer import Pointer
-from regard.mechanisms.positions import Alibi, BucketedBias, RelativeBias, Rotary
+from regard.mechanisms.positions import (
+    Alibi,
+    BucketedBias,
+    GridBias,
+    GridRotary,
+    RelativeBias,
+    Rotary,
+)
 from regard.mechanisms.random_features import (
     HyperbolicFeatures,
     PositiveFeatures,
@@ -61,6 +68,8 @@ __all__ = [
     "FromRecipe",
     "GatedDecay",
     "GeneralScore",
+    "GridBias",
+    "GridRotary",
     "Hard",
     "Heads",
     "HyperbolicFeatures",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from torch import Tensor, nn
 
 from regard.bias import Bias
@@ -24,7 +26,7 @@ class DeltaRule(RecurrentMechanism):
 
     | here             | paper      | meaning                                                    |
     |------------------|------------|------------------------------------------------------------|
-    | `feature_map`    | φ          | of queries and keys; normalised, or the memory may diverge |
+    | `feature_map`    | φ          | of queries and keys; warns where it is not normalised      |
     | `to_strength`    | W_β        | β = σ(w·x), how far a key replaces what is held for it     |
     | `decay`          | α          | how fast the memory fades                                  |
     | `state.memory`   | Wᵀ, Sᵀ     | features × value width                                     |
@@ -65,14 +67,18 @@ class DeltaRule(RecurrentMechanism):
         decay: Decay | None = None,
         scale: float = 1.0,
     ) -> None:
+        feature_map = UnitNormalised() if feature_map is None else feature_map
         super().__init__(
-            width,
-            heads,
-            inputs=inputs,
-            bias=bias,
-            feature_map=UnitNormalised() if feature_map is None else feature_map,
-            decay=decay,
+            width, heads, inputs=inputs, bias=bias, feature_map=feature_map, decay=decay
         )
+        if not getattr(feature_map, "normalised", False):
+            warnings.warn(
+                f"DeltaRule: features of {type(feature_map).__name__} are not normalised: the "
+                "memory grows without bound where strength · ‖φ(key)‖² passes 2; wrap the map in "
+                "UnitNormalised or SumNormalised, or set normalised = True on one whose features "
+                "have a length of at most 1",
+                stacklevel=2,
+            )
         self.to_strength = nn.Linear(self.to_key.in_features, self.n_heads)
         self.scale = scale
         self.traits = Traits(order_matters=True, recurrent=True, scored=False)

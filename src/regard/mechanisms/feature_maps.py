@@ -11,7 +11,8 @@ A feature map is a part, called as `feature_map(x, side)`:
 A position's features depend on that position alone: a map that looked at others, as one that
 subtracts a maximum over keys, would let the future into a causal attention. Any `nn.Module` that is
 called in this way serves; `nonnegative` on it says that its features are never below 0, so that
-normalised weights are a distribution.
+normalised weights are a distribution, and `normalised` that their length is at most 1, so that the
+delta rule is stable.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,6 +34,7 @@ class FeatureMap(nn.Module, ABC):
     """Features of queries and keys; the module's docstring has the contract."""
 
     nonnegative: bool = False  #: features are never below 0
+    normalised: bool = False  #: features of a position have a length of at most 1
 
     @abstractmethod
     def forward(
@@ -43,6 +45,10 @@ class FeatureMap(nn.Module, ABC):
     def advance(self) -> None:
         """Called by a mechanism before a pass that starts without a state; features that are
         drawn at random are drawn again then. Nothing happens here."""
+
+    def draw_number(self) -> Int[Tensor, ""] | None:
+        """How often features that are drawn at random have been drawn again; None for others."""
+        return None
 
 
 class IdentityFeatures(FeatureMap):
@@ -124,7 +130,7 @@ class SumNormalised(FeatureMap):
                 "sum may be 0; expected a map such as EluPlusOne, or use UnitNormalised"
             )
         self.feature_map = feature_map
-        self.nonnegative = True
+        self.nonnegative = self.normalised = True
 
     def forward(self, x: Tensor, side: Side) -> Tensor:
         features: Tensor = self.feature_map(x, side)
@@ -144,6 +150,8 @@ class UnitNormalised(FeatureMap):
     >>> UnitNormalised()(torch.tensor([[[[3.0, 4.0]]]]), "query")
     tensor([[[[0.6000, 0.8000]]]])
     """
+
+    normalised = True
 
     def __init__(self, feature_map: nn.Module | None = None, *, epsilon: float = 1e-6) -> None:
         super().__init__()
@@ -165,6 +173,13 @@ def advance(feature_map: nn.Module) -> None:
     for part in feature_map.modules():
         if isinstance(part, FeatureMap):
             part.advance()
+
+
+def draw_number(feature_map: nn.Module) -> Int[Tensor, ""] | None:
+    """How often what is random in a map, and in those inside it, has been drawn again."""
+    parts = [part for part in feature_map.modules() if isinstance(part, FeatureMap)]
+    numbers = [number for part in parts if (number := part.draw_number()) is not None]
+    return torch.stack(numbers).sum() if numbers else None
 
 
 def is_nonnegative(feature_map: nn.Module) -> bool:

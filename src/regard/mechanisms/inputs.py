@@ -43,7 +43,8 @@ class Inputs(NamedTuple):
     @property
     def text(self) -> Shape:
         """The sizes with all keys of the text, dropped ones too, as masks and biases have them."""
-        return self.shape._replace(keys=self.shape.keys + self.gap.stop - self.gap.start)
+        gone = self.gap.stop - self.gap.start
+        return self.shape if gone == 0 else self.shape._replace(keys=self.shape.keys + gone)
 
 
 def gather(
@@ -65,15 +66,16 @@ def gather(
             f"{name}: state is {type(state).__name__}, expected a State (the .state of the last "
             "call), or True to start one"
         )
-    if isinstance(state, State):
-        _check_state(name, state, query)
-    fixed = isinstance(state, State) and not state.growing
+    held = state if isinstance(state, State) else None
+    if held is not None:
+        _check_state(name, held, query)
+    fixed = held is not None and not held.growing
     if fixed and (key is not None or value is not None):
         raise StateError(f"{name}: a fixed state holds the keys; pass the query alone")
-    if state not in (None, False) and not fixed and not mechanism.traits.keeps_state:
+    if not (state is None or state is False or fixed or mechanism.traits.keeps_state):
         raise StateError(f"{name} keeps no growing state; use fix(key, value)")
     check_features(name, "query", query, widths.query, query)
-    old = state.keys if isinstance(state, State) else 0
+    old = 0 if held is None else held.keys
     if fixed:
         new = 0
     else:
@@ -86,11 +88,10 @@ def gather(
         if value.shape[1] != new:
             raise ShapeError(f"{name}: value: axis key has size {value.shape[1]}, expected {new}")
     shape = Shape(query.shape[0], n_heads, query.shape[1], old + new)
-    gap = slice(0, 0)
-    if isinstance(state, State) and state.dropped:
-        gap = slice(state.first, state.first + state.dropped)
-    gone = gap.stop - gap.start
-    text = shape._replace(keys=shape.keys + gone)
+    gap, gone = slice(0, 0), 0
+    if held is not None and held.dropped:
+        gap, gone = slice(held.first, held.first + held.dropped), held.dropped
+    text = shape if gone == 0 else shape._replace(keys=shape.keys + gone)
     longest = mechanism.traits.longest
     if longest is not None and text.keys > longest:
         raise ShapeError(f"{name}: axis key has size {text.keys}, expected at most {longest}")
@@ -100,12 +101,11 @@ def gather(
         if whole is not None:
             whole = whole.without_keys(gap, *text[2:], query.device)
     whole, padding = _remembered(whole, state, shape)
-    step = state.step if isinstance(state, State) else 0
+    step = 0 if held is None else held.step
 
-    if fixed:
-        assert isinstance(state, State)
-        after = State(state.key, state.value, False, step + shape.queries, padding)
-        return Inputs(query, state.key, state.value, whole, after, step, shape, crosses=True)
+    if held is not None and fixed:
+        after = State(held.key, held.value, False, step + shape.queries, padding)
+        return Inputs(query, held.key, held.value, whole, after, step, shape, crosses=True)
     assert key is not None and value is not None
     crosses = key is not query
     if whole is not None:
@@ -116,11 +116,11 @@ def gather(
             value = key if same_value else finite(value, new_alive)
             query = key if alone else query
     keys, values = mechanism.prepare(key, value, start=old + gone)
-    if not isinstance(state, State):
+    if held is None:
         started = State(keys, values, True, shape.queries, padding) if state else None
         return Inputs(query, keys, values, whole, started, step, shape, crosses)
-    check_held(name, state.key, state.value, keys.shape, values.shape)
-    after = state.append(keys, values, shape.queries, padding)
+    check_held(name, held.key, held.value, keys.shape, values.shape)
+    after = held.append(keys, values, shape.queries, padding)
     return Inputs(
         query, after.key, after.value, whole, after, step, shape, crosses, held=old, gap=gap
     )

@@ -45,7 +45,7 @@ class MultiHead(FromRecipe):
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections have one.
         dropout: of the weights, in training.
-        position: `Rotary()`, `Alibi(n_heads)`, `RelativeBias(n_heads)` or None.
+        position: `Rotary()`, `Alibi(n_heads)`, `RelativeBias(n_heads)`, `GridRotary(columns)`, …
         window: how far before and after its position a query sees, each a number or None; a
             `Window` can also let it see the first keys of all. A growing state keeps no others.
         scoring: scale, softcap, query-key norm, sinks, as a `Scoring`.
@@ -153,8 +153,9 @@ class MultiHead(FromRecipe):
     def prepare(self, key: Tensor, value: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
         keys = self.to_key(key).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         keys = self.key_norm(keys)  # (batch, group, key, head width)
-        if self.position is not None and self.cache is None:
-            keys = self.position.turn(keys, start)
+        position = self.position
+        if position is not None and self.cache is None:
+            keys = position.turn(keys, start)
         values = self.to_value(value).unflatten(-1, (self.n_groups, self.value_width))
         return keys, values.transpose(1, 2)  # (batch, group, key, value width)
 
@@ -162,20 +163,21 @@ class MultiHead(FromRecipe):
         return self.sizes
 
     def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
-        batch, n_keys = given.shape.batch, given.shape.keys
-        check_held(  # a fixed state may be another module's, and its groups would still divide
-            type(self).__name__,
-            given.key,
-            given.value,
-            (batch, self._score_heads(self.n_groups), n_keys, self.head_width),
-            (batch, self.n_groups, n_keys, self.value_width),
-        )
+        if given.state is not None and not given.state.growing:
+            batch, _, _, n_keys = given.shape
+            check_held(  # it may be another module's, and its groups would still divide
+                type(self).__name__,
+                given.key,
+                given.value,
+                (batch, self._score_heads(self.n_groups), n_keys, self.head_width),
+                (batch, self.n_groups, n_keys, self.value_width),
+            )
         queries = self.to_query(given.query).unflatten(-1, (-1, self.head_width))
         queries = self.query_norm(queries.transpose(1, 2))  # (batch, head, query, head width)
         queries, keys = self._turned(queries, given)
         mask, bias = masks.both(given.mask, self.window), self._bias(bias, given)
-        owners = [head % self.n_heads for head in range(self._score_heads(self.n_heads))]
-        if len(owners) > self.n_heads:
+        if self.mixture is not None:
+            owners = [head % self.n_heads for head in range(self._score_heads(self.n_heads))]
             mask = None if mask is None else mask.of_heads(owners)
             bias = bias_of_heads(bias, owners)
         if self.score_function is not None:
@@ -195,19 +197,19 @@ class MultiHead(FromRecipe):
 
     def _turned(self, queries: Tensor, given: Inputs) -> tuple[Tensor, Tensor]:
         """Queries and keys with their positions worked in: of the text, or in the cache."""
-        if self.position is None:
+        position, cache, (_, _, n_queries, n_keys) = self.position, self.cache, given.shape
+        if position is None:
             return queries, given.key
-        cache, (_, _, n_queries, n_keys) = self.cache, given.shape
         if cache is None:
-            return self.position.turn(queries, given.text.keys - n_queries), given.key
-        near = self.position.turn(queries, n_keys - n_queries)
-        keys = self.position.turn(given.key, 0)
+            return position.turn(queries, given.text.keys - n_queries), given.key
+        near = position.turn(queries, n_keys - n_queries)
+        keys = position.turn(given.key, 0)
         compiling = torch.compiler.is_compiling()  # a graph must not depend on lengths
         if cache.first == 0 or (not compiling and n_keys <= cache.edge + 1):
             return near, keys
         # From the first keys, queries behind the edge stand at it: they have features of their own.
         alone = queries.transpose(1, 2).flatten(0, 1)[:, :, None]  # (batch · query, head, 1, width)
-        edged = self.position.turn(alone, cache.edge)[:, :, 0]
+        edged = position.turn(alone, cache.edge)[:, :, 0]
         edged = edged.unflatten(0, (given.shape.batch, n_queries))
         places = torch.arange(n_queries, device=keys.device) + (n_keys - n_queries)
         far = torch.where((places > cache.edge)[:, None], edged.transpose(1, 2), near)
@@ -284,7 +286,8 @@ class MultiHead(FromRecipe):
         return state.windowed(window.first, last)
 
     def _bias(self, bias: Tensor | Bias | None, given: Inputs) -> Tensor | Bias | None:
-        own = None if self.position is None else _position_bias(self.position, self.n_heads)
+        position = self.position
+        own = None if position is None else _position_bias(position, self.n_heads)
         if own is not None and self.cache is not None:
             own = CachedBias(own, self.cache.first, self.cache.edge)
         elif own is not None and given.gap.stop:

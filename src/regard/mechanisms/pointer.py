@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -13,8 +11,8 @@ from regard.contract import Attended, Traits
 from regard.errors import RegardError
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.inputs import Inputs, Widths, check_held
-from regard.recipe import Additive
-from regard.types import Mixed, Weights, register_pytree, whole
+from regard.recipe import Pointing
+from regard.types import whole
 
 
 class Pointer(FromRecipe):
@@ -76,14 +74,3 @@ class Pointer(FromRecipe):
                 "Pointer: call it with weights=True"
             )
         return attended.recipe.log_weights(whole(*attended.recipe.shape[2:]))[:, 0]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Pointing(Additive):
-    """Additive weights that are the output themselves: there are no values."""
-
-    def mix(self, weights: Weights) -> Mixed:
-        return weights.to(self.query.dtype)
-
-
-register_pytree(Pointing)

@@ -19,7 +19,7 @@ import math
 from abc import abstractmethod
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import RegardError, ShapeError
@@ -137,8 +137,11 @@ class RandomFeatures(FeatureMap):
         if self.training and self.redraw_every is not None:
             self._advance(self.redraw_every)
 
+    def draw_number(self) -> Int[Tensor, ""]:
+        return self.passes // (self.redraw_every or 1)
+
     def redraw(self) -> None:
-        """Draw the next rows now, in training or not; states made before are void."""
+        """Draw the next rows now, in training or not; states made before are refused."""
         every = self.redraw_every or 1
         with torch.no_grad():
             self.passes.add_(every - self.passes % every - 1)

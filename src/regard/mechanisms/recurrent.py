@@ -25,7 +25,7 @@ from regard.kernel.attend import run
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.mechanisms.decays import Decay
-from regard.mechanisms.feature_maps import Side, advance
+from regard.mechanisms.feature_maps import Side, advance, draw_number
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.heads import Heads
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite
@@ -160,7 +160,7 @@ class RecurrentMechanism(FromRecipe):
         given = self.gather(nobody, key, value, mask=mask, causal=False, state=None)
         state = run(self.recipe(given, None)).state
         assert isinstance(state, RecurrentState)
-        return state
+        return self._drawn(state)
 
     def forward(
         self,
@@ -226,6 +226,8 @@ class RecurrentMechanism(FromRecipe):
         check_features(name, "query", query, self.sizes.query, query)
         if past is not None:
             _check_past(name, past, query)
+            if past.draw is not None and not torch.compiler.is_compiling():
+                _check_draw(name, past.draw, draw_number(self.feature_map))
         fixed = past is not None and not past.growing
         if fixed:
             if key is not None or value is not None:
@@ -260,14 +262,22 @@ class RecurrentMechanism(FromRecipe):
         new, past = attended.state, given.past
         assert isinstance(new, RecurrentState)
         if past is None:
-            return new
+            return self._drawn(new)
         return replace(
             new,
             written=past.written + new.written,
             keys=past.keys + new.keys,
             growing=past.growing,
             step=past.step + new.step,
+            draw=past.draw,
         )
+
+    def _drawn(self, state: RecurrentState) -> RecurrentState:
+        """A new state that knows which draw of random features it is written in."""
+        number = draw_number(self.feature_map)
+        if number is None:
+            return state
+        return replace(state, draw=number.to(state.written.device).expand_as(state.written))
 
     def _own_mask(
         self, mask: Mask | Tensor | None, causal: bool, past: RecurrentState | None, shape: Shape
@@ -309,6 +319,15 @@ def _check_written(name: str, past: RecurrentState, keep: Tensor) -> None:
             f"{name}: mask: of the {past.keys} positions before this call it keeps "
             f"{counts.tolist()}, but {past.written.tolist()} keys were written, and what has been "
             "written stays written"
+        )
+
+
+def _check_draw(name: str, held: Tensor, now: Tensor | None) -> None:
+    """Raise where random features have been drawn again since a state was written in them."""
+    if now is not None and bool((held != now.to(held.device)).any()):
+        raise StateError(
+            f"{name}: state was written in draw {held.unique().tolist()} of the random features, "
+            f"which are now in draw {int(now)}; start a new one, or draw less often (redraw_every)"
         )
 
 

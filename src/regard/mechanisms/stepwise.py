@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,8 +14,8 @@ from regard.contract import State
 from regard.masks import clean
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.inputs import Inputs, Widths, check_held
-from regard.recipe import Given, Recipe
-from regard.types import register_pytree, whole
+from regard.recipe import Recipe, Unrolled
+from regard.types import whole
 
 
 class Stepwise(FromRecipe):
@@ -89,7 +89,7 @@ class Stepwise(FromRecipe):
             weights, memory = self.weigh(scores, memory, allowed[:, i])
             rows.append(weights)
         matrix = torch.stack(rows, 1) if rows else query.new_zeros(batch, 0, keys)
-        return Unrolled(matrix[:, None], value, self.kind, memory)
+        return Unrolled(matrix[:, None], value, self.kind, memory=memory)
 
     def remembered(self, state: State | None, recipe: Recipe) -> State | None:
         if state is None:
@@ -97,16 +97,6 @@ class Stepwise(FromRecipe):
         assert isinstance(recipe, Unrolled) and recipe.memory is not None
         key = _with_memory(state.key[:, 0, :, :-2], recipe.memory)
         return replace(state, key=key[:, None], room=None)  # no longer what lies in the room
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Unrolled(Given):
-    """A matrix made row by row, and the memory that its last row left."""
-
-    memory: Float[Tensor, "batch key"] | None = None
-
-
-register_pytree(Unrolled, static=("of",), optional=("memory",))
 
 
 def _with_memory(
