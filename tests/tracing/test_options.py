@@ -358,6 +358,7 @@ def test_a_full_disk_does_not_break_the_model(tmp_path, monkeypatch):
         ([], r"keep=\[\], expected a list of reducers"),
         ([3], "keep has 3, which is not a Reducer"),
         ([regard.Entropy], r"which is not a Reducer; pass an instance, as Entropy\(\)"),
+        (regard.Entropy, r"which is not a Reducer; pass an instance, as Entropy\(\)"),
         (None, "keep=None"),
         ("some/folder", r"a folder as pathlib\.Path"),
     ],
@@ -447,7 +448,7 @@ def test_an_option_that_there_is_not():
     with pytest.raises(RegardError, match=r"capture: there is no option 'tokns'; near: tokens$"):
         regard.capture(fused(), tokns=["a"])
     with pytest.raises(
-        RegardError, match=r"no option 'zzz'; expected where, keep, max_bytes, .*rules$"
+        RegardError, match=r"no option 'zzz'; expected where, keep, max_bytes, .*rules, gates$"
     ):
         regard.capture(fused(), zzz=1)
     assert list(inspect.signature(regard.capture).parameters)[:3] == ["model", "where", "keep"]

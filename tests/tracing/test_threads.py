@@ -1,6 +1,8 @@
 """Only what ran for a capture is recorded: threads, other models, and the order of leaving."""
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 
@@ -563,3 +565,15 @@ def test_an_interrupt_while_a_learned_pass_begins_or_ends(monkeypatch):
         captured.append(trace)
         assert states() == before
     assert [len(trace) for trace in captured] == [2, 3]
+
+
+def test_what_stays_in_a_thread_goes_with_it():
+    """Identifiers of threads are used again: nothing may wait under one for its next owner."""
+    model = handmade()
+    capture, gone = regard.capture(model), weakref.ref(model)
+    in_thread(capture.__enter__)
+    with pytest.raises(regard.RegardError):
+        capture.__exit__(None, None, None)
+    del model, capture
+    gc.collect()
+    assert gone() is None

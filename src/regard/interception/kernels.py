@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from regard.interception.process import LOCK
-from regard.kernel import blockwise
+from regard.kernel import blockwise, local
 
 _NAME = "TESTING_ONLY_GenericMode"
 _KEY: Any = torch._C._parse_dispatch_key(_NAME)
@@ -36,6 +36,7 @@ OPERATORS = (
     "_native_multi_head_attention",
     "_transformer_encoder_layer_fwd",
     blockwise.OPERATOR,
+    local.OPERATOR,
 )
 #: Operators by which a model spells attention itself.
 SPELLINGS = (
@@ -98,7 +99,7 @@ def _register() -> None:
         kernels = torch.library.Library("aten", "IMPL")
         own = torch.library.Library("regard", "IMPL")
         for name in (*OPERATORS, *SPELLINGS):
-            library = own if name == blockwise.OPERATOR else kernels
+            library = own if name.startswith("regard::") else kernels
             library.impl(name.removeprefix("regard::"), _kernel(name, "default"), _NAME)
         for name in _OUT:
             kernels.impl(f"{name}.out", _kernel(name, "out"), _NAME)
@@ -106,7 +107,7 @@ def _register() -> None:
 
 
 def _kernel(name: str, overload: str) -> Callable[..., Any]:
-    space = torch.ops.regard if name == blockwise.OPERATOR else torch.ops.aten
+    space = torch.ops.regard if name.startswith("regard::") else torch.ops.aten
     operator = getattr(getattr(space, name.removeprefix("regard::")), overload)
     names = tuple(argument.name for argument in operator._schema.arguments)
     return _telling(name if overload == "default" else f"{name}.{overload}", names, operator._op)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from regard.errors import UnavailableError
 from regard.interception import OPERATORS, Block, pass_signals_on
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, Recurrent, tensors
-from regard.record import Gate, Note, Site, Trace
+from regard.record import Gate, Note, Record, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
@@ -34,6 +34,7 @@ from regard.tracing.roles import Contraction, Roles
 from regard.tracing.tagging import local_tensor, plain_tensors
 from regard.tracing.tags import Candidate, storage_address
 from regard.tracing.where import Predicate, everything
+from regard.types import Shape
 
 LATE = "of weights that were normalised after the product with the values, weights alone are kept"
 OF_EDGES = "of edges, weights alone are kept"
@@ -49,6 +50,9 @@ class _Here(threading.local):
 
 class Collector:
     """One capture's records in the making. Threads tell it what they see one at a time."""
+
+    learnable = True  # whether the cheaper path would see all that this one records
+    sought = "attention"  # what a note says was not seen
 
     def __init__(
         self,
@@ -86,7 +90,8 @@ class Collector:
         self.cached = False  # whether what attention was made from is written in place
         self._used: WeakSet[Any] = WeakSet()  # storages that attention was made from
         self._rewritten: WeakSet[Any] = WeakSet()  # that were there before, and written in place
-        self.attends: dict[str, Attends] = {}
+        self.attends: dict[tuple[str, str], Attends] = {}  # by site and line; "" for any
+        self._single: dict[tuple[str, str], list[Record]] = {}  # one query of the keys' own input
         self.filtered: set[str] = set()
         self.ran: set[str] = set()  # modules that are attention by name, and ran
         self.attentive = attentive(self.names)
@@ -307,7 +312,8 @@ class Collector:
                 lesson.attended(key, "unknown")
             return
         recipe = reading.recipe
-        site = self._site(place, operator, attends or self._between(place, reading))
+        attends = attends or self._between(place, reading)
+        site = self._site(place, operator, attends, single=_is_single(recipe.shape))
         if lesson is not None:
             lesson.attended(key, site.attends)
         tag = self.flow.tag(reading.key)
@@ -449,7 +455,7 @@ class Collector:
             )
             if followed and isinstance(recipe, Dot):
                 attends = self._between(place, Reading(recipe, recipe.query, recipe.key))
-            site = self._site(place, operator, attends)
+            site = self._site(place, operator, attends, single=_is_single(recipe.shape))
             output = out if isinstance(out, Tensor) else None
             held = Ready(recipe if self.attached else recipe.map(detached))
             self._add(site, held, output, None, REGISTERED)
@@ -459,7 +465,7 @@ class Collector:
         if reading.key is reading.query:
             return "self"
         if not self.following:
-            return self.attends.get(place.path or place.module_class, "unknown")
+            return self.attends.get((place.path or place.module_class, ""), "unknown")
         sides = (self.flow.sources(reading.query), self.flow.sources(reading.key))
         if reading.query.is_nested or reading.query.dim() != 4 or reading.key.dim() != 4:
             return _told(sides)
@@ -500,7 +506,8 @@ class Collector:
             kind = "partial"  # a sink beside the keys
         gathered = roles.gathered or candidate.segments is not None
         attends = self._told(candidate, contraction, roles, late=weights is not None)
-        site = self._site(place, "softmax", attends)
+        single, followed = _is_single(layout.shape), candidate.sides is not None
+        site = self._site(place, "softmax", attends, single=single, followed=followed)
         if (weights is not None or gathered) and self.attached:
             self.note(
                 "unread",
@@ -592,14 +599,31 @@ class Collector:
             self.filtered.add(site.base)
         return False
 
-    def _site(self, place: Place, operator: str, attends: Attends) -> Site:
+    def _site(
+        self,
+        place: Place,
+        operator: str,
+        attends: Attends,
+        *,
+        single: bool = False,
+        followed: bool = True,
+    ) -> Site:
+        """The next call of a site; `single`: one query looks at several keys; `followed`: data flow
+        told what is known of the label, which may be that it cannot be told."""
         with self._lock:
             base = place.path or place.module_class
             self._calls[base] = call = self._calls.get(base, 0) + 1
+        line, followed = (base, place.source), followed and self.following
+        if attends == "unknown" and followed and line in self._single:
+            for record in self._single.pop(line):  # a decoder that began with its keys' state
+                self.keeper.relabel(record, "unknown")
+            if self.here.lesson is not None:
+                self.here.lesson.doubt(place)
         if attends == "unknown":
-            attends = self.attends.get(base, "unknown")
-        else:
-            self.attends.setdefault(base, attends)
+            attends = self.attends.get(line if followed else (base, ""), "unknown")
+        elif attends == "cross" or not single:
+            self.attends.setdefault(line, attends)
+            self.attends.setdefault((base, ""), attends)
         return Site(
             place.path, place.module_class, place.source, operator, call, self.step, attends
         )
@@ -621,6 +645,8 @@ class Collector:
         if record.held == "dropped":
             self.growth.drop(site.base)
             self.delta_rules.drop(site.base)
+        if site.attends == "self" and _is_single(record.shape):
+            self._single.setdefault((site.base, site.source), []).append(record)
         self.trace.append(record)
 
     def _makes_graph(self) -> bool:
@@ -731,24 +757,30 @@ class Collector:
                 self.note(
                     "empty",
                     "",
-                    f"no attention was seen; {softmaxes} taken for something else: trace.gates has "
-                    "the reasons",
+                    f"no {self.sought} was seen; {softmaxes} taken for something else: "
+                    "trace.gates has the reasons",
                 )
             elif not self.trace.notes:
-                ran = "no attention was seen in the model, which ran"
+                ran = f"no {self.sought} was seen in the model, which ran"
                 if not self.called:
-                    ran = "no attention was seen: did the model run in the capture?"
+                    ran = f"no {self.sought} was seen: did the model run in the capture?"
                     if self.other and self.names.model is not None:
                         ran = (
-                            f"no attention was seen: the model, {type(self.names.model).__name__}, "
-                            f"did not run; {self.other} did"
+                            f"no {self.sought} was seen: the model, "
+                            f"{type(self.names.model).__name__}, did not run; {self.other} did"
                         )
                     if self.elsewhere:
                         ran = (
-                            f"no attention was seen: the model ran in a {self.elsewhere} that was "
-                            "started before the capture; open the capture there"
+                            f"no {self.sought} was seen: the model ran in a {self.elsewhere} that "
+                            "was started before the capture; open the capture there"
                         )
                 self.note("empty", "", ran)
+
+
+def _is_single(shape: Shape) -> bool:
+    """Whether one query looks at several keys: where they are its own input, that may be a position
+    among them, or a state that sums them up and belongs to a decoder."""
+    return shape.queries == 1 < shape.keys
 
 
 def _as_it_is(gradient: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from regard.tracing.axes import (
 from regard.tracing.movement import along_dim, same_index
 from regard.tracing.moves import end_of, entries_of
 from regard.tracing.names import Names, Place
+from regard.tracing.pointwise import asks
 from regard.tracing.roles import Contraction
 from regard.tracing.tags import (
     Candidate,
@@ -77,7 +78,9 @@ class Flow(Writing):
         self.sliced: Contraction | None = None  # some keys of a softmax; others may meet values yet
 
     def softmax(self, scores: Tensor, dim: int, weights: Tensor) -> None:
-        """A softmax was taken: mark it as a candidate."""
+        """A softmax was taken: mark it as a candidate; of nothing, it has no axes."""
+        if not weights.numel():
+            return
         mark = self._candidate(scores, dim, weights)
         if mark is not None:
             tag = Tag()
@@ -278,6 +281,8 @@ class Flow(Writing):
         sides = None
         if not (self.constant(left) or self.constant(right)):
             sides = (self.sources(left), self.sources(right))
+            if asks(right, left, output):
+                sides = sides[::-1]
         self.pointwise((left, right), output)
         tag = self.tag(output)
         if tag is not None and self.token(left) != self.token(right):
@@ -395,7 +400,7 @@ class Flow(Writing):
         if before is not None:
             if before.mark is not None:
                 self.lose(before.mark.candidate)
-            tag.sources, tag.constant = before.sources, before.constant
+            tag.sources, tag.constant, tag.sides = before.sources, before.constant, before.sides
             tag.normaliser, tag.of_weights = before.normaliser, before.of_weights
         self.put(output, tag)
 
@@ -487,6 +492,8 @@ class Flow(Writing):
             # of other examples: other places, and another input
             right_side = frozenset((tag.number,)) if elsewhere else self.sources(right)
             tag.sides = (self.sources(left), right_side)
+            if output.shape[-1] == 1:  # keys times a single query
+                tag.sides = tag.sides[::-1]
             if mine is not None and mine.moved is not None and self._of_parameters(right):
                 tag.moved = self._mapped(left, output, -1)  # a map chosen for each edge
         if first and second:
@@ -544,7 +551,8 @@ class Flow(Writing):
             if alone:  # an axis of the parameter
                 dims.append(axis(size, "feature"))
             elif first or second:
-                dims.append(right_pieces if first else left_pieces)
+                sides = (right_pieces, left_pieces) if first else (left_pieces, right_pieces)
+                dims.append(_each_of_a_parameter(*sides))
             else:
                 dims.append(merged([[left_pieces], [right_pieces]], firm=False)[0])
         rows, columns = output.shape[-2:]
@@ -812,6 +820,20 @@ def _told_apart(dims: Dims) -> Dims:
             apart.append((size, origin))
         result.append(tuple(apart))
     return result
+
+
+def _each_of_a_parameter(
+    pieces: tuple[Piece, ...], constant: tuple[Piece, ...]
+) -> tuple[Piece, ...]:
+    """An axis along which an input was repeated, for each of several maps: features of theirs."""
+    if [size for size, _ in pieces] != [size for size, _ in constant]:
+        return pieces
+    return tuple(
+        axis(size, "feature")[0]
+        if mine.kind == "expanded" and theirs.kind == "parameter"
+        else (size, mine)
+        for (size, mine), (_, theirs) in zip(pieces, constant)
+    )
 
 
 def _side(pieces: tuple[Piece, ...], size: int, constant: bool, fixed: bool) -> tuple[Piece, ...]:

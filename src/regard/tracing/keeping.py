@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
-from regard.record import Record, Site, Trace
+from regard.record import Record, Site, Trace, load
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes, weights_of
+from regard.record.site import Attends
 from regard.record.tokens import fit
 from regard.tracing.tags import storage_address
 
@@ -76,7 +77,7 @@ class Keeper:
         fields["gradient"], fields["not_kept"] = gradient, not_kept
         if self.outputs and output is not None:
             fields["output"] = output if self.attached else output.detach()
-        if self.tokens is not None:
+        if self.tokens is not None and held.kind != "gate":  # channels and positions
             for side, size in (("query", held.shape.queries), ("key", held.shape.keys)):
                 if fit(self.tokens, held.shape.batch, size):
                     self.labelled = True
@@ -161,6 +162,13 @@ class Keeper:
                 else:
                     del self._held[held]
                     record.drop()
+
+    def relabel(self, record: Record, attends: Attends) -> None:
+        """A later call tells that a record was not what it was called; its file says so, too."""
+        record.site = replace(record.site, attends=attends)
+        file = record.parts
+        if isinstance(file, Path):
+            Trace([load(file)[0].relabelled(attends)]).save(file)
 
     def close(self, trace: Trace) -> None:
         """The capture ends; what was said goes beside the files."""

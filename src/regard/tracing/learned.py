@@ -240,6 +240,7 @@ class Lesson:
         self._calls: dict[Key, int] = {}
         self._two_sided: set[Key] = set()  # worked on scores of two inputs
         self._outcomes: dict[Key, list[Entry]] = {}
+        self._doubted: set[tuple[str, str]] = set()  # module path and line
 
     def refuse(self) -> None:
         """Something ran that a plan cannot hold."""
@@ -252,6 +253,10 @@ class Lesson:
             self._calls[key] = self._calls.get(key, 0) + 1
             if two_sided:
                 self._two_sided.add(key)
+
+    def doubt(self, place: Place) -> None:
+        """Labels of a line were taken back."""
+        self._doubted.add((place.path, place.source))
 
     def softmax(self, key: Key, candidate: Any, output: Tensor) -> None:
         """It made a candidate."""
@@ -299,6 +304,8 @@ class Lesson:
             return None
         entries: dict[Key, Entry] = dict.fromkeys(self._calls, HARMLESS)
         for key, outcomes in self._outcomes.items():
+            if key[:2] in self._doubted:
+                outcomes = [_unlabelled(outcome) for outcome in outcomes]
             entry = _same(outcomes)
             if entry is None or len(outcomes) != self._calls.get(key):
                 return None
@@ -319,6 +326,12 @@ def _same(outcomes: list[Entry]) -> Entry | None:
             entry = entry._replace(arrangement=both)
         elif entry != other:
             return None
+    return entry
+
+
+def _unlabelled(entry: Entry) -> Entry:
+    if isinstance(entry, FusedEntry | SoftmaxEntry):
+        return entry._replace(attends="unknown")
     return entry
 
 
@@ -426,6 +439,7 @@ class _Form:
         self.sizes: list[Any] = []
         self.shapes: list[Any] = []
         self._seen: dict[Any, int] = {}  # tensors, so that one that is given twice is known
+        self._storages: dict[int, int] = {}  # and a part of another, too
 
     def of(self, argument: Any) -> Any:
         """Tensors by type, rank and dtype, plain values by themselves, other objects by class and
@@ -454,7 +468,9 @@ class _Form:
         address = storage_address(tensor)
         start = (address, tensor.storage_offset()) if address else len(self._seen)
         number = self._seen.setdefault(start, len(self._seen))
-        return type(tensor), len(shape), tensor.dtype, tensor.device, tensor.requires_grad, number
+        place = self._storages.setdefault(address or number, len(self._storages))
+        kind = (type(tensor), len(shape), tensor.dtype, tensor.device, tensor.requires_grad)
+        return *kind, number, place
 
 
 def _brief(value: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UnavailableError
-from regard.kernel import blockwise
+from regard.kernel import blockwise, local
 from regard.kernel.positions import AlibiBias
 from regard.masks.parts import Band, Mask, Padding, Pairs, Segments
 from regard.recipe import Dot, Flex, Projected, Recipe
@@ -84,6 +84,17 @@ def _blockwise(
     mask = blockwise.structure_of(*band, *tensors).mask
     recipe = Dot(query, key, mask=mask, scale=scale, lse=out[1].detach())
     return Reading(recipe, query, key, value, out[0])
+
+
+@_for(local.OPERATOR)
+def _local(
+    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
+) -> Reading:
+    size = (arguments["rows"].shape[2], arguments["columns"].shape[2])
+    value = arguments["value"].flatten(3).mT
+    recipe = local.edges_of(out[1], size)
+    by_position = lambda maps: maps.flatten(3).mT
+    return Reading(recipe, arguments["query"], arguments["key"], value, out[0], arrange=by_position)
 
 
 @_for("_scaled_dot_product_flash_attention")

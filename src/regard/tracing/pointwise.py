@@ -66,6 +66,8 @@ class Pointwise(Tagging):
             mine, theirs = self.tag(left), self.tag(right)
             if mine is not None and theirs is not None and mine.sources and theirs.sources:
                 tag.sides = (mine.sources, theirs.sources)
+                if asks(right, left, output):
+                    tag.sides = (theirs.sources, mine.sources)
         self.put(output, tag)
 
     def boxed(self, weights: Tensor, mark: Mark) -> Box:
@@ -269,3 +271,8 @@ def _only_adds(mark: Mark, to: Mark | None) -> bool:
 def _carried(mark: Mark, source: Tensor, output: Tensor) -> Mark:
     """Weights in what an operator that works place by place made of them."""
     return mark._replace(before=None) if stretched(source, output) else mark
+
+
+def asks(query: Tensor, key: Tensor, output: Tensor) -> bool:
+    """Whether one of two that were broadcast is a single query: the other has all places."""
+    return stretched(query, output) and not stretched(key, output)

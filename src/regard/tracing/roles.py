@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.recipe import Edges
 from regard.record.held import Layout
-from regard.tracing.axes import Dims, Origin
+from regard.tracing.axes import Dims, Origin, Piece
 from regard.tracing.movement import View, along_dim, other_axes, positions
 from regard.tracing.tags import Box, Mark, Spread, Use, Uses
 from regard.types import Kind
@@ -225,7 +225,7 @@ class Contraction:
         query = [part for part in rows if part not in head]
         pairs = self._value_origins()
         cut = [part for part in shared if {part.origin.ancestor, pairs.get(part.origin)} & widths]
-        cut = cut or [part for part in shared if _of_channels(part.origin)]
+        cut = cut or [part for part in shared if _of_channels(part, bool(summed))]
         head = [part for part in parts if part in head or part in cut]
         batch = [part for part in shared if part not in head]
         gathered = False
@@ -234,19 +234,36 @@ class Contraction:
             query = [part for part in batch if part.origin.ancestor in roots and _is_uncut(part)]
             batch = [part for part in batch if part not in query]
             gathered = bool(query) and any(part.origin.gathered for part in key)
+        if not query and self._has_keys_alone():
+            query, batch = batch, []
         if len(query) > 1 and not batch:
             batch, query = _folded_batch(query)
         # one query each of several examples, or several queries with keys of their own?
         chosen = any(part.origin.ancestor.kind != "data" or part.origin.gathered for part in key)
         certain = self.alike and (bool(query) or len(batch) < 2 or not chosen)
+        certain = certain and (bool(query) or not self._may_be_queries(batch))
         if not head:
             last = [*self.mark.candidate.widths, *(part.origin for part in key)]
             with_heads = any(origin.ancestor.dim == (3, 4) for origin in last)
-            with_keys = any(part.origin.ancestor.dim == (2, 4) for part in key)
-            batch, head, told = _by_hints(batch, with_heads, with_keys, hints)
+            batch, head, told = _by_hints(batch, with_heads, key, hints)
             certain = certain and told and not self._may_hold_heads(batch, hints)
         order = self._in_order
         return Roles(order(batch), order(head), order(query), order(key), certain, gathered)
+
+    def _has_keys_alone(self) -> bool:
+        """Whether the values were rows of keys, without examples, and were repeated for each of
+        the weights'."""
+        key = -1 if self.swapped else -2
+        if self.spread is not None or len(self.value_dims) != 3:
+            return False
+        repeated = all(origin.kind == "expanded" for _, origin in self.value_dims[0])
+        first = [origin.ancestor.dim in ((0, 1), (0, 2)) for _, origin in self.value_dims[key]]
+        return repeated and first == [True] and _is_first(self.dims[0])
+
+    def _may_be_queries(self, batch: list[Part]) -> bool:
+        """Whether (example, key) may as well be (query, key): neither scores nor values had
+        features, that would follow them."""
+        return len(batch) == 1 and not self._widths()[1] and _is_first(self.dims[0])
 
     def _may_hold_heads(self, batch: list[Part], hints: set[int]) -> bool:
         """Whether inputs (batch × head, position, width) may have come folded: the module speaks of
@@ -403,10 +420,17 @@ def _the_same(parts: list[Part], before: list[Part]) -> list[Part]:
     ]
 
 
-def _of_channels(origin: Origin) -> bool:
-    """Whether an axis is cut out of features, or of the last of an input's three dimensions."""
-    ancestor = origin.ancestor
-    return origin.kind == "feature" or (ancestor.dim == (2, 3) and ancestor.kind == "data")
+def _of_channels(part: Part, others: bool) -> bool:
+    """Whether an axis is cut out of features, or of the last of an input's three dimensions; all
+    of it where no `others` were summed for the scores: else it may be examples, that come last."""
+    ancestor = part.origin.ancestor
+    last = ancestor.dim == (2, 3) and ancestor.kind == "data"
+    return part.origin.kind == "feature" or (last and (part.size < ancestor.size or not others))
+
+
+def _is_first(pieces: tuple[Piece, ...]) -> bool:
+    """Whether a dimension is the first of an input that has at most features beside it."""
+    return [origin.ancestor.dim in ((0, 1), (0, 2)) for _, origin in pieces] == [True]
 
 
 def _is_uncut(part: Part) -> bool:
@@ -431,14 +455,21 @@ def _folded_batch(query: list[Part]) -> tuple[list[Part], list[Part]]:
 
 
 def _by_hints(
-    batch: list[Part], with_heads: bool, with_keys: bool, hints: set[int]
+    batch: list[Part], with_heads: bool, key: list[Part], hints: set[int]
 ) -> tuple[list[Part], list[Part], bool]:
-    """Heads among shared axes of which none is known to be cut out of features."""
-    # inputs, or scores, of four dimensions; after a linear map only a hint tells
+    """Heads among shared axes of which none is known to be cut out of features.
+
+    `with_heads`: the last of an input's four dimensions, or of the scores', is one of these.
+    """
+    # (batch, head, key, width), or (batch, key, head, width); after a linear map only a hint tells
+    places = {part.origin.ancestor.dim for part in key}
+    second = (2, 4) if places & {(0, 4), (1, 4)} else (1, 4)
     for index, part in enumerate(batch):
-        fits = (with_heads or with_keys) and part.size in hints
-        if part.origin.ancestor.dim == (1, 4) and (fits or (with_heads and not hints)):
-            return [*batch[:index], *batch[index + 1 :]], [part], True
+        fits = (with_heads or (2, 4) in places) and part.size in hints
+        if part.origin.ancestor.dim == second and (fits or (with_heads and not hints)):
+            # keys first, and nobody speaks of heads: examples may come before them or behind
+            certain = (0, 4) not in places or fits
+            return [*batch[:index], *batch[index + 1 :]], [part], certain
     unknown = [part for part in batch if part.origin.ancestor.kind == "unknown"]
     if not unknown:
         return batch, [], True

@@ -30,9 +30,9 @@ from regard.interception import (
     unwrap_calls,
     wrap_calls,
 )
-from regard.kernel import blockwise
 from regard.record import Trace
 from regard.tracing.collect import Collector
+from regard.tracing.gates import GateCollector
 from regard.tracing.learned import (
     HARMLESS,
     FusedEntry,
@@ -100,14 +100,20 @@ class Run:
     """What happens between the entry and the exit of one capture."""
 
     def __init__(
-        self, module: nn.Module | None, trace: Trace, path: str, options: dict[str, Any]
+        self,
+        module: nn.Module | None,
+        trace: Trace,
+        path: str,
+        options: dict[str, Any],
+        gates: bool = False,
     ) -> None:
         self.trace, self.path, self.module = trace, path, module
-        self.collector = Collector(module, trace, **options)
+        self.collector = (GateCollector if gates else Collector)(module, trace, **options)
         self.block = self.collector.block
         self.block.on_hand_over = self._hand_over
         self.root = self.collector.names.modules.get("")
         self.home = threading.get_ident()
+        self._dead = _thread.dead  # of the thread that entered
         self.mode: CaptureMode | None = None  # of the thread that entered
         self.alarms: dict[tuple[str, str], None] = {}  # where attention was not read, its operator
         self._passes = 0
@@ -157,7 +163,7 @@ class Run:
                 error = self._leave_mode()
             else:
                 error = None
-                _die(self.home, self._leave_home, self._guards)
+                self._dead.append((self._leave_home, self._guards))
             self._stack.close()
         finally:
             _open.discard(self)
@@ -186,7 +192,7 @@ class Run:
             return None if now == self._guards else _LEFT_INSIDE
         if now.inference and not self._guards.inference:
             # Its exit will bring the mode's dispatch key back: the mode must be there to meet it.
-            _die(self.home, self.mode.leave, self._guards)
+            self._dead.append((self.mode.leave, self._guards))
             return (
                 "capture: left before torch.inference_mode(), which was entered inside it; leave "
                 "contexts in the opposite order of entering (a dead mode slows this thread down "
@@ -243,7 +249,7 @@ class Run:
 
     def _recall(self) -> None:
         """Plans of earlier captures; a filter's own are no use to others."""
-        if self.module is None or self.collector.flow.rules:
+        if self.module is None or self.collector.flow.rules or not self.collector.learnable:
             return
         try:
             now = fingerprint(self.collector.names)
@@ -436,6 +442,8 @@ class Run:
         except Exception as error:  # arguments that cannot be looked at: the full path serves
             pass_signals_on(error)
             return
+        if any(0 in shape for shape in signature.shapes):
+            return  # operators may leave early, and attention stay away
         plan = self._plan(signature)
         if plan is not None and (threading.get_ident() != self.home or self._on_top()):
             call.plan = plan
@@ -503,7 +511,7 @@ class Run:
         now = _Guards.now()
         if now.inference and not call.guards.inference:  # as in `_leave_mode`
             mode.pass_through()
-            _die(threading.get_ident(), mode.leave, call.guards)
+            _thread.dead.append((mode.leave, call.guards))
             return
         if now != call.guards:
             self.collector.note("changed", "", _UNSEEN)
@@ -594,7 +602,7 @@ class Run:
         place = self.collector.names.place()
         if place is None:
             return
-        fused = operator.startswith("_scaled") or operator == blockwise.OPERATOR
+        fused = operator.startswith(("_scaled", "regard::"))
         if names and fused and _transforms() is None:
             self.collector.here.following = False
             self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
@@ -635,22 +643,28 @@ def _push_at(mode: CaptureMode, depth: int) -> None:
         _push_mode(other)
 
 
-_dead: dict[int, list[tuple[Callable[[], Any], _Guards]]] = {}  # what stayed, by thread
+Dead = list[tuple[Callable[[], Any], _Guards]]  # how each is left, and when it can be
 
 
-def _die(thread: int, leave: Callable[[], Any], guards: _Guards) -> None:
-    """Something has to stay in a thread until its guards are what they were."""
-    _dead.setdefault(thread, []).append((leave, guards))
+class _Thread(threading.local):
+    """What had to stay in a thread until its guards are what they were; it goes with the thread."""
+
+    def __init__(self) -> None:
+        self.dead: Dead = []
+
+
+_thread = _Thread()
 
 
 def bury() -> None:
     """What stayed in this thread goes, if it can."""
     now = _Guards.now()
-    for leave, guards in _dead.pop(threading.get_ident(), []):
+    stayed, _thread.dead[:] = list(_thread.dead), []
+    for leave, guards in stayed:
         if guards == now:
             leave()
         else:
-            _die(threading.get_ident(), leave, guards)
+            _thread.dead.append((leave, guards))
 
 
 _open: set[Run] = set()  # in any thread

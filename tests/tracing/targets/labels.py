@@ -302,7 +302,48 @@ class StepByStep(StartedByTheEncoder):
         return list(weights.split(1, 2)), output
 
 
+class BegunByTheEncoder(formulas.Model):
+    """A decoder that first asks with the encoder's last state, and then with states of its own."""
+
+    attends = "unknown"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.query = nn.GRUCell(2 * D, D), nn.Linear(D, D, bias=False)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(B, 7, D), torch.randn(B, 3, D)
+
+    def attend(self, state, memory):
+        weights = torch.bmm(memory, self.query(state)[:, :, None]).squeeze(2).softmax(-1)
+        return torch.bmm(weights[:, None], memory).squeeze(1)
+
+    def forward(self, memory, words):
+        state = memory[:, -1]
+        for word in words.unbind(1):
+            state = self.cell(torch.cat([word, self.attend(state, memory)], -1), state)
+        return state
+
+    def truth(self, memory, words):
+        state, sites = memory[:, -1], []
+        for word in words.unbind(1):
+            weights = dense.weights(self.query(state)[:, None, None], memory[:, None], scale=1.0)
+            sites.append(weights)
+            context = dense.mix(weights, memory[:, None])[:, 0, 0].to(word.dtype)
+            state = self.cell(torch.cat([word, context], -1), state)
+        return sites, state
+
+
+class BegunByTheEncoderFused(BegunByTheEncoder):
+    def attend(self, state, memory):
+        query = self.query(state)[:, None, None]
+        keys = memory[:, None]
+        return F.scaled_dot_product_attention(query, keys, keys, scale=1.0)[:, 0, 0]
+
+
 KINDS = (
+    *(BegunByTheEncoder, BegunByTheEncoderFused),
     *(Stages, StartedByTheEncoder, StepByStep, PooledQueries, SubsampledQueries, StridedKeys),
     *(Positions, Decoder, MeanQuery),
 )

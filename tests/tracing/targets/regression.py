@@ -1,0 +1,95 @@
+"""Kernel regression (Nadaraya 1964, Watson 1964), written without examples and without features.
+
+f(x) = Σ_i softmax_i(−((x − x_i) w)² / 2) y_i
+"""
+
+import torch
+from torch import Tensor, nn
+
+from . import dense, formulas
+
+QUERIES, KEYS = 5, 7
+
+
+class Broadcast(formulas.Model):
+    """Queries are rows, keys are columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(1) + 1)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        return torch.randn(QUERIES), torch.randn(KEYS), torch.randn(KEYS)
+
+    def weigh(self, differences: Tensor) -> Tensor:
+        return (-((differences * self.w) ** 2) / 2).softmax(-1)
+
+    def forward(self, x, keys, values):
+        return self.weigh(x[:, None] - keys) @ values
+
+    def truth(self, x, keys, values):
+        pairs = zip(x, keys.expand(len(x), -1))
+        scores = [
+            [-((query - key) * self.w[0]).square() / 2 for key in row] for query, row in pairs
+        ]
+        weights = dense.softmax(torch.tensor(scores))
+        return [weights[None, None]], (weights * values).sum(-1)
+
+
+class RepeatedKeys(Broadcast):
+    """Keys and values copied for each query, and a product by batch: rows of one set of keys."""
+
+    def forward(self, x, keys, values):
+        keys, values = keys.repeat(len(x), 1), values.repeat(len(x), 1)
+        queries = x.repeat_interleave(keys.shape[1]).reshape(-1, keys.shape[1])
+        return (self.weigh(queries - keys)[:, None] @ values[..., None]).reshape(-1)
+
+
+class ExpandedKeys(Broadcast):
+    """The same, as views."""
+
+    def forward(self, x, keys, values):
+        weights = self.weigh(x[:, None] - keys.expand(len(x), -1))
+        return torch.bmm(weights[:, None], values.expand(len(x), -1)[..., None]).reshape(-1)
+
+
+class OwnKeys(Broadcast):
+    """Keys that come for each query: or a batch of single queries, and nothing tells."""
+
+    group = "unknown"
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        keys, values = torch.randn(2, QUERIES, KEYS).unbind()
+        return torch.randn(QUERIES), keys, values
+
+    def forward(self, x, keys, values):
+        queries = x.repeat_interleave(keys.shape[1]).reshape(-1, keys.shape[1])
+        return torch.bmm(self.weigh(queries - keys)[:, None], values[..., None]).reshape(-1)
+
+
+class OthersAsKeys(Broadcast):
+    """Every point asks all others."""
+
+    group = "unknown"
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(QUERIES), torch.randn(QUERIES)
+
+    @staticmethod
+    def others(x: Tensor) -> Tensor:
+        apart = ~torch.eye(len(x), dtype=torch.bool)
+        return x.repeat(len(x), 1)[apart].reshape(len(x), -1)
+
+    def forward(self, x, values):
+        weights = self.weigh(x[:, None] - self.others(x))
+        return torch.bmm(weights[:, None], self.others(values)[..., None]).reshape(-1)
+
+    def truth(self, x, values):
+        return super().truth(x, self.others(x), self.others(values))
+
+
+KINDS = (Broadcast, RepeatedKeys, ExpandedKeys, OwnKeys, OthersAsKeys)
+TARGETS = [formulas.target(kind, "regression") for kind in KINDS]
