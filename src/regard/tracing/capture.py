@@ -64,6 +64,9 @@ class capture:  # a context manager and a decorator is written like a function
         rules: attention that is no softmax: what stands between the product of query and key and
             that with the values, as "sigmoid" or "relu"; "none" for products that meet as they
             are (linear attention, retention), "any" for whatever stands there.
+        gates: also record gates of convolutional networks, of kind "gate": a number in [0, 1] for
+            each channel or position, computed from what it is multiplied onto
+            (squeeze-and-excitation, CBAM).
 
     >>> import torch, regard
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
@@ -94,6 +97,7 @@ class capture:  # a context manager and a decorator is written like a function
         tokens: Tokens | None = None,
         path: Literal["auto", "full", "fused"] = "auto",
         rules: str | Sequence[str] = (),
+        gates: bool = False,
     ) -> None:
         if isinstance(model, type):
             raise RegardError(
@@ -106,10 +110,12 @@ class capture:  # a context manager and a decorator is written like a function
             raise RegardError(f"capture: path={path!r}, expected 'auto', 'full' or 'fused'")
         if grad and path == "fused":
             raise RegardError("capture: grad=True needs path='full' or 'auto'")
+        if gates and path == "fused":
+            raise RegardError("capture: gates=True needs path='full' or 'auto'")
         if values and not (keep == "recipe" or isinstance(keep, Path)):
             raise RegardError("capture: values=True needs keep='recipe' or a folder")
         self.model = model
-        self.path = path
+        self.path, self._gates = path, gates
         self._options: dict[str, Any] = {
             "where": predicate(where),
             "asked": shown(where),
@@ -129,7 +135,7 @@ class capture:  # a context manager and a decorator is written like a function
     def __enter__(self) -> Trace:
         self.trace = Trace()
         module = self.model if isinstance(self.model, nn.Module) else _module_of(self.model)
-        run = Run(module, self.trace, self.path, self._options)
+        run = Run(module, self.trace, self.path, self._options, self._gates)
         trace = run.begin()
         self._here.runs = [*getattr(self._here, "runs", []), run]
         self._open.append(run)
@@ -311,18 +317,22 @@ def _checked_keep(keep: Any, attached: bool) -> Keep:
                 "or a folder as pathlib.Path"
             )
         return keep
-    if isinstance(keep, Reducer):
+    if isinstance(keep, Reducer) or _is_reducer_class(keep):
         keep = [keep]
     if not isinstance(keep, list | tuple) or not keep:
         raise RegardError(f"capture: keep={keep!r}, expected a list of reducers, as [Entropy()]")
     for reducer in keep:
         if not isinstance(reducer, Reducer):
-            instance = isinstance(reducer, type) and issubclass(reducer, Reducer)
+            instance = _is_reducer_class(reducer)
             hint = f"; pass an instance, as {reducer.__name__}()" if instance else ""
             raise RegardError(f"capture: keep has {reducer!r}, which is not a Reducer{hint}")
         if reducer.differentiable:
             raise RegardError(f"capture: keep has {reducer!r}; answers kept here are detached")
     return list(keep)
+
+
+def _is_reducer_class(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Reducer)
 
 
 def _outside(frame: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -212,6 +213,50 @@ def test_timm(name, options):
         torch.testing.assert_close(fused.weights(), true.weights(), atol=1e-5, rtol=0)
         error = output_error(fused)
         assert error is None or error < 1e-5
+
+
+def with_cbam():
+    """A small ResNet whose blocks have a CBAM each."""
+    resnet, cbam = (imported(f"timm.{name}") for name in ("models.resnet", "layers.cbam"))
+    settings = {"attn_layer": cbam.CbamModule}
+    return resnet.ResNet(resnet.BasicBlock, (1, 1, 1, 1), channels=(16,) * 4, block_args=settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "channel", "spatial"),
+    [
+        ("lcnet_050", 2, 0),  # squeeze-and-excitation, hard sigmoid
+        ("mobilenetv3_small_050", 9, 0),
+        ("ese_vovnet19b_slim_dw", 4, 0),  # effective squeeze-and-excitation
+        ("eca_resnext26ts", 8, 0),  # efficient channel attention
+        ("with_cbam", 4, 4),
+        ("mobilenetv2_035", 0, 0),
+        ("resnet10t", 0, 0),
+    ],
+)
+def test_timm_gates(name, channel, spatial):
+    """Gates are what the modules named so put out, at a size where some have one position."""
+    torch.manual_seed(0)
+    model = (with_cbam() if name == "with_cbam" else timm.create_model(name)).eval()
+    randomise(model)
+    truth = []
+    for path, module in model.named_modules():
+        if path.rpartition(".")[2] == "gate":
+            site = path.rpartition(".")[0]
+            module.register_forward_hook(lambda _, __, out, site=site: truth.append((site, out)))
+    given = torch.randn(BATCH, 3, 64, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", regard.CaptureWarning)  # of a model without any
+        plain = model(given)
+        truth.clear()
+        with regard.capture(model, gates=True) as trace:
+            assert torch.equal(model(given), plain)
+    grids = [record.recipe.grid for record in trace]
+    assert [grids.count(None), len(grids) - grids.count(None)] == [channel, spatial]
+    assert trace.names() == [site for site, _ in truth]
+    for record, (_, gate) in zip(trace, truth, strict=True):
+        assert record.kind == "gate"
+        assert torch.equal(record.weights(), gate.reshape(BATCH, 1, 1, -1))
 
 
 # a picture in a text
