@@ -3,6 +3,7 @@
 from regard.reuse.concatenation import Concatenation
 from regard.reuse.gated_flow import GatedFlow
 from regard.reuse.grafting import (
+    GateLayer,
     Grafted,
     GraftWarning,
     Latents,
@@ -24,6 +25,7 @@ from regard.reuse.weighted_aggregation import WeightedAggregation
 __all__ = [
     "SUMMARIES",
     "Concatenation",
+    "GateLayer",
     "GatedFlow",
     "GraftWarning",
     "Grafted",

@@ -68,7 +68,8 @@ class Grafts(nn.Module):
             return output
         if under_way.lost_gradient:
             refuse_reentrant(into.path)
-        state, seen = into.pick(output), _seen(name, reads, into, under_way)
+        state = into.pick(output, self.part(name).takes_images)
+        seen = _seen(name, reads, into, under_way)
         try:
             mask = padding_of(self.part(name), under_way.inputs, into, state)
         except _MISFITS as error:
@@ -89,7 +90,8 @@ class Grafts(nn.Module):
                 f"graft {name!r}: into='{into}' counts calls, which gradient checkpointing "
                 "repeats; leave the number out, or do not checkpoint this site"
             )
-        return into.put(output, self._joined(name, into.pick(output), kept.seen, kept.mask))
+        state = into.pick(output, self.part(name).takes_images)
+        return into.put(output, self._joined(name, state, kept.seen, kept.mask))
 
     def _joined(self, name: str, state: Tensor, seen: Any, mask: Mask | None) -> Tensor:
         try:

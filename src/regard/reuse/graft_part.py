@@ -34,6 +34,7 @@ class Part(nn.Module, ABC):
     into: str
     mask: str | None = None
     reads_states = True  #: whether what is read must be (batch, position, width)
+    takes_images = False  #: whether what is changed is (batch, channel, height, width)
 
     @abstractmethod
     def watch(

@@ -58,9 +58,9 @@ class Place:
         """Whether this call of the module is meant."""
         return self.call is None or self.call == call
 
-    def pick(self, output: Any) -> Tensor:
-        """The tensor of a module's output."""
-        return _tensor(self, output, _key(self, output))
+    def pick(self, output: Any, image: bool = False) -> Tensor:
+        """The tensor of a module's output: states, or an image."""
+        return _tensor(self, output, _key(self, output), image)
 
     def put(self, output: Any, tensor: Tensor) -> Any:
         """The output with another tensor in that place; what was given is not changed."""
@@ -192,7 +192,7 @@ def _has_features(part: Any) -> bool:
     return isinstance(part, Tensor) and part.dim() >= 2 and part.is_floating_point()
 
 
-def _tensor(place: Place, output: Any, key: Any) -> Tensor:
+def _tensor(place: Place, output: Any, key: Any, image: bool) -> Tensor:
     part = output if key is None else _fields(output)[key]
     if not isinstance(part, Tensor):
         raise UnavailableError(f"'{place}' is {type(part).__name__}, expected a tensor")
@@ -201,9 +201,10 @@ def _tensor(place: Place, output: Any, key: Any) -> Tensor:
             f"'{place}' is a nested tensor, as nn.TransformerEncoder makes of padded batches; "
             "build it with enable_nested_tensor=False"
         )
-    if part.dim() not in (2, 3):
+    if part.dim() not in ((4,) if image else (2, 3)):
+        states = "(batch, position, width) or (batch, width)"
+        expected = "(batch, channel, height, width)" if image else states
         raise ShapeError(
-            f"'{place}' has {part.dim()} axes {tuple(part.shape)}, expected (batch, position, "
-            "width) or (batch, width)"
+            f"'{place}' has {part.dim()} axes {tuple(part.shape)}, expected {expected}"
         )
     return part

@@ -13,6 +13,7 @@ from regard.blocks import AttentionBlock
 from regard.contract import Mechanism
 from regard.errors import RegardError, StateError, UnavailableError
 from regard.reuse.graft_forward import Forward
+from regard.reuse.graft_gate import GateLayer
 from regard.reuse.graft_holder import Grafts
 from regard.reuse.graft_output import Latents, OutputAttention, States, ZeroProjection
 from regard.reuse.graft_part import GraftWarning, Part, same_kind
@@ -30,6 +31,7 @@ from regard.reuse.graft_sites import (
 from regard.reuse.graft_store import load, save
 
 __all__ = [
+    "GateLayer",
     "GraftWarning",
     "Grafted",
     "Latents",
@@ -113,14 +115,17 @@ def graft(
 
     Args:
         model: any module. Graft before it is wrapped for DDP or compiled.
-        part: an `OutputAttention` or a `ReuseLayer`; it is moved to the model's device and dtype.
+        part: an `OutputAttention`, a `ReuseLayer` or a `GateLayer`; it is moved to the model's
+            device and dtype.
         name: under which its parameters are found, `regard_graft.<name>.…`; made up when None.
         freeze: let the model's own parameters have no gradient until the part is removed.
     """
     _check_model(model)
     if not isinstance(part, Part):
         shown = part.__name__ if isinstance(part, type) else type(part).__name__
-        raise RegardError(f"graft: part is {shown}, expected an OutputAttention or a ReuseLayer")
+        raise RegardError(
+            f"graft: part is {shown}, expected an OutputAttention, a ReuseLayer or a GateLayer"
+        )
     reads, into = Place.of("reads", part.reads), Place.of("into", part.into)
     for argument, place in (("reads", reads), ("into", into)):
         module_at(model, argument, place.path)
@@ -181,7 +186,8 @@ def _check_model(model: Any) -> None:
 
 def _checked_name(holder: Grafts, part: Part, name: str | None) -> str:
     if name is None:
-        word = "output" if isinstance(part, OutputAttention) else "reuse"
+        words = {OutputAttention: "output", GateLayer: "gate"}
+        word = next((word for kind, word in words.items() if isinstance(part, kind)), "reuse")
         names = [word, *(f"{word}_{number}" for number in range(2, len(holder._modules) + 2))]
         return next(free for free in names if free not in holder._modules)
     if name in holder._modules:
@@ -247,7 +253,11 @@ def _freeze(model: nn.Module, holder: Grafts, name: str) -> None:
             parameter.requires_grad_(False)
             holder.frozen.append(parameter)
     holder.freezers.add(name)
-    moving = [path for path, one in model.named_modules() if getattr(one, "track_running_stats", 0)]
+    moving = [
+        path
+        for path, one in model.named_modules()
+        if getattr(one, "track_running_stats", False) and not inside(path)
+    ]
     if moving:
         warnings.warn(
             f"graft: freeze=True holds parameters; in train mode the running statistics of "
