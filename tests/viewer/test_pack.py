@@ -6,6 +6,7 @@ import decoding
 import pytest
 import torch
 from torch import nn
+from viewer_traces import gated
 
 import regard
 from regard import masks
@@ -374,6 +375,34 @@ class TestPicture:
             Scene.of(weights, image=torch.randint(255, (20, 20, 3)))
         with pytest.raises(RegardError, match="5 × 5 patches, but the longest sequence has 17"):
             Scene.of(weights, image=torch.rand(20, 20, 3), patches=(5, 5))
+
+    def test_gates_lie_over_the_image_each_by_its_own_grid(self):
+        drawn = gated()
+        scene = Scene.of(drawn.trace, **drawn.options)
+        manifest = packed(scene).manifest
+        assert [(part["name"], part["sites"]) for part in manifest["parts"]] == [
+            ("gates of 48 channels", [0, 1]),
+            ("gates of 6 × 8 positions", [2]),
+            ("gates of 3 × 4 positions", [3]),
+        ]
+        grids = {grid["sequence"]: grid for grid in manifest["image"]["grids"]}
+        found = [grids.get(site["key_sequence"]) for site in manifest["sites"]]
+        assert found[:2] == [None, None]
+        assert [(grid["rows"], grid["columns"]) for grid in found[2:]] == [(6, 8), (3, 4)]
+        assert (manifest["image"]["rows"], manifest["image"]["columns"]) == (6, 8)
+        channels = manifest["sequences"][manifest["sites"][0]["key_sequence"]]["tokens"]
+        assert channels[47] == "channel 47"
+
+    def test_local_attention_knows_its_grid(self):
+        weights = torch.full((1, 1, 12, 12), 1 / 12)
+        recipe = Given(weights, grid=(3, 4))
+        said = packed(Scene.of([recipe], image=torch.rand(30, 40, 3))).manifest["image"]
+        assert (said["rows"], said["columns"], said["first"]) == (3, 4, 0)
+
+    def test_channels_have_no_place_in_an_image(self):
+        drawn = gated()
+        with pytest.raises(RegardError, match="gates of channels alone"):
+            Scene.of(drawn.trace[:1], image=torch.rand(20, 20, 3))
 
 
 def _opened(source):

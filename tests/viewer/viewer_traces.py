@@ -168,6 +168,32 @@ def disc() -> Drawn:
     return Drawn(trace.with_tokens(names, places), options)
 
 
+class Gated(nn.Module):
+    """Two blocks at two sizes, each with a gate of channels and one of positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolve = nn.ModuleList([nn.Conv2d(3, 48, 3, 2, 1), nn.Conv2d(48, 48, 3, 2, 1)])
+        self.channel = nn.ModuleList(nn.Linear(48, 48) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for convolve, channel in zip(self.convolve, self.channel):
+            x = convolve(x)
+            x = x * channel(x.mean((2, 3))).sigmoid()[..., None, None]
+            x = x * (8 * x.mean(1, keepdim=True)).sigmoid()
+        return x
+
+
+@functools.cache
+def gated() -> Drawn:
+    """An image of 12 × 16; gates of 48 channels, and of 6 × 8 and 3 × 4 positions."""
+    torch.manual_seed(0)
+    model, image = Gated().eval(), torch.rand(3, 12, 16)
+    with torch.no_grad(), regard.capture(model, gates=True) as trace:
+        model(image[None])
+    return Drawn(trace, {"image": image, "title": "gates"})
+
+
 @functools.cache
 def reaction() -> Drawn:
     """RXNMapper on a Suzuki coupling: twelve calls of one layer."""

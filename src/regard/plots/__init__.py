@@ -1,6 +1,6 @@
 """Pictures: what to draw (a spec) apart from drawing it (matplotlib, in one file)."""
 
-from regard.plots.of_image import overlay, windows
+from regard.plots.of_image import channels, overlay, windows
 from regard.plots.of_trace import alignment, by_head, grid, heatmap, plot, profile, text
 from regard.plots.specs import Grid, Heatmap, Overlay, Profile, Rows, Spec, Text
 
@@ -14,6 +14,7 @@ __all__ = [
     "Text",
     "alignment",
     "by_head",
+    "channels",
     "grid",
     "heatmap",
     "overlay",

@@ -11,11 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.aggregate.heads import Fusion, fused_map
-from regard.aggregate.sources import layers_of
+from regard.aggregate.sources import Layer, layers_of
+from regard.contract import Attended
 from regard.errors import RegardError, ShapeError
 from regard.plots.choices import checked_example, way_of
-from regard.plots.specs import Overlay
-from regard.record import Record
+from regard.plots.specs import Overlay, Profile
+from regard.record import Record, Trace
 
 
 def overlay(
@@ -23,38 +24,69 @@ def overlay(
     image: Tensor,
     *,
     token: int = 0,
-    how: str = "rollout",
+    how: str | None = None,
     patches: tuple[int, int] | None = None,
     example: int = 0,
     title: str | None = None,
 ) -> Overlay:
-    """Attention over an image, of a vision transformer whose last positions are patches.
+    """Attention over an image: of a vision transformer whose last positions are patches, of
+    attention over an image's own positions, or a gate of positions.
 
     Args:
-        attention: a Trace, a Record, or a list of tensors.
+        attention: a Trace, a Record, an Attended that holds its recipe, or a list of tensors. Of a
+            Trace with gates and no attention, its one gate of positions. A gate is shown as it is.
         image: (row, column, 3) or (3, row, column), from 0 to 1.
         token: the query that looks; 0 is the class token of most models.
-        how: "rollout", "relevance" or "mean" over the layers.
-        patches: rows and columns of patches; a square of the last positions when None.
+        how: "rollout", "relevance" or "mean" over the layers. When None rollout, or the mean of
+            the heads for one attention whose recipe has a grid.
+        patches: rows and columns of patches; when None the recipe's grid, or else a square of the
+            last positions.
         example: which one of the batch.
         title: what is shown, when None.
     """
-    ask = way_of(how)
-    given = [attention] if isinstance(attention, Record) else attention
-    _check_token("overlay", token)
-    found = ask(given, token)
-    found = found[checked_example(example, found.shape[0])]
     image = checked_image(image, "overlay")
-    rows, columns = patches or _square(found.shape[0], image)
-    if rows * columns > found.shape[0]:
+    _check_token("overlay", token)
+    drawable = _drawable(attention)
+    layers = layers_of(drawable)
+    grid = patches or layers[-1].recipe.grid
+    if layers[0].recipe.kind == "gate":
+        return _gate(layers[0], image, grid, example, title)
+    if how is None:
+        how = "mean" if len(layers) == 1 and patches is None and grid is not None else "rollout"
+    values = way_of(how)(drawable, token)
+    values = values[checked_example(example, values.shape[0])]
+    rows, columns = grid or _square(values.shape[0], image)
+    if rows * columns > values.shape[0]:
         raise ShapeError(
-            f"overlay: {rows} × {columns} patches, but there are {found.shape[0]} positions"
+            f"overlay: {rows} × {columns} patches, but there are {values.shape[0]} positions"
         )
-    first = found.shape[0] - rows * columns  # class and register tokens come before the patches
-    place = token % found.shape[0] - first
-    marked = divmod(place, columns) if place >= 0 else None
+    first = values.shape[0] - rows * columns  # class and register tokens come before the patches
+    queries, keys = layers[-1].recipe.shape[2:]
+    place = token % queries - first
+    marked = divmod(place, columns) if place >= 0 and queries == keys else None
     title = f"{how} to position {token}" if title is None else title
-    return Overlay(image, found[first:].view(rows, columns), title, marked)
+    return Overlay(image, values[first:].view(rows, columns), title, marked)
+
+
+def channels(attention: Any, *, title: str | None = None) -> Profile:
+    """A gate of channels: its value for each channel, a line for each example.
+
+    Args:
+        attention: a Record of kind "gate", an Attended that holds its recipe, or a Trace with one
+            gate of channels.
+        title: the record's name when None.
+    """
+    layer = layers_of(_drawable(attention, of_channels=True))[0]
+    batch, heads, queries, _ = shape = layer.recipe.shape
+    if layer.recipe.kind != "gate" or layer.recipe.grid is not None or heads * queries > 1:
+        raise RegardError(
+            f"channels: {layer.name} is {layer.recipe.kind} {tuple(shape)}, expected a gate of "
+            "channels, (batch, 1, 1, channel); overlay() draws a gate of positions"
+        )
+    values = layer.recipe.weights()[:, 0, 0].detach()
+    lines = [f"example {number}" for number in range(batch)] if batch > 1 else None
+    title = layer.name if title is None else title
+    return Profile(values, lines, title, place_title="channel", value_title="gate")
 
 
 def windows(
@@ -167,6 +199,56 @@ def _window(
         f"windows: {places} places in a window are no square; say patches=(rows, columns) of the "
         f"whole image, which {windows[0]} × {windows[1]} windows divide"
     )
+
+
+def _drawable(attention: Any, of_channels: bool = False) -> Any:
+    """What `layers_of` takes; of a trace of gates the one gate of positions, or of channels."""
+    if isinstance(attention, Attended):
+        if attention.recipe is None:
+            raise RegardError(
+                "this Attended holds no recipe: ask with weights=True, as module(x, weights=True)"
+            )
+        return [attention.recipe]
+    if isinstance(attention, Record):
+        return [attention]
+    if isinstance(attention, Trace) and len(attention):
+        gates = [record for record in attention if record.kind == "gate"]
+        if of_channels or len(gates) == len(attention):
+            return [_only(gates, of_channels)]
+    return attention
+
+
+def _only(gates: list[Record], of_channels: bool) -> Record:
+    """The gate of channels, or of positions, where there is one."""
+    fitting = [gate for gate in gates if (gate.recipe.grid is None) is of_channels]
+    if len(fitting) == 1:
+        return fitting[0]
+    what = "channels" if of_channels else "positions"
+    if not fitting:
+        raise RegardError(f"there is no gate of {what} in the trace")
+    names = ", ".join(gate.name for gate in fitting[:3]) + ", …" * (len(fitting) > 3)
+    raise RegardError(
+        f"the trace has {len(fitting)} gates of {what} ({names}): take one, as "
+        f"trace[{fitting[0].name!r}]"
+    )
+
+
+def _gate(
+    gate: Layer, image: Tensor, grid: tuple[int, int] | None, example: int, title: str | None
+) -> Overlay:
+    """A gate over the image; of one for each channel, the mean."""
+    if grid is None:
+        raise RegardError(
+            f"overlay: {gate.name} is a gate of channels, which have no place in an image; "
+            "channels() draws it"
+        )
+    weights = gate.recipe.weights()
+    values = weights[checked_example(example, weights.shape[0])].detach().mean((0, 1))
+    if values.shape[0] != grid[0] * grid[1]:
+        raise ShapeError(
+            f"overlay: {grid[0]} × {grid[1]} patches, but the gate has {values.shape[0]} positions"
+        )
+    return Overlay(image, values.view(grid), gate.name if title is None else title)
 
 
 def _square(positions: int, image: Tensor) -> tuple[int, int]:

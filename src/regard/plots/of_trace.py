@@ -21,9 +21,9 @@ from regard.aggregate.sources import Layer, check_drawable, layers_of, token_pla
 from regard.aggregate.statistics import FIGURES
 from regard.errors import RegardError
 from regard.plots.choices import checked_example, tokens_of, way_of
-from regard.plots.of_image import overlay, windows
+from regard.plots.of_image import channels, overlay, windows
 from regard.plots.specs import Colour, Grid, Heatmap, Profile, Spec, Text
-from regard.record import Trace
+from regard.record import Trace, forms
 
 _THUMBNAIL = 96  # cells a side of a small map
 _TITLES = {"entropy": "entropy, nats", "distance": "mean distance, tokens"}
@@ -94,7 +94,7 @@ def grid(
         colour: "log" shows faint structure, "linear" what is strong.
     """
     every = isinstance(trace, Trace) and part is None
-    layers = layers_of(list(trace) if every else trace, part=part)
+    layers = layers_of(forms.attending(trace) if every else trace, part=part)
     maps = []
     for layer in layers:
         check_drawable(layer)
@@ -228,7 +228,7 @@ def text(
 
 def plot(trace: Trace, what: str | None = None, **options: Any) -> Spec:
     """What `trace.plot()` draws: the map of one attention, else the grid of all heads."""
-    functions = (heatmap, grid, alignment, by_head, profile, text, overlay, windows)
+    functions = (heatmap, grid, alignment, by_head, profile, text, overlay, windows, channels)
     ways: dict[str, Callable[..., Spec]] = {draw.__name__: draw for draw in functions}
     if what is None:
         what = "heatmap" if len(trace) == 1 else "grid"

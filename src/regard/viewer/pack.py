@@ -161,7 +161,7 @@ def thumbnail(weights: Map, peak: float) -> Tensor:
 
 def types_of(record: Record, example: int) -> list[str] | None:
     """What each head is, in a word, on one example; padding does not count."""
-    if _signed(record):
+    if record.kind in ("signed", "gate"):  # no shares of a whole
         return None
     recipe, cross = record.recipe.plain(), record.attends == "cross"
     heads = [recipe.at(example, head) for head in range(record.shape.heads)]
@@ -201,8 +201,16 @@ def image_of(scene: Scene) -> dict[str, Any] | None:
     if picture is None:
         return None
     named = ("source", "width", "height", "rows", "columns", "first")
-    return {**{name: getattr(picture, name) for name in named}, "sequence": picture.line}
+    grids = [
+        {"sequence": line, "rows": rows, "columns": columns, "first": 0}
+        for line, (rows, columns) in picture.grids.items()
+    ]
+    return {
+        **{name: getattr(picture, name) for name in named},
+        "sequence": picture.line,
+        "grids": grids,
+    }
 
 
 def _signed(record: Record) -> bool:
-    return record.kind in ("signed", "gate")
+    return record.kind == "signed"

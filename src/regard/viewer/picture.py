@@ -6,7 +6,7 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -19,7 +19,10 @@ _LONGEST = 768  # pixels of a side that a page keeps
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as PNG, and the grid of patches that a sequence's last positions are."""
+    """An image as PNG, and the grid of patches that a sequence's last positions are.
+
+    Sequences whose records know the grid of their positions, as gates do, are in `grids`.
+    """
 
     png: bytes
     width: int
@@ -28,12 +31,23 @@ class Picture:
     columns: int
     first: int  #: position of the first patch: class and register tokens come before it
     line: int  #: number of the sequence
+    grids: Mapping[int, tuple[int, int]]  #: rows and columns, by number of the sequence
 
     @classmethod
-    def of(cls, image: Tensor, patches: tuple[int, int] | None, sizes: Sequence[int]) -> Picture:
+    def of(
+        cls,
+        image: Tensor,
+        patches: tuple[int, int] | None,
+        sizes: Sequence[int],
+        grids: Mapping[int, tuple[int, int]],
+    ) -> Picture:
         """An image from 0 to 1, (row, column, 3) or (3, row, column), over sequences of sizes."""
         image = checked_image(image, "page")
-        line, (rows, columns) = _grid(patches, sizes)
+        if patches is None and grids:
+            line = max(grids, key=lambda number: sizes[number])
+            rows, columns = grids[line]
+        else:
+            line, (rows, columns) = _grid(patches, sizes)
         step = -(-max(image.shape[:2]) // _LONGEST)
         small = image[::step, ::step].detach().cpu()
         return cls(
@@ -44,6 +58,7 @@ class Picture:
             columns=columns,
             first=sizes[line] - rows * columns,
             line=line,
+            grids=grids,
         )
 
     @property

@@ -118,7 +118,9 @@ def scenes_of(
         unused -= used
         length = begun if prompt is None else prompt
         grows = None if length is None else _growing(sites, parts, length)
-        picture = None if image is None else Picture.of(image, patches, lines.sizes)
+        picture = None
+        if image is not None:
+            picture = Picture.of(image, patches, _places(sites, lines.sizes), _grids(sites))
         named = f"attention of {_named(records)}" if named is None else named
         batch = max(record.shape.batch for record in records)
         if batch > 1:
@@ -126,6 +128,27 @@ def scenes_of(
         scenes.append(Scene(named, example, made, sites, parts, length, grows, picture, start))
     _check_words([given[number] for number in sorted(unused)], scenes)
     return scenes
+
+
+def _grids(sites: Sequence[Site]) -> dict[int, tuple[int, int]]:
+    """Rows and columns of the sequences that are positions of an image, as recipes know them."""
+    grids = {site.keys: site.record.recipe.grid for site in sites}
+    return {line: grid for line, grid in grids.items() if grid is not None}
+
+
+def _places(sites: Sequence[Site], sizes: Sequence[int]) -> list[int]:
+    """The sizes of sequences, 0 for those that are channels, which have no place in an image."""
+    channels = {site.keys for site in sites if _of_channels(site.record)}
+    places = [0 if line in channels else size for line, size in enumerate(sizes)]
+    if max(places) <= 1:
+        raise RegardError(
+            "page: image=, but the trace has gates of channels alone, which have no place in it"
+        )
+    return places
+
+
+def _of_channels(record: Record) -> bool:
+    return record.kind == "gate" and record.recipe.grid is None
 
 
 class _Lines:
@@ -173,6 +196,11 @@ class _Lines:
 
     def _tokens(self, record: Record, side: str) -> tuple[str, ...]:
         found = getattr(record, f"{side}_tokens")
+        if record.kind == "gate" and record.shape.queries == 1 and not found:
+            if side == "query":
+                return ("gate",)
+            if _of_channels(record):
+                return tuple(f"channel {place}" for place in range(record.shape.keys))
         if not found:
             size = record.shape.queries if side == "query" else record.shape.keys
             fits = [words for words in self._words if len(words.pieces) == size]
@@ -271,7 +299,15 @@ def _as_record(number: int, recipe: Any) -> Record:
 
 
 def _parts(records: Sequence[Record]) -> Iterator[tuple[str, str, list[Record]]]:
-    """Name, label and records of each stack: by side of the model, then by size."""
+    """Name, label and records of each stack: by side of the model, then by size; gates last."""
+    gates = [record for record in records if record.kind == "gate"]
+    if gates and len(gates) < len(records):
+        yield from _parts([record for record in records if record.kind != "gate"])
+        yield from _parts(gates)
+        return
+    if gates:
+        yield from _gate_parts(gates)
+        return
     crosses = {record.attends == "cross" for record in records}
     if len(crosses) > 1:
         named = {name: choose(records) for name, choose in forms.PARTS.items()}
@@ -286,6 +322,17 @@ def _parts(records: Sequence[Record]) -> Iterator[tuple[str, str, list[Record]]]
             if len(sizes) > 1:
                 label = f"{label}, {queries} × {keys}"
             yield (name if len(sizes) == 1 else f"{name} {queries} × {keys}"), label, alike
+
+
+def _gate_parts(gates: Sequence[Record]) -> Iterator[tuple[str, str, list[Record]]]:
+    """The same of gates: by what they are of, and how many."""
+    kinds: dict[str, list[Record]] = {}
+    for record in gates:
+        rows, columns = record.recipe.grid or (0, 0)
+        size = f"{rows} × {columns} positions" if rows else f"{record.shape.keys} channels"
+        kinds.setdefault(f"gates of {size}", []).append(record)
+    for name, alike in kinds.items():
+        yield name, name, alike
 
 
 def _marked(tokens: list[str]) -> Words | None:

@@ -145,7 +145,7 @@ class Maps:
         there = [child for child in (2 * row, 2 * row + 1) if child * SIDE << (level - 1) < size]
         bands = torch.cat([below(asked, child) for child in there])[None]
         largest = F.max_pool2d(bands, 2, ceil_mode=True)[0]
-        if asked.sites(self.scene)[0].record.kind not in ("signed", "gate"):
+        if asked.sites(self.scene)[0].record.kind != "signed":
             return largest
         smallest = -F.max_pool2d(-bands, 2, ceil_mode=True)[0]
         return torch.where(largest >= -smallest, largest, smallest)  # the one farthest from 0

@@ -19,8 +19,8 @@ export async function frameOf(scene, state) {
   const until = shownPositions(scene, state, site.query_sequence);
   const rows = axisOf(scene, state, site.query_sequence, until);
   const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
-  const signed = ["signed", "gate"].includes(site.kind);
-  const frame = { rows, columns, signed, square, exact: map.exact, note: scene.note, cut: until };
+  const signed = site.kind === "signed";
+  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: until };
   if (map.data === null) return remoteFrame(frame, scene, state, number);
   return wholeFrame(frame, map);
 }

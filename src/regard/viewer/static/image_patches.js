@@ -2,24 +2,28 @@
 import {scaleShare} from "./colour.js";
 
 /**
- * Which side of the frame lies over the picture and which one chooses, and whether both are on it.
+ * Which side of the frame lies over the picture and which one chooses, whether both are on it, and the grid of patches.
  * Null when neither queries nor keys of this site are patches of the picture.
  */
 export function pictureSides(scene, state) {
   const part = scene.parts[state.part];
   const site = scene.sites[part.sites[state.layer === "all" ? 0 : state.layer]];
-  const isQuery = isOfPicture(scene, site.query_sequence);
-  const isKey = isOfPicture(scene, site.key_sequence);
-  if (!isQuery && !isKey) return null;
-  const chooses = isQuery && isKey ? state.direction : isKey ? "from" : "to";
-  return { direction: chooses, isOnPicture: isQuery && isKey };
+  const [query, key] = [gridOf(scene, site.query_sequence), gridOf(scene, site.key_sequence)];
+  if (!query && !key) return null;
+  const isOnPicture = Boolean(query && key && query.rows === key.rows && query.columns === key.columns);
+  const chooses = isOnPicture ? state.direction : key ? "from" : "to";
+  return { direction: chooses, isOnPicture, grid: key ?? query };
 }
 
-// The patches may be a sequence of each side of a model, of the same tokens.
-function isOfPicture(scene, sequence) {
-  const patches = scene.sequences[scene.image.sequence].tokens;
+// A sequence may know its own grid. The patches may be a sequence of each side of a model, of the same tokens.
+function gridOf(scene, sequence) {
+  const { image } = scene;
+  const own = image.grids?.find((grid) => grid.sequence === sequence);
+  if (own) return own;
+  const patches = scene.sequences[image.sequence].tokens;
   const { tokens } = scene.sequences[sequence];
-  return sequence === scene.image.sequence || (tokens.length === patches.length && tokens.every((token, place) => token === patches[place]));
+  const isPatches = sequence === image.sequence || (tokens.length === patches.length && tokens.every((token, place) => token === patches[place]));
+  return isPatches ? image : null;
 }
 
 /** The token of each patch (−1 for none), and the tokens that lie nowhere on the picture. */

@@ -35,6 +35,7 @@ class ImageView {
   constructor(host, context) {
     this.context = context;
     this.image = context.scene.image;
+    this.grid = this.image;
     this.parts = buildImage(this.image);
     this.isSmooth = false;
     this.cursor = null;
@@ -74,11 +75,12 @@ class ImageView {
     message.hidden = this.sides !== null;
     box.hidden = panel.hidden = this.sides === null;
     if (!this.sides) return;
+    this.grid = this.sides.grid;
     const isFrom = this.sides.direction === "from";
     this.chooser = isFrom ? frame.rows : frame.columns;
     this.lies = isFrom ? frame.columns : frame.rows;
-    this.patches = patchTokens(this.image, this.lies);
-    this.choosers = this.sides.isOnPicture ? patchTokens(this.image, this.chooser) : { tokens: [], elsewhere: [...this.chooser.labels.keys()] };
+    this.patches = patchTokens(this.grid, this.lies);
+    this.choosers = this.sides.isOnPicture ? patchTokens(this.grid, this.chooser) : { tokens: [], elsewhere: [...this.chooser.labels.keys()] };
     this.chosen = this.chosenTokens();
     direction.element.hidden = !this.sides.isOnPicture;
     direction.show(this.sides.direction);
@@ -92,7 +94,7 @@ class ImageView {
     const count = this.chooser.labels.length;
     const chosen = direction === this.sides.direction ? selected.filter((token) => token < count) : [];
     if (chosen.length) return chosen;
-    const middle = Math.floor(this.image.rows / 2) * this.image.columns + Math.floor(this.image.columns / 2);
+    const middle = Math.floor(this.grid.rows / 2) * this.grid.columns + Math.floor(this.grid.columns / 2);
     return [this.choosers.elsewhere[0] ?? this.choosers.tokens[middle] ?? 0];
   }
 
@@ -123,9 +125,9 @@ class ImageView {
     this.paintLayer(surface, width, height, this.strength());
     this.parts.picture.style.filter = `saturate(${this.saturation()})`;
     const { highlight } = this.colours();
-    for (const patch of this.chosenPatches()) outlinePatch(surface, patchBox(this.image, patch, width, height), highlight, 2.5);
+    for (const patch of this.chosenPatches()) outlinePatch(surface, patchBox(this.grid, patch, width, height), highlight, 2.5);
     if (this.cursor !== null) {
-      const box = patchBox(this.image, this.cursor, width, height);
+      const box = patchBox(this.grid, this.cursor, width, height);
       crossThrough(surface, box, width, height);
       outlinePatch(surface, box, "#ffffff", 1.5);
     }
@@ -144,7 +146,7 @@ class ImageView {
 
   paintLayer(surface, width, height, opacity) {
     const scale = { peak: this.peak, mode: this.state.colour, isSigned: this.frame.signed, opacity };
-    paintPatches(surface, patchPixels(this.values, this.image, this.colours(), scale), width, height, this.isSmooth);
+    paintPatches(surface, patchPixels(this.values, this.grid, this.colours(), scale), width, height, this.isSmooth);
   }
 
   paintLegend() {
@@ -166,14 +168,14 @@ class ImageView {
   // What is shown, and the weight that lies on no patch: a picture alone would hide it.
   tell() {
     const { title, facts, canvas } = this.parts;
-    const verb = this.sides.direction === "from" ? "looks at" : "is looked at by";
+    const verb = this.frame.isGate ? "" : this.sides.direction === "from" ? " looks at" : " is looked at by";
     const name = this.chosen.length === 1 ? this.nameOf(this.chosen[0]) : `mean of ${this.chosen.length} ${unitName(this.state)}s`;
-    title.replaceChildren(make("bdi", { class: "image-name" }, name), ` ${verb}`);
+    title.replaceChildren(make("bdi", { class: "image-name" }, name), verb);
     const strongest = this.values.reduce((best, value, patch) => (Math.abs(value) > Math.abs(this.values[best]) ? patch : best), 0);
-    const found = [[patchName(this.image, strongest), this.values[strongest], "strongest"]];
+    const found = [[patchName(this.grid, strongest), this.values[strongest], "strongest"]];
     for (const token of this.strongestElsewhere()) found.push([visibleLabel(this.lies.labels[token]), this.weights[token], "not on the picture"]);
     facts.replaceChildren(...found.map(factLine));
-    canvas.setAttribute("aria-label", `${name} ${verb} the picture; strongest ${found[0][0]}, ${readableWeight(found[0][1])}. Arrow keys move the patch.`);
+    canvas.setAttribute("aria-label", `${name}${verb || " over"} the picture; strongest ${found[0][0]}, ${readableWeight(found[0][1])}. Arrow keys move the patch.`);
   }
 
   strongestElsewhere() {
@@ -182,14 +184,14 @@ class ImageView {
 
   nameOf(token) {
     const patch = this.choosers.tokens.indexOf(token);
-    return patch >= 0 ? patchName(this.image, patch) : visibleLabel(this.chooser.labels[token]);
+    return patch >= 0 ? patchName(this.grid, patch) : visibleLabel(this.chooser.labels[token]);
   }
 
   listChips() {
     const { chips, chipsLabel } = this.parts;
     const { elsewhere } = this.choosers;
     chipsLabel.textContent = this.sides.isOnPicture ? "Without a place on the picture" : `Choose the ${unitName(this.state)} ${this.sides.direction === "from" ? "that looks" : "looked at"}`;
-    chipsLabel.hidden = chips.hidden = elsewhere.length === 0;
+    chipsLabel.hidden = chips.hidden = elsewhere.length === 0 || this.frame.isGate;
     const hadFocus = chips.contains(document.activeElement);
     const stop = elsewhere.find((token) => this.chosen.includes(token)) ?? elsewhere[0];
     chips.replaceChildren(...elsewhere.map((token) => tokenChip(token, this.chooser.labels[token], this.chosen.includes(token), token === stop)));
@@ -232,27 +234,27 @@ class ImageView {
 
   // The keyboard moves the patch that looks; where patches do not choose, it moves the crosshair.
   move(down, across) {
-    const { rows, columns } = this.image;
+    const { rows, columns } = this.grid;
     const middle = Math.floor(rows / 2) * columns + Math.floor(columns / 2);
     const from = this.sides.isOnPicture ? this.chosenPatches()[0] : this.cursor;
     const patch = from === undefined || from === null ? middle : neighbourPatch(from, down, across, rows, columns);
     if (this.sides.isOnPicture) {
       this.choosePatch(patch, false);
-      this.context.announce(patchName(this.image, patch));
+      this.context.announce(patchName(this.grid, patch));
       return;
     }
-    const box = patchBox(this.image, patch, this.parts.canvas.clientWidth, this.parts.canvas.clientHeight);
+    const box = patchBox(this.grid, patch, this.parts.canvas.clientWidth, this.parts.canvas.clientHeight);
     const corner = this.parts.canvas.getBoundingClientRect();
     this.point(patch, { clientX: corner.x + box.x + box.width, clientY: corner.y + box.y + box.height });
-    this.context.announce(`${patchName(this.image, patch)}, ${readableWeight(this.values[patch])}`);
+    this.context.announce(`${patchName(this.grid, patch)}, ${readableWeight(this.values[patch])}`);
   }
 
   patchAt(event) {
     const box = this.parts.canvas.getBoundingClientRect();
-    const column = Math.floor(((event.clientX - box.x) / box.width) * this.image.columns);
-    const row = Math.floor(((event.clientY - box.y) / box.height) * this.image.rows);
-    const isInside = column >= 0 && row >= 0 && column < this.image.columns && row < this.image.rows;
-    return isInside ? row * this.image.columns + column : null;
+    const column = Math.floor(((event.clientX - box.x) / box.width) * this.grid.columns);
+    const row = Math.floor(((event.clientY - box.y) / box.height) * this.grid.rows);
+    const isInside = column >= 0 && row >= 0 && column < this.grid.columns && row < this.grid.rows;
+    return isInside ? row * this.grid.columns + column : null;
   }
 
   async point(patch, event) {
@@ -261,7 +263,7 @@ class ImageView {
     if (isNew) this.paint();
     if (patch === null || !this.values) return this.context.tooltip.hide();
     const { value, exact } = await this.exactly(patch);
-    if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.image, patch), { text: markedWeight(value, exact), kind: "number" }]);
+    if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(value, exact), kind: "number" }]);
   }
 
   exactly(patch) {
