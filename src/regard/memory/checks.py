@@ -1,0 +1,48 @@
+"""Checks that units share: features of the right width and dtype, or an error that says so."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard.errors import DtypeError, RegardError, ShapeError
+from regard.normalise import autocasting
+
+
+def check_sizes(name: str, **sizes: int) -> None:
+    """Raise where a size is not a positive whole number."""
+    for argument, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise RegardError(f"{name}: {argument}={size!r}, expected a whole number from 1 on")
+
+
+def check_features(
+    unit: nn.Module, argument: str, tensor: Tensor, width: int, axes: tuple[str, ...]
+) -> None:
+    """Raise where `tensor` does not have these axes, `width` features or the unit's dtype.
+
+    `axes` names the axes before the last; the last is called width.
+    """
+    name = type(unit).__name__
+    expected = f"({', '.join((*axes, 'width'))})"
+    if tensor.dim() != len(axes) + 1:
+        raise ShapeError(
+            f"{name}: {argument} has {tensor.dim()} axes {tuple(tensor.shape)}, expected "
+            f"{len(axes) + 1}: {expected}"
+        )
+    check_width(unit, argument, tensor, width)
+
+
+def check_width(unit: nn.Module, argument: str, tensor: Tensor, width: int) -> None:
+    """Raise where the last axis is not `width`, or the dtype not that of the unit's parameters."""
+    name = type(unit).__name__
+    if tensor.dim() == 0 or tensor.shape[-1] != width:
+        size = tensor.shape[-1] if tensor.dim() else "no"
+        raise ShapeError(f"{name}: {argument}: axis width has size {size}, expected {width}")
+    if not tensor.is_floating_point():
+        raise DtypeError(f"{name}: {argument} is {tensor.dtype}, expected floating point")
+    dtype = next((parameter.dtype for parameter in unit.parameters()), tensor.dtype)
+    if tensor.dtype != dtype and not autocasting(tensor.device):
+        raise DtypeError(
+            f"{name}: {argument} is {tensor.dtype}, expected {dtype} as the parameters; convert "
+            f"one of them, as {argument}.to({dtype})"
+        )
