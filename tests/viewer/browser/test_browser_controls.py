@@ -23,7 +23,7 @@ def changed(before: bytes, after: bytes) -> bool:
 
 def test_the_map_has_every_head_with_its_type(open_page, sentence_trace):
     looking = open_page(sentence_trace)
-    assert looking.page.locator("[data-testid^=thumb-]").count() == 6 * 12
+    expect(looking.page.locator("[data-testid^=thumb-]")).to_have_count(6 * 12)
     report = sentence_trace.trace.report()
     assert report[0, 2].type == "previous"
     for layer, head in [(0, 2), (3, 1), (5, 11)]:
