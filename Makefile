@@ -3,7 +3,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Byte code is left to the first import: most of what is installed is never imported.
+# Byte code is left to the first import, as most of what is installed is never imported; an
+# environment that forbids writing it would compile torch anew in each process.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING := 1
 READY := .venv/.ready
