@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
@@ -15,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from regard.errors import UnavailableError
 from regard.interception import OPERATORS, Block, pass_signals_on
+from regard.kernel.attend import run
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, Recurrent, tensors
 from regard.record import Note, OtherSoftmax, Record, Site, Trace
 from regard.record.gradient import OutputGradient
@@ -28,7 +32,7 @@ from regard.tracing.flow import Flow
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
 from regard.tracing.learned import Lesson, OtherEntry, SoftmaxEntry, key_of
-from regard.tracing.names import Names, Place, attentive, related
+from regard.tracing.names import Names, Place, argument, attentive, related
 from regard.tracing.operators import Reading, reader_of
 from regard.tracing.roles import Contraction, Roles
 from regard.tracing.tagging import local_tensor, plain_tensors
@@ -312,6 +316,8 @@ class Collector:
                 lesson.attended(key, "unknown")
             return
         recipe = reading.recipe
+        if isinstance(recipe, Dot) and (grid := _own_grid()) is not None:
+            recipe = replace(recipe, grid=grid)
         attends = attends or self._between(place, reading)
         site = self._site(place, operator, attends, single=_is_single(recipe.shape))
         if lesson is not None:
@@ -326,7 +332,7 @@ class Collector:
             recipe = recipe.map(detached)
         held: Held | None = None
         references = isinstance(recipe, Dot) and self.keeper.keep == "recipe" and not self.attached
-        if references and isinstance(recipe, Dot) and recipe.value is None:
+        if references and isinstance(recipe, Dot) and recipe.value is None and recipe.grid is None:
             in_place = tag is not None and tag.written and self.keeper.max_bytes is None
             take = self.growth.written if in_place else self.growth.held
             held = take(site.base, recipe)
@@ -777,6 +783,20 @@ class Collector:
                             "was started before the capture; open the capture there"
                         )
                 self.note("empty", "", ran)
+
+
+_RUN = inspect.unwrap(run).__code__
+
+
+def _own_grid() -> tuple[int, int] | None:
+    """The grid of our own recipe whose operator is running: its arguments do not tell it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_call_impl":
+        if frame.f_code is _RUN:
+            grid: tuple[int, int] | None = argument(frame, "recipe").grid
+            return grid
+        frame = frame.f_back
+    return None
 
 
 def _is_single(shape: Shape) -> bool:
