@@ -367,6 +367,13 @@ class TestPicture:
         pixels = _opened(said["source"])
         assert torch.allclose(pixels, image.permute(1, 2, 0), atol=1 / 255)
 
+    @pytest.mark.parametrize("shape", [(1, 20, 20), (20, 20, 1)])
+    def test_a_grey_image(self, shape):
+        weights, grey = torch.full((1, 1, 17, 17), 1 / 17), torch.rand(20, 20)
+        said = packed(Scene.of(weights, image=grey.view(shape))).manifest["image"]
+        pixels = _opened(said["source"])
+        assert torch.allclose(pixels, torch.stack([grey] * 3, -1), atol=1 / 255)
+
     def test_wrong_images(self):
         weights = torch.full((1, 1, 17, 17), 1 / 17)
         with pytest.raises(RegardError, match=r"expected \(row, column, 3\)"):
