@@ -151,6 +151,28 @@ def test_a_trace_has_to_be_asked_for():
     assert "output=(1, 2, 5) float32" in repr(HyperLSTM(3, 5)(torch.randn(1, 2, 3)))
 
 
+def test_an_output_is_not_indexed():
+    """`lstm(x)[0]` is a habit from `torch.nn.LSTM`, whose tuple it is not."""
+    answer = HyperLSTM(3, 5)(torch.randn(1, 2, 3))
+    text = "HyperOutput[0]: no tuple; write `lstm(x).output`, or `output, state = lstm(x)`"
+    with pytest.raises(RegardError, match=re.escape(text)):
+        answer[0]
+    output, state = answer
+    assert output is answer.output and state is answer.state
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_packed_sequences_are_refused():
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(2, 4, 3), [4, 2], batch_first=True)
+    text = (
+        "HyperLSTM: x is a PackedSequence, expected a tensor (batch, step, width): "
+        "x, lengths = torch.nn.utils.rnn.pad_packed_sequence(x, batch_first=True); steps behind "
+        "the end of a sequence change no output before it"
+    )
+    with pytest.raises(ShapeError, match=re.escape(text)):
+        HyperLSTM(3, 5)(packed)
+
+
 @pytest.mark.usefixtures("without_shape_checks")
 def test_wrong_states_are_named():
     lstm, x = HyperLSTM(3, 5, hyper_width=4), torch.randn(2, 6, 3)
