@@ -13,6 +13,7 @@ from regard import masks
 from regard.aggregate import Words
 from regard.errors import RegardError
 from regard.mechanisms import MultiHead
+from regard.memory import NTM
 from regard.recipe import Dot, Given
 from regard.record import Record, Trace
 from regard.record.held import Ready
@@ -304,6 +305,20 @@ class TestScene:
         records = [record(dot(4, 4), "layer.0") for _ in range(3)]
         sites = packed(Scene.of(Trace(records))).manifest["sites"]
         assert [site["layer"] for site in sites] == [0, 1, 2]
+
+    def test_sites_of_a_memory_have_names_and_no_layer(self):
+        trace = NTM(3, 2, slots=5, slot_width=4)(torch.randn(1, 6, 3), weights=True).trace
+        manifest = packed(Scene.of(trace)).manifest
+        assert [site["label"] for site in manifest["sites"]] == ["read", "write"]
+        assert manifest["title"] == "attention of read, write"
+
+    @pytest.mark.parametrize(
+        "paths", [["layer.0", "layer.1"], ["attention", "attention"], ["a.one", "a.two"]]
+    )
+    def test_layers_have_numbers_and_no_label(self, paths):
+        scene = Scene.of(Trace([record(dot(4, 4), path) for path in paths]))
+        assert [site["label"] for site in packed(scene).manifest["sites"]] == [None, None]
+        assert scene.title == "attention of 2 layers"
 
     def test_a_generation_is_stitched(self):
         torch.manual_seed(0)

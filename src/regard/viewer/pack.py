@@ -137,6 +137,7 @@ def about(scene: Scene, number: int) -> dict[str, Any]:
     return {
         "name": record.name,
         "layer": site.layer,
+        "label": site.label,
         "attends": record.attends,
         "heads": record.shape.heads,
         "queries": record.shape.queries,

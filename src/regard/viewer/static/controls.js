@@ -3,7 +3,7 @@
 import {createIconButton, createSelect, createToggle} from "./controls_fields.js";
 import {icon, make} from "./dom.js";
 import {MODES, hasAddress, hasOneMap, hasSpecial, hasWords, modeProblem, unitName} from "./state.js";
-import {layerName} from "./view_map_grid.js";
+import {layerName, layersName} from "./view_map_grid.js";
 
 const MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest of heads", rollout: "Rollout", relevance: "Relevance" };
 
@@ -189,7 +189,8 @@ class Controls {
 function layerOptions(scene, state) {
   const part = scene.parts[state.part];
   const isStored = Object.keys(part.maps ?? {}).length > 0;
-  const whole = { value: "all", text: "All layers", problem: isStored ? null : "no map over all layers was stored" };
+  const all = `all ${layersName(scene, part)}s`;
+  const whole = { value: "all", text: capitalised(all), problem: isStored ? null : `no map over ${all} was stored` };
   return [whole, ...part.sites.map((_, index) => ({ value: index, text: layerName(scene, state.part, index), problem: null }))];
 }
 

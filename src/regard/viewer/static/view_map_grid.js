@@ -7,10 +7,16 @@ import {typeTitle} from "./head_types.js";
 
 const MOST_IN_RAIL_ROW = 9;
 
-/** The name people know a site by: its layer, or where it stands in its part. */
+/** The name people know a site by: its label, its layer, or where it stands in its part. */
 export function layerName(scene, part, index) {
   const site = scene.sites[scene.parts[part].sites[index]];
+  if (site.label) return site.label;
   return site.layer === null || site.layer === undefined ? `Site ${index}` : `Layer ${site.layer}`;
+}
+
+/** What the sites of a part are called together. */
+export function layersName(scene, part) {
+  return part.sites.every((number) => scene.sites[number].label) ? "site" : "layer";
 }
 
 /** A grid of head buttons; `kind` is "map" or "rail", `choose(layer, head)` is called by click and Enter. */
@@ -46,7 +52,7 @@ export function createHeadsGrid(host, context, kind, choose) {
 
 /** What the buttons of a grid depend on: part, names of layers, types of heads. */
 function gridShape(scene, part) {
-  return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].heads, scene.sites[number].types])]);
+  return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].label, scene.sites[number].heads, scene.sites[number].types])]);
 }
 
 /** Another scene of the same shape: old thumbnails stay until the new ones are there. */
