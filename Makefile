@@ -44,9 +44,10 @@ test: setup
 test-all: export SLOW := 1
 test-all: test
 
-lint: $(READY)
+lint: $(READY) packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	tools/page_check.sh
 
 types: $(READY)
 	$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""The page's modules, and the one bundle of them, which is current."""
+"""The page's modules: one bundle that is current, and a check that finds mistakes in them."""
 
 import re
 import shutil
@@ -17,13 +17,22 @@ FRONTEND, STATIC = VIEWER / "frontend", VIEWER / "static"
 TOOLS = ROOT / ".venv/node/node_modules/.bin"
 MODULES = sorted(FRONTEND.rglob("*.js"))
 SHEETS = sorted((FRONTEND / "styles").rglob("*.css"))
+#: Lines of a module that the check must not pass, and what it says of each.
+MISTAKES = {
+    'import { none } from "./data/scene.js"; none();': "has no exported member 'none'",
+    'import { lost } from "./data/lost.js"; lost();': "Cannot find module './data/lost.js'",
+    "visibleLabels([]);": "Cannot find name 'visibleLabels'",
+    "const forgotten = 1;": "'forgotten' is declared but its value is never read",
+    "startPage(1);": "Expected 0 arguments, but got 1",
+}
 
 
 def run(command, *arguments):
     if shutil.which("node") is None:
         missing("there is no node")
-    if not (TOOLS / "esbuild").exists():
-        missing("esbuild is not installed")
+    for tool in ("esbuild", "tsc"):
+        if not (TOOLS / tool).exists():
+            missing(f"{tool} is not installed")
     return subprocess.run(
         [ROOT / "tools" / command, *arguments],
         capture_output=True,
@@ -100,3 +109,29 @@ class TestScript:
         folders = {path.parent for path in [*MODULES, *SHEETS]}
         for folder in folders:
             assert len([path for path in folder.iterdir() if path.is_file()]) <= 12, folder
+
+
+class TestCheck:
+    def test_the_modules_pass(self):
+        checked = run("page_check.sh")
+        assert checked.returncode == 0, checked.stdout
+
+    def test_mistakes_are_found(self, frontend):
+        main = frontend / "main.js"
+        main.write_text("\n".join([*MISTAKES, main.read_text()]))
+        checked = run("page_check.sh", frontend)
+        assert checked.returncode != 0
+        for line, (mistake, said) in enumerate(MISTAKES.items(), start=1):
+            complaint = rf"main\.js\({line},\d+\): error TS\d+: .*{re.escape(said)}"
+            assert re.search(complaint, checked.stdout), mistake
+
+    def test_every_export_is_imported(self):
+        """A name that no other module needs is not exported."""
+        texts = [path.read_text() for path in MODULES]
+        exported = re.compile(r"^export (?:async )?(?:function\*?|const|let|class) (\w+)", re.M)
+        imported = re.compile(r"^import \{(.*?)\} from", re.M | re.S)
+        names = {found for text in texts for found in exported.findall(text)}
+        used = {
+            word for text in texts for found in imported.findall(text) for word in found.split(", ")
+        }
+        assert names - {word.strip() for word in used} == set()

@@ -20,7 +20,7 @@ class ViewerPage {
     this.panes = [];
     this.recent = null; // the pane last used
     this.inputs = () => []; // what a live page was given, for each column
-    this.restore = () => {};
+    this.restore = (_fragment) => {};
     this.theme = "auto";
     this.tooltip = createTooltip(root);
     this.announcer = make("div", { class: "unseen", "aria-live": "polite", "data-testid": "announcer" });
@@ -220,7 +220,7 @@ function startPage() {
     const manifest = JSON.parse(document.getElementById("manifest").textContent);
     const page = new ViewerPage(root, manifest);
     const open = (scene) => openScene(scene, loaderOf(scene));
-    if (manifest.live) startLive(page.main, manifest, (host, scene, options) => page.openPane(host, scene, options), page);
+    if (manifest.live) startLive(page.main, (host, scene, options) => page.openPane(host, scene, options), page);
     else page.openScenes(manifest.scenes.map(open));
     if (!manifest.live && manifest.scenes.length === 0) page.main.append(make("p", { class: "empty" }, "This page holds no attention."));
   } catch (problem) {

@@ -52,7 +52,8 @@
     while (next < stops.length - 1 && (rising ? stops[next][0] < lightness : stops[next][0] > lightness)) next += 1;
     const [before, after] = [okLab(stops[next - 1]), okLab(stops[next])];
     const share = (lightness - before[0]) / (after[0] - before[0]);
-    return before.map((value, axis) => value + (after[axis] - value) * share);
+    const between = (axis) => before[axis] + (after[axis] - before[axis]) * share;
+    return [between(0), between(1), between(2)];
   }
   function okLab([lightness, chroma, hue]) {
     const angle = hue * Math.PI / 180;
@@ -514,7 +515,7 @@
       zoom: null
     };
   }
-  function createStore(initial, settled = (state) => state) {
+  function createStore(initial, settled) {
     let state = settled({ ...initial }, {});
     const listeners = /* @__PURE__ */ new Set();
     return {
@@ -996,7 +997,7 @@
     pane.store.set(state.layer === "all" && !maps[mode] ? { mode, layer: lastLayer(pane) } : { mode });
     return true;
   }
-  function nextTheme(pane, state, page) {
+  function nextTheme(_pane, _state, page) {
     page.nextTheme();
   }
   function moveStep(change) {
@@ -1559,7 +1560,7 @@
   // live/live_page.js
   var PAUSE = 250;
   var WORD_PAUSE = 60;
-  async function startLive(root, manifest, openPane, page) {
+  async function startLive(root, openPane, page) {
     root.classList.add("live");
     const fragment = readFragment();
     try {
@@ -1853,8 +1854,7 @@
       canvas.toBlob((blob) => blob ? resolve(blob) : reject(new Error("the picture is too large for a PNG")), "image/png");
     });
   }
-  async function exportCsv(frame, state, scene, progress = () => {
-  }) {
+  async function exportCsv(frame, state, scene, progress) {
     const rows = shownRows(frame, state);
     const keyFields = frame.columns.labels.map((label, column) => `${column},${csvField(label)}`);
     const parts = ["query,query_token,key,key_token,weight\r\n"];
@@ -1940,7 +1940,7 @@
     host.append(grid);
     const cells = /* @__PURE__ */ new Map();
     const watcher = new IntersectionObserver((entries) => {
-      for (const entry of entries) if (entry.isIntersecting) drawCell(cells.get(entry.target.dataset.place));
+      for (const entry of entries) if (entry.isIntersecting) drawCell(cells.get(entry.target.getAttribute("data-place")));
     }, { root: null, rootMargin: "200px" });
     const model = { context, kind, choose, grid, cells, watcher, part: null, shape: "", scene: null, current: "", firstPicture: null };
     grid.addEventListener("keydown", (event) => moveInGrid(model, event));
@@ -3887,7 +3887,7 @@
   var REST = 1500;
   var NO_TILE = { canvas: null, weights: null };
   function createTileCache(changed) {
-    let [frame, look, tiles, failures] = [null, "", /* @__PURE__ */ new Map(), /* @__PURE__ */ new Map()];
+    let [frame, look, tiles, failures] = [null, null, /* @__PURE__ */ new Map(), /* @__PURE__ */ new Map()];
     let problem = null;
     function start(key, level, row, column) {
       const tile = { ...NO_TILE };
@@ -4262,8 +4262,10 @@
     update(frame, state) {
       const isNew = frame !== this.frame;
       const hadShape = this.frame && [this.rows, this.columns].join();
-      [this.frame, this.state] = [frame, state];
-      [this.rows, this.columns] = [frame.rows.labels.length, frame.columns.labels.length];
+      this.frame = frame;
+      this.state = state;
+      this.rows = frame.rows.labels.length;
+      this.columns = frame.columns.labels.length;
       const isEmpty = this.rows === 0 || this.columns === 0;
       this.empty.hidden = !isEmpty;
       this.empty.textContent = isEmpty ? `There is nothing to draw: ${this.rows} queries × ${this.columns} keys.` : "";
@@ -4295,7 +4297,9 @@
       const { clientWidth: width, clientHeight: height } = this.box;
       const ratio = window.devicePixelRatio || 1;
       if (width === this.width && height === this.height && ratio === this.ratio) return false;
-      [this.width, this.height, this.ratio] = [width, height, ratio];
+      this.width = width;
+      this.height = height;
+      this.ratio = ratio;
       for (const canvas of [this.canvas, this.overlay]) {
         canvas.width = Math.round(width * ratio);
         canvas.height = Math.round(height * ratio);
@@ -5256,7 +5260,7 @@
       this.panes = [];
       this.recent = null;
       this.inputs = () => [];
-      this.restore = () => {
+      this.restore = (_fragment) => {
       };
       this.theme = "auto";
       this.tooltip = createTooltip(root);
@@ -5439,7 +5443,7 @@
       const manifest = JSON.parse(document.getElementById("manifest").textContent);
       const page = new ViewerPage(root, manifest);
       const open = (scene) => openScene(scene, loaderOf(scene));
-      if (manifest.live) startLive(page.main, manifest, (host, scene, options) => page.openPane(host, scene, options), page);
+      if (manifest.live) startLive(page.main, (host, scene, options) => page.openPane(host, scene, options), page);
       else page.openScenes(manifest.scenes.map(open));
       if (!manifest.live && manifest.scenes.length === 0) page.main.append(make("p", { class: "empty" }, "This page holds no attention."));
     } catch (problem) {

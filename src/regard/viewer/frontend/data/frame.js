@@ -25,7 +25,10 @@ export async function frameOf(scene, state) {
   return wholeFrame(frame, map);
 }
 
-/** How many rows and columns a tile has, being cut at the edge. */
+/**
+ * How many rows and columns a tile has, being cut at the edge.
+ * @returns {[number, number]}
+ */
 export function tileShape(frame, level, r, c) {
   const side = (count, place) => Math.min(TILE, Math.ceil(count / 2 ** level) - place * TILE);
   return [side(frame.rows.labels.length, r), side(frame.columns.labels.length, c)];

@@ -57,13 +57,15 @@ function rampOf(stops, count) {
   return colours;
 }
 
+/** @returns {[number, number, number]} lightness, a, b */
 function colourAtLightness(stops, lightness) {
   const rising = stops[stops.length - 1][0] > stops[0][0];
   let next = 1;
   while (next < stops.length - 1 && (rising ? stops[next][0] < lightness : stops[next][0] > lightness)) next += 1;
   const [before, after] = [okLab(stops[next - 1]), okLab(stops[next])];
   const share = (lightness - before[0]) / (after[0] - before[0]);
-  return before.map((value, axis) => value + (after[axis] - value) * share);
+  const between = (axis) => before[axis] + (after[axis] - before[axis]) * share;
+  return [between(0), between(1), between(2)];
 }
 
 function okLab([lightness, chroma, hue]) {
@@ -102,7 +104,7 @@ export function weightAtShare(share, peak, mode) {
 }
 
 /** Index 0…255 into `lut`, or with `signed` into `diverging`, whose middle is zero. */
-export function shade(value, peak, mode, signed = false) {
+function shade(value, peak, mode, signed = false) {
   if (!signed) return Math.round(scaleShare(value, peak, mode) * (SHADES - 1));
   const half = Math.round(scaleShare(Math.abs(value), peak, mode) * (SHADES / 2 - 1));
   return value < 0 ? SHADES / 2 - 1 - half : SHADES / 2 + half;

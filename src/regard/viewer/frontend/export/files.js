@@ -24,7 +24,7 @@ export function svgDocument(width, height, background, parts) {
 }
 
 /** A file name that says what is shown, such as `regard-layer3-head1-matrix.png`. */
-export function exportName(state, scene, extension) {
+function exportName(state, scene, extension) {
   const parts = ["regard"];
   const part = scene.parts[state.part];
   if (part && scene.parts.length > 1) parts.push(part.name);
@@ -82,7 +82,7 @@ async function rasterise(svg) {
 }
 
 /** Saves the weights of the rows in sight; `progress(done, total)` is told as rows come in, one by one. */
-export async function exportCsv(frame, state, scene, progress = () => {}) {
+export async function exportCsv(frame, state, scene, progress) {
   const rows = shownRows(frame, state);
   const keyFields = frame.columns.labels.map((label, column) => `${column},${csvField(label)}`);
   const parts = ["query,query_token,key,key_token,weight\r\n"];
@@ -120,7 +120,7 @@ function shownRows(frame, state) {
 
 // A spreadsheet runs a cell that begins with = + - @ (or with a tab or return before it) as a formula. Tokens come from
 // anybody's text, so such a token gets an apostrophe in front, which spreadsheets show as text.
-export function csvField(text) {
+function csvField(text) {
   const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
   return safe !== text || /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

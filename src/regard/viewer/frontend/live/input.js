@@ -3,7 +3,10 @@
 const LONGEST_NAME = 60;
 const SIGNATURES = { "image/png": [0x89, 0x50, 0x4e, 0x47], "image/jpeg": [0xff, 0xd8, 0xff] };
 
-/** An input in a few words, such as “MiniLM: “The cat sat…””. */
+/**
+ * An input in a few words, such as “MiniLM: “The cat sat…””.
+ * @param {{title: string, text?: string, file?: File}} input
+ */
 export function inputName({ title, text, file }) {
   const said = text ?? file?.name;
   if (said === undefined) return title;

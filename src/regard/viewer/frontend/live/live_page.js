@@ -14,7 +14,7 @@ const PAUSE = 250; // milliseconds between two pictures of a map that grows
 const WORD_PAUSE = 60; // between two drafts of a translation, so that each can be seen
 
 /** Builds the live page in an element; `openPane(host, scene, options)` opens a scene, `page` has the address and a place for buttons. */
-export async function startLive(root, manifest, openPane, page) {
+export async function startLive(root, openPane, page) {
   root.classList.add("live");
   const fragment = readFragment(); // before the first picture puts its own there
   try {
@@ -243,7 +243,7 @@ function said(tokens) {
 }
 
 function nextFrame() {
-  return new Promise((resolve) => {
+  return new Promise((/** @type {(value?: void) => void} */ resolve) => {
     const wait = setTimeout(resolve, 100); // a page in the background draws no frames
     requestAnimationFrame(() => {
       clearTimeout(wait);

@@ -105,7 +105,7 @@ function nextMode(pane, state) {
   return true;
 }
 
-function nextTheme(pane, state, page) {
+function nextTheme(_pane, _state, page) {
   page.nextTheme();
 }
 

@@ -24,7 +24,7 @@ export function initialState() {
 }
 
 /** A store of one state: `set` merges a patch, settles it and tells subscribers which keys changed. */
-export function createStore(initial, settled = (state) => state) {
+export function createStore(initial, settled) {
   let state = settled({ ...initial }, {});
   const listeners = new Set();
   return {

@@ -19,7 +19,7 @@ export function createHeadsGrid(host, context, kind, choose) {
   host.append(grid);
   const cells = new Map();
   const watcher = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) drawCell(cells.get(entry.target.dataset.place));
+    for (const entry of entries) if (entry.isIntersecting) drawCell(cells.get(entry.target.getAttribute("data-place")));
   }, { root: null, rootMargin: "200px" });
   const model = { context, kind, choose, grid, cells, watcher, part: null, shape: "", scene: null, current: "", firstPicture: null };
   grid.addEventListener("keydown", (event) => moveInGrid(model, event));

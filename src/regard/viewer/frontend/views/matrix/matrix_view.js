@@ -16,6 +16,7 @@ const ZOOM_BUTTONS = 60; // room for them: at the right, or where it is narrow, 
 const NARROW_MATRIX = 520;
 const STORE_PAUSE = 180;
 const PICTURE_RATIO = 2;
+/** @type {Record<string, [number, number]>} */
 const KEY_STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 /** The matrix view. */
@@ -64,8 +65,10 @@ class MatrixView {
   update(frame, state) {
     const isNew = frame !== this.frame;
     const hadShape = this.frame && [this.rows, this.columns].join();
-    [this.frame, this.state] = [frame, state];
-    [this.rows, this.columns] = [frame.rows.labels.length, frame.columns.labels.length];
+    this.frame = frame;
+    this.state = state;
+    this.rows = frame.rows.labels.length;
+    this.columns = frame.columns.labels.length;
     const isEmpty = this.rows === 0 || this.columns === 0;
     this.empty.hidden = !isEmpty;
     this.empty.textContent = isEmpty ? `There is nothing to draw: ${this.rows} queries × ${this.columns} keys.` : "";
@@ -99,7 +102,9 @@ class MatrixView {
     const { clientWidth: width, clientHeight: height } = this.box;
     const ratio = window.devicePixelRatio || 1;
     if (width === this.width && height === this.height && ratio === this.ratio) return false;
-    [this.width, this.height, this.ratio] = [width, height, ratio];
+    this.width = width;
+    this.height = height;
+    this.ratio = ratio;
     for (const canvas of [this.canvas, this.overlay]) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);

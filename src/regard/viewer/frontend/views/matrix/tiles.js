@@ -12,7 +12,7 @@ const NO_TILE = { canvas: null, weights: null };
 
 /** Tiles of one frame in one colouring; `changed()` tells that a tile arrived or failed, so that it is time to draw. */
 export function createTileCache(changed) {
-  let [frame, look, tiles, failures] = [null, "", new Map(), new Map()];
+  let [frame, look, tiles, failures] = [null, null, new Map(), new Map()];
   let problem = null;
 
   function start(key, level, row, column) {
