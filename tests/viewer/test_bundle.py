@@ -17,6 +17,8 @@ FRONTEND, STATIC = VIEWER / "frontend", VIEWER / "static"
 TOOLS = ROOT / ".venv/node/node_modules/.bin"
 MODULES = sorted(FRONTEND.rglob("*.js"))
 SHEETS = sorted((FRONTEND / "styles").rglob("*.css"))
+#: Folders of modules: each imports from itself and those before it, a view from no other view.
+LAYERS = ["data", "drawing", "state", "export", "controls", "views", "page", "live"]
 #: Lines of a module that the check must not pass, and what it says of each.
 MISTAKES = {
     'import { none } from "./data/scene.js"; none();': "has no exported member 'none'",
@@ -64,7 +66,7 @@ class TestBuild:
     def test_a_change_makes_another_bundle(self, frontend, tmp_path):
         with (frontend / "main.js").open("a") as file:
             file.write('\nconsole.log("changed");\n')
-        with (frontend / "styles/text.css").open("a") as file:
+        with (frontend / "styles/views/text.css").open("a") as file:
             file.write(".changed { color: red; }\n")
         assert run("page_build.sh", tmp_path, frontend).returncode == 0
         for file in ("page.js", "page.css"):
@@ -124,6 +126,16 @@ class TestCheck:
         for line, (mistake, said) in enumerate(MISTAKES.items(), start=1):
             complaint = rf"main\.js\({line},\d+\): error TS\d+: .*{re.escape(said)}"
             assert re.search(complaint, checked.stdout), mistake
+
+    @pytest.mark.parametrize(
+        "path", [path for path in MODULES if path.parent != FRONTEND], ids=name
+    )
+    def test_imports_come_from_lower_folders(self, path):
+        folder = path.parent.relative_to(FRONTEND)
+        lower = LAYERS[: LAYERS.index(folder.parts[0])]
+        for imported in re.findall(r'^import .* from "(.+)";', path.read_text(), re.M):
+            source = (path.parent / imported).resolve().parent.relative_to(FRONTEND)
+            assert source == folder or source.parts[0] in lower, imported
 
     def test_every_export_is_imported(self):
         """A name that no other module needs is not exported."""

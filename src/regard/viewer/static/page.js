@@ -1,245 +1,5 @@
 "use strict";
 (() => {
-  // drawing/colour.js
-  var SHADES = 256;
-  var LOG_RANGE = 1e-4;
-  var LIGHT_STOPS = [[0.985, 4e-3, 250], [0.93, 0.035, 205], [0.82, 0.085, 205], [0.66, 0.125, 235], [0.5, 0.17, 265], [0.36, 0.165, 283], [0.23, 0.1, 290]];
-  var DARK_STOPS = [[0.235, 0.014, 265], [0.33, 0.085, 283], [0.45, 0.155, 275], [0.6, 0.145, 245], [0.74, 0.12, 200], [0.87, 0.12, 165], [0.975, 0.075, 110]];
-  var LIGHT_NEGATIVE = [[0.975, 3e-3, 80], [0.88, 0.06, 65], [0.7, 0.14, 50], [0.52, 0.16, 38], [0.34, 0.11, 32]];
-  var LIGHT_POSITIVE = [[0.975, 3e-3, 250], [0.88, 0.05, 235], [0.7, 0.11, 245], [0.5, 0.16, 262], [0.33, 0.13, 272]];
-  var DARK_NEGATIVE = [[0.25, 0.012, 60], [0.42, 0.09, 42], [0.6, 0.15, 48], [0.78, 0.14, 65], [0.95, 0.06, 90]];
-  var DARK_POSITIVE = [[0.25, 0.012, 265], [0.42, 0.12, 272], [0.6, 0.14, 250], [0.78, 0.1, 225], [0.95, 0.04, 205]];
-  var INKS = {
-    light: { surface: "#ffffff", ground: "#f7f8fa", ink: "#16181d", muted: "#5b6270", line: "#e3e6eb", accent: "#3f51d8", highlight: "#d9480f" },
-    dark: { surface: "#16181d", ground: "#0f1115", ink: "#eceef2", muted: "#a0a7b4", line: "#2a2e37", accent: "#9aa8ff", highlight: "#ffb454" }
-  };
-  var paletteCache = /* @__PURE__ */ new Map();
-  function resolveTheme(theme) {
-    if (theme === "light" || theme === "dark") return theme;
-    return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  }
-  function palette(theme) {
-    const name = resolveTheme(theme);
-    if (!paletteCache.has(name)) paletteCache.set(name, buildPalette(name));
-    return paletteCache.get(name);
-  }
-  function buildPalette(name) {
-    const dark = name === "dark";
-    const lut = rampOf(dark ? DARK_STOPS : LIGHT_STOPS, SHADES);
-    const negative = rampOf(dark ? DARK_NEGATIVE : LIGHT_NEGATIVE, SHADES / 2);
-    const positive = rampOf(dark ? DARK_POSITIVE : LIGHT_POSITIVE, SHADES / 2);
-    const diverging = new Uint8Array(SHADES * 3);
-    for (let index = 0; index < SHADES / 2; index += 1) {
-      const mirrored = SHADES / 2 - 1 - index;
-      diverging.set(negative.subarray(mirrored * 3, mirrored * 3 + 3), index * 3);
-      diverging.set(positive.subarray(index * 3, index * 3 + 3), (SHADES / 2 + index) * 3);
-    }
-    return { theme: name, lut, diverging, ...INKS[name] };
-  }
-  function rampOf(stops, count) {
-    const colours = new Uint8Array(count * 3);
-    const first = stops[0][0];
-    const range = stops[stops.length - 1][0] - first;
-    for (let index = 0; index < count; index += 1) {
-      const lightness = first + range * index / (count - 1);
-      colours.set(redGreenBlue(colourAtLightness(stops, lightness)), index * 3);
-    }
-    return colours;
-  }
-  function colourAtLightness(stops, lightness) {
-    const rising = stops[stops.length - 1][0] > stops[0][0];
-    let next = 1;
-    while (next < stops.length - 1 && (rising ? stops[next][0] < lightness : stops[next][0] > lightness)) next += 1;
-    const [before, after] = [okLab(stops[next - 1]), okLab(stops[next])];
-    const share = (lightness - before[0]) / (after[0] - before[0]);
-    const between = (axis) => before[axis] + (after[axis] - before[axis]) * share;
-    return [between(0), between(1), between(2)];
-  }
-  function okLab([lightness, chroma, hue]) {
-    const angle = hue * Math.PI / 180;
-    return [lightness, chroma * Math.cos(angle), chroma * Math.sin(angle)];
-  }
-  function redGreenBlue([lightness, a, b]) {
-    const long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
-    const medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
-    const short = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
-    return [
-      4.0767416621 * long - 3.3077115913 * medium + 0.2309699292 * short,
-      -1.2684380046 * long + 2.6097574011 * medium - 0.3413193965 * short,
-      -0.0041960863 * long - 0.7034186147 * medium + 1.707614701 * short
-    ].map(gammaByte);
-  }
-  function gammaByte(linear) {
-    const bounded = Math.min(1, Math.max(0, linear));
-    const curved = bounded <= 31308e-7 ? 12.92 * bounded : 1.055 * bounded ** (1 / 2.4) - 0.055;
-    return Math.round(curved * 255);
-  }
-  function scaleShare(value, peak, mode) {
-    if (!(value > 0) || !(peak > 0)) return 0;
-    const share = Math.min(1, value / peak);
-    if (mode !== "log") return share;
-    return Math.max(0, 1 - Math.log(share) / Math.log(LOG_RANGE));
-  }
-  function weightAtShare(share, peak, mode) {
-    return mode === "log" ? peak * LOG_RANGE ** (1 - share) : peak * share;
-  }
-  function shade(value, peak, mode, signed = false) {
-    if (!signed) return Math.round(scaleShare(value, peak, mode) * (SHADES - 1));
-    const half2 = Math.round(scaleShare(Math.abs(value), peak, mode) * (SHADES / 2 - 1));
-    return value < 0 ? SHADES / 2 - 1 - half2 : SHADES / 2 + half2;
-  }
-  function weightColour(colours, value, peak, mode, signed = false) {
-    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed);
-    return `rgb(${red} ${green} ${blue})`;
-  }
-  function inkOnWeight(colours, value, peak, mode, signed = false) {
-    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed).map(linearByte);
-    const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-    return luminance > 0.179 ? "#000000" : "#ffffff";
-  }
-  function weightBytes(colours, value, peak, mode, signed) {
-    const start = shade(value, peak, mode, signed) * 3;
-    const table = signed ? colours.diverging : colours.lut;
-    return [table[start], table[start + 1], table[start + 2]];
-  }
-  function linearByte(byte) {
-    const curved = byte / 255;
-    return curved <= 0.04045 ? curved / 12.92 : ((curved + 0.055) / 1.055) ** 2.4;
-  }
-  function paintWeights(pixels, weights, peak, mode, signed, colours) {
-    const words = packedTable(signed ? colours.diverging : colours.lut);
-    const target = new Uint32Array(pixels.data.buffer);
-    if (mode !== "log" && !signed) {
-      const factor = peak > 0 ? (SHADES - 1) / peak : 0;
-      for (let index = 0; index < weights.length; index += 1) {
-        const place = weights[index] * factor + 0.5;
-        target[index] = words[place >= SHADES ? SHADES - 1 : place > 0 ? place | 0 : 0];
-      }
-      return;
-    }
-    for (let index = 0; index < weights.length; index += 1) target[index] = words[shade(weights[index], peak, mode, signed)];
-  }
-  var packedTables = /* @__PURE__ */ new WeakMap();
-  function packedTable(table) {
-    if (!packedTables.has(table)) {
-      const words = new Uint32Array(SHADES);
-      const bytes = new Uint8ClampedArray(words.buffer);
-      for (let index = 0; index < SHADES; index += 1) bytes.set([table[index * 3], table[index * 3 + 1], table[index * 3 + 2], 255], index * 4);
-      packedTables.set(table, words);
-    }
-    return packedTables.get(table);
-  }
-
-  // drawing/elements.js
-  var SVG_NAMESPACE = "http://www.w3.org/2000/svg";
-  var ICON_PATHS = {
-    auto: "M8 1.75a6.25 6.25 0 1 0 0 12.5a6.25 6.25 0 1 0 0-12.5M8 1.75v12.5M8 4.5l4.9-.6M8 8h6.2M8 11.5l4.9.6",
-    light: "M8 5a3 3 0 1 0 0 6a3 3 0 1 0 0-6M8 1v1.6M8 13.4V15M1 8h1.6M13.4 8H15M3 3l1.2 1.2M11.8 11.8 13 13M3 13l1.2-1.2M11.8 4.2 13 3",
-    dark: "M13.6 9.9A6 6 0 0 1 6.1 2.4a6 6 0 1 0 7.5 7.5z",
-    link: "M6.6 9.4l2.8-2.8M7.2 4.6l1.5-1.5a2.9 2.9 0 0 1 4.2 4.2l-1.5 1.5M8.8 11.4l-1.5 1.5a2.9 2.9 0 0 1-4.2-4.2l1.5-1.5",
-    help: "M8 1.75a6.25 6.25 0 1 0 0 12.5a6.25 6.25 0 1 0 0-12.5M6.2 6.3a1.9 1.9 0 1 1 2.6 1.8c-.6.25-.8.6-.8 1.2M8 11.4v.1",
-    more: "M2 4.5h12M2 8h12M2 11.5h12M5 3v3M10.5 6.5v3M6.5 10v3",
-    download: "M8 2v8M4.8 7 8 10.2 11.2 7M2.5 13.5h11",
-    plus: "M8 3.5v9M3.5 8h9",
-    minus: "M3.5 8h9",
-    fit: "M2.5 6V2.5H6M10 2.5h3.5V6M13.5 10v3.5H10M6 13.5H2.5V10",
-    hide: "M1.5 8C3 5.2 5.3 3.8 8 3.8s5 1.4 6.5 4.2C13 10.8 10.7 12.2 8 12.2S3 10.8 1.5 8ZM6 8a2 2 0 1 0 4 0a2 2 0 1 0-4 0M2.5 13.5l11-11",
-    play: "M4.5 2.8v10.4l8.6-5.2z",
-    pause: "M5 3v10M11 3v10",
-    next: "M3.5 3v10l6.5-5zM12.5 3v10"
-  };
-  function make(tag, attributes = {}, ...children) {
-    const node = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (value === null || value === void 0 || value === false) continue;
-      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-      else node.setAttribute(name, value === true ? "" : String(value));
-    }
-    node.append(...children);
-    return node;
-  }
-  function icon(name) {
-    const drawing = document.createElementNS(SVG_NAMESPACE, "svg");
-    drawing.setAttribute("viewBox", "0 0 16 16");
-    drawing.setAttribute("class", "icon");
-    drawing.setAttribute("aria-hidden", "true");
-    const path = document.createElementNS(SVG_NAMESPACE, "path");
-    path.setAttribute("d", ICON_PATHS[name]);
-    drawing.append(path);
-    return drawing;
-  }
-  function unmarked(label) {
-    if (/^[Ġ▁Ċ]+$/.test(label)) return label.replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "\n");
-    const plain = label.replace(/Ċ+$/, (ends) => "↵".repeat(ends.length));
-    return /^[Ġ▁]{2}/.test(plain) ? plain.replace(/^[Ġ▁]+/, (marks) => "␣".repeat(marks.length)) : plain.replace(/^[Ġ▁]/, "");
-  }
-  function visibleLabel(token) {
-    const label = unmarked(token);
-    if (label === "") return "∅";
-    if (label.trim() !== "") return label;
-    return label.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/[^↵⇥]/g, "␣");
-  }
-  function isolated(label) {
-    return `⁨${visibleLabel(label)}⁩`;
-  }
-  function textWithLabels(text) {
-    return text.split(/(\u2068[^\u2069]*\u2069)/).filter(Boolean).map((part) => part.startsWith("⁨") ? make("bdi", {}, part.slice(1, -1)) : part);
-  }
-
-  // controls/fields.js
-  function createSelect(testId, label, chosen) {
-    const select = make("select", { "data-testid": testId, "aria-label": label, title: label, onchange: () => chosen(select.value) });
-    let known = "";
-    return {
-      element: make("div", { class: "field" }, select),
-      select,
-      fill(options, value) {
-        const key = JSON.stringify(options);
-        if (key !== known) select.replaceChildren(...options.map(optionOf));
-        known = key;
-        select.value = String(value);
-      },
-      show(isShown) {
-        this.element.hidden = !isShown;
-      }
-    };
-  }
-  function optionOf({ value, text, problem }) {
-    return make("option", { value, disabled: Boolean(problem), title: problem }, problem ? `${text} (${problem})` : text);
-  }
-  function createToggle(testId, label, [first, second], flipped, prefix = "") {
-    const parts = [first, second].map((text) => make("span", { class: "segment" }, text));
-    const before = prefix ? [make("span", { class: "toggle-prefix" }, prefix)] : [];
-    const button = make("button", {
-      type: "button",
-      class: "toggle",
-      role: "switch",
-      "aria-label": label,
-      "data-testid": testId,
-      onclick: flipped
-    }, ...before, make("span", { class: "segments" }, ...parts));
-    return {
-      element: button,
-      set(isSecond, problem = null) {
-        button.setAttribute("aria-checked", String(isSecond));
-        parts[0].toggleAttribute("data-on", !isSecond);
-        parts[1].toggleAttribute("data-on", isSecond);
-        button.toggleAttribute("disabled", problem !== null);
-        button.title = problem ?? label;
-      }
-    };
-  }
-  function createIconButton(testId, name, label, pressed) {
-    return make("button", {
-      type: "button",
-      class: "icon-button",
-      "data-testid": testId,
-      "aria-label": label,
-      title: label,
-      onclick: pressed
-    }, icon(name));
-  }
-
   // data/chunks.js
   var ARRAYS = { u8: Uint8Array, u16: Uint16Array, i32: Int32Array, f32: Float32Array };
   function inlineLoader(first) {
@@ -461,26 +221,48 @@
     }
     return { count, places };
   }
+  function layerName(scene, part, index) {
+    const site = scene.sites[scene.parts[part].sites[index]];
+    return site.layer === null || site.layer === void 0 ? `Site ${index}` : `Layer ${site.layer}`;
+  }
 
-  // data/head_types.js
-  var HEAD_TYPES = {
-    previous: "at least 40 % of the attention goes to the token just before",
-    next: "at least 40 % of the attention goes to the token just after",
-    self: "at least 40 % of the attention goes from a token to itself",
-    induction: "at least 40 % goes to what followed earlier copies of the token, where tokens occur again",
-    duplicate: "at least 40 % goes to earlier copies of the token, where tokens occur again",
-    broad: "the attention is spread almost evenly over all tokens in sight",
-    special: "at least 40 % goes to special tokens such as [CLS] or [SEP], less than half of that to the first token",
-    sink: "one token receives at least 40 % of all attention, whoever looks",
-    local: "at least 60 % of the attention stays within four tokens to either side",
-    positional: "how far away a token is explains at least 60 % of the pattern",
-    content: "few tokens are picked, and neither their distance nor one favourite explains which: it follows what they say",
-    sharp: "few tokens are picked, where queries and keys are different texts and distance means nothing",
-    mixed: "none of the other types"
+  // drawing/elements.js
+  var SVG_NAMESPACE = "http://www.w3.org/2000/svg";
+  var ICON_PATHS = {
+    auto: "M8 1.75a6.25 6.25 0 1 0 0 12.5a6.25 6.25 0 1 0 0-12.5M8 1.75v12.5M8 4.5l4.9-.6M8 8h6.2M8 11.5l4.9.6",
+    light: "M8 5a3 3 0 1 0 0 6a3 3 0 1 0 0-6M8 1v1.6M8 13.4V15M1 8h1.6M13.4 8H15M3 3l1.2 1.2M11.8 11.8 13 13M3 13l1.2-1.2M11.8 4.2 13 3",
+    dark: "M13.6 9.9A6 6 0 0 1 6.1 2.4a6 6 0 1 0 7.5 7.5z",
+    link: "M6.6 9.4l2.8-2.8M7.2 4.6l1.5-1.5a2.9 2.9 0 0 1 4.2 4.2l-1.5 1.5M8.8 11.4l-1.5 1.5a2.9 2.9 0 0 1-4.2-4.2l1.5-1.5",
+    help: "M8 1.75a6.25 6.25 0 1 0 0 12.5a6.25 6.25 0 1 0 0-12.5M6.2 6.3a1.9 1.9 0 1 1 2.6 1.8c-.6.25-.8.6-.8 1.2M8 11.4v.1",
+    more: "M2 4.5h12M2 8h12M2 11.5h12M5 3v3M10.5 6.5v3M6.5 10v3",
+    download: "M8 2v8M4.8 7 8 10.2 11.2 7M2.5 13.5h11",
+    plus: "M8 3.5v9M3.5 8h9",
+    minus: "M3.5 8h9",
+    fit: "M2.5 6V2.5H6M10 2.5h3.5V6M13.5 10v3.5H10M6 13.5H2.5V10",
+    hide: "M1.5 8C3 5.2 5.3 3.8 8 3.8s5 1.4 6.5 4.2C13 10.8 10.7 12.2 8 12.2S3 10.8 1.5 8ZM6 8a2 2 0 1 0 4 0a2 2 0 1 0-4 0M2.5 13.5l11-11",
+    play: "M4.5 2.8v10.4l8.6-5.2z",
+    pause: "M5 3v10M11 3v10",
+    next: "M3.5 3v10l6.5-5zM12.5 3v10"
   };
-  function typeTitle(type) {
-    if (!type) return null;
-    return HEAD_TYPES[type] ? `${type}: ${HEAD_TYPES[type]}` : type;
+  function make(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (value === null || value === void 0 || value === false) continue;
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else node.setAttribute(name, value === true ? "" : String(value));
+    }
+    node.append(...children);
+    return node;
+  }
+  function icon(name) {
+    const drawing = document.createElementNS(SVG_NAMESPACE, "svg");
+    drawing.setAttribute("viewBox", "0 0 16 16");
+    drawing.setAttribute("class", "icon");
+    drawing.setAttribute("aria-hidden", "true");
+    const path = document.createElementNS(SVG_NAMESPACE, "path");
+    path.setAttribute("d", ICON_PATHS[name]);
+    drawing.append(path);
+    return drawing;
   }
 
   // state/state.js
@@ -495,6 +277,7 @@
     theme: ["auto", "light", "dark"],
     direction: ["from", "to"]
   };
+  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit"];
   function initialState() {
     return {
       view: "map",
@@ -514,43 +297,6 @@
       step: null,
       zoom: null
     };
-  }
-  function createStore(initial, settled) {
-    let state = settled({ ...initial }, {});
-    const listeners = /* @__PURE__ */ new Set();
-    return {
-      get: () => state,
-      set(patch) {
-        const next = settled({ ...state, ...patch }, patch);
-        const changed = Object.keys(next).filter((key) => !sameValue(next[key], state[key]));
-        if (changed.length === 0) return;
-        state = next;
-        for (const listener of [...listeners]) listener(state, changed);
-      },
-      subscribe(listener) {
-        listeners.add(listener);
-        return () => listeners.delete(listener);
-      }
-    };
-  }
-  function linkStores(first, second, keys) {
-    let isFollowing = false;
-    const follow = (target) => (state, changed) => {
-      const shared = changed.filter((key) => keys.includes(key));
-      if (isFollowing || shared.length === 0) return;
-      isFollowing = true;
-      try {
-        target.set(Object.fromEntries(shared.map((key) => [key, state[key]])));
-      } finally {
-        isFollowing = false;
-      }
-    };
-    const stops = [first.subscribe(follow(second)), second.subscribe(follow(first))];
-    return () => stops.forEach((stop) => stop());
-  }
-  function sameValue(left, right) {
-    if (left === right) return true;
-    return typeof left === "object" && typeof right === "object" && JSON.stringify(left) === JSON.stringify(right);
   }
   function hasSpecial(scene) {
     return scene.sequences.some((sequence) => sequence.special.some(Boolean));
@@ -603,6 +349,49 @@
     const number = Number.isInteger(value) ? value : 0;
     return Math.max(0, Math.min(count - 1, number));
   }
+
+  // state/store.js
+  function createStore(initial, settled) {
+    let state = settled({ ...initial }, {});
+    const listeners = /* @__PURE__ */ new Set();
+    return {
+      get: () => state,
+      set(patch) {
+        const next = settled({ ...state, ...patch }, patch);
+        const changed = Object.keys(next).filter((key) => !sameValue(next[key], state[key]));
+        if (changed.length === 0) return;
+        state = next;
+        for (const listener of [...listeners]) listener(state, changed);
+      },
+      subscribe(listener) {
+        listeners.add(listener);
+        return () => listeners.delete(listener);
+      }
+    };
+  }
+  function linkStores(first, second, keys) {
+    let isFollowing = false;
+    const follow = (target) => (state, changed) => {
+      const shared = changed.filter((key) => keys.includes(key));
+      if (isFollowing || shared.length === 0) return;
+      isFollowing = true;
+      try {
+        target.set(Object.fromEntries(shared.map((key) => [key, state[key]])));
+      } finally {
+        isFollowing = false;
+      }
+    };
+    const stops = [first.subscribe(follow(second)), second.subscribe(follow(first))];
+    return () => stops.forEach((stop) => stop());
+  }
+  function sameValue(left, right) {
+    if (left === right) return true;
+    return typeof left === "object" && typeof right === "object" && JSON.stringify(left) === JSON.stringify(right);
+  }
+
+  // state/fragment.js
+  var INPUT_KEYS = ["model", "text", "tokens", "trace"];
+  var LONGEST_IN_LINK = 1e3;
   function fragmentOf(states, inputs = [], starts = []) {
     const fields = new URLSearchParams();
     inputs.forEach((input, index) => {
@@ -617,9 +406,6 @@
     });
     return fields.toString().replace(/%2C/g, ",").replace(/%3A/g, ":");
   }
-  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit"];
-  var INPUT_KEYS = ["model", "text", "tokens", "trace"];
-  var LONGEST_IN_LINK = 1e3;
   function fitsLink(value) {
     return value !== void 0 && value !== null && String(value).length <= LONGEST_IN_LINK;
   }
@@ -711,6 +497,907 @@
     } catch {
       return "";
     }
+  }
+
+  // live/comparison.js
+  function createCompare(root, actionHost, build) {
+    return new Compare(root, actionHost, build);
+  }
+  var Compare = class {
+    constructor(root, actionHost, build) {
+      this.root = root;
+      this.actionHost = actionHost;
+      this.controlHost = make("section", { class: "control-host", "aria-label": "Controls" });
+      root.before(this.controlHost);
+      this.build = build;
+      this.second = null;
+      this.part = null;
+      this.tabs = root.parentElement?.querySelector(".top-tabs") ?? null;
+      this.button = make("button", { type: "button", class: "live-button live-compare", "aria-pressed": "false", "data-testid": "live-compare", title: "Show a second input beside this one", onclick: () => this.toggle() }, "Compare");
+      this.first = build("", this.peers());
+      this.first.form.buttons.append(this.button);
+      root.append(this.first.element);
+    }
+    /** The columns that are open. */
+    all() {
+      return this.second ? [this.first, this.second] : [this.first];
+    }
+    /** What a column needs of the other. */
+    peers() {
+      return {
+        options: (column) => this.options(column),
+        opened: () => this.link(),
+        closing: () => this.unlink()
+      };
+    }
+    /** The first pane has the controls; a second has some only where there is no first. */
+    options(column) {
+      if (column === this.second) return { isSecond: Boolean(this.first.pane), isTitled: true };
+      return { tabs: this.tabs, actionHost: this.actionHost, controls: this.second ? this.controlHost : null, isTitled: true };
+    }
+    /** Controls stand above both columns, or in the one that there is. */
+    placeControls() {
+      const pane = this.first.pane;
+      if (!pane) return;
+      const { element } = pane.controls();
+      if (this.second) this.controlHost.append(element);
+      else pane.element.querySelector(".pane-body").before(element);
+    }
+    toggle() {
+      if (this.second) this.closeSecond();
+      else this.openSecond();
+      this.placeControls();
+      this.button.setAttribute("aria-pressed", String(this.second !== null));
+      this.root.toggleAttribute("data-pair", this.second !== null);
+    }
+    openSecond() {
+      this.second = this.build("-2", this.peers());
+      this.root.append(this.second.element);
+      const { form } = this.second;
+      form.select.value = this.otherChoice();
+      form.text.value = this.first.form.text.value;
+      form.choose();
+      form.select.focus();
+    }
+    /** Another model where there is one: the text is then the same; else the same model. */
+    otherChoice() {
+      const { select } = this.first.form;
+      const model = this.first.form.model();
+      const alike = [...select.options].find((option) => {
+        const number = Number(option.value.split(" ")[1]);
+        const other = option.value.startsWith("model") ? this.first.offered.models[number] : null;
+        return option.value !== select.value && (model === null ? other === null : other?.kind === model.kind);
+      });
+      return alike?.value ?? select.value;
+    }
+    closeSecond() {
+      this.second.destroy();
+      this.second = null;
+      this.button.focus();
+    }
+    /** Two panes are shown alike: what is chosen in one is chosen in the other. */
+    link() {
+      this.unlink();
+      const [first, second] = [this.first?.pane, this.second?.pane];
+      if (!first || !second) return;
+      const state = first.store.get();
+      second.store.set(Object.fromEntries(SHARED_KEYS.map((key) => [key, state[key]])));
+      this.part = linkStores(first.store, second.store, SHARED_KEYS);
+    }
+    unlink() {
+      this.part?.();
+      this.part = null;
+    }
+  };
+
+  // live/maps.js
+  var SMALL = 64;
+  var madeHere = { remote: null, read: async (chunk) => chunk.make() };
+  function madeMap(rows, columns, make2) {
+    return { id: 0, dtype: "f32", shape: [rows, columns], make: make2 };
+  }
+  function madeTogether(rows, columns, all) {
+    const over = (mode) => ({ kind: "dense", exact: false, maps: [madeMap(rows, columns, () => together(all(), mode, rows * columns))] });
+    return { mean: over("mean"), max: over("max") };
+  }
+  function madeThumbnails(rows, columns, peaks, mapOf2) {
+    const [height, width] = [Math.min(SMALL, rows), Math.min(SMALL, columns)];
+    const make2 = () => {
+      const small = new Uint8Array(peaks.length * height * width);
+      peaks.forEach((peak, head) => {
+        const [data, scale] = [mapOf2(head), 255 / (peak || 1)];
+        for (let i = 0, at = 0; i < rows; i += 1) {
+          const start = (head * height + Math.floor(i * height / rows)) * width;
+          for (let j = 0; j < columns; j += 1, at += 1) {
+            const place = start + Math.floor(j * width / columns);
+            small[place] = Math.max(small[place], Math.round(Math.abs(data[at]) * scale));
+          }
+        }
+      });
+      return small;
+    };
+    return { id: 0, dtype: "u8", shape: [peaks.length, height, width], make: make2 };
+  }
+  function together(maps, mode, size) {
+    const whole = new Float32Array(size);
+    let count = 0;
+    for (const one of maps) {
+      count += 1;
+      if (mode === "max") for (let i = 0; i < size; i += 1) whole[i] = Math.max(whole[i], one[i]);
+      else for (let i = 0; i < size; i += 1) whole[i] += one[i];
+    }
+    if (mode === "mean") for (let i = 0; i < size; i += 1) whole[i] /= count;
+    return whole;
+  }
+
+  // live/drafts.js
+  var Drafts = class {
+    constructor(title) {
+      this.title = title;
+      this.manifest = null;
+      this.maps = [];
+    }
+    take({ scene, known, rows }) {
+      const before = this.maps;
+      this.manifest = scene;
+      this.maps = scene.sites.map((site, number) => {
+        const halves2 = new Uint16Array(bytesOfBase64(rows[number]).buffer);
+        const [kept2, size] = [known * site.keys, (site.queries - known) * site.keys];
+        return Array.from({ length: site.heads }, (_, head) => {
+          const map = new Float32Array(site.queries * site.keys);
+          if (kept2) map.set(before[number][head].subarray(0, kept2));
+          map.set(fromHalf(halves2.subarray(head * size, (head + 1) * size)), kept2);
+          return map;
+        });
+      });
+    }
+    scene() {
+      const { manifest, maps } = this;
+      const sites = manifest.sites.map((site, number) => this.site(site, maps[number]));
+      const parts = manifest.parts.map((part) => {
+        const { queries, keys } = manifest.sites[part.sites[0]];
+        return { ...part, maps: madeTogether(queries, keys, () => part.sites.flatMap((number) => maps[number])) };
+      });
+      return openScene({ ...manifest, title: this.title, sites, parts }, madeHere);
+    }
+    site(site, maps) {
+      const peaks = maps.map((map) => map.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0));
+      return {
+        ...site,
+        types: null,
+        peak: peaks,
+        form: { kind: "dense", exact: false, maps: maps.map((map) => madeMap(site.queries, site.keys, () => map)) },
+        thumbnails: madeThumbnails(site.queries, site.keys, peaks, (head) => maps[head])
+      };
+    }
+  };
+
+  // live/form.js
+  var TOKENS = 24;
+  function createLiveForm(offered, suffix, actions) {
+    return new LiveForm(offered, suffix, actions);
+  }
+  var LiveForm = class {
+    constructor(offered, suffix, actions) {
+      this.offered = offered;
+      this.actions = actions;
+      this.suffix = suffix;
+      this.isTyped = false;
+      const { limits } = offered;
+      this.select = make("select", { ...this.named("model"), class: "live-select", onchange: () => this.choose() }, ...this.groups());
+      this.text = make("textarea", { ...this.named("text"), class: "live-text", rows: 2, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.typed(event), oninput: () => this.edit() });
+      this.file = make("input", { ...this.named("image"), class: "live-file", type: "file", accept: "image/png,image/jpeg", onchange: () => this.actions.edited() });
+      this.tokens = make("input", { ...this.named("tokens"), class: "live-number", type: "number", min: 1, max: limits.new_tokens, value: Math.min(TOKENS, limits.new_tokens) });
+      this.runButton = make("button", { class: "live-button live-main", type: "submit", "data-testid": `live-run${suffix}` }, "Look");
+      this.generateButton = make("button", { class: "live-button", type: "button", "data-testid": `live-generate${suffix}`, onclick: () => this.generate() }, "Generate");
+      this.cancelButton = make("button", { class: "live-button", type: "button", hidden: true, "data-testid": `live-cancel${suffix}`, onclick: () => this.actions.cancel() }, "Cancel");
+      this.progress = make("p", { class: "live-progress", role: "status", "data-testid": `live-progress${suffix}` });
+      this.error = make("p", { class: "live-error", role: "alert", hidden: true, "data-testid": `live-error${suffix}` });
+      this.build();
+    }
+    named(name) {
+      const id = `live-${name}${this.suffix}`;
+      return { id, "data-testid": id };
+    }
+    build() {
+      const field = (name, label, input) => make("div", { class: `live-field live-field-${name}` }, make("label", { for: input.id, class: "live-label" }, label), input);
+      this.fields = {
+        text: field("text", "Text", this.text),
+        image: field("image", "Image", this.file),
+        tokens: field("tokens", "New tokens", this.tokens)
+      };
+      this.buttons = make("div", { class: "live-buttons" }, this.runButton, this.fields.tokens, this.generateButton, this.cancelButton);
+      const row = make("div", { class: "live-row" }, field("model", this.menuName(), this.select), this.fields.text, this.fields.image, this.buttons);
+      const submitted = (event) => {
+        event.preventDefault();
+        this.run();
+      };
+      this.element = make("form", { class: "live-form", "aria-label": this.suffix ? "Second input" : "Input", onsubmit: submitted }, row, this.progress, this.error);
+    }
+    menuName() {
+      const { models, traces } = this.offered;
+      if (!models.length) return "Trace";
+      return traces.length ? "Model or trace" : "Model";
+    }
+    groups() {
+      const { models, traces } = this.offered;
+      const option = (value, text) => make("option", { value }, text);
+      const groups = [];
+      if (models.length) groups.push(make("optgroup", { label: "Models" }, ...models.map((model, i) => option(`model ${i}`, model.title))));
+      if (traces.length) groups.push(make("optgroup", { label: "Saved traces" }, ...traces.map((trace, i) => option(`trace ${i}`, trace.title))));
+      return groups;
+    }
+    /** The model that is chosen, or null where it is a saved trace. */
+    model() {
+      const [kind, number] = this.select.value.split(" ");
+      return kind === "model" ? this.offered.models[Number(number)] : null;
+    }
+    /** What the form has now, as an input. */
+    current() {
+      const [model, trace] = [this.model(), this.trace()];
+      if (trace) return { trace: trace.title };
+      return model?.kind === "image" ? { model: model.name, file: this.file.files[0] } : { model: model?.name, text: this.text.value };
+    }
+    /** Fills in what a link asks for and runs it. */
+    runAsked({ model, trace, text, tokens }) {
+      const { models, traces } = this.offered;
+      const number = trace === void 0 ? models.findIndex((one) => one.name === model) : traces.findIndex((one) => one.title === trace);
+      if (number < 0) return this.showError(`The link is to ${trace ?? model}, which is not here.`);
+      this.select.value = `${trace === void 0 ? "model" : "trace"} ${number}`;
+      const opened = this.choose();
+      if (trace !== void 0 || this.model().kind === "image") return opened;
+      if (text !== void 0) this.text.value = text;
+      if (tokens === void 0 || !this.model().generates) return this.run();
+      this.tokens.value = tokens;
+      return this.generate();
+    }
+    trace() {
+      const [kind, number] = this.select.value.split(" ");
+      return kind === "trace" ? this.offered.traces[Number(number)] : null;
+    }
+    /** Shows the fields of what is chosen; a saved trace opens at once. */
+    choose() {
+      const model = this.model();
+      this.fields.text.hidden = model?.kind !== "text";
+      this.fields.image.hidden = model?.kind !== "image";
+      this.fields.tokens.hidden = !model?.generates;
+      this.generateButton.hidden = !model?.generates;
+      this.runButton.hidden = model === null;
+      this.runButton.textContent = model?.translates ? "Translate" : "Look";
+      if (model?.kind === "text") this.putExample(model.example);
+      this.showError("");
+      this.actions.edited();
+      const trace = this.trace();
+      return trace ? this.actions.open(trace) : null;
+    }
+    /** The example of a model, even an empty one, takes the place of another's; what was typed stays. */
+    putExample(example) {
+      const isExample = !this.isTyped && this.offered.models.some((one) => one.example === this.text.value);
+      if (this.text.value !== "" && !isExample) return;
+      this.text.value = example;
+      this.isTyped = false;
+    }
+    edit() {
+      this.isTyped = true;
+      this.actions.edited();
+    }
+    typed(event) {
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      this.run();
+    }
+    run() {
+      const model = this.model();
+      if (!model) return null;
+      if (model.kind === "image") {
+        const file = this.file.files[0];
+        return file ? this.actions.image(model, file) : this.showError("Choose a PNG or JPEG file first.");
+      }
+      if (this.text.value.trim() === "") return this.showError("Type a text first.");
+      return model.translates ? this.actions.translate(model, this.text.value) : this.actions.look(model, this.text.value);
+    }
+    generate() {
+      const model = this.model();
+      const count = Number(this.tokens.value);
+      const most = this.offered.limits.new_tokens;
+      if (this.text.value.trim() === "") return this.showError("Type a text to go on from.");
+      if (!Number.isInteger(count) || count < 1 || count > most) return this.showError(`New tokens: a number from 1 to ${most}.`);
+      return this.actions.generate(model, this.text.value, count);
+    }
+    setBusy(text) {
+      const isBusy = text !== null;
+      this.element.toggleAttribute("data-busy", isBusy);
+      this.cancelButton.hidden = !isBusy;
+      this.progress.textContent = text ?? "";
+      if (isBusy) this.showError("");
+    }
+    showProgress(text) {
+      this.progress.textContent = text;
+    }
+    showError(text) {
+      this.error.textContent = text;
+      this.error.hidden = text === "";
+    }
+  };
+
+  // live/growth.js
+  var NOTE = "While the model generates, weights are 16-bit numbers: within 0.05 % of the exact ones, or 0.00000003 where they are below 0.00006.";
+  var Growth = class {
+    constructor(title) {
+      this.title = title;
+      this.tokens = [];
+      this.special = [];
+      this.sites = [];
+      this.chosen = [];
+      this.prompt = 0;
+    }
+    take(event) {
+      if (event.event === "begin") this.begin(event);
+      else if (event.event === "sites") this.sites = event.sites.map((site) => ({ ...site, blocks: [], peaks: new Array(site.heads).fill(0) }));
+      else if (event.event === "prompt") this.addBlock(this.sites[event.site], event.rows, event.shape[1], event.shape[2]);
+      else if (event.event === "step") this.step(event);
+    }
+    begin({ tokens, special }) {
+      this.tokens = [...tokens];
+      this.special = [...special];
+      this.prompt = tokens.length;
+    }
+    /** A step brings the row of the token that was fed, and the token that it chose. */
+    step({ rows, keys, token }) {
+      if (rows) {
+        this.tokens.push(this.chosen.at(-1));
+        this.special.push(false);
+        rows.forEach((text, site) => {
+          this.check(this.sites[site], keys[site]);
+          this.addBlock(this.sites[site], text, 1, keys[site]);
+        });
+      }
+      this.chosen.push(token);
+    }
+    /** A cache that forgets has fewer keys than tokens: which ones, nobody says. */
+    check(site, keys) {
+      const count = this.tokens.length;
+      if (keys !== count) throw new Error(`${site.name} attended over ${keys} keys, expected the ${count} tokens so far: the map cannot grow.`);
+    }
+    addBlock(site, text, queries, keys) {
+      const halves2 = new Uint16Array(bytesOfBase64(text).buffer);
+      site.blocks.push({ halves: halves2, queries, keys });
+      const size = queries * keys;
+      for (let head = 0; head < site.heads; head += 1) {
+        const weights = fromHalf(halves2.subarray(head * size, (head + 1) * size));
+        for (const weight of weights) if (weight > site.peaks[head]) site.peaks[head] = weight;
+      }
+    }
+    /** The scene of all rows so far. */
+    scene() {
+      const count = this.tokens.length;
+      const manifest = {
+        id: null,
+        title: this.title,
+        sequences: [{ name: null, tokens: [...this.tokens], words: null, special: [...this.special] }],
+        sites: this.sites.map((site, number) => this.site(site, number, count)),
+        parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: madeTogether(count, count, () => this.maps(count)) }],
+        steps: { prompt: this.prompt, sequence: 0 },
+        image: null,
+        start: "",
+        note: NOTE
+      };
+      return openScene(manifest, madeHere);
+    }
+    *maps(count) {
+      for (const site of this.sites) for (let head = 0; head < site.heads; head += 1) yield denseMap(site, head, count);
+    }
+    site(site, number, count) {
+      const mapOf2 = (head) => denseMap(site, head, count);
+      return {
+        name: site.name,
+        layer: number,
+        attends: "self",
+        heads: site.heads,
+        queries: count,
+        keys: count,
+        query_sequence: 0,
+        key_sequence: 0,
+        kind: "distribution",
+        types: null,
+        peak: [...site.peaks],
+        form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => madeMap(count, count, () => mapOf2(head))) },
+        thumbnails: madeThumbnails(count, count, [...site.peaks], mapOf2)
+      };
+    }
+  };
+  function denseMap(site, head, count) {
+    const data = new Float32Array(count * count);
+    let row = 0;
+    for (const { halves: halves2, queries, keys } of site.blocks) {
+      const start = head * queries * keys;
+      for (let query = 0; query < queries && row < count; query += 1, row += 1) {
+        const weights = fromHalf(halves2.subarray(start + query * keys, start + query * keys + Math.min(keys, count)));
+        data.set(weights, row * count);
+      }
+    }
+    return data;
+  }
+
+  // live/input.js
+  var LONGEST_NAME = 60;
+  var SIGNATURES = { "image/png": [137, 80, 78, 71], "image/jpeg": [255, 216, 255] };
+  function inputName({ title, text, file }) {
+    const said2 = text ?? file?.name;
+    if (said2 === void 0) return title;
+    const line = [...said2.replace(/\s+/g, " ").trim()];
+    return `${title}: “${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}…` : line.join("")}”`;
+  }
+  function isSameInput(now, then) {
+    return ["model", "trace", "text", "file"].every((key) => (now[key] ?? null) === (then[key] ?? null));
+  }
+  function isAskedInput(asked, shown) {
+    if (!shown || asked.model !== shown.model || asked.trace !== shown.trace) return false;
+    const isSameText = asked.text === void 0 || asked.text === shown.text;
+    return isSameText && (asked.tokens ?? "") === String(shown.tokens ?? "");
+  }
+  async function pictureType(file) {
+    const start = new Uint8Array(await file.slice(0, 4).arrayBuffer());
+    const found = Object.entries(SIGNATURES).find(([, bytes]) => bytes.every((byte, place) => start[place] === byte));
+    if (!found) throw new Error(`This file is no PNG or JPEG picture: ${file.name}`);
+    return found[0];
+  }
+
+  // live/requests.js
+  async function askJson(path, options = {}) {
+    return (await askServer(path, options)).json();
+  }
+  async function askLines(path, body, signal, take) {
+    const answer = await askServer(path, { ...jsonRequest(body), signal });
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    try {
+      for (; ; ) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        const lines = (rest + value).split("\n");
+        rest = lines.pop();
+        for (const line of lines) await take(JSON.parse(line));
+      }
+    } finally {
+      reader.cancel().catch(() => {
+      });
+    }
+  }
+  function jsonRequest(body) {
+    return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  }
+  async function askServer(path, options) {
+    let answer;
+    try {
+      answer = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
+    } catch (problem) {
+      if (problem.name === "AbortError") throw problem;
+      throw new Error("The server cannot be reached. Is it still running?");
+    }
+    if (!answer.ok) throw new Error(await refusal(answer));
+    return answer;
+  }
+
+  // live/live_page.js
+  var PAUSE = 250;
+  var WORD_PAUSE = 60;
+  async function startLive(root, openPane, page) {
+    root.classList.add("live");
+    const fragment = readFragment();
+    try {
+      const [{ models, limits }, { traces }] = await Promise.all([askJson("/api/models"), askJson("/api/traces")]);
+      const offered = { models, limits, traces };
+      const columns = createCompare(root, page.actionHost, (suffix, peers) => new LiveColumn(offered, suffix, openPane, peers, () => page.changed()));
+      page.inputs = () => columns.all().map((column) => column.shown);
+      page.restore = (asked) => restoreInputs(columns, asked);
+      await columns.first.begin(inputOfFragment(fragment));
+      await restoreInputs(columns, fragment, [1]);
+    } catch (problem) {
+      root.append(make("p", { class: "problem", role: "alert", "data-testid": "live-error" }, problem.message));
+      document.documentElement.dataset.ready = "1";
+    }
+  }
+  async function restoreInputs(columns, fragment, places = [0, 1]) {
+    for (const index of places) {
+      const asked = inputOfFragment(fragment, index);
+      if (!asked) continue;
+      if (!columns.all()[index]) {
+        columns.toggle();
+        columns.second.state = patchOfFragment(fragment, index);
+      }
+      const column = columns.all()[index];
+      if (!isAskedInput(asked, column.shown)) await column.form.runAsked(asked);
+    }
+  }
+  var LiveColumn = class {
+    constructor(offered, suffix, openPane, peers, changed) {
+      this.offered = offered;
+      this.openPane = openPane;
+      this.peers = peers;
+      this.changed = changed;
+      this.pane = null;
+      this.hasClosed = false;
+      this.shown = null;
+      this.running = null;
+      this.note = make("p", { class: "live-note", hidden: true, "data-testid": `live-note${suffix}` });
+      this.host = make("div", { class: "live-pane" }, this.note);
+      this.hint = make("p", { class: "empty" }, suffix ? "Choose a model and press Look." : "Press Look to see what the model attends to.");
+      this.host.append(this.hint);
+      const actions = {
+        look: (model, text) => this.look(model, text),
+        image: (model, file) => this.image(model, file),
+        generate: (model, text, count) => this.generate(model, text, count),
+        translate: (model, text) => this.translate(model, text),
+        open: (trace) => this.open(trace),
+        cancel: () => this.running?.abort(),
+        edited: () => this.followForm()
+      };
+      this.form = createLiveForm(offered, suffix, actions);
+      this.element = make("section", { class: "live-column", "aria-label": suffix ? "Second column" : "First column" }, this.form.element, this.host);
+    }
+    /** A first picture, where there is something to look at. */
+    begin(asked = null) {
+      if (asked) return this.form.runAsked(asked);
+      const opened = this.form.choose();
+      const model = this.form.model();
+      return model?.kind === "text" && model.example ? this.form.run() : opened;
+    }
+    /** What is shown but is no longer what the form has is dimmed, and named. */
+    followForm() {
+      const isOld = this.pane !== null && (this.hasFailed || !isSameInput(this.form.current(), this.shown));
+      this.host.toggleAttribute("data-old", isOld);
+      this.note.hidden = !isOld;
+      this.note.textContent = isOld ? `Shown: ${inputName(this.shown)}` : "";
+    }
+    look(model, text) {
+      return this.work(`${model.title} is looking…`, async (signal) => {
+        const found = await askJson("/api/look", { ...jsonRequest({ model: model.name, text }), signal });
+        this.showFound(found, { model: model.name, title: model.title, text });
+      });
+    }
+    image(model, file) {
+      return this.work(`${model.title} is looking…`, async (signal) => {
+        const headers = { "Content-Type": await pictureType(file) };
+        const path = `/api/image?model=${encodeURIComponent(model.name)}`;
+        const found = await askJson(path, { method: "POST", headers, body: file, signal });
+        this.showFound(found, { model: model.name, title: model.title, file });
+      });
+    }
+    open(trace) {
+      return this.work(`Opening ${trace.title}…`, async (signal) => {
+        const found = await askJson(`/api/traces/${encodeURIComponent(trace.id)}`, { signal });
+        this.showFound(found, { trace: trace.title, title: trace.title });
+      });
+    }
+    /** The map grows as the rows come; at the end the whole trace takes its place. */
+    generate(model, text, count) {
+      return this.work(`${model.title} is reading…`, async (signal) => {
+        const input = { model: model.name, title: model.title, text, tokens: count };
+        const growth = new Growth(inputName(input));
+        let shown = 0;
+        await this.stream("/api/generate", { model: model.name, text, tokens: count }, signal, input, async (event) => {
+          growth.take(event);
+          if (event.event !== "step") return;
+          this.form.showProgress(`${event.step} of ${count} tokens: ${said(growth.chosen)}`);
+          if (performance.now() - shown < PAUSE) return;
+          this.show(growth.scene(), input);
+          await nextFrame();
+          shown = performance.now();
+        });
+        return `${count === growth.chosen.length ? "" : "It ended by itself. "}It went on: ${said(growth.chosen)}`;
+      });
+    }
+    /** The alignment grows word by word, and words may change; at the end the whole trace takes its place. */
+    translate(model, text) {
+      return this.work(`${model.title} is reading…`, async (signal) => {
+        const input = { model: model.name, title: model.title, text };
+        const drafts = new Drafts(inputName(input));
+        const done = await this.stream("/api/translate", { model: model.name, text }, signal, input, async (event) => {
+          if (event.event !== "draft") return;
+          drafts.take(event);
+          this.form.showProgress(event.text);
+          this.show(drafts.scene(), input);
+          await nextFrame();
+          await new Promise((resolve) => setTimeout(resolve, WORD_PAUSE));
+        });
+        return `Translation: ${done.text}`;
+      });
+    }
+    /** Takes the events of a model that writes, then shows the whole trace; returns the last event. */
+    async stream(path, body, signal, input, take) {
+      let done = null;
+      await askLines(path, body, signal, async (event) => {
+        if (event.event === "error") throw new Error(event.error.message);
+        if (event.event === "done") done = event;
+        await take(event);
+      });
+      if (done === null) throw new Error("The generation broke off; what is shown is what there was.");
+      this.showFound(await askJson(`/api/traces/${encodeURIComponent(done.id)}`, { signal }), input);
+      return done;
+    }
+    /** Runs one thing at a time; a new one takes the place of the last. */
+    async work(text, job) {
+      this.running?.abort();
+      const running = new AbortController();
+      this.running = running;
+      this.form.setBusy(text);
+      this.hasFailed = false;
+      let last = "";
+      try {
+        last = await job(running.signal) ?? "";
+      } catch (problem) {
+        if (this.running === running && problem.name !== "AbortError") this.fail(problem);
+        if (problem.name === "AbortError") last = "Cancelled.";
+      }
+      if (this.running !== running) return;
+      this.running = null;
+      this.form.setBusy(null);
+      this.form.showProgress(last);
+    }
+    fail(problem) {
+      this.hasFailed = true;
+      this.form.showError(problem.message);
+      this.followForm();
+    }
+    showFound(found, input) {
+      this.show(openScene({ ...found, title: inputName(input) }, loaderOf(found)), input);
+    }
+    /** Puts a scene into the pane; one of another kind gets a pane of its own, a picture with its own view. */
+    show(scene, input) {
+      this.shown = input;
+      if (this.pane && !isAlike(this.pane.scene(), scene)) this.close();
+      if (this.pane) this.pane.show(scene);
+      else this.openNew(scene);
+      this.followForm();
+      this.changed();
+    }
+    openNew(scene) {
+      this.hint.remove();
+      const view = scene.image ? { view: "image" } : {};
+      const start = this.hasClosed ? unchosen(patchOfFragment(scene.start), this.state) : {};
+      this.pane = this.openPane(this.host, scene, { ...this.peers.options(this), state: { ...this.state, ...start, ...view } });
+      this.peers.opened();
+    }
+    close() {
+      if (!this.pane) return;
+      const { view, unit, special, colour, limit } = this.pane.store.get();
+      this.state = { view: view === "image" ? "map" : view, unit, special, colour, limit };
+      this.hasClosed = true;
+      this.peers.closing();
+      this.pane.destroy();
+      this.pane = null;
+    }
+    destroy() {
+      this.running?.abort();
+      this.running = null;
+      this.close();
+      this.element.remove();
+    }
+  };
+  function unchosen(start, state) {
+    const initial = initialState();
+    return Object.fromEntries(Object.entries(start).filter(([key]) => state[key] === void 0 || state[key] === initial[key]));
+  }
+  function isAlike(before, after) {
+    return Boolean(before.steps) === Boolean(after.steps) && Boolean(before.image) === Boolean(after.image);
+  }
+  function said(tokens) {
+    return tokens.join("").replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "↵").trim();
+  }
+  function nextFrame() {
+    return new Promise((resolve) => {
+      const wait = setTimeout(resolve, 100);
+      requestAnimationFrame(() => {
+        clearTimeout(wait);
+        resolve();
+      });
+    });
+  }
+
+  // controls/fields.js
+  function createSelect(testId, label, chosen) {
+    const select = make("select", { "data-testid": testId, "aria-label": label, title: label, onchange: () => chosen(select.value) });
+    let known = "";
+    return {
+      element: make("div", { class: "field" }, select),
+      select,
+      fill(options, value) {
+        const key = JSON.stringify(options);
+        if (key !== known) select.replaceChildren(...options.map(optionOf));
+        known = key;
+        select.value = String(value);
+      },
+      show(isShown) {
+        this.element.hidden = !isShown;
+      }
+    };
+  }
+  function optionOf({ value, text, problem }) {
+    return make("option", { value, disabled: Boolean(problem), title: problem }, problem ? `${text} (${problem})` : text);
+  }
+  function createToggle(testId, label, [first, second], flipped, prefix = "") {
+    const parts = [first, second].map((text) => make("span", { class: "segment" }, text));
+    const before = prefix ? [make("span", { class: "toggle-prefix" }, prefix)] : [];
+    const button = make("button", {
+      type: "button",
+      class: "toggle",
+      role: "switch",
+      "aria-label": label,
+      "data-testid": testId,
+      onclick: flipped
+    }, ...before, make("span", { class: "segments" }, ...parts));
+    return {
+      element: button,
+      set(isSecond, problem = null) {
+        button.setAttribute("aria-checked", String(isSecond));
+        parts[0].toggleAttribute("data-on", !isSecond);
+        parts[1].toggleAttribute("data-on", isSecond);
+        button.toggleAttribute("disabled", problem !== null);
+        button.title = problem ?? label;
+      }
+    };
+  }
+  function createIconButton(testId, name, label, pressed) {
+    return make("button", {
+      type: "button",
+      class: "icon-button",
+      "data-testid": testId,
+      "aria-label": label,
+      title: label,
+      onclick: pressed
+    }, icon(name));
+  }
+
+  // drawing/colour.js
+  var SHADES = 256;
+  var LOG_RANGE = 1e-4;
+  var LIGHT_STOPS = [[0.985, 4e-3, 250], [0.93, 0.035, 205], [0.82, 0.085, 205], [0.66, 0.125, 235], [0.5, 0.17, 265], [0.36, 0.165, 283], [0.23, 0.1, 290]];
+  var DARK_STOPS = [[0.235, 0.014, 265], [0.33, 0.085, 283], [0.45, 0.155, 275], [0.6, 0.145, 245], [0.74, 0.12, 200], [0.87, 0.12, 165], [0.975, 0.075, 110]];
+  var LIGHT_NEGATIVE = [[0.975, 3e-3, 80], [0.88, 0.06, 65], [0.7, 0.14, 50], [0.52, 0.16, 38], [0.34, 0.11, 32]];
+  var LIGHT_POSITIVE = [[0.975, 3e-3, 250], [0.88, 0.05, 235], [0.7, 0.11, 245], [0.5, 0.16, 262], [0.33, 0.13, 272]];
+  var DARK_NEGATIVE = [[0.25, 0.012, 60], [0.42, 0.09, 42], [0.6, 0.15, 48], [0.78, 0.14, 65], [0.95, 0.06, 90]];
+  var DARK_POSITIVE = [[0.25, 0.012, 265], [0.42, 0.12, 272], [0.6, 0.14, 250], [0.78, 0.1, 225], [0.95, 0.04, 205]];
+  var INKS = {
+    light: { surface: "#ffffff", ground: "#f7f8fa", ink: "#16181d", muted: "#5b6270", line: "#e3e6eb", accent: "#3f51d8", highlight: "#d9480f" },
+    dark: { surface: "#16181d", ground: "#0f1115", ink: "#eceef2", muted: "#a0a7b4", line: "#2a2e37", accent: "#9aa8ff", highlight: "#ffb454" }
+  };
+  var paletteCache = /* @__PURE__ */ new Map();
+  function resolveTheme(theme) {
+    if (theme === "light" || theme === "dark") return theme;
+    return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  }
+  function palette(theme) {
+    const name = resolveTheme(theme);
+    if (!paletteCache.has(name)) paletteCache.set(name, buildPalette(name));
+    return paletteCache.get(name);
+  }
+  function buildPalette(name) {
+    const dark = name === "dark";
+    const lut = rampOf(dark ? DARK_STOPS : LIGHT_STOPS, SHADES);
+    const negative = rampOf(dark ? DARK_NEGATIVE : LIGHT_NEGATIVE, SHADES / 2);
+    const positive = rampOf(dark ? DARK_POSITIVE : LIGHT_POSITIVE, SHADES / 2);
+    const diverging = new Uint8Array(SHADES * 3);
+    for (let index = 0; index < SHADES / 2; index += 1) {
+      const mirrored = SHADES / 2 - 1 - index;
+      diverging.set(negative.subarray(mirrored * 3, mirrored * 3 + 3), index * 3);
+      diverging.set(positive.subarray(index * 3, index * 3 + 3), (SHADES / 2 + index) * 3);
+    }
+    return { theme: name, lut, diverging, ...INKS[name] };
+  }
+  function rampOf(stops, count) {
+    const colours = new Uint8Array(count * 3);
+    const first = stops[0][0];
+    const range = stops[stops.length - 1][0] - first;
+    for (let index = 0; index < count; index += 1) {
+      const lightness = first + range * index / (count - 1);
+      colours.set(redGreenBlue(colourAtLightness(stops, lightness)), index * 3);
+    }
+    return colours;
+  }
+  function colourAtLightness(stops, lightness) {
+    const rising = stops[stops.length - 1][0] > stops[0][0];
+    let next = 1;
+    while (next < stops.length - 1 && (rising ? stops[next][0] < lightness : stops[next][0] > lightness)) next += 1;
+    const [before, after] = [okLab(stops[next - 1]), okLab(stops[next])];
+    const share = (lightness - before[0]) / (after[0] - before[0]);
+    const between = (axis) => before[axis] + (after[axis] - before[axis]) * share;
+    return [between(0), between(1), between(2)];
+  }
+  function okLab([lightness, chroma, hue]) {
+    const angle = hue * Math.PI / 180;
+    return [lightness, chroma * Math.cos(angle), chroma * Math.sin(angle)];
+  }
+  function redGreenBlue([lightness, a, b]) {
+    const long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+    const medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+    const short = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
+    return [
+      4.0767416621 * long - 3.3077115913 * medium + 0.2309699292 * short,
+      -1.2684380046 * long + 2.6097574011 * medium - 0.3413193965 * short,
+      -0.0041960863 * long - 0.7034186147 * medium + 1.707614701 * short
+    ].map(gammaByte);
+  }
+  function gammaByte(linear) {
+    const bounded = Math.min(1, Math.max(0, linear));
+    const curved = bounded <= 31308e-7 ? 12.92 * bounded : 1.055 * bounded ** (1 / 2.4) - 0.055;
+    return Math.round(curved * 255);
+  }
+  function scaleShare(value, peak, mode) {
+    if (!(value > 0) || !(peak > 0)) return 0;
+    const share = Math.min(1, value / peak);
+    if (mode !== "log") return share;
+    return Math.max(0, 1 - Math.log(share) / Math.log(LOG_RANGE));
+  }
+  function weightAtShare(share, peak, mode) {
+    return mode === "log" ? peak * LOG_RANGE ** (1 - share) : peak * share;
+  }
+  function shade(value, peak, mode, signed = false) {
+    if (!signed) return Math.round(scaleShare(value, peak, mode) * (SHADES - 1));
+    const half2 = Math.round(scaleShare(Math.abs(value), peak, mode) * (SHADES / 2 - 1));
+    return value < 0 ? SHADES / 2 - 1 - half2 : SHADES / 2 + half2;
+  }
+  function weightColour(colours, value, peak, mode, signed = false) {
+    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed);
+    return `rgb(${red} ${green} ${blue})`;
+  }
+  function inkOnWeight(colours, value, peak, mode, signed = false) {
+    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed).map(linearByte);
+    const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    return luminance > 0.179 ? "#000000" : "#ffffff";
+  }
+  function weightBytes(colours, value, peak, mode, signed) {
+    const start = shade(value, peak, mode, signed) * 3;
+    const table = signed ? colours.diverging : colours.lut;
+    return [table[start], table[start + 1], table[start + 2]];
+  }
+  function linearByte(byte) {
+    const curved = byte / 255;
+    return curved <= 0.04045 ? curved / 12.92 : ((curved + 0.055) / 1.055) ** 2.4;
+  }
+  function paintWeights(pixels, weights, peak, mode, signed, colours) {
+    const words = packedTable(signed ? colours.diverging : colours.lut);
+    const target = new Uint32Array(pixels.data.buffer);
+    if (mode !== "log" && !signed) {
+      const factor = peak > 0 ? (SHADES - 1) / peak : 0;
+      for (let index = 0; index < weights.length; index += 1) {
+        const place = weights[index] * factor + 0.5;
+        target[index] = words[place >= SHADES ? SHADES - 1 : place > 0 ? place | 0 : 0];
+      }
+      return;
+    }
+    for (let index = 0; index < weights.length; index += 1) target[index] = words[shade(weights[index], peak, mode, signed)];
+  }
+  var packedTables = /* @__PURE__ */ new WeakMap();
+  function packedTable(table) {
+    if (!packedTables.has(table)) {
+      const words = new Uint32Array(SHADES);
+      const bytes = new Uint8ClampedArray(words.buffer);
+      for (let index = 0; index < SHADES; index += 1) bytes.set([table[index * 3], table[index * 3 + 1], table[index * 3 + 2], 255], index * 4);
+      packedTables.set(table, words);
+    }
+    return packedTables.get(table);
+  }
+
+  // data/head_types.js
+  var HEAD_TYPES = {
+    previous: "at least 40 % of the attention goes to the token just before",
+    next: "at least 40 % of the attention goes to the token just after",
+    self: "at least 40 % of the attention goes from a token to itself",
+    induction: "at least 40 % goes to what followed earlier copies of the token, where tokens occur again",
+    duplicate: "at least 40 % goes to earlier copies of the token, where tokens occur again",
+    broad: "the attention is spread almost evenly over all tokens in sight",
+    special: "at least 40 % goes to special tokens such as [CLS] or [SEP], less than half of that to the first token",
+    sink: "one token receives at least 40 % of all attention, whoever looks",
+    local: "at least 60 % of the attention stays within four tokens to either side",
+    positional: "how far away a token is explains at least 60 % of the pattern",
+    content: "few tokens are picked, and neither their distance nor one favourite explains which: it follows what they say",
+    sharp: "few tokens are picked, where queries and keys are different texts and distance means nothing",
+    mixed: "none of the other types"
+  };
+  function typeTitle(type) {
+    if (!type) return null;
+    return HEAD_TYPES[type] ? `${type}: ${HEAD_TYPES[type]}` : type;
   }
 
   // data/frame.js
@@ -1077,1030 +1764,26 @@
     return keys.split(" ").map((key) => key === "–" ? make("span", {}, "–") : make("kbd", {}, key));
   }
 
-  // live/comparison.js
-  function createCompare(root, actionHost, build) {
-    return new Compare(root, actionHost, build);
+  // drawing/labels.js
+  function visibleLabel(token) {
+    const label = unmarked(token);
+    if (label === "") return "∅";
+    if (label.trim() !== "") return label;
+    return label.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/[^↵⇥]/g, "␣");
   }
-  var Compare = class {
-    constructor(root, actionHost, build) {
-      this.root = root;
-      this.actionHost = actionHost;
-      this.controlHost = make("section", { class: "control-host", "aria-label": "Controls" });
-      root.before(this.controlHost);
-      this.build = build;
-      this.second = null;
-      this.part = null;
-      this.tabs = root.parentElement?.querySelector(".top-tabs") ?? null;
-      this.button = make("button", { type: "button", class: "live-button live-compare", "aria-pressed": "false", "data-testid": "live-compare", title: "Show a second input beside this one", onclick: () => this.toggle() }, "Compare");
-      this.first = build("", this.peers());
-      this.first.form.buttons.append(this.button);
-      root.append(this.first.element);
-    }
-    /** The columns that are open. */
-    all() {
-      return this.second ? [this.first, this.second] : [this.first];
-    }
-    /** What a column needs of the other. */
-    peers() {
-      return {
-        options: (column) => this.options(column),
-        opened: () => this.link(),
-        closing: () => this.unlink()
-      };
-    }
-    /** The first pane has the controls; a second has some only where there is no first. */
-    options(column) {
-      if (column === this.second) return { isSecond: Boolean(this.first.pane), isTitled: true };
-      return { tabs: this.tabs, actionHost: this.actionHost, controls: this.second ? this.controlHost : null, isTitled: true };
-    }
-    /** Controls stand above both columns, or in the one that there is. */
-    placeControls() {
-      const pane = this.first.pane;
-      if (!pane) return;
-      const { element } = pane.controls();
-      if (this.second) this.controlHost.append(element);
-      else pane.element.querySelector(".pane-body").before(element);
-    }
-    toggle() {
-      if (this.second) this.closeSecond();
-      else this.openSecond();
-      this.placeControls();
-      this.button.setAttribute("aria-pressed", String(this.second !== null));
-      this.root.toggleAttribute("data-pair", this.second !== null);
-    }
-    openSecond() {
-      this.second = this.build("-2", this.peers());
-      this.root.append(this.second.element);
-      const { form } = this.second;
-      form.select.value = this.otherChoice();
-      form.text.value = this.first.form.text.value;
-      form.choose();
-      form.select.focus();
-    }
-    /** Another model where there is one: the text is then the same; else the same model. */
-    otherChoice() {
-      const { select } = this.first.form;
-      const model = this.first.form.model();
-      const alike = [...select.options].find((option) => {
-        const number = Number(option.value.split(" ")[1]);
-        const other = option.value.startsWith("model") ? this.first.offered.models[number] : null;
-        return option.value !== select.value && (model === null ? other === null : other?.kind === model.kind);
-      });
-      return alike?.value ?? select.value;
-    }
-    closeSecond() {
-      this.second.destroy();
-      this.second = null;
-      this.button.focus();
-    }
-    /** Two panes are shown alike: what is chosen in one is chosen in the other. */
-    link() {
-      this.unlink();
-      const [first, second] = [this.first?.pane, this.second?.pane];
-      if (!first || !second) return;
-      const state = first.store.get();
-      second.store.set(Object.fromEntries(SHARED_KEYS.map((key) => [key, state[key]])));
-      this.part = linkStores(first.store, second.store, SHARED_KEYS);
-    }
-    unlink() {
-      this.part?.();
-      this.part = null;
-    }
-  };
-
-  // live/requests.js
-  async function askJson(path, options = {}) {
-    return (await askServer(path, options)).json();
+  function unmarked(label) {
+    if (/^[Ġ▁Ċ]+$/.test(label)) return label.replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "\n");
+    const plain = label.replace(/Ċ+$/, (ends) => "↵".repeat(ends.length));
+    return /^[Ġ▁]{2}/.test(plain) ? plain.replace(/^[Ġ▁]+/, (marks) => "␣".repeat(marks.length)) : plain.replace(/^[Ġ▁]/, "");
   }
-  async function askLines(path, body, signal, take) {
-    const answer = await askServer(path, { ...jsonRequest(body), signal });
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    let rest = "";
-    try {
-      for (; ; ) {
-        const { value, done } = await reader.read();
-        if (done) break;
-        const lines = (rest + value).split("\n");
-        rest = lines.pop();
-        for (const line of lines) await take(JSON.parse(line));
-      }
-    } finally {
-      reader.cancel().catch(() => {
-      });
-    }
+  function isolated(label) {
+    return `⁨${visibleLabel(label)}⁩`;
   }
-  function jsonRequest(body) {
-    return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  function textWithLabels(text) {
+    return text.split(/(\u2068[^\u2069]*\u2069)/).filter(Boolean).map((part) => part.startsWith("⁨") ? make("bdi", {}, part.slice(1, -1)) : part);
   }
-  async function askServer(path, options) {
-    let answer;
-    try {
-      answer = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
-    } catch (problem) {
-      if (problem.name === "AbortError") throw problem;
-      throw new Error("The server cannot be reached. Is it still running?");
-    }
-    if (!answer.ok) throw new Error(await refusal(answer));
-    return answer;
-  }
-
-  // live/maps.js
-  var SMALL = 64;
-  var madeHere = { remote: null, read: async (chunk) => chunk.make() };
-  function madeMap(rows, columns, make2) {
-    return { id: 0, dtype: "f32", shape: [rows, columns], make: make2 };
-  }
-  function madeTogether(rows, columns, all) {
-    const over = (mode) => ({ kind: "dense", exact: false, maps: [madeMap(rows, columns, () => together(all(), mode, rows * columns))] });
-    return { mean: over("mean"), max: over("max") };
-  }
-  function madeThumbnails(rows, columns, peaks, mapOf2) {
-    const [height, width] = [Math.min(SMALL, rows), Math.min(SMALL, columns)];
-    const make2 = () => {
-      const small = new Uint8Array(peaks.length * height * width);
-      peaks.forEach((peak, head) => {
-        const [data, scale] = [mapOf2(head), 255 / (peak || 1)];
-        for (let i = 0, at = 0; i < rows; i += 1) {
-          const start = (head * height + Math.floor(i * height / rows)) * width;
-          for (let j = 0; j < columns; j += 1, at += 1) {
-            const place = start + Math.floor(j * width / columns);
-            small[place] = Math.max(small[place], Math.round(Math.abs(data[at]) * scale));
-          }
-        }
-      });
-      return small;
-    };
-    return { id: 0, dtype: "u8", shape: [peaks.length, height, width], make: make2 };
-  }
-  function together(maps, mode, size) {
-    const whole = new Float32Array(size);
-    let count = 0;
-    for (const one of maps) {
-      count += 1;
-      if (mode === "max") for (let i = 0; i < size; i += 1) whole[i] = Math.max(whole[i], one[i]);
-      else for (let i = 0; i < size; i += 1) whole[i] += one[i];
-    }
-    if (mode === "mean") for (let i = 0; i < size; i += 1) whole[i] /= count;
-    return whole;
-  }
-
-  // live/drafts.js
-  var Drafts = class {
-    constructor(title) {
-      this.title = title;
-      this.manifest = null;
-      this.maps = [];
-    }
-    take({ scene, known, rows }) {
-      const before = this.maps;
-      this.manifest = scene;
-      this.maps = scene.sites.map((site, number) => {
-        const halves2 = new Uint16Array(bytesOfBase64(rows[number]).buffer);
-        const [kept2, size] = [known * site.keys, (site.queries - known) * site.keys];
-        return Array.from({ length: site.heads }, (_, head) => {
-          const map = new Float32Array(site.queries * site.keys);
-          if (kept2) map.set(before[number][head].subarray(0, kept2));
-          map.set(fromHalf(halves2.subarray(head * size, (head + 1) * size)), kept2);
-          return map;
-        });
-      });
-    }
-    scene() {
-      const { manifest, maps } = this;
-      const sites = manifest.sites.map((site, number) => this.site(site, maps[number]));
-      const parts = manifest.parts.map((part) => {
-        const { queries, keys } = manifest.sites[part.sites[0]];
-        return { ...part, maps: madeTogether(queries, keys, () => part.sites.flatMap((number) => maps[number])) };
-      });
-      return openScene({ ...manifest, title: this.title, sites, parts }, madeHere);
-    }
-    site(site, maps) {
-      const peaks = maps.map((map) => map.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0));
-      return {
-        ...site,
-        types: null,
-        peak: peaks,
-        form: { kind: "dense", exact: false, maps: maps.map((map) => madeMap(site.queries, site.keys, () => map)) },
-        thumbnails: madeThumbnails(site.queries, site.keys, peaks, (head) => maps[head])
-      };
-    }
-  };
-
-  // live/form.js
-  var TOKENS = 24;
-  function createLiveForm(offered, suffix, actions) {
-    return new LiveForm(offered, suffix, actions);
-  }
-  var LiveForm = class {
-    constructor(offered, suffix, actions) {
-      this.offered = offered;
-      this.actions = actions;
-      this.suffix = suffix;
-      this.isTyped = false;
-      const { limits } = offered;
-      this.select = make("select", { ...this.named("model"), class: "live-select", onchange: () => this.choose() }, ...this.groups());
-      this.text = make("textarea", { ...this.named("text"), class: "live-text", rows: 2, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.typed(event), oninput: () => this.edit() });
-      this.file = make("input", { ...this.named("image"), class: "live-file", type: "file", accept: "image/png,image/jpeg", onchange: () => this.actions.edited() });
-      this.tokens = make("input", { ...this.named("tokens"), class: "live-number", type: "number", min: 1, max: limits.new_tokens, value: Math.min(TOKENS, limits.new_tokens) });
-      this.runButton = make("button", { class: "live-button live-main", type: "submit", "data-testid": `live-run${suffix}` }, "Look");
-      this.generateButton = make("button", { class: "live-button", type: "button", "data-testid": `live-generate${suffix}`, onclick: () => this.generate() }, "Generate");
-      this.cancelButton = make("button", { class: "live-button", type: "button", hidden: true, "data-testid": `live-cancel${suffix}`, onclick: () => this.actions.cancel() }, "Cancel");
-      this.progress = make("p", { class: "live-progress", role: "status", "data-testid": `live-progress${suffix}` });
-      this.error = make("p", { class: "live-error", role: "alert", hidden: true, "data-testid": `live-error${suffix}` });
-      this.build();
-    }
-    named(name) {
-      const id = `live-${name}${this.suffix}`;
-      return { id, "data-testid": id };
-    }
-    build() {
-      const field = (name, label, input) => make("div", { class: `live-field live-field-${name}` }, make("label", { for: input.id, class: "live-label" }, label), input);
-      this.fields = {
-        text: field("text", "Text", this.text),
-        image: field("image", "Image", this.file),
-        tokens: field("tokens", "New tokens", this.tokens)
-      };
-      this.buttons = make("div", { class: "live-buttons" }, this.runButton, this.fields.tokens, this.generateButton, this.cancelButton);
-      const row = make("div", { class: "live-row" }, field("model", this.menuName(), this.select), this.fields.text, this.fields.image, this.buttons);
-      const submitted = (event) => {
-        event.preventDefault();
-        this.run();
-      };
-      this.element = make("form", { class: "live-form", "aria-label": this.suffix ? "Second input" : "Input", onsubmit: submitted }, row, this.progress, this.error);
-    }
-    menuName() {
-      const { models, traces } = this.offered;
-      if (!models.length) return "Trace";
-      return traces.length ? "Model or trace" : "Model";
-    }
-    groups() {
-      const { models, traces } = this.offered;
-      const option = (value, text) => make("option", { value }, text);
-      const groups = [];
-      if (models.length) groups.push(make("optgroup", { label: "Models" }, ...models.map((model, i) => option(`model ${i}`, model.title))));
-      if (traces.length) groups.push(make("optgroup", { label: "Saved traces" }, ...traces.map((trace, i) => option(`trace ${i}`, trace.title))));
-      return groups;
-    }
-    /** The model that is chosen, or null where it is a saved trace. */
-    model() {
-      const [kind, number] = this.select.value.split(" ");
-      return kind === "model" ? this.offered.models[Number(number)] : null;
-    }
-    /** What the form has now, as an input. */
-    current() {
-      const [model, trace] = [this.model(), this.trace()];
-      if (trace) return { trace: trace.title };
-      return model?.kind === "image" ? { model: model.name, file: this.file.files[0] } : { model: model?.name, text: this.text.value };
-    }
-    /** Fills in what a link asks for and runs it. */
-    runAsked({ model, trace, text, tokens }) {
-      const { models, traces } = this.offered;
-      const number = trace === void 0 ? models.findIndex((one) => one.name === model) : traces.findIndex((one) => one.title === trace);
-      if (number < 0) return this.showError(`The link is to ${trace ?? model}, which is not here.`);
-      this.select.value = `${trace === void 0 ? "model" : "trace"} ${number}`;
-      const opened = this.choose();
-      if (trace !== void 0 || this.model().kind === "image") return opened;
-      if (text !== void 0) this.text.value = text;
-      if (tokens === void 0 || !this.model().generates) return this.run();
-      this.tokens.value = tokens;
-      return this.generate();
-    }
-    trace() {
-      const [kind, number] = this.select.value.split(" ");
-      return kind === "trace" ? this.offered.traces[Number(number)] : null;
-    }
-    /** Shows the fields of what is chosen; a saved trace opens at once. */
-    choose() {
-      const model = this.model();
-      this.fields.text.hidden = model?.kind !== "text";
-      this.fields.image.hidden = model?.kind !== "image";
-      this.fields.tokens.hidden = !model?.generates;
-      this.generateButton.hidden = !model?.generates;
-      this.runButton.hidden = model === null;
-      this.runButton.textContent = model?.translates ? "Translate" : "Look";
-      if (model?.kind === "text") this.putExample(model.example);
-      this.showError("");
-      this.actions.edited();
-      const trace = this.trace();
-      return trace ? this.actions.open(trace) : null;
-    }
-    /** The example of a model, even an empty one, takes the place of another's; what was typed stays. */
-    putExample(example) {
-      const isExample = !this.isTyped && this.offered.models.some((one) => one.example === this.text.value);
-      if (this.text.value !== "" && !isExample) return;
-      this.text.value = example;
-      this.isTyped = false;
-    }
-    edit() {
-      this.isTyped = true;
-      this.actions.edited();
-    }
-    typed(event) {
-      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-      event.preventDefault();
-      this.run();
-    }
-    run() {
-      const model = this.model();
-      if (!model) return null;
-      if (model.kind === "image") {
-        const file = this.file.files[0];
-        return file ? this.actions.image(model, file) : this.showError("Choose a PNG or JPEG file first.");
-      }
-      if (this.text.value.trim() === "") return this.showError("Type a text first.");
-      return model.translates ? this.actions.translate(model, this.text.value) : this.actions.look(model, this.text.value);
-    }
-    generate() {
-      const model = this.model();
-      const count = Number(this.tokens.value);
-      const most = this.offered.limits.new_tokens;
-      if (this.text.value.trim() === "") return this.showError("Type a text to go on from.");
-      if (!Number.isInteger(count) || count < 1 || count > most) return this.showError(`New tokens: a number from 1 to ${most}.`);
-      return this.actions.generate(model, this.text.value, count);
-    }
-    setBusy(text) {
-      const isBusy = text !== null;
-      this.element.toggleAttribute("data-busy", isBusy);
-      this.cancelButton.hidden = !isBusy;
-      this.progress.textContent = text ?? "";
-      if (isBusy) this.showError("");
-    }
-    showProgress(text) {
-      this.progress.textContent = text;
-    }
-    showError(text) {
-      this.error.textContent = text;
-      this.error.hidden = text === "";
-    }
-  };
-
-  // live/growth.js
-  var NOTE = "While the model generates, weights are 16-bit numbers: within 0.05 % of the exact ones, or 0.00000003 where they are below 0.00006.";
-  var Growth = class {
-    constructor(title) {
-      this.title = title;
-      this.tokens = [];
-      this.special = [];
-      this.sites = [];
-      this.chosen = [];
-      this.prompt = 0;
-    }
-    take(event) {
-      if (event.event === "begin") this.begin(event);
-      else if (event.event === "sites") this.sites = event.sites.map((site) => ({ ...site, blocks: [], peaks: new Array(site.heads).fill(0) }));
-      else if (event.event === "prompt") this.addBlock(this.sites[event.site], event.rows, event.shape[1], event.shape[2]);
-      else if (event.event === "step") this.step(event);
-    }
-    begin({ tokens, special }) {
-      this.tokens = [...tokens];
-      this.special = [...special];
-      this.prompt = tokens.length;
-    }
-    /** A step brings the row of the token that was fed, and the token that it chose. */
-    step({ rows, keys, token }) {
-      if (rows) {
-        this.tokens.push(this.chosen.at(-1));
-        this.special.push(false);
-        rows.forEach((text, site) => {
-          this.check(this.sites[site], keys[site]);
-          this.addBlock(this.sites[site], text, 1, keys[site]);
-        });
-      }
-      this.chosen.push(token);
-    }
-    /** A cache that forgets has fewer keys than tokens: which ones, nobody says. */
-    check(site, keys) {
-      const count = this.tokens.length;
-      if (keys !== count) throw new Error(`${site.name} attended over ${keys} keys, expected the ${count} tokens so far: the map cannot grow.`);
-    }
-    addBlock(site, text, queries, keys) {
-      const halves2 = new Uint16Array(bytesOfBase64(text).buffer);
-      site.blocks.push({ halves: halves2, queries, keys });
-      const size = queries * keys;
-      for (let head = 0; head < site.heads; head += 1) {
-        const weights = fromHalf(halves2.subarray(head * size, (head + 1) * size));
-        for (const weight of weights) if (weight > site.peaks[head]) site.peaks[head] = weight;
-      }
-    }
-    /** The scene of all rows so far. */
-    scene() {
-      const count = this.tokens.length;
-      const manifest = {
-        id: null,
-        title: this.title,
-        sequences: [{ name: null, tokens: [...this.tokens], words: null, special: [...this.special] }],
-        sites: this.sites.map((site, number) => this.site(site, number, count)),
-        parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: madeTogether(count, count, () => this.maps(count)) }],
-        steps: { prompt: this.prompt, sequence: 0 },
-        image: null,
-        start: "",
-        note: NOTE
-      };
-      return openScene(manifest, madeHere);
-    }
-    *maps(count) {
-      for (const site of this.sites) for (let head = 0; head < site.heads; head += 1) yield denseMap(site, head, count);
-    }
-    site(site, number, count) {
-      const mapOf2 = (head) => denseMap(site, head, count);
-      return {
-        name: site.name,
-        layer: number,
-        attends: "self",
-        heads: site.heads,
-        queries: count,
-        keys: count,
-        query_sequence: 0,
-        key_sequence: 0,
-        kind: "distribution",
-        types: null,
-        peak: [...site.peaks],
-        form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => madeMap(count, count, () => mapOf2(head))) },
-        thumbnails: madeThumbnails(count, count, [...site.peaks], mapOf2)
-      };
-    }
-  };
-  function denseMap(site, head, count) {
-    const data = new Float32Array(count * count);
-    let row = 0;
-    for (const { halves: halves2, queries, keys } of site.blocks) {
-      const start = head * queries * keys;
-      for (let query = 0; query < queries && row < count; query += 1, row += 1) {
-        const weights = fromHalf(halves2.subarray(start + query * keys, start + query * keys + Math.min(keys, count)));
-        data.set(weights, row * count);
-      }
-    }
-    return data;
-  }
-
-  // live/input.js
-  var LONGEST_NAME = 60;
-  var SIGNATURES = { "image/png": [137, 80, 78, 71], "image/jpeg": [255, 216, 255] };
-  function inputName({ title, text, file }) {
-    const said2 = text ?? file?.name;
-    if (said2 === void 0) return title;
-    const line = [...said2.replace(/\s+/g, " ").trim()];
-    return `${title}: “${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}…` : line.join("")}”`;
-  }
-  function isSameInput(now, then) {
-    return ["model", "trace", "text", "file"].every((key) => (now[key] ?? null) === (then[key] ?? null));
-  }
-  function isAskedInput(asked, shown) {
-    if (!shown || asked.model !== shown.model || asked.trace !== shown.trace) return false;
-    const isSameText = asked.text === void 0 || asked.text === shown.text;
-    return isSameText && (asked.tokens ?? "") === String(shown.tokens ?? "");
-  }
-  async function pictureType(file) {
-    const start = new Uint8Array(await file.slice(0, 4).arrayBuffer());
-    const found = Object.entries(SIGNATURES).find(([, bytes]) => bytes.every((byte, place) => start[place] === byte));
-    if (!found) throw new Error(`This file is no PNG or JPEG picture: ${file.name}`);
-    return found[0];
-  }
-
-  // live/live_page.js
-  var PAUSE = 250;
-  var WORD_PAUSE = 60;
-  async function startLive(root, openPane, page) {
-    root.classList.add("live");
-    const fragment = readFragment();
-    try {
-      const [{ models, limits }, { traces }] = await Promise.all([askJson("/api/models"), askJson("/api/traces")]);
-      const offered = { models, limits, traces };
-      const columns = createCompare(root, page.actionHost, (suffix, peers) => new LiveColumn(offered, suffix, openPane, peers, () => page.changed()));
-      page.inputs = () => columns.all().map((column) => column.shown);
-      page.restore = (asked) => restoreInputs(columns, asked);
-      await columns.first.begin(inputOfFragment(fragment));
-      await restoreInputs(columns, fragment, [1]);
-    } catch (problem) {
-      root.append(make("p", { class: "problem", role: "alert", "data-testid": "live-error" }, problem.message));
-      document.documentElement.dataset.ready = "1";
-    }
-  }
-  async function restoreInputs(columns, fragment, places = [0, 1]) {
-    for (const index of places) {
-      const asked = inputOfFragment(fragment, index);
-      if (!asked) continue;
-      if (!columns.all()[index]) {
-        columns.toggle();
-        columns.second.state = patchOfFragment(fragment, index);
-      }
-      const column = columns.all()[index];
-      if (!isAskedInput(asked, column.shown)) await column.form.runAsked(asked);
-    }
-  }
-  var LiveColumn = class {
-    constructor(offered, suffix, openPane, peers, changed) {
-      this.offered = offered;
-      this.openPane = openPane;
-      this.peers = peers;
-      this.changed = changed;
-      this.pane = null;
-      this.hasClosed = false;
-      this.shown = null;
-      this.running = null;
-      this.note = make("p", { class: "live-note", hidden: true, "data-testid": `live-note${suffix}` });
-      this.host = make("div", { class: "live-pane" }, this.note);
-      this.hint = make("p", { class: "empty" }, suffix ? "Choose a model and press Look." : "Press Look to see what the model attends to.");
-      this.host.append(this.hint);
-      const actions = {
-        look: (model, text) => this.look(model, text),
-        image: (model, file) => this.image(model, file),
-        generate: (model, text, count) => this.generate(model, text, count),
-        translate: (model, text) => this.translate(model, text),
-        open: (trace) => this.open(trace),
-        cancel: () => this.running?.abort(),
-        edited: () => this.followForm()
-      };
-      this.form = createLiveForm(offered, suffix, actions);
-      this.element = make("section", { class: "live-column", "aria-label": suffix ? "Second column" : "First column" }, this.form.element, this.host);
-    }
-    /** A first picture, where there is something to look at. */
-    begin(asked = null) {
-      if (asked) return this.form.runAsked(asked);
-      const opened = this.form.choose();
-      const model = this.form.model();
-      return model?.kind === "text" && model.example ? this.form.run() : opened;
-    }
-    /** What is shown but is no longer what the form has is dimmed, and named. */
-    followForm() {
-      const isOld = this.pane !== null && (this.hasFailed || !isSameInput(this.form.current(), this.shown));
-      this.host.toggleAttribute("data-old", isOld);
-      this.note.hidden = !isOld;
-      this.note.textContent = isOld ? `Shown: ${inputName(this.shown)}` : "";
-    }
-    look(model, text) {
-      return this.work(`${model.title} is looking…`, async (signal) => {
-        const found = await askJson("/api/look", { ...jsonRequest({ model: model.name, text }), signal });
-        this.showFound(found, { model: model.name, title: model.title, text });
-      });
-    }
-    image(model, file) {
-      return this.work(`${model.title} is looking…`, async (signal) => {
-        const headers = { "Content-Type": await pictureType(file) };
-        const path = `/api/image?model=${encodeURIComponent(model.name)}`;
-        const found = await askJson(path, { method: "POST", headers, body: file, signal });
-        this.showFound(found, { model: model.name, title: model.title, file });
-      });
-    }
-    open(trace) {
-      return this.work(`Opening ${trace.title}…`, async (signal) => {
-        const found = await askJson(`/api/traces/${encodeURIComponent(trace.id)}`, { signal });
-        this.showFound(found, { trace: trace.title, title: trace.title });
-      });
-    }
-    /** The map grows as the rows come; at the end the whole trace takes its place. */
-    generate(model, text, count) {
-      return this.work(`${model.title} is reading…`, async (signal) => {
-        const input = { model: model.name, title: model.title, text, tokens: count };
-        const growth = new Growth(inputName(input));
-        let shown = 0;
-        await this.stream("/api/generate", { model: model.name, text, tokens: count }, signal, input, async (event) => {
-          growth.take(event);
-          if (event.event !== "step") return;
-          this.form.showProgress(`${event.step} of ${count} tokens: ${said(growth.chosen)}`);
-          if (performance.now() - shown < PAUSE) return;
-          this.show(growth.scene(), input);
-          await nextFrame();
-          shown = performance.now();
-        });
-        return `${count === growth.chosen.length ? "" : "It ended by itself. "}It went on: ${said(growth.chosen)}`;
-      });
-    }
-    /** The alignment grows word by word, and words may change; at the end the whole trace takes its place. */
-    translate(model, text) {
-      return this.work(`${model.title} is reading…`, async (signal) => {
-        const input = { model: model.name, title: model.title, text };
-        const drafts = new Drafts(inputName(input));
-        const done = await this.stream("/api/translate", { model: model.name, text }, signal, input, async (event) => {
-          if (event.event !== "draft") return;
-          drafts.take(event);
-          this.form.showProgress(event.text);
-          this.show(drafts.scene(), input);
-          await nextFrame();
-          await new Promise((resolve) => setTimeout(resolve, WORD_PAUSE));
-        });
-        return `Translation: ${done.text}`;
-      });
-    }
-    /** Takes the events of a model that writes, then shows the whole trace; returns the last event. */
-    async stream(path, body, signal, input, take) {
-      let done = null;
-      await askLines(path, body, signal, async (event) => {
-        if (event.event === "error") throw new Error(event.error.message);
-        if (event.event === "done") done = event;
-        await take(event);
-      });
-      if (done === null) throw new Error("The generation broke off; what is shown is what there was.");
-      this.showFound(await askJson(`/api/traces/${encodeURIComponent(done.id)}`, { signal }), input);
-      return done;
-    }
-    /** Runs one thing at a time; a new one takes the place of the last. */
-    async work(text, job) {
-      this.running?.abort();
-      const running = new AbortController();
-      this.running = running;
-      this.form.setBusy(text);
-      this.hasFailed = false;
-      let last = "";
-      try {
-        last = await job(running.signal) ?? "";
-      } catch (problem) {
-        if (this.running === running && problem.name !== "AbortError") this.fail(problem);
-        if (problem.name === "AbortError") last = "Cancelled.";
-      }
-      if (this.running !== running) return;
-      this.running = null;
-      this.form.setBusy(null);
-      this.form.showProgress(last);
-    }
-    fail(problem) {
-      this.hasFailed = true;
-      this.form.showError(problem.message);
-      this.followForm();
-    }
-    showFound(found, input) {
-      this.show(openScene({ ...found, title: inputName(input) }, loaderOf(found)), input);
-    }
-    /** Puts a scene into the pane; one of another kind gets a pane of its own, a picture with its own view. */
-    show(scene, input) {
-      this.shown = input;
-      if (this.pane && !isAlike(this.pane.scene(), scene)) this.close();
-      if (this.pane) this.pane.show(scene);
-      else this.openNew(scene);
-      this.followForm();
-      this.changed();
-    }
-    openNew(scene) {
-      this.hint.remove();
-      const view = scene.image ? { view: "image" } : {};
-      const start = this.hasClosed ? unchosen(patchOfFragment(scene.start), this.state) : {};
-      this.pane = this.openPane(this.host, scene, { ...this.peers.options(this), state: { ...this.state, ...start, ...view } });
-      this.peers.opened();
-    }
-    close() {
-      if (!this.pane) return;
-      const { view, unit, special, colour, limit } = this.pane.store.get();
-      this.state = { view: view === "image" ? "map" : view, unit, special, colour, limit };
-      this.hasClosed = true;
-      this.peers.closing();
-      this.pane.destroy();
-      this.pane = null;
-    }
-    destroy() {
-      this.running?.abort();
-      this.running = null;
-      this.close();
-      this.element.remove();
-    }
-  };
-  function unchosen(start, state) {
-    const initial = initialState();
-    return Object.fromEntries(Object.entries(start).filter(([key]) => state[key] === void 0 || state[key] === initial[key]));
-  }
-  function isAlike(before, after) {
-    return Boolean(before.steps) === Boolean(after.steps) && Boolean(before.image) === Boolean(after.image);
-  }
-  function said(tokens) {
-    return tokens.join("").replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "↵").trim();
-  }
-  function nextFrame() {
-    return new Promise((resolve) => {
-      const wait = setTimeout(resolve, 100);
-      requestAnimationFrame(() => {
-        clearTimeout(wait);
-        resolve();
-      });
-    });
-  }
-
-  // data/numbers.js
-  function readableWeight(value) {
-    if (!Number.isFinite(value)) return String(value);
-    const size = Math.abs(value);
-    if (size === 0) return "0";
-    if (size < 1e-5) return value.toExponential(1);
-    if (size >= 1e3) return value.toFixed(0);
-    return String(Number(value.toPrecision(3)));
-  }
-  function shortestFloat(value) {
-    const kept2 = Math.fround(value);
-    for (let digits = 6; digits < 9; digits += 1) {
-      const rounded = Number(kept2.toPrecision(digits));
-      if (Math.fround(rounded) === kept2) return String(rounded);
-    }
-    return String(Number(kept2.toPrecision(9)));
-  }
-  function markedWeight(value, exact) {
-    return `${exact ? "" : "≈ "}${shortestFloat(value)}`;
-  }
-
-  // export/files.js
-  var PNG_SCALE = 2;
-  var ROWS_BETWEEN_PAUSES = 32;
-  var NOT_IN_XML = /[^\t\n\r\u{20}-\u{D7FF}\u{E000}-\u{FFFD}\u{10000}-\u{10FFFF}]/gu;
-  var XML_ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;" };
-  function svgEscape(text) {
-    return String(text).replace(NOT_IN_XML, "").replace(/[&<>"']/g, (character) => XML_ESCAPES[character]);
-  }
-  function svgDocument(width, height, background, parts) {
-    const [across, down] = [Math.ceil(width), Math.ceil(height)];
-    const font = 'font-family="system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, sans-serif"';
-    const ground = `<rect width="100%" height="100%" fill="${background}"/>`;
-    const size = `width="${across}" height="${down}" viewBox="0 0 ${across} ${down}"`;
-    return `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${font}>${ground}${parts.join("")}</svg>`;
-  }
-  function exportName(state, scene, extension) {
-    const parts = ["regard"];
-    const part = scene.parts[state.part];
-    if (part && scene.parts.length > 1) parts.push(part.name);
-    const isAllHeads = state.view === "map" && extension !== "csv";
-    parts.push(...isAllHeads ? [] : weightsName(state, scene, part), state.view);
-    return `${parts.map(fileWord).filter(Boolean).join("-")}.${extension}`;
-  }
-  function weightsName(state, scene, part) {
-    const whole = state.layer === "all" || state.mode === "rollout" || state.mode === "relevance";
-    if (whole) return [state.mode];
-    const site = scene.sites[part.sites[state.layer]];
-    const layer = `layer${site?.layer ?? state.layer}`;
-    return [layer, state.mode === "head" ? `head${state.head}` : state.mode];
-  }
-  function fileWord(word) {
-    return String(word).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
-  }
-  function downloadBlob(blob, name) {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(blob);
-    link.download = name;
-    document.body.append(link);
-    link.click();
-    link.remove();
-    setTimeout(() => URL.revokeObjectURL(link.href), 6e4);
-  }
-  function exportSvg(svg, state, scene) {
-    downloadBlob(new Blob([svg], { type: "image/svg+xml" }), exportName(state, scene, "svg"));
-  }
-  async function exportPng(svg, state, scene) {
-    downloadBlob(await rasterise(svg), exportName(state, scene, "png"));
-  }
-  async function rasterise(svg) {
-    const picture = new Image();
-    picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
-    await picture.decode();
-    const canvas = document.createElement("canvas");
-    canvas.width = picture.width * PNG_SCALE;
-    canvas.height = picture.height * PNG_SCALE;
-    canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
-    return new Promise((resolve, reject) => {
-      canvas.toBlob((blob) => blob ? resolve(blob) : reject(new Error("the picture is too large for a PNG")), "image/png");
-    });
-  }
-  async function exportCsv(frame, state, scene, progress) {
-    const rows = shownRows(frame, state);
-    const keyFields = frame.columns.labels.map((label, column) => `${column},${csvField(label)}`);
-    const parts = ["query,query_token,key,key_token,weight\r\n"];
-    for (const [done, row] of rows.entries()) {
-      parts.push(csvRow(row, csvField(frame.rows.labels[row]), keyFields, await frame.row(row)));
-      if (done % ROWS_BETWEEN_PAUSES === 0) {
-        progress(done, rows.length);
-        await new Promise((resume) => setTimeout(resume));
-      }
-    }
-    progress(rows.length, rows.length);
-    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, "csv"));
-  }
-  function csvRow(row, rowField, keyFields, weights) {
-    let text = "";
-    for (let column = 0; column < keyFields.length; column += 1) {
-      text += `${row},${rowField},${keyFields[column]},${shortestFloat(weights[column])}\r
-`;
-    }
-    return text;
-  }
-  function shownRows(frame, state) {
-    const count = frame.rows.labels.length;
-    const all = Array.from({ length: count }, (_, row) => row);
-    if (state.view === "matrix" && state.zoom) {
-      const [first, , last] = state.zoom;
-      return all.filter((row) => row + 1 > first && row < last);
-    }
-    const isByRow = ["lines", "image"].includes(state.view) && state.direction === "from";
-    const chosen = isByRow ? state.selected.filter((row) => row < count) : [];
-    if (chosen.length) return [...chosen].sort((a, b) => a - b);
-    return state.view === "lines" ? all.filter((row) => !state.hidden.includes(row)) : all;
-  }
-  function csvField(text) {
-    const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
-    return safe !== text || /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-  }
-
-  // export/caption.js
-  var CAPTION = { margin: 20, line: 17, letter: 6.3, least: 460 };
-  var SCALE = { width: 160, height: 8, room: 44 };
-  function captioned(svg, title, text, scale, colours) {
-    const [, width, height] = svg.match(/width="(\d+)" height="(\d+)"/).map(Number);
-    const across = Math.max(width, CAPTION.least);
-    const lines = [title, ...wrappedLines(text, (across - 2 * CAPTION.margin) / CAPTION.letter)];
-    const top = height + CAPTION.margin + (scale ? SCALE.room : 0);
-    const parts = [svg, scale ? scaleAsSvg(scale, height + CAPTION.margin, colours) : ""];
-    lines.forEach((line, index) => {
-      const look = index === 0 ? `font-weight="600" fill="${colours.ink}"` : `fill="${colours.muted}"`;
-      parts.push(`<text x="${CAPTION.margin}" y="${top + index * CAPTION.line}" font-size="12" ${look}>${svgEscape(line)}</text>`);
-    });
-    return svgDocument(across, top + lines.length * CAPTION.line + 4, colours.surface, parts);
-  }
-  function scaleAsSvg({ stops, texts }, y, colours) {
-    const steps = stops.map((colour, index) => `<stop offset="${index / (stops.length - 1)}" stop-color="${colour}"/>`).join("");
-    const gradient = `<defs><linearGradient id="regard-scale">${steps}</linearGradient></defs>`;
-    const bar = `<rect x="${CAPTION.margin}" y="${y}" width="${SCALE.width}" height="${SCALE.height}" rx="3" fill="url(#regard-scale)"/>`;
-    const anchors = ["start", "middle", "end"];
-    const numbers = texts.map((number, index) => {
-      const x = CAPTION.margin + SCALE.width * index / (texts.length - 1);
-      return `<text x="${x}" y="${y + SCALE.height + 13}" font-size="11" text-anchor="${texts.length === 3 ? anchors[index] : anchors[2 * index]}" fill="${colours.muted}">${svgEscape(number)}</text>`;
-    });
-    return gradient + bar + numbers.join("");
-  }
-  function wrappedLines(text, most) {
-    const lines = [];
-    for (const word of text.split(" ")) {
-      const last = lines.at(-1);
-      if (last === void 0 || last.length + word.length >= most) lines.push(word);
-      else lines[lines.length - 1] = `${last} ${word}`;
-    }
-    return lines;
-  }
-
-  // views/map/heads_grid.js
-  var MOST_IN_RAIL_ROW = 9;
-  function layerName(scene, part, index) {
-    const site = scene.sites[scene.parts[part].sites[index]];
-    return site.layer === null || site.layer === void 0 ? `Site ${index}` : `Layer ${site.layer}`;
-  }
-  function createHeadsGrid(host, context, kind, choose) {
-    const grid = make("div", { class: `heads heads-${kind}`, role: "grid", "aria-label": "Heads by layer" });
-    host.append(grid);
-    const cells = /* @__PURE__ */ new Map();
-    const watcher = new IntersectionObserver((entries) => {
-      for (const entry of entries) if (entry.isIntersecting) drawCell(cells.get(entry.target.getAttribute("data-place")));
-    }, { root: null, rootMargin: "200px" });
-    const model = { context, kind, choose, grid, cells, watcher, part: null, shape: "", scene: null, current: "", firstPicture: null };
-    grid.addEventListener("keydown", (event) => moveInGrid(model, event));
-    return {
-      grid,
-      cells,
-      /** Follows the state; resolves when the first thumbnails are drawn. */
-      async update(state) {
-        const shape = gridShape(context.scene, state.part);
-        if (model.shape !== shape) fillGrid(model, state.part);
-        else if (model.scene !== context.scene) renewCells(model);
-        [model.shape, model.scene] = [shape, context.scene];
-        markCurrent(model, state);
-        recolour(model);
-        return firstDrawn(model);
-      },
-      focus: () => currentButton(model)?.focus(),
-      destroy() {
-        watcher.disconnect();
-        grid.remove();
-      }
-    };
-  }
-  function gridShape(scene, part) {
-    return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].heads, scene.sites[number].types])]);
-  }
-  function renewCells(model) {
-    const { scene } = model.context;
-    model.watcher.disconnect();
-    for (const cell of model.cells.values()) {
-      cell.number = scene.parts[model.part].sites[cell.layer];
-      cell.site = scene.sites[cell.number];
-      cell.asked = false;
-      model.watcher.observe(cell.button);
-    }
-  }
-  function fillGrid(model, part) {
-    const { context, kind, cells, watcher } = model;
-    model.part = part;
-    watcher.disconnect();
-    cells.clear();
-    const { scene } = context;
-    const sites = scene.parts[part].sites.map((number) => scene.sites[number]);
-    model.grid.setAttribute("aria-rowcount", String(sites.length));
-    model.grid.replaceChildren(...sites.map((site, layer) => gridRow(model, site, layer)));
-    model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(sites) : mostHeads(sites)));
-    for (const cell of cells.values()) watcher.observe(cell.button);
-  }
-  function mostHeads(sites) {
-    return Math.max(1, ...sites.map((site) => site.heads));
-  }
-  function railColumns(sites) {
-    const most = mostHeads(sites);
-    if (most <= MOST_IN_RAIL_ROW) return Math.max(4, most);
-    return [8, 6, 7, 5].find((columns) => most % columns === 0) ?? 8;
-  }
-  function gridRow(model, site, layer) {
-    const { scene } = model.context;
-    const name = layerName(scene, model.part, layer);
-    const heads = Array.from({ length: site.heads }, (_, head) => headCell(model, site, layer, head));
-    const label = make("div", { class: "heads-layer", role: "rowheader", title: site.name }, name);
-    return make("div", { class: "heads-row", role: "row" }, label, make("div", { class: "heads-cells", role: "presentation" }, ...heads));
-  }
-  function headCell(model, site, layer, head) {
-    const type = site.types?.[head] ?? "";
-    const canvas = make("canvas", { class: "thumb-picture", width: 1, height: 1, "aria-hidden": "true" });
-    const place = `${layer}-${head}`;
-    const button = make("button", {
-      type: "button",
-      class: "thumb",
-      tabindex: "-1",
-      "data-place": place,
-      "data-testid": `${model.kind === "map" ? "thumb" : "rail"}-${place}`,
-      "aria-label": `${layerName(model.context.scene, model.part, layer)}, head ${head} ${type}`.trim(),
-      title: model.kind === "rail" ? `head ${head}${type ? ` · ${typeTitle(type)}` : ""}` : null,
-      onclick: () => model.choose(layer, head)
-    }, canvas);
-    if (model.kind === "map") {
-      button.append(make("span", { class: "thumb-head" }, `${head}`), " ", make("span", { class: "thumb-type", title: typeTitle(type) }, type));
-    }
-    const number = model.context.scene.parts[model.part].sites[layer];
-    model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, painted: null, asked: false });
-    return make("div", { role: "gridcell", class: "heads-cell" }, button);
-  }
-  function drawCell(cell) {
-    if (!cell || cell.asked) return;
-    cell.asked = true;
-    const { model } = cell;
-    const pending = Promise.resolve(thumbnail(model.context.scene, cell.number, cell.head)).then((data) => {
-      cell.data = data;
-      cell.painted = null;
-      paintCell(cell);
-    });
-    pending.catch((problem) => {
-      cell.button.title = `This thumbnail cannot be drawn: ${problem.message}`;
-      cell.button.classList.add("thumb-broken");
-    });
-    model.firstPicture ??= pending.catch(() => void 0);
-  }
-  function paintCell(cell) {
-    const colours = cell.model.context.palette();
-    if (!cell.data || cell.painted === colours.theme) return;
-    cell.painted = colours.theme;
-    const { data, height, width } = cell.data;
-    if (height === 0 || width === 0) return;
-    cell.canvas.width = width;
-    cell.canvas.height = height;
-    const pixels = new ImageData(width, height);
-    paintWeights(pixels, data, 255, "linear", false, colours);
-    cell.canvas.getContext("2d").putImageData(pixels, 0, 0);
-    cell.canvas.classList.toggle("pixelated", width <= 40 && height <= 40);
-  }
-  function recolour(model) {
-    for (const cell of model.cells.values()) paintCell(cell);
-  }
-  function firstDrawn(model) {
-    if (model.cells.size === 0) return Promise.resolve();
-    drawCell(model.cells.get(model.current) ?? model.cells.values().next().value);
-    return model.firstPicture;
-  }
-  function markCurrent(model, state) {
-    const chosen = `${state.layer === "all" ? 0 : state.layer}-${state.head}`;
-    const isOne = state.mode === "head" && state.layer !== "all";
-    const moved = chosen !== model.current;
-    model.current = model.cells.has(chosen) ? chosen : "0-0";
-    for (const [place, cell] of model.cells) {
-      const active = place === model.current;
-      cell.button.tabIndex = active ? 0 : -1;
-      cell.button.toggleAttribute("data-current", active && isOne);
-      if (active && isOne) cell.button.setAttribute("aria-current", "true");
-      else cell.button.removeAttribute("aria-current");
-      cell.button.toggleAttribute("data-together", !isOne && (state.layer === "all" || cell.layer === state.layer));
-    }
-    if (moved) keepInSight(model);
-  }
-  function keepInSight(model) {
-    const button = currentButton(model);
-    const scroller = model.grid.closest("[data-scrolls]");
-    if (!button || !scroller || !button.offsetParent) return;
-    const [box, frame] = [button.getBoundingClientRect(), scroller.getBoundingClientRect()];
-    if (box.top < frame.top) scroller.scrollTop -= frame.top - box.top + 24;
-    if (box.bottom > frame.bottom) scroller.scrollTop += box.bottom - frame.bottom + 24;
-  }
-  function currentButton(model) {
-    return model.cells.get(model.current)?.button;
-  }
-  var GRID_STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-  function moveInGrid(model, event) {
-    const step = GRID_STEPS[event.key];
-    const from = model.cells.get(event.target.dataset?.place);
-    if (!step || !from || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const layer = from.layer + step[0];
-    const row = [...model.cells.values()].filter((cell) => cell.layer === layer);
-    const target = row[Math.min(from.head + step[1], step[1] === 0 ? row.length - 1 : Infinity)];
-    if (!target) return;
-    from.button.tabIndex = -1;
-    target.button.tabIndex = 0;
-    target.button.focus();
+  function capitalised(text) {
+    return text.charAt(0).toUpperCase() + text.slice(1);
   }
 
   // controls/control_bar.js
@@ -2285,8 +1968,26 @@
       return { value: head, text: type ? `Head ${head} · ${type}` : `Head ${head}`, problem: null };
     });
   }
-  function capitalised(text) {
-    return text.charAt(0).toUpperCase() + text.slice(1);
+
+  // data/numbers.js
+  function readableWeight(value) {
+    if (!Number.isFinite(value)) return String(value);
+    const size = Math.abs(value);
+    if (size === 0) return "0";
+    if (size < 1e-5) return value.toExponential(1);
+    if (size >= 1e3) return value.toFixed(0);
+    return String(Number(value.toPrecision(3)));
+  }
+  function shortestFloat(value) {
+    const kept2 = Math.fround(value);
+    for (let digits = 6; digits < 9; digits += 1) {
+      const rounded = Number(kept2.toPrecision(digits));
+      if (Math.fround(rounded) === kept2) return String(rounded);
+    }
+    return String(Number(kept2.toPrecision(9)));
+  }
+  function markedWeight(value, exact) {
+    return `${exact ? "" : "≈ "}${shortestFloat(value)}`;
   }
 
   // controls/legend.js
@@ -2351,6 +2052,84 @@
     return `${part.label} · ${counted(part.sites.length, "layer")} · ${counted(heads, "head")} · each coloured from 0 to its own largest weight`;
   }
 
+  // controls/step_slider.js
+  var STEP_PAUSE = 650;
+  function createStepSlider(host, context) {
+    const slider = new StepSlider(host, context);
+    return { update: (_frame, state) => slider.update(state), destroy: () => slider.destroy() };
+  }
+  var StepSlider = class {
+    constructor(host, context) {
+      this.context = context;
+      this.timer = null;
+      this.stillness = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)");
+      this.play = make("button", { type: "button", class: "slider-play", "data-testid": "step-play", onclick: () => this.press() });
+      this.range = make("input", { type: "range", min: 0, step: 1, class: "slider-range", "aria-label": "Step of the generation", "data-testid": "step-slider" });
+      this.range.addEventListener("input", () => this.choose(Number(this.range.value)));
+      this.range.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && this.stop());
+      this.count = make("span", { class: "slider-count" });
+      this.token = make("bdi", { class: "slider-token" });
+      this.legend = make("span", { class: "slider-legend" }, "written by the model");
+      this.element = make("div", { class: "slider", role: "group", "aria-label": "Generation" }, this.play, this.range, this.count, this.token, this.legend);
+      host.append(this.element);
+      this.update(context.store.get());
+    }
+    destroy() {
+      this.stop();
+      this.element.remove();
+    }
+    update(state) {
+      const count = stepCount(this.context.scene, state.part);
+      this.element.hidden = count === 0 || state.view === "map";
+      if (count === 0) return this.stop();
+      const step = Math.min(state.step ?? count, count);
+      this.range.min = leastStep(this.context.scene);
+      this.range.max = count;
+      this.legend.hidden = this.context.scene.steps.prompt === 0;
+      this.range.value = step;
+      const token = this.tokenOf(state, step);
+      this.count.textContent = step === 0 ? "the prompt" : `step ${step} of ${count}`;
+      this.token.textContent = token ?? "";
+      this.range.setAttribute("aria-valuetext", token === null ? "the prompt" : `step ${step} of ${count}, ${token}`);
+      if (this.timer && step === count) this.stop();
+      this.showButton();
+    }
+    // Each step adds one token; the last one in sight is the newest.
+    tokenOf(state, step) {
+      const { scene } = this.context;
+      if (step === 0) return null;
+      const site = scene.sites[scene.parts[state.part].sites[0]];
+      const token = scene.sequences[site.query_sequence].tokens[scene.steps.prompt + step - 1];
+      return token === void 0 ? null : visibleLabel(token);
+    }
+    choose(step) {
+      const count = Number(this.range.max);
+      this.context.store.set({ step: step >= count ? null : Math.max(Number(this.range.min), step) });
+    }
+    // With reduced motion asked for, nothing runs by itself: each press makes one step.
+    press() {
+      const isAtEnd = Number(this.range.value) >= Number(this.range.max);
+      if (this.timer) return this.stop();
+      if (this.stillness?.matches) return this.choose(isAtEnd ? 0 : Number(this.range.value) + 1);
+      if (isAtEnd) this.choose(0);
+      this.timer = setInterval(() => this.choose(Number(this.range.value) + 1), STEP_PAUSE);
+      return this.showButton();
+    }
+    stop() {
+      clearInterval(this.timer);
+      this.timer = null;
+      this.showButton();
+    }
+    showButton() {
+      const isStill = this.stillness?.matches;
+      const label = this.timer ? "Pause" : isStill ? "Next step" : "Play the generation";
+      if (this.play.getAttribute("aria-label") === label) return;
+      this.play.setAttribute("aria-label", label);
+      this.play.title = `${label} (g one step on, G one back)`;
+      this.play.replaceChildren(icon(this.timer ? "pause" : isStill ? "next" : "play"));
+    }
+  };
+
   // controls/tabs.js
   function createTabs(host, context, panelId) {
     const list = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
@@ -2388,6 +2167,195 @@
     const next = tabs[(tabs.indexOf(event.target) + change + tabs.length) % tabs.length];
     next.focus();
     next.click();
+  }
+
+  // export/svg.js
+  var NOT_IN_XML = /[^\t\n\r\u{20}-\u{D7FF}\u{E000}-\u{FFFD}\u{10000}-\u{10FFFF}]/gu;
+  var XML_ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;" };
+  function svgEscape(text) {
+    return String(text).replace(NOT_IN_XML, "").replace(/[&<>"']/g, (character) => XML_ESCAPES[character]);
+  }
+  function svgDocument(width, height, background, parts) {
+    const [across, down] = [Math.ceil(width), Math.ceil(height)];
+    const font = 'font-family="system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, sans-serif"';
+    const ground = `<rect width="100%" height="100%" fill="${background}"/>`;
+    const size = `width="${across}" height="${down}" viewBox="0 0 ${across} ${down}"`;
+    return `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${font}>${ground}${parts.join("")}</svg>`;
+  }
+  function lineBelow(isWritten) {
+    return isWritten ? ' text-decoration="underline"' : "";
+  }
+
+  // export/caption.js
+  var CAPTION = { margin: 20, line: 17, letter: 6.3, least: 460 };
+  var SCALE = { width: 160, height: 8, room: 44 };
+  function captioned(svg, title, text, scale, colours) {
+    const [, width, height] = svg.match(/width="(\d+)" height="(\d+)"/).map(Number);
+    const across = Math.max(width, CAPTION.least);
+    const lines = [title, ...wrappedLines(text, (across - 2 * CAPTION.margin) / CAPTION.letter)];
+    const top = height + CAPTION.margin + (scale ? SCALE.room : 0);
+    const parts = [svg, scale ? scaleAsSvg(scale, height + CAPTION.margin, colours) : ""];
+    lines.forEach((line, index) => {
+      const look = index === 0 ? `font-weight="600" fill="${colours.ink}"` : `fill="${colours.muted}"`;
+      parts.push(`<text x="${CAPTION.margin}" y="${top + index * CAPTION.line}" font-size="12" ${look}>${svgEscape(line)}</text>`);
+    });
+    return svgDocument(across, top + lines.length * CAPTION.line + 4, colours.surface, parts);
+  }
+  function scaleAsSvg({ stops, texts }, y, colours) {
+    const steps = stops.map((colour, index) => `<stop offset="${index / (stops.length - 1)}" stop-color="${colour}"/>`).join("");
+    const gradient = `<defs><linearGradient id="regard-scale">${steps}</linearGradient></defs>`;
+    const bar = `<rect x="${CAPTION.margin}" y="${y}" width="${SCALE.width}" height="${SCALE.height}" rx="3" fill="url(#regard-scale)"/>`;
+    const anchors = ["start", "middle", "end"];
+    const numbers = texts.map((number, index) => {
+      const x = CAPTION.margin + SCALE.width * index / (texts.length - 1);
+      return `<text x="${x}" y="${y + SCALE.height + 13}" font-size="11" text-anchor="${texts.length === 3 ? anchors[index] : anchors[2 * index]}" fill="${colours.muted}">${svgEscape(number)}</text>`;
+    });
+    return gradient + bar + numbers.join("");
+  }
+  function wrappedLines(text, most) {
+    const lines = [];
+    for (const word of text.split(" ")) {
+      const last = lines.at(-1);
+      if (last === void 0 || last.length + word.length >= most) lines.push(word);
+      else lines[lines.length - 1] = `${last} ${word}`;
+    }
+    return lines;
+  }
+
+  // export/files.js
+  var PNG_SCALE = 2;
+  var ROWS_BETWEEN_PAUSES = 32;
+  function exportName(state, scene, extension) {
+    const parts = ["regard"];
+    const part = scene.parts[state.part];
+    if (part && scene.parts.length > 1) parts.push(part.name);
+    const isAllHeads = state.view === "map" && extension !== "csv";
+    parts.push(...isAllHeads ? [] : weightsName(state, scene, part), state.view);
+    return `${parts.map(fileWord).filter(Boolean).join("-")}.${extension}`;
+  }
+  function weightsName(state, scene, part) {
+    const whole = state.layer === "all" || state.mode === "rollout" || state.mode === "relevance";
+    if (whole) return [state.mode];
+    const site = scene.sites[part.sites[state.layer]];
+    const layer = `layer${site?.layer ?? state.layer}`;
+    return [layer, state.mode === "head" ? `head${state.head}` : state.mode];
+  }
+  function fileWord(word) {
+    return String(word).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
+  }
+  function downloadBlob(blob, name) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(link.href), 6e4);
+  }
+  function exportSvg(svg, state, scene) {
+    downloadBlob(new Blob([svg], { type: "image/svg+xml" }), exportName(state, scene, "svg"));
+  }
+  async function exportPng(svg, state, scene) {
+    downloadBlob(await rasterise(svg), exportName(state, scene, "png"));
+  }
+  async function rasterise(svg) {
+    const picture = new Image();
+    picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+    await picture.decode();
+    const canvas = document.createElement("canvas");
+    canvas.width = picture.width * PNG_SCALE;
+    canvas.height = picture.height * PNG_SCALE;
+    canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+    return new Promise((resolve, reject) => {
+      canvas.toBlob((blob) => blob ? resolve(blob) : reject(new Error("the picture is too large for a PNG")), "image/png");
+    });
+  }
+  async function exportCsv(frame, state, scene, progress) {
+    const rows = shownRows(frame, state);
+    const keyFields = frame.columns.labels.map((label, column) => `${column},${csvField(label)}`);
+    const parts = ["query,query_token,key,key_token,weight\r\n"];
+    for (const [done, row] of rows.entries()) {
+      parts.push(csvRow(row, csvField(frame.rows.labels[row]), keyFields, await frame.row(row)));
+      if (done % ROWS_BETWEEN_PAUSES === 0) {
+        progress(done, rows.length);
+        await new Promise((resume) => setTimeout(resume));
+      }
+    }
+    progress(rows.length, rows.length);
+    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, "csv"));
+  }
+  function csvRow(row, rowField, keyFields, weights) {
+    let text = "";
+    for (let column = 0; column < keyFields.length; column += 1) {
+      text += `${row},${rowField},${keyFields[column]},${shortestFloat(weights[column])}\r
+`;
+    }
+    return text;
+  }
+  function shownRows(frame, state) {
+    const count = frame.rows.labels.length;
+    const all = Array.from({ length: count }, (_, row) => row);
+    if (state.view === "matrix" && state.zoom) {
+      const [first, , last] = state.zoom;
+      return all.filter((row) => row + 1 > first && row < last);
+    }
+    const isByRow = ["lines", "image"].includes(state.view) && state.direction === "from";
+    const chosen = isByRow ? state.selected.filter((row) => row < count) : [];
+    if (chosen.length) return [...chosen].sort((a, b) => a - b);
+    return state.view === "lines" ? all.filter((row) => !state.hidden.includes(row)) : all;
+  }
+  function csvField(text) {
+    const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    return safe !== text || /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  }
+
+  // drawing/canvas.js
+  function fitCanvas(canvas, width, height) {
+    if (canvas.width !== width) canvas.width = width;
+    if (canvas.height !== height) canvas.height = height;
+  }
+
+  // views/image/elements.js
+  function buildImage(image) {
+    const picture = make("img", { class: "image-picture", alt: "", src: image.source, draggable: "false" });
+    const canvas = make("canvas", { class: "image-canvas", tabindex: 0, role: "application", "aria-roledescription": "picture of patches", "data-testid": "image-canvas" });
+    const frame = make("div", { class: "image-frame" }, picture, canvas);
+    frame.style.aspectRatio = `${image.width} / ${image.height}`;
+    frame.style.maxWidth = `min(100%, max(280px, calc((100cqh - 40px) * ${image.width / image.height})))`;
+    const direction = imageSegments("What is shown", [["from", "Looks at"], ["to", "Is looked at by"]]);
+    const grain = imageSegments("Colour layer", [["smooth", "Smooth"], ["blocks", "Blocks"]]);
+    const opacity = make("input", { type: "range", min: 0, max: 100, value: 60, "data-testid": "image-opacity" });
+    const strength = make("label", { class: "image-opacity" }, make("span", {}, "Opacity"), opacity);
+    const tools = make("div", { class: "image-tools" }, direction.element, grain.element, strength);
+    const title = make("p", { class: "image-title" });
+    const facts = make("ul", { class: "image-facts" });
+    const legend = buildLegend();
+    const chipsLabel = make("p", { class: "image-chips-label" });
+    const chips = make("div", { class: "image-chips", role: "group", "aria-label": "Tokens without a patch" });
+    const panel = make("div", { class: "image-panel" }, title, legend.element, facts, tools, chipsLabel, chips);
+    const message = make("p", { class: "image-message", hidden: true }, "Neither side of this attention is made of patches of the picture. Choose another part or layer.");
+    const body = make("div", { class: "image-body" }, message, frame, panel);
+    const root = make("div", { class: "image-view", role: "group", "aria-label": "Attention over the picture", "data-scrolls": true }, body);
+    return { root, picture, canvas, frame, direction, grain, opacity, title, facts, legend, chipsLabel, chips, panel, message };
+  }
+  function imageSegments(label, choices) {
+    const buttons = choices.map(([value, name]) => make("button", { type: "button", class: "image-tool", "data-value": value, "data-testid": `image-${value}`, "aria-pressed": "false" }, name));
+    const element = make("div", { class: "image-segments", role: "group", "aria-label": label }, ...buttons);
+    const show = (value) => buttons.forEach((button) => button.setAttribute("aria-pressed", button.dataset.value === value));
+    const listen = (chosen) => buttons.forEach((button) => button.addEventListener("click", () => chosen(button.dataset.value)));
+    return { element, show, listen };
+  }
+  function buildLegend() {
+    const bar = make("canvas", { class: "image-legend-bar", width: 256, height: 1, "aria-hidden": "true" });
+    const least = make("span", {}, "0");
+    const most = make("span", {});
+    const element = make("div", { class: "image-legend" }, least, bar, most);
+    return { element, bar, least, most };
+  }
+  function tokenChip(token, label, isChosen, hasTabStop) {
+    const chip2 = make("button", { type: "button", class: "image-chip", "data-token": token, "data-testid": `image-token-${token}`, "aria-pressed": String(isChosen), tabindex: hasTabStop ? 0 : -1 });
+    chip2.append(make("bdi", {}, visibleLabel(label)));
+    return chip2;
   }
 
   // views/image/patches.js
@@ -2469,85 +2437,6 @@
   }
   function patchName(image, patch) {
     return `Patch row ${Math.floor(patch / image.columns) + 1}, column ${patch % image.columns + 1}`;
-  }
-
-  // views/image/elements.js
-  function buildImage(image) {
-    const picture = make("img", { class: "image-picture", alt: "", src: image.source, draggable: "false" });
-    const canvas = make("canvas", { class: "image-canvas", tabindex: 0, role: "application", "aria-roledescription": "picture of patches", "data-testid": "image-canvas" });
-    const frame = make("div", { class: "image-frame" }, picture, canvas);
-    frame.style.aspectRatio = `${image.width} / ${image.height}`;
-    frame.style.maxWidth = `min(100%, max(280px, calc((100cqh - 40px) * ${image.width / image.height})))`;
-    const direction = imageSegments("What is shown", [["from", "Looks at"], ["to", "Is looked at by"]]);
-    const grain = imageSegments("Colour layer", [["smooth", "Smooth"], ["blocks", "Blocks"]]);
-    const opacity = make("input", { type: "range", min: 0, max: 100, value: 60, "data-testid": "image-opacity" });
-    const strength = make("label", { class: "image-opacity" }, make("span", {}, "Opacity"), opacity);
-    const tools = make("div", { class: "image-tools" }, direction.element, grain.element, strength);
-    const title = make("p", { class: "image-title" });
-    const facts = make("ul", { class: "image-facts" });
-    const legend = buildLegend();
-    const chipsLabel = make("p", { class: "image-chips-label" });
-    const chips = make("div", { class: "image-chips", role: "group", "aria-label": "Tokens without a patch" });
-    const panel = make("div", { class: "image-panel" }, title, legend.element, facts, tools, chipsLabel, chips);
-    const message = make("p", { class: "image-message", hidden: true }, "Neither side of this attention is made of patches of the picture. Choose another part or layer.");
-    const body = make("div", { class: "image-body" }, message, frame, panel);
-    const root = make("div", { class: "image-view", role: "group", "aria-label": "Attention over the picture", "data-scrolls": true }, body);
-    return { root, picture, canvas, frame, direction, grain, opacity, title, facts, legend, chipsLabel, chips, panel, message };
-  }
-  function imageSegments(label, choices) {
-    const buttons = choices.map(([value, name]) => make("button", { type: "button", class: "image-tool", "data-value": value, "data-testid": `image-${value}`, "aria-pressed": "false" }, name));
-    const element = make("div", { class: "image-segments", role: "group", "aria-label": label }, ...buttons);
-    const show = (value) => buttons.forEach((button) => button.setAttribute("aria-pressed", button.dataset.value === value));
-    const listen = (chosen) => buttons.forEach((button) => button.addEventListener("click", () => chosen(button.dataset.value)));
-    return { element, show, listen };
-  }
-  function buildLegend() {
-    const bar = make("canvas", { class: "image-legend-bar", width: 256, height: 1, "aria-hidden": "true" });
-    const least = make("span", {}, "0");
-    const most = make("span", {});
-    const element = make("div", { class: "image-legend" }, least, bar, most);
-    return { element, bar, least, most };
-  }
-  function tokenChip(token, label, isChosen, hasTabStop) {
-    const chip2 = make("button", { type: "button", class: "image-chip", "data-token": token, "data-testid": `image-token-${token}`, "aria-pressed": String(isChosen), tabindex: hasTabStop ? 0 : -1 });
-    chip2.append(make("bdi", {}, visibleLabel(label)));
-    return chip2;
-  }
-
-  // views/lines/elements.js
-  function buildLines() {
-    const pin = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-pin", "aria-pressed": "false", title: "Keep the selected lines while the pointer moves (Enter)" }, "Pin");
-    const clear = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-clear", title: "Select nothing (Escape)" }, "Clear");
-    const hint = make("p", { class: "lines-hint" });
-    const hiddenList = make("span", { class: "lines-chips" });
-    const showAll = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-show-all" }, "Show all");
-    const hidden = make("div", { class: "lines-hidden", "data-testid": "lines-hidden", hidden: true }, make("span", {}, "Hidden"), hiddenList, showAll);
-    const captions = { left: make("span", { class: "lines-caption" }), right: make("span", { class: "lines-caption" }) };
-    const roles = { left: make("span", { class: "lines-role" }), right: make("span", { class: "lines-role" }) };
-    const heads = make("div", { class: "lines-heads" });
-    const canvas = make("canvas", { class: "lines-canvas", "aria-hidden": "true" });
-    const beyond = { above: beyondButton("above"), below: beyondButton("below") };
-    const stage = make("div", { class: "lines-stage" }, beyond.above, beyond.below);
-    const space = make("div", { class: "lines-space" }, stage);
-    const scroller = make("div", { class: "lines-scroller" }, space);
-    const bar = make("div", { class: "lines-bar" }, hint, pin, clear);
-    const root = make("div", { class: "lines-view", role: "group", "data-testid": "lines-view" }, bar, hidden, heads, scroller);
-    return { root, hint, pin, clear, hidden, hiddenList, showAll, captions, roles, heads, canvas, stage, beyond, space, scroller };
-  }
-  function columnHead(role, caption) {
-    return make("div", { class: "lines-head" }, role, caption);
-  }
-  function beyondButton(way) {
-    return make("button", { type: "button", class: `lines-beyond lines-beyond-${way}`, "data-testid": `lines-${way}`, title: "Go to the strongest link out of sight", hidden: true });
-  }
-  function hiddenChip({ number, label }) {
-    const name = make("bdi", {}, visibleLabel(label));
-    const cross = make("span", { "aria-hidden": "true" }, "×");
-    return make("button", { type: "button", class: "lines-chip", "data-shows": number, "aria-label": `Show ${visibleLabel(label)} again` }, name, cross);
-  }
-  function fitCanvas(canvas, width, height) {
-    if (canvas.width !== width) canvas.width = width;
-    if (canvas.height !== height) canvas.height = height;
   }
 
   // views/image/image_view.js
@@ -2812,112 +2701,36 @@
     return make("li", {}, make("bdi", {}, name), number, make("span", { class: "image-fact-note" }, note));
   }
 
-  // views/lines/token_column.js
-  var BEYOND_SIGHT = 6;
-  var COLUMN_MARGIN = 8;
-  var TokenColumn = class {
-    constructor(side) {
-      this.side = side;
-      this.strip = make("div", { class: "lines-strip", role: "list" });
-      this.element = make("div", {}, this.strip);
-      this.items = /* @__PURE__ */ new Map();
-      this.spare = [];
-      this.setTokens({ labels: [], special: [], written: [] }, new Uint8Array(0), 24);
-    }
-    // On the left of the window or on its right, whichever side of the links it is.
-    standAt(place) {
-      for (const token of [...this.items.keys()]) this.release(token);
-      this.spare = [];
-      this.place = place;
-      this.element.className = `lines-column lines-column-${place}`;
-    }
-    // Hidden tokens take no room: shown[slot] is a token, slots[token] its slot or -1.
-    setTokens(axis, isHidden, rowHeight) {
-      this.axis = axis;
-      this.rowHeight = rowHeight;
-      this.shown = [];
-      this.slots = new Int32Array(axis.labels.length).fill(-1);
-      for (let token = 0; token < axis.labels.length; token += 1) {
-        if (isHidden[token]) continue;
-        this.slots[token] = this.shown.length;
-        this.shown.push(token);
-      }
-      for (const token of [...this.items.keys()]) this.release(token);
-    }
-    get height() {
-      return this.shown.length * this.rowHeight + 2 * COLUMN_MARGIN;
-    }
-    top(slot) {
-      return COLUMN_MARGIN + slot * this.rowHeight;
-    }
-    // Where the middle of a token is when the strip is moved up by offset; null for a token that is hidden.
-    middle(token, offset) {
-      const slot = this.slots[token] ?? -1;
-      return slot < 0 ? null : this.top(slot + 0.5) - offset;
-    }
-    slotAt(distance) {
-      return Math.floor((distance - COLUMN_MARGIN) / this.rowHeight);
-    }
-    inSight(offset, height, beyond = 0) {
-      const first = Math.max(0, this.slotAt(offset) - beyond);
-      return this.shown.slice(first, this.slotAt(offset + height) + 1 + beyond);
-    }
-    // The token of the keyboard stays in the document wherever it is: removing it would lose the focus.
-    render(offset, height, kept2, dress) {
-      const wanted = new Set(this.inSight(offset, height, BEYOND_SIGHT));
-      if (kept2 !== null && this.slots[kept2] >= 0) wanted.add(kept2);
-      for (const token of [...this.items.keys()]) if (!wanted.has(token)) this.release(token);
-      for (const token of wanted) if (!this.items.has(token)) this.put(token);
-      for (const [token, item] of this.items) dress(token, item);
-      this.strip.style.height = `${this.height}px`;
-      this.strip.style.transform = `translateY(${-offset}px)`;
-    }
-    release(token) {
-      const item = this.items.get(token);
-      item.element.remove();
-      this.items.delete(token);
-      this.spare.push(item);
-    }
-    put(token) {
-      const item = this.spare.pop() ?? makeTokenItem(this.side, this.place);
-      const label = this.axis.labels[token];
-      const slot = this.slots[token];
-      item.element.style.top = `${this.top(slot)}px`;
-      item.element.style.height = `${this.rowHeight}px`;
-      item.element.setAttribute("aria-posinset", slot + 1);
-      item.element.setAttribute("aria-setsize", this.shown.length);
-      item.button.dataset.token = token;
-      item.button.dataset.testid = `lines-${this.side === "left" ? "row" : "column"}-${token}`;
-      item.button.classList.toggle("is-special", Boolean(this.axis.special[token]));
-      item.button.classList.toggle("is-written", Boolean(this.axis.written[token]));
-      item.name.textContent = visibleLabel(label);
-      item.button.title = label;
-      item.eye.dataset.hides = token;
-      item.eye.setAttribute("aria-label", `Hide ${visibleLabel(label)}`);
-      this.items.set(token, item);
-      this.insert(slot, item.element);
-    }
-    // In reading order, for people who hear the page.
-    insert(slot, element) {
-      element.dataset.slot = slot;
-      let next = null;
-      let before = this.strip.lastElementChild;
-      while (before && Number(before.dataset.slot) > slot) {
-        next = before;
-        before = before.previousElementSibling;
-      }
-      this.strip.insertBefore(element, next);
-    }
-  };
-  function makeTokenItem(side, place) {
-    const name = make("bdi", { class: "lines-name" });
-    const weight = make("span", { class: "lines-weight" });
-    const button = make("button", { type: "button", class: "lines-token", "data-side": side });
-    const eye = make("button", { type: "button", class: "lines-eye", tabindex: -1, "data-side": side, title: "Hide (h)" }, icon("hide"));
-    button.append(...place === "left" ? [weight, name] : [name, weight]);
-    const element = make("div", { class: "lines-item", role: "listitem" });
-    element.append(...place === "left" ? [eye, button] : [button, eye]);
-    return { element, button, name, weight, eye };
+  // views/lines/elements.js
+  function buildLines() {
+    const pin = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-pin", "aria-pressed": "false", title: "Keep the selected lines while the pointer moves (Enter)" }, "Pin");
+    const clear = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-clear", title: "Select nothing (Escape)" }, "Clear");
+    const hint = make("p", { class: "lines-hint" });
+    const hiddenList = make("span", { class: "lines-chips" });
+    const showAll = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-show-all" }, "Show all");
+    const hidden = make("div", { class: "lines-hidden", "data-testid": "lines-hidden", hidden: true }, make("span", {}, "Hidden"), hiddenList, showAll);
+    const captions = { left: make("span", { class: "lines-caption" }), right: make("span", { class: "lines-caption" }) };
+    const roles = { left: make("span", { class: "lines-role" }), right: make("span", { class: "lines-role" }) };
+    const heads = make("div", { class: "lines-heads" });
+    const canvas = make("canvas", { class: "lines-canvas", "aria-hidden": "true" });
+    const beyond = { above: beyondButton("above"), below: beyondButton("below") };
+    const stage = make("div", { class: "lines-stage" }, beyond.above, beyond.below);
+    const space = make("div", { class: "lines-space" }, stage);
+    const scroller = make("div", { class: "lines-scroller" }, space);
+    const bar = make("div", { class: "lines-bar" }, hint, pin, clear);
+    const root = make("div", { class: "lines-view", role: "group", "data-testid": "lines-view" }, bar, hidden, heads, scroller);
+    return { root, hint, pin, clear, hidden, hiddenList, showAll, captions, roles, heads, canvas, stage, beyond, space, scroller };
+  }
+  function columnHead(role, caption) {
+    return make("div", { class: "lines-head" }, role, caption);
+  }
+  function beyondButton(way) {
+    return make("button", { type: "button", class: `lines-beyond lines-beyond-${way}`, "data-testid": `lines-${way}`, title: "Go to the strongest link out of sight", hidden: true });
+  }
+  function hiddenChip({ number, label }) {
+    const name = make("bdi", {}, visibleLabel(label));
+    const cross = make("span", { "aria-hidden": "true" }, "×");
+    return make("button", { type: "button", class: "lines-chip", "data-shows": number, "aria-label": `Show ${visibleLabel(label)} again` }, name, cross);
   }
 
   // views/lines/input.js
@@ -3250,125 +3063,6 @@
     return Math.abs(weight) < unit / 2 ? `<${unit.toFixed(decimals)}` : weight.toFixed(decimals);
   }
 
-  // views/matrix/labels.js
-  var LABEL_FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
-  var LABEL_SPACING = 14;
-  var LABEL_PADDING = 8;
-  var LONGEST_MEASURED = 60;
-  var STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 5e3, 1e4];
-  function createLabelSet({ name, labels, written }, measuring, most) {
-    const shown = labels.map(visibleLabel);
-    const widths = /* @__PURE__ */ new Map();
-    const shortened = /* @__PURE__ */ new Map();
-    const widthOf = (text) => {
-      if (!widths.has(text)) widths.set(text, measuring.measureText(text).width);
-      return widths.get(text);
-    };
-    const longest = [...new Set(shown)].sort((left, right) => right.length - left.length).slice(0, LONGEST_MEASURED);
-    measuring.font = LABEL_FONT;
-    const widest = Math.max(0, ...longest.map(widthOf));
-    return {
-      name,
-      widest,
-      written,
-      margin: Math.ceil(Math.min(most, widest)) + LABEL_PADDING * 2,
-      /** The label, shortened to at most `room` pixels. */
-      text(index) {
-        if (!shortened.has(index)) shortened.set(index, fittingText(shown[index], most, widthOf));
-        return shortened.get(index);
-      }
-    };
-  }
-  function fittingText(text, room, widthOf) {
-    if (widthOf(text) <= room) return text;
-    const letters = [...text];
-    let [low, high] = [0, letters.length];
-    while (low < high) {
-      const middle = low + high + 1 >> 1;
-      if (widthOf(`${letters.slice(0, middle).join("")}…`) <= room) low = middle;
-      else high = middle - 1;
-    }
-    return `${letters.slice(0, low).join("")}…`;
-  }
-  function labelStep(scale) {
-    return STEPS.find((step) => step * scale >= LABEL_SPACING) ?? Infinity;
-  }
-  function* labelledCells(start, length, scale, count) {
-    const step = labelStep(scale);
-    if (!Number.isFinite(step)) return;
-    const first = Math.max(0, Math.ceil(start / step) * step);
-    const last = Math.min(count, start + length / scale);
-    for (let cell = first; cell < last; cell += step) {
-      const middle = (cell + 0.5 - start) * scale;
-      if (middle >= 0 && middle <= length) yield [cell, middle];
-    }
-  }
-  function axisNames({ area, rowSet, columnSet }) {
-    if (area.x < 76 || area.y < 44) return [];
-    const [across, down] = [columnSet.name?.toLowerCase() ?? "keys", rowSet.name?.toLowerCase() ?? "queries"];
-    return [[`${across} →`, area.x - 14, area.y - 33], [`${down} ↓`, area.x - 14, area.y - 18]];
-  }
-  function labelsLieFlat(set, scale) {
-    return scale >= set.widest + 10;
-  }
-  function drawLabels(surface, layout, emphasis) {
-    const { camera, plot, area, rowSet, columnSet, rows, columns, colours } = layout;
-    surface.font = LABEL_FONT;
-    surface.textBaseline = "middle";
-    surface.textAlign = "right";
-    for (const [row, middle] of labelledCells(camera.top, plot.height, camera.scaleY, rows)) {
-      surface.fillStyle = emphasis("row", row) ?? colours.muted;
-      surface.fillText(rowSet.text(row), area.x - LABEL_PADDING, plot.y + middle);
-      if (rowSet.written[row]) underline(surface, rowSet.text(row), area.x - LABEL_PADDING, Math.round(plot.y + middle) + 6, colours);
-    }
-    const flat = labelsLieFlat(columnSet, camera.scaleX);
-    surface.textAlign = flat ? "center" : "left";
-    for (const [column, middle] of labelledCells(camera.left, plot.width, camera.scaleX, columns)) {
-      surface.fillStyle = emphasis("column", column) ?? colours.muted;
-      const line = columnSet.written[column] ? colours : null;
-      if (flat) drawFlat(surface, columnSet.text(column), plot.x + middle, area.y - LABEL_PADDING - 4, line);
-      else drawTurned(surface, columnSet.text(column), plot.x + middle, area.y - LABEL_PADDING, line);
-    }
-  }
-  function drawFlat(surface, text, x, y, line) {
-    surface.fillText(text, x, y);
-    if (line) underline(surface, text, x, Math.round(y) + 6, line);
-  }
-  function underline(surface, text, x, y, colours) {
-    const width = surface.measureText(text).width;
-    const start = { right: x - width, center: x - width / 2, left: x }[surface.textAlign];
-    surface.fillStyle = colours.accent;
-    surface.fillRect(start, y, width, 1);
-  }
-  function drawTurned(surface, text, x, y, line) {
-    surface.save();
-    surface.translate(x, y);
-    surface.rotate(-Math.PI / 2);
-    surface.fillText(text, 0, 0);
-    if (line) underline(surface, text, 0, Math.round(x) - x + 6, line);
-    surface.restore();
-  }
-  function lineBelow(isWritten) {
-    return isWritten ? ' text-decoration="underline"' : "";
-  }
-  function labelsAsSvg(layout) {
-    const { camera, plot, area, rowSet, columnSet, rows, columns, colours } = layout;
-    const style = `font-size="12" fill="${colours.muted}" dominant-baseline="central"`;
-    const parts = [];
-    for (const [row, middle] of labelledCells(camera.top, plot.height, camera.scaleY, rows)) {
-      parts.push(`<text x="${area.x - LABEL_PADDING}" y="${plot.y + middle}" text-anchor="end" ${style}${lineBelow(rowSet.written[row])}>${svgEscape(rowSet.text(row))}</text>`);
-    }
-    const flat = labelsLieFlat(columnSet, camera.scaleX);
-    for (const [column, middle] of labelledCells(camera.left, plot.width, camera.scaleX, columns)) {
-      const [x, y] = [plot.x + middle, area.y - LABEL_PADDING];
-      const place = flat ? `x="${x}" y="${y - 4}" text-anchor="middle"` : `transform="translate(${x} ${y}) rotate(-90)"`;
-      parts.push(`<text ${place} ${style}${lineBelow(columnSet.written[column])}>${svgEscape(columnSet.text(column))}</text>`);
-    }
-    const small = `font-size="11" text-anchor="end" fill="${colours.muted}" dominant-baseline="central"`;
-    for (const [name, x, y] of axisNames(layout)) parts.push(`<text x="${x}" y="${y}" ${small}>${svgEscape(name)}</text>`);
-    return parts;
-  }
-
   // views/lines/svg.js
   var WHOLE_UNTIL = 200;
   var LINES_EDGE = 16;
@@ -3413,6 +3107,114 @@
   function shortenedLabel(label) {
     const letters = [...label];
     return letters.length > 24 ? `${letters.slice(0, 23).join("")}…` : label;
+  }
+
+  // views/lines/token_column.js
+  var BEYOND_SIGHT = 6;
+  var COLUMN_MARGIN = 8;
+  var TokenColumn = class {
+    constructor(side) {
+      this.side = side;
+      this.strip = make("div", { class: "lines-strip", role: "list" });
+      this.element = make("div", {}, this.strip);
+      this.items = /* @__PURE__ */ new Map();
+      this.spare = [];
+      this.setTokens({ labels: [], special: [], written: [] }, new Uint8Array(0), 24);
+    }
+    // On the left of the window or on its right, whichever side of the links it is.
+    standAt(place) {
+      for (const token of [...this.items.keys()]) this.release(token);
+      this.spare = [];
+      this.place = place;
+      this.element.className = `lines-column lines-column-${place}`;
+    }
+    // Hidden tokens take no room: shown[slot] is a token, slots[token] its slot or -1.
+    setTokens(axis, isHidden, rowHeight) {
+      this.axis = axis;
+      this.rowHeight = rowHeight;
+      this.shown = [];
+      this.slots = new Int32Array(axis.labels.length).fill(-1);
+      for (let token = 0; token < axis.labels.length; token += 1) {
+        if (isHidden[token]) continue;
+        this.slots[token] = this.shown.length;
+        this.shown.push(token);
+      }
+      for (const token of [...this.items.keys()]) this.release(token);
+    }
+    get height() {
+      return this.shown.length * this.rowHeight + 2 * COLUMN_MARGIN;
+    }
+    top(slot) {
+      return COLUMN_MARGIN + slot * this.rowHeight;
+    }
+    // Where the middle of a token is when the strip is moved up by offset; null for a token that is hidden.
+    middle(token, offset) {
+      const slot = this.slots[token] ?? -1;
+      return slot < 0 ? null : this.top(slot + 0.5) - offset;
+    }
+    slotAt(distance) {
+      return Math.floor((distance - COLUMN_MARGIN) / this.rowHeight);
+    }
+    inSight(offset, height, beyond = 0) {
+      const first = Math.max(0, this.slotAt(offset) - beyond);
+      return this.shown.slice(first, this.slotAt(offset + height) + 1 + beyond);
+    }
+    // The token of the keyboard stays in the document wherever it is: removing it would lose the focus.
+    render(offset, height, kept2, dress) {
+      const wanted = new Set(this.inSight(offset, height, BEYOND_SIGHT));
+      if (kept2 !== null && this.slots[kept2] >= 0) wanted.add(kept2);
+      for (const token of [...this.items.keys()]) if (!wanted.has(token)) this.release(token);
+      for (const token of wanted) if (!this.items.has(token)) this.put(token);
+      for (const [token, item] of this.items) dress(token, item);
+      this.strip.style.height = `${this.height}px`;
+      this.strip.style.transform = `translateY(${-offset}px)`;
+    }
+    release(token) {
+      const item = this.items.get(token);
+      item.element.remove();
+      this.items.delete(token);
+      this.spare.push(item);
+    }
+    put(token) {
+      const item = this.spare.pop() ?? makeTokenItem(this.side, this.place);
+      const label = this.axis.labels[token];
+      const slot = this.slots[token];
+      item.element.style.top = `${this.top(slot)}px`;
+      item.element.style.height = `${this.rowHeight}px`;
+      item.element.setAttribute("aria-posinset", slot + 1);
+      item.element.setAttribute("aria-setsize", this.shown.length);
+      item.button.dataset.token = token;
+      item.button.dataset.testid = `lines-${this.side === "left" ? "row" : "column"}-${token}`;
+      item.button.classList.toggle("is-special", Boolean(this.axis.special[token]));
+      item.button.classList.toggle("is-written", Boolean(this.axis.written[token]));
+      item.name.textContent = visibleLabel(label);
+      item.button.title = label;
+      item.eye.dataset.hides = token;
+      item.eye.setAttribute("aria-label", `Hide ${visibleLabel(label)}`);
+      this.items.set(token, item);
+      this.insert(slot, item.element);
+    }
+    // In reading order, for people who hear the page.
+    insert(slot, element) {
+      element.dataset.slot = slot;
+      let next = null;
+      let before = this.strip.lastElementChild;
+      while (before && Number(before.dataset.slot) > slot) {
+        next = before;
+        before = before.previousElementSibling;
+      }
+      this.strip.insertBefore(element, next);
+    }
+  };
+  function makeTokenItem(side, place) {
+    const name = make("bdi", { class: "lines-name" });
+    const weight = make("span", { class: "lines-weight" });
+    const button = make("button", { type: "button", class: "lines-token", "data-side": side });
+    const eye = make("button", { type: "button", class: "lines-eye", tabindex: -1, "data-side": side, title: "Hide (h)" }, icon("hide"));
+    button.append(...place === "left" ? [weight, name] : [name, weight]);
+    const element = make("div", { class: "lines-item", role: "listitem" });
+    element.append(...place === "left" ? [eye, button] : [button, eye]);
+    return { element, button, name, weight, eye };
   }
 
   // views/lines/lines_view.js
@@ -3759,6 +3561,176 @@
     }
   };
 
+  // views/map/heads_grid.js
+  var MOST_IN_RAIL_ROW = 9;
+  function createHeadsGrid(host, context, kind, choose) {
+    const grid = make("div", { class: `heads heads-${kind}`, role: "grid", "aria-label": "Heads by layer" });
+    host.append(grid);
+    const cells = /* @__PURE__ */ new Map();
+    const watcher = new IntersectionObserver((entries) => {
+      for (const entry of entries) if (entry.isIntersecting) drawCell(cells.get(entry.target.getAttribute("data-place")));
+    }, { root: null, rootMargin: "200px" });
+    const model = { context, kind, choose, grid, cells, watcher, part: null, shape: "", scene: null, current: "", firstPicture: null };
+    grid.addEventListener("keydown", (event) => moveInGrid(model, event));
+    return {
+      grid,
+      cells,
+      /** Follows the state; resolves when the first thumbnails are drawn. */
+      async update(state) {
+        const shape = gridShape(context.scene, state.part);
+        if (model.shape !== shape) fillGrid(model, state.part);
+        else if (model.scene !== context.scene) renewCells(model);
+        [model.shape, model.scene] = [shape, context.scene];
+        markCurrent(model, state);
+        recolour(model);
+        return firstDrawn(model);
+      },
+      focus: () => currentButton(model)?.focus(),
+      destroy() {
+        watcher.disconnect();
+        grid.remove();
+      }
+    };
+  }
+  function gridShape(scene, part) {
+    return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].heads, scene.sites[number].types])]);
+  }
+  function renewCells(model) {
+    const { scene } = model.context;
+    model.watcher.disconnect();
+    for (const cell of model.cells.values()) {
+      cell.number = scene.parts[model.part].sites[cell.layer];
+      cell.site = scene.sites[cell.number];
+      cell.asked = false;
+      model.watcher.observe(cell.button);
+    }
+  }
+  function fillGrid(model, part) {
+    const { context, kind, cells, watcher } = model;
+    model.part = part;
+    watcher.disconnect();
+    cells.clear();
+    const { scene } = context;
+    const sites = scene.parts[part].sites.map((number) => scene.sites[number]);
+    model.grid.setAttribute("aria-rowcount", String(sites.length));
+    model.grid.replaceChildren(...sites.map((site, layer) => gridRow(model, site, layer)));
+    model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(sites) : mostHeads(sites)));
+    for (const cell of cells.values()) watcher.observe(cell.button);
+  }
+  function mostHeads(sites) {
+    return Math.max(1, ...sites.map((site) => site.heads));
+  }
+  function railColumns(sites) {
+    const most = mostHeads(sites);
+    if (most <= MOST_IN_RAIL_ROW) return Math.max(4, most);
+    return [8, 6, 7, 5].find((columns) => most % columns === 0) ?? 8;
+  }
+  function gridRow(model, site, layer) {
+    const { scene } = model.context;
+    const name = layerName(scene, model.part, layer);
+    const heads = Array.from({ length: site.heads }, (_, head) => headCell(model, site, layer, head));
+    const label = make("div", { class: "heads-layer", role: "rowheader", title: site.name }, name);
+    return make("div", { class: "heads-row", role: "row" }, label, make("div", { class: "heads-cells", role: "presentation" }, ...heads));
+  }
+  function headCell(model, site, layer, head) {
+    const type = site.types?.[head] ?? "";
+    const canvas = make("canvas", { class: "thumb-picture", width: 1, height: 1, "aria-hidden": "true" });
+    const place = `${layer}-${head}`;
+    const button = make("button", {
+      type: "button",
+      class: "thumb",
+      tabindex: "-1",
+      "data-place": place,
+      "data-testid": `${model.kind === "map" ? "thumb" : "rail"}-${place}`,
+      "aria-label": `${layerName(model.context.scene, model.part, layer)}, head ${head} ${type}`.trim(),
+      title: model.kind === "rail" ? `head ${head}${type ? ` · ${typeTitle(type)}` : ""}` : null,
+      onclick: () => model.choose(layer, head)
+    }, canvas);
+    if (model.kind === "map") {
+      button.append(make("span", { class: "thumb-head" }, `${head}`), " ", make("span", { class: "thumb-type", title: typeTitle(type) }, type));
+    }
+    const number = model.context.scene.parts[model.part].sites[layer];
+    model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, painted: null, asked: false });
+    return make("div", { role: "gridcell", class: "heads-cell" }, button);
+  }
+  function drawCell(cell) {
+    if (!cell || cell.asked) return;
+    cell.asked = true;
+    const { model } = cell;
+    const pending = Promise.resolve(thumbnail(model.context.scene, cell.number, cell.head)).then((data) => {
+      cell.data = data;
+      cell.painted = null;
+      paintCell(cell);
+    });
+    pending.catch((problem) => {
+      cell.button.title = `This thumbnail cannot be drawn: ${problem.message}`;
+      cell.button.classList.add("thumb-broken");
+    });
+    model.firstPicture ??= pending.catch(() => void 0);
+  }
+  function paintCell(cell) {
+    const colours = cell.model.context.palette();
+    if (!cell.data || cell.painted === colours.theme) return;
+    cell.painted = colours.theme;
+    const { data, height, width } = cell.data;
+    if (height === 0 || width === 0) return;
+    cell.canvas.width = width;
+    cell.canvas.height = height;
+    const pixels = new ImageData(width, height);
+    paintWeights(pixels, data, 255, "linear", false, colours);
+    cell.canvas.getContext("2d").putImageData(pixels, 0, 0);
+    cell.canvas.classList.toggle("pixelated", width <= 40 && height <= 40);
+  }
+  function recolour(model) {
+    for (const cell of model.cells.values()) paintCell(cell);
+  }
+  function firstDrawn(model) {
+    if (model.cells.size === 0) return Promise.resolve();
+    drawCell(model.cells.get(model.current) ?? model.cells.values().next().value);
+    return model.firstPicture;
+  }
+  function markCurrent(model, state) {
+    const chosen = `${state.layer === "all" ? 0 : state.layer}-${state.head}`;
+    const isOne = state.mode === "head" && state.layer !== "all";
+    const moved = chosen !== model.current;
+    model.current = model.cells.has(chosen) ? chosen : "0-0";
+    for (const [place, cell] of model.cells) {
+      const active = place === model.current;
+      cell.button.tabIndex = active ? 0 : -1;
+      cell.button.toggleAttribute("data-current", active && isOne);
+      if (active && isOne) cell.button.setAttribute("aria-current", "true");
+      else cell.button.removeAttribute("aria-current");
+      cell.button.toggleAttribute("data-together", !isOne && (state.layer === "all" || cell.layer === state.layer));
+    }
+    if (moved) keepInSight(model);
+  }
+  function keepInSight(model) {
+    const button = currentButton(model);
+    const scroller = model.grid.closest("[data-scrolls]");
+    if (!button || !scroller || !button.offsetParent) return;
+    const [box, frame] = [button.getBoundingClientRect(), scroller.getBoundingClientRect()];
+    if (box.top < frame.top) scroller.scrollTop -= frame.top - box.top + 24;
+    if (box.bottom > frame.bottom) scroller.scrollTop += box.bottom - frame.bottom + 24;
+  }
+  function currentButton(model) {
+    return model.cells.get(model.current)?.button;
+  }
+  var GRID_STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+  function moveInGrid(model, event) {
+    const step = GRID_STEPS[event.key];
+    const from = model.cells.get(event.target.dataset?.place);
+    if (!step || !from || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const layer = from.layer + step[0];
+    const row = [...model.cells.values()].filter((cell) => cell.layer === layer);
+    const target = row[Math.min(from.head + step[1], step[1] === 0 ? row.length - 1 : Infinity)];
+    if (!target) return;
+    from.button.tabIndex = -1;
+    target.button.tabIndex = 0;
+    target.button.focus();
+  }
+
   // views/map/map_view.js
   var PICTURE = { side: 96, gap: 16, left: 84, top: 16, caption: 34 };
   function createMapView(host, context) {
@@ -3878,6 +3850,197 @@
     const left = across >= columns ? (columns - across) / 2 : Math.max(0, Math.min(columns - across, camera.left));
     const top = down >= rows ? 0 : Math.max(0, Math.min(rows - down, camera.top));
     return { ...camera, left, top };
+  }
+
+  // views/matrix/gestures.js
+  var TAP_DISTANCE = 5;
+  var WHEEL_SPEED = 22e-4;
+  function watchGestures(target, handlers) {
+    const pointers = /* @__PURE__ */ new Map();
+    let [travelled, spread] = [0, 0];
+    const place = (event) => {
+      const box = target.getBoundingClientRect();
+      return { x: event.clientX - box.left, y: event.clientY - box.top };
+    };
+    const listeners = {
+      wheel(event) {
+        event.preventDefault();
+        const { x, y } = place(event);
+        const lines = event.deltaMode === 1 ? 16 : 1;
+        const delta = Math.max(-240, Math.min(240, event.deltaY * lines));
+        handlers.zoom(Math.exp(-delta * WHEEL_SPEED * (event.ctrlKey ? 4 : 1)), x, y);
+      },
+      pointerdown(event) {
+        if (event.button !== 0) return;
+        capture(target, event.pointerId);
+        pointers.set(event.pointerId, place(event));
+        if (pointers.size === 1) travelled = 0;
+        spread = distanceOf(pointers);
+      },
+      pointermove(event) {
+        const now = place(event);
+        const before = pointers.get(event.pointerId);
+        if (!before) {
+          if (event.pointerType !== "touch") handlers.hover(now.x, now.y);
+          return;
+        }
+        travelled += Math.hypot(now.x - before.x, now.y - before.y);
+        if (travelled < TAP_DISTANCE) return;
+        handlers.start();
+        target.dataset.dragging = "";
+        pointers.set(event.pointerId, now);
+        handlers.pan((now.x - before.x) / pointers.size, (now.y - before.y) / pointers.size);
+        if (pointers.size === 2) spread = pinch(pointers, spread, handlers);
+      },
+      pointerup(event) {
+        const known = pointers.delete(event.pointerId);
+        delete target.dataset.dragging;
+        const { x, y } = place(event);
+        if (known && pointers.size === 0 && travelled < TAP_DISTANCE) handlers.tap(x, y);
+      },
+      pointercancel(event) {
+        pointers.delete(event.pointerId);
+        delete target.dataset.dragging;
+      },
+      pointerleave() {
+        if (pointers.size === 0) handlers.leave();
+      }
+    };
+    const entries = Object.entries(listeners);
+    for (const [name, listener] of entries) target.addEventListener(name, listener, { passive: false });
+    return () => entries.forEach(([name, listener]) => target.removeEventListener(name, listener));
+  }
+  function capture(target, pointer) {
+    try {
+      target.setPointerCapture(pointer);
+    } catch {
+    }
+  }
+  function distanceOf(pointers) {
+    const [first, second] = [...pointers.values()];
+    return second ? Math.hypot(first.x - second.x, first.y - second.y) : 0;
+  }
+  function pinch(pointers, spread, handlers) {
+    const [first, second] = [...pointers.values()];
+    const now = distanceOf(pointers);
+    if (spread > 0 && now > 0) handlers.zoom(now / spread, (first.x + second.x) / 2, (first.y + second.y) / 2);
+    return now;
+  }
+
+  // views/matrix/labels.js
+  var LABEL_FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
+  var LABEL_SPACING = 14;
+  var LABEL_PADDING = 8;
+  var LONGEST_MEASURED = 60;
+  var STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 5e3, 1e4];
+  function createLabelSet({ name, labels, written }, measuring, most) {
+    const shown = labels.map(visibleLabel);
+    const widths = /* @__PURE__ */ new Map();
+    const shortened = /* @__PURE__ */ new Map();
+    const widthOf = (text) => {
+      if (!widths.has(text)) widths.set(text, measuring.measureText(text).width);
+      return widths.get(text);
+    };
+    const longest = [...new Set(shown)].sort((left, right) => right.length - left.length).slice(0, LONGEST_MEASURED);
+    measuring.font = LABEL_FONT;
+    const widest = Math.max(0, ...longest.map(widthOf));
+    return {
+      name,
+      widest,
+      written,
+      margin: Math.ceil(Math.min(most, widest)) + LABEL_PADDING * 2,
+      /** The label, shortened to at most `room` pixels. */
+      text(index) {
+        if (!shortened.has(index)) shortened.set(index, fittingText(shown[index], most, widthOf));
+        return shortened.get(index);
+      }
+    };
+  }
+  function fittingText(text, room, widthOf) {
+    if (widthOf(text) <= room) return text;
+    const letters = [...text];
+    let [low, high] = [0, letters.length];
+    while (low < high) {
+      const middle = low + high + 1 >> 1;
+      if (widthOf(`${letters.slice(0, middle).join("")}…`) <= room) low = middle;
+      else high = middle - 1;
+    }
+    return `${letters.slice(0, low).join("")}…`;
+  }
+  function labelStep(scale) {
+    return STEPS.find((step) => step * scale >= LABEL_SPACING) ?? Infinity;
+  }
+  function* labelledCells(start, length, scale, count) {
+    const step = labelStep(scale);
+    if (!Number.isFinite(step)) return;
+    const first = Math.max(0, Math.ceil(start / step) * step);
+    const last = Math.min(count, start + length / scale);
+    for (let cell = first; cell < last; cell += step) {
+      const middle = (cell + 0.5 - start) * scale;
+      if (middle >= 0 && middle <= length) yield [cell, middle];
+    }
+  }
+  function axisNames({ area, rowSet, columnSet }) {
+    if (area.x < 76 || area.y < 44) return [];
+    const [across, down] = [columnSet.name?.toLowerCase() ?? "keys", rowSet.name?.toLowerCase() ?? "queries"];
+    return [[`${across} →`, area.x - 14, area.y - 33], [`${down} ↓`, area.x - 14, area.y - 18]];
+  }
+  function labelsLieFlat(set, scale) {
+    return scale >= set.widest + 10;
+  }
+  function drawLabels(surface, layout, emphasis) {
+    const { camera, plot, area, rowSet, columnSet, rows, columns, colours } = layout;
+    surface.font = LABEL_FONT;
+    surface.textBaseline = "middle";
+    surface.textAlign = "right";
+    for (const [row, middle] of labelledCells(camera.top, plot.height, camera.scaleY, rows)) {
+      surface.fillStyle = emphasis("row", row) ?? colours.muted;
+      surface.fillText(rowSet.text(row), area.x - LABEL_PADDING, plot.y + middle);
+      if (rowSet.written[row]) underline(surface, rowSet.text(row), area.x - LABEL_PADDING, Math.round(plot.y + middle) + 6, colours);
+    }
+    const flat = labelsLieFlat(columnSet, camera.scaleX);
+    surface.textAlign = flat ? "center" : "left";
+    for (const [column, middle] of labelledCells(camera.left, plot.width, camera.scaleX, columns)) {
+      surface.fillStyle = emphasis("column", column) ?? colours.muted;
+      const line = columnSet.written[column] ? colours : null;
+      if (flat) drawFlat(surface, columnSet.text(column), plot.x + middle, area.y - LABEL_PADDING - 4, line);
+      else drawTurned(surface, columnSet.text(column), plot.x + middle, area.y - LABEL_PADDING, line);
+    }
+  }
+  function drawFlat(surface, text, x, y, line) {
+    surface.fillText(text, x, y);
+    if (line) underline(surface, text, x, Math.round(y) + 6, line);
+  }
+  function underline(surface, text, x, y, colours) {
+    const width = surface.measureText(text).width;
+    const start = { right: x - width, center: x - width / 2, left: x }[surface.textAlign];
+    surface.fillStyle = colours.accent;
+    surface.fillRect(start, y, width, 1);
+  }
+  function drawTurned(surface, text, x, y, line) {
+    surface.save();
+    surface.translate(x, y);
+    surface.rotate(-Math.PI / 2);
+    surface.fillText(text, 0, 0);
+    if (line) underline(surface, text, 0, Math.round(x) - x + 6, line);
+    surface.restore();
+  }
+  function labelsAsSvg(layout) {
+    const { camera, plot, area, rowSet, columnSet, rows, columns, colours } = layout;
+    const style = `font-size="12" fill="${colours.muted}" dominant-baseline="central"`;
+    const parts = [];
+    for (const [row, middle] of labelledCells(camera.top, plot.height, camera.scaleY, rows)) {
+      parts.push(`<text x="${area.x - LABEL_PADDING}" y="${plot.y + middle}" text-anchor="end" ${style}${lineBelow(rowSet.written[row])}>${svgEscape(rowSet.text(row))}</text>`);
+    }
+    const flat = labelsLieFlat(columnSet, camera.scaleX);
+    for (const [column, middle] of labelledCells(camera.left, plot.width, camera.scaleX, columns)) {
+      const [x, y] = [plot.x + middle, area.y - LABEL_PADDING];
+      const place = flat ? `x="${x}" y="${y - 4}" text-anchor="middle"` : `transform="translate(${x} ${y}) rotate(-90)"`;
+      parts.push(`<text ${place} ${style}${lineBelow(columnSet.written[column])}>${svgEscape(columnSet.text(column))}</text>`);
+    }
+    const small = `font-size="11" text-anchor="end" fill="${colours.muted}" dominant-baseline="central"`;
+    for (const [name, x, y] of axisNames(layout)) parts.push(`<text x="${x}" y="${y}" ${small}>${svgEscape(name)}</text>`);
+    return parts;
   }
 
   // views/matrix/tiles.js
@@ -4129,81 +4292,6 @@
     surface.fillStyle = colours.surface;
     surface.textAlign = "left";
     surface.fillText(text, x + 4, y);
-  }
-
-  // views/matrix/gestures.js
-  var TAP_DISTANCE = 5;
-  var WHEEL_SPEED = 22e-4;
-  function watchGestures(target, handlers) {
-    const pointers = /* @__PURE__ */ new Map();
-    let [travelled, spread] = [0, 0];
-    const place = (event) => {
-      const box = target.getBoundingClientRect();
-      return { x: event.clientX - box.left, y: event.clientY - box.top };
-    };
-    const listeners = {
-      wheel(event) {
-        event.preventDefault();
-        const { x, y } = place(event);
-        const lines = event.deltaMode === 1 ? 16 : 1;
-        const delta = Math.max(-240, Math.min(240, event.deltaY * lines));
-        handlers.zoom(Math.exp(-delta * WHEEL_SPEED * (event.ctrlKey ? 4 : 1)), x, y);
-      },
-      pointerdown(event) {
-        if (event.button !== 0) return;
-        capture(target, event.pointerId);
-        pointers.set(event.pointerId, place(event));
-        if (pointers.size === 1) travelled = 0;
-        spread = distanceOf(pointers);
-      },
-      pointermove(event) {
-        const now = place(event);
-        const before = pointers.get(event.pointerId);
-        if (!before) {
-          if (event.pointerType !== "touch") handlers.hover(now.x, now.y);
-          return;
-        }
-        travelled += Math.hypot(now.x - before.x, now.y - before.y);
-        if (travelled < TAP_DISTANCE) return;
-        handlers.start();
-        target.dataset.dragging = "";
-        pointers.set(event.pointerId, now);
-        handlers.pan((now.x - before.x) / pointers.size, (now.y - before.y) / pointers.size);
-        if (pointers.size === 2) spread = pinch(pointers, spread, handlers);
-      },
-      pointerup(event) {
-        const known = pointers.delete(event.pointerId);
-        delete target.dataset.dragging;
-        const { x, y } = place(event);
-        if (known && pointers.size === 0 && travelled < TAP_DISTANCE) handlers.tap(x, y);
-      },
-      pointercancel(event) {
-        pointers.delete(event.pointerId);
-        delete target.dataset.dragging;
-      },
-      pointerleave() {
-        if (pointers.size === 0) handlers.leave();
-      }
-    };
-    const entries = Object.entries(listeners);
-    for (const [name, listener] of entries) target.addEventListener(name, listener, { passive: false });
-    return () => entries.forEach(([name, listener]) => target.removeEventListener(name, listener));
-  }
-  function capture(target, pointer) {
-    try {
-      target.setPointerCapture(pointer);
-    } catch {
-    }
-  }
-  function distanceOf(pointers) {
-    const [first, second] = [...pointers.values()];
-    return second ? Math.hypot(first.x - second.x, first.y - second.y) : 0;
-  }
-  function pinch(pointers, spread, handlers) {
-    const [first, second] = [...pointers.values()];
-    const now = distanceOf(pointers);
-    if (spread > 0 && now > 0) handlers.zoom(now / spread, (first.x + second.x) / 2, (first.y + second.y) / 2);
-    return now;
   }
 
   // views/matrix/matrix_view.js
@@ -4855,84 +4943,6 @@
     return `${rectangle}<text ${place} ${ink}>${svgEscape(word.textContent)}</text>`;
   }
 
-  // controls/step_slider.js
-  var STEP_PAUSE = 650;
-  function createStepSlider(host, context) {
-    const slider = new StepSlider(host, context);
-    return { update: (_frame, state) => slider.update(state), destroy: () => slider.destroy() };
-  }
-  var StepSlider = class {
-    constructor(host, context) {
-      this.context = context;
-      this.timer = null;
-      this.stillness = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)");
-      this.play = make("button", { type: "button", class: "slider-play", "data-testid": "step-play", onclick: () => this.press() });
-      this.range = make("input", { type: "range", min: 0, step: 1, class: "slider-range", "aria-label": "Step of the generation", "data-testid": "step-slider" });
-      this.range.addEventListener("input", () => this.choose(Number(this.range.value)));
-      this.range.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && this.stop());
-      this.count = make("span", { class: "slider-count" });
-      this.token = make("bdi", { class: "slider-token" });
-      this.legend = make("span", { class: "slider-legend" }, "written by the model");
-      this.element = make("div", { class: "slider", role: "group", "aria-label": "Generation" }, this.play, this.range, this.count, this.token, this.legend);
-      host.append(this.element);
-      this.update(context.store.get());
-    }
-    destroy() {
-      this.stop();
-      this.element.remove();
-    }
-    update(state) {
-      const count = stepCount(this.context.scene, state.part);
-      this.element.hidden = count === 0 || state.view === "map";
-      if (count === 0) return this.stop();
-      const step = Math.min(state.step ?? count, count);
-      this.range.min = leastStep(this.context.scene);
-      this.range.max = count;
-      this.legend.hidden = this.context.scene.steps.prompt === 0;
-      this.range.value = step;
-      const token = this.tokenOf(state, step);
-      this.count.textContent = step === 0 ? "the prompt" : `step ${step} of ${count}`;
-      this.token.textContent = token ?? "";
-      this.range.setAttribute("aria-valuetext", token === null ? "the prompt" : `step ${step} of ${count}, ${token}`);
-      if (this.timer && step === count) this.stop();
-      this.showButton();
-    }
-    // Each step adds one token; the last one in sight is the newest.
-    tokenOf(state, step) {
-      const { scene } = this.context;
-      if (step === 0) return null;
-      const site = scene.sites[scene.parts[state.part].sites[0]];
-      const token = scene.sequences[site.query_sequence].tokens[scene.steps.prompt + step - 1];
-      return token === void 0 ? null : visibleLabel(token);
-    }
-    choose(step) {
-      const count = Number(this.range.max);
-      this.context.store.set({ step: step >= count ? null : Math.max(Number(this.range.min), step) });
-    }
-    // With reduced motion asked for, nothing runs by itself: each press makes one step.
-    press() {
-      const isAtEnd = Number(this.range.value) >= Number(this.range.max);
-      if (this.timer) return this.stop();
-      if (this.stillness?.matches) return this.choose(isAtEnd ? 0 : Number(this.range.value) + 1);
-      if (isAtEnd) this.choose(0);
-      this.timer = setInterval(() => this.choose(Number(this.range.value) + 1), STEP_PAUSE);
-      return this.showButton();
-    }
-    stop() {
-      clearInterval(this.timer);
-      this.timer = null;
-      this.showButton();
-    }
-    showButton() {
-      const isStill = this.stillness?.matches;
-      const label = this.timer ? "Pause" : isStill ? "Next step" : "Play the generation";
-      if (this.play.getAttribute("aria-label") === label) return;
-      this.play.setAttribute("aria-label", label);
-      this.play.title = `${label} (g one step on, G one back)`;
-      this.play.replaceChildren(icon(this.timer ? "pause" : isStill ? "next" : "play"));
-    }
-  };
-
   // page/pane.js
   var FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step"];
   var PATIENCE = 160;
@@ -5251,7 +5261,7 @@
     box.style.transform = `translate(${Math.max(4, left)}px, ${Math.max(4, top)}px)`;
   }
 
-  // main.js
+  // page/page.js
   var THEMES = ["auto", "light", "dark"];
   var THEME_NAMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
   var ViewerPage = class {
@@ -5437,6 +5447,8 @@
       return isCopied;
     }
   }
+
+  // main.js
   function startPage() {
     const root = document.getElementById("root");
     try {

@@ -1,9 +1,11 @@
 // The control bar of a pane: which map, how it is coloured and grouped, what leaves the page.
 
-import { createIconButton, createSelect, createToggle } from "./fields.js";
+import { layerName } from "../data/scene.js";
 import { icon, make } from "../drawing/elements.js";
-import { MODES, hasAddress, hasOneMap, hasSpecial, hasWords, modeProblem, unitName } from "../state/state.js";
-import { layerName } from "../views/map/heads_grid.js";
+import { capitalised } from "../drawing/labels.js";
+import { hasAddress } from "../state/fragment.js";
+import { MODES, hasOneMap, hasSpecial, hasWords, modeProblem, unitName } from "../state/state.js";
+import { createIconButton, createSelect, createToggle } from "./fields.js";
 
 const MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest of heads", rollout: "Rollout", relevance: "Relevance" };
 
@@ -198,9 +200,4 @@ function headOptions(site) {
     const type = site.types?.[head];
     return { value: head, text: type ? `Head ${head} · ${type}` : `Head ${head}`, problem: null };
   });
-}
-
-/** A text with a capital first letter. */
-export function capitalised(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1);
 }

@@ -1,9 +1,9 @@
 // The colour scale with its numbers, and the line that says what is shown.
 
+import { readableWeight } from "../data/numbers.js";
+import { layerName } from "../data/scene.js";
 import { weightAtShare, weightColour } from "../drawing/colour.js";
 import { make } from "../drawing/elements.js";
-import { readableWeight } from "../data/numbers.js";
-import { layerName } from "../views/map/heads_grid.js";
 
 const MODE_PHRASES = { head: "head", mean: "mean of heads", max: "largest of heads", rollout: "rollout", relevance: "relevance" };
 const BAR = { width: 160, height: 1 };

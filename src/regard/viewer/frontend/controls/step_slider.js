@@ -1,6 +1,8 @@
 // The steps of a generation as a slider: how the attention grew token by token.
-import { icon, make, visibleLabel } from "../drawing/elements.js";
+
 import { stepCount } from "../data/frame.js";
+import { icon, make } from "../drawing/elements.js";
+import { visibleLabel } from "../drawing/labels.js";
 import { leastStep } from "../state/state.js";
 
 const STEP_PAUSE = 650;

@@ -1,8 +1,8 @@
 // The views of a pane as tabs.
 
 import { make } from "../drawing/elements.js";
+import { capitalised } from "../drawing/labels.js";
 import { VIEWS } from "../state/state.js";
-import { capitalised } from "./control_bar.js";
 
 /** A list of tabs that sets `view`; arrow keys move along it. */
 export function createTabs(host, context, panelId) {

@@ -180,3 +180,9 @@ async function corrected(scene, top, map) {
   }
   return { count, places };
 }
+
+/** The name people know a site by: its layer, or where it stands in its part. */
+export function layerName(scene, part, index) {
+  const site = scene.sites[scene.parts[part].sites[index]];
+  return site.layer === null || site.layer === undefined ? `Site ${index}` : `Layer ${site.layer}`;
+}

@@ -1,6 +1,6 @@
 // What stands below an exported picture: the colour scale with its numbers, and what is shown.
 
-import { svgDocument, svgEscape } from "./files.js";
+import { svgDocument, svgEscape } from "./svg.js";
 
 const CAPTION = { margin: 20, line: 17, letter: 6.3, least: 460 };
 const SCALE = { width: 160, height: 8, room: 44 };

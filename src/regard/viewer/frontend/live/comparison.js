@@ -1,7 +1,8 @@
 // One column or two, side by side: two models on a text, or two texts.
 
 import { make } from "../drawing/elements.js";
-import { SHARED_KEYS, linkStores } from "../state/state.js";
+import { SHARED_KEYS } from "../state/state.js";
+import { linkStores } from "../state/store.js";
 
 /** Puts a first column into an element, with a switch that opens a second; `build(suffix, peers)` makes one. Buttons for files stand in `actionHost`. */
 export function createCompare(root, actionHost, build) {

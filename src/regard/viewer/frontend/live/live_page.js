@@ -1,14 +1,15 @@
 // The live page: a form above each pane, models behind it.
 
-import { createCompare } from "./comparison.js";
 import { loaderOf, openScene } from "../data/scene.js";
 import { make } from "../drawing/elements.js";
-import { askJson, askLines, jsonRequest } from "./requests.js";
+import { inputOfFragment, patchOfFragment, readFragment } from "../state/fragment.js";
+import { initialState } from "../state/state.js";
+import { createCompare } from "./comparison.js";
 import { Drafts } from "./drafts.js";
 import { createLiveForm } from "./form.js";
 import { Growth } from "./growth.js";
 import { inputName, isAskedInput, isSameInput, pictureType } from "./input.js";
-import { initialState, inputOfFragment, patchOfFragment, readFragment } from "../state/state.js";
+import { askJson, askLines, jsonRequest } from "./requests.js";
 
 const PAUSE = 250; // milliseconds between two pictures of a map that grows
 const WORD_PAUSE = 60; // between two drafts of a translation, so that each can be seen

@@ -1,7 +1,7 @@
 // The help dialog: keys, and how exact the numbers are.
 
-import { make } from "../drawing/elements.js";
 import { HEAD_TYPES } from "../data/head_types.js";
+import { make } from "../drawing/elements.js";
 import { KEY_TABLE } from "./keyboard.js";
 
 /** The dialog; `open(scenes)` shows it with how the weights of each scene are stored, and what applies to them. */

@@ -1,7 +1,7 @@
 // Keys for everything, and the table of them that the help dialog shows.
 
-import { MODES, VIEWS, modeProblem } from "../state/state.js";
 import { stepCount } from "../data/frame.js";
+import { MODES, VIEWS, modeProblem } from "../state/state.js";
 
 /** Keys, what they do, and where only some scenes have a use for them, which. */
 export const KEY_TABLE = [

@@ -1,21 +1,23 @@
 // One scene with its views, controls and status: everything but the page around it.
 
-import { captioned } from "../export/caption.js";
-import { palette } from "../drawing/colour.js";
 import { createControls } from "../controls/control_bar.js";
-import { make } from "../drawing/elements.js";
-import { exportCsv, exportPng, exportSvg } from "../export/files.js";
-import { frameOf, scaleTop } from "../data/frame.js";
 import { createLegend, statusText } from "../controls/legend.js";
-import { createStore, initialState, patchOfFragment, settleState } from "../state/state.js";
+import { createStepSlider } from "../controls/step_slider.js";
 import { createTabs } from "../controls/tabs.js";
+import { frameOf, scaleTop } from "../data/frame.js";
+import { palette } from "../drawing/colour.js";
+import { make } from "../drawing/elements.js";
+import { captioned } from "../export/caption.js";
+import { exportCsv, exportPng, exportSvg } from "../export/files.js";
+import { patchOfFragment } from "../state/fragment.js";
+import { initialState, settleState } from "../state/state.js";
+import { createStore } from "../state/store.js";
 import { createImageView } from "../views/image/image_view.js";
 import { createLinesView } from "../views/lines/lines_view.js";
-import { createMapView } from "../views/map/map_view.js";
 import { createHeadsGrid } from "../views/map/heads_grid.js";
+import { createMapView } from "../views/map/map_view.js";
 import { createMatrixView } from "../views/matrix/matrix_view.js";
 import { createTextView } from "../views/text/text_view.js";
-import { createStepSlider } from "../controls/step_slider.js";
 
 const FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step"];
 const PATIENCE = 160;

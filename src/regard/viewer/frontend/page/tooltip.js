@@ -1,6 +1,7 @@
 // One small floating label for numbers under the pointer.
 
-import { make, textWithLabels } from "../drawing/elements.js";
+import { make } from "../drawing/elements.js";
+import { textWithLabels } from "../drawing/labels.js";
 
 const DISTANCE = 14;
 

@@ -1,5 +1,7 @@
 // The elements that the image view is made of.
-import { make, visibleLabel } from "../../drawing/elements.js";
+
+import { make } from "../../drawing/elements.js";
+import { visibleLabel } from "../../drawing/labels.js";
 
 export function buildImage(image) {
   const picture = make("img", { class: "image-picture", alt: "", src: image.source, draggable: "false" });

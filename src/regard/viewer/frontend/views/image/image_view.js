@@ -1,12 +1,14 @@
 // The attention of one query over the patches of a picture.
-import { palette } from "../../drawing/colour.js";
-import { make, visibleLabel } from "../../drawing/elements.js";
+
 import { markedWeight, readableWeight } from "../../data/numbers.js";
-import { svgDocument, svgEscape } from "../../export/files.js";
-import { crossThrough, meanWeights, outlinePatch, paintPatches, patchBox, patchName, patchPixels, patchTokens, patchWeights, pictureSides } from "./patches.js";
-import { buildImage, tokenChip } from "./elements.js";
-import { fitCanvas } from "../lines/elements.js";
+import { fitCanvas } from "../../drawing/canvas.js";
+import { palette } from "../../drawing/colour.js";
+import { make } from "../../drawing/elements.js";
+import { visibleLabel } from "../../drawing/labels.js";
+import { svgDocument, svgEscape } from "../../export/svg.js";
 import { unitName } from "../../state/state.js";
+import { buildImage, tokenChip } from "./elements.js";
+import { crossThrough, meanWeights, outlinePatch, paintPatches, patchBox, patchName, patchPixels, patchTokens, patchWeights, pictureSides } from "./patches.js";
 
 const PATCH_ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 

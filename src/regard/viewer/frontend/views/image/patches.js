@@ -1,4 +1,5 @@
 // Where tokens lie on the picture, and the layer of colour over it.
+
 import { scaleShare } from "../../drawing/colour.js";
 
 /**

@@ -1,5 +1,7 @@
 // The elements that the lines view is made of.
-import { make, visibleLabel } from "../../drawing/elements.js";
+
+import { make } from "../../drawing/elements.js";
+import { visibleLabel } from "../../drawing/labels.js";
 
 export function buildLines() {
   const pin = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-pin", "aria-pressed": "false", title: "Keep the selected lines while the pointer moves (Enter)" }, "Pin");
@@ -33,9 +35,4 @@ export function hiddenChip({ number, label }) {
   const name = make("bdi", {}, visibleLabel(label));
   const cross = make("span", { "aria-hidden": "true" }, "×");
   return make("button", { type: "button", class: "lines-chip", "data-shows": number, "aria-label": `Show ${visibleLabel(label)} again` }, name, cross);
-}
-
-export function fitCanvas(canvas, width, height) {
-  if (canvas.width !== width) canvas.width = width;
-  if (canvas.height !== height) canvas.height = height;
 }

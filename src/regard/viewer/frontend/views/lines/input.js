@@ -1,6 +1,7 @@
 // Pointer and keyboard of the lines view.
-import { isolated, visibleLabel } from "../../drawing/elements.js";
+
 import { markedWeight, readableWeight } from "../../data/numbers.js";
+import { isolated, visibleLabel } from "../../drawing/labels.js";
 
 export const OTHER_SIDE = { left: "right", right: "left" };
 const TOKENS_A_PAGE = 10;

@@ -1,14 +1,16 @@
 // Lines between two columns of tokens: who looks (left) and what is looked at (right); two texts that have names stand
 // the other way round, as a translation is read.
+
+import { fitCanvas } from "../../drawing/canvas.js";
 import { scaleShare } from "../../drawing/colour.js";
-import { visibleLabel } from "../../drawing/elements.js";
-import { TokenColumn } from "./token_column.js";
+import { visibleLabel } from "../../drawing/labels.js";
+import { unitName } from "../../state/state.js";
+import { buildLines, columnHead, hiddenChip } from "./elements.js";
 import { OTHER_SIDE, linesKeys, listenToLines } from "./input.js";
 import { MOST_WHILE_SCROLLING, allLinks, drawLines, fadeEdges, linksAt, placedLinks, strongest } from "./links.js";
 import { linesPicture } from "./svg.js";
-import { buildLines, columnHead, fitCanvas, hiddenChip } from "./elements.js";
+import { TokenColumn } from "./token_column.js";
 import { FrameWeights, weightText } from "./weights.js";
-import { unitName } from "../../state/state.js";
 
 const ROOMY_COUNT = 24;
 const SCROLL_REST = 120;

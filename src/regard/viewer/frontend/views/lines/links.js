@@ -1,4 +1,5 @@
 // Which links the lines view draws, how strong each one looks, and the drawing itself.
+
 import { scaleShare } from "../../drawing/colour.js";
 
 const MOST_LINES = 2000;

@@ -1,9 +1,9 @@
 // The lines view as an SVG file.
-import { visibleLabel } from "../../drawing/elements.js";
-import { svgDocument, svgEscape } from "../../export/files.js";
+
+import { visibleLabel } from "../../drawing/labels.js";
+import { lineBelow, svgDocument, svgEscape } from "../../export/svg.js";
 import { linesAsSvg, placedLinks } from "./links.js";
 import { weightText } from "./weights.js";
-import { lineBelow } from "../matrix/labels.js";
 
 const WHOLE_UNTIL = 200;
 const LINES_EDGE = 16;

@@ -1,5 +1,7 @@
 // A column of tokens of which only those in sight are in the document.
-import { icon, make, visibleLabel } from "../../drawing/elements.js";
+
+import { icon, make } from "../../drawing/elements.js";
+import { visibleLabel } from "../../drawing/labels.js";
 
 const BEYOND_SIGHT = 6;
 const COLUMN_MARGIN = 8;

@@ -1,17 +1,11 @@
 // Layers × heads as thumbnails: the whole map, and the rail beside an open view.
 
-import { make } from "../../drawing/elements.js";
-import { paintWeights } from "../../drawing/colour.js";
-import { thumbnail } from "../../data/scene.js";
 import { typeTitle } from "../../data/head_types.js";
+import { layerName, thumbnail } from "../../data/scene.js";
+import { paintWeights } from "../../drawing/colour.js";
+import { make } from "../../drawing/elements.js";
 
 const MOST_IN_RAIL_ROW = 9;
-
-/** The name people know a site by: its layer, or where it stands in its part. */
-export function layerName(scene, part, index) {
-  const site = scene.sites[scene.parts[part].sites[index]];
-  return site.layer === null || site.layer === undefined ? `Site ${index}` : `Layer ${site.layer}`;
-}
 
 /** A grid of head buttons; `kind` is "map" or "rail", `choose(layer, head)` is called by click and Enter. */
 export function createHeadsGrid(host, context, kind, choose) {

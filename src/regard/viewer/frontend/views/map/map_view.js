@@ -1,8 +1,9 @@
 // All layers × heads at once, with the name of each head's type.
 
+import { layerName } from "../../data/scene.js";
 import { make } from "../../drawing/elements.js";
-import { svgDocument, svgEscape } from "../../export/files.js";
-import { createHeadsGrid, layerName } from "./heads_grid.js";
+import { svgDocument, svgEscape } from "../../export/svg.js";
+import { createHeadsGrid } from "./heads_grid.js";
 
 const PICTURE = { side: 96, gap: 16, left: 84, top: 16, caption: 34 };
 

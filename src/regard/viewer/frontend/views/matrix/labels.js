@@ -1,7 +1,7 @@
 // Token labels beside a matrix: thinned out so that they never touch, shortened to their margin.
 
-import { visibleLabel } from "../../drawing/elements.js";
-import { svgEscape } from "../../export/files.js";
+import { visibleLabel } from "../../drawing/labels.js";
+import { lineBelow, svgEscape } from "../../export/svg.js";
 
 export const LABEL_FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 const LABEL_SPACING = 14;
@@ -116,11 +116,6 @@ function drawTurned(surface, text, x, y, line) {
   surface.fillText(text, 0, 0);
   if (line) underline(surface, text, 0, Math.round(x) - x + 6, line);
   surface.restore();
-}
-
-/** The attribute of SVG text that marks what the model wrote. */
-export function lineBelow(isWritten) {
-  return isWritten ? ' text-decoration="underline"' : "";
 }
 
 /** The labels of both axes as SVG text. */

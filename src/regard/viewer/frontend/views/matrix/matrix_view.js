@@ -1,15 +1,16 @@
 // One attention map as a matrix on canvas: zoom, pan, crosshair, labels, values under the pointer.
 
 import { createIconButton } from "../../controls/fields.js";
-import { isolated, make } from "../../drawing/elements.js";
-import { svgDocument } from "../../export/files.js";
 import { scaleTop } from "../../data/frame.js";
 import { markedWeight, readableWeight } from "../../data/numbers.js";
+import { make } from "../../drawing/elements.js";
+import { isolated } from "../../drawing/labels.js";
+import { svgDocument } from "../../export/svg.js";
 import { cameraOn, coveredArea, panned, windowOf, withCell, zoomed } from "./camera.js";
-import { drawAxes, drawCrosshair, drawWeights } from "./painting.js";
-import { createLabelSet, labelsAsSvg } from "./labels.js";
-import { createTileCache } from "./tiles.js";
 import { watchGestures } from "./gestures.js";
+import { createLabelSet, labelsAsSvg } from "./labels.js";
+import { drawAxes, drawCrosshair, drawWeights } from "./painting.js";
+import { createTileCache } from "./tiles.js";
 
 const PLOT_PADDING = 12;
 const ZOOM_BUTTONS = 60; // room for them: at the right, or where it is narrow, below

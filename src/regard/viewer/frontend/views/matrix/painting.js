@@ -1,10 +1,10 @@
 // What is painted on the two canvases of the matrix: weights and labels below, the crosshair above.
 
-import { inkOnWeight, weightColour } from "../../drawing/colour.js";
+import { TILE, scaleTop } from "../../data/frame.js";
 import { readableWeight } from "../../data/numbers.js";
+import { inkOnWeight, weightColour } from "../../drawing/colour.js";
 import { LABEL_FONT, axisNames, drawLabels, labelsLieFlat } from "./labels.js";
 import { drawTiles } from "./tiles.js";
-import { TILE, scaleTop } from "../../data/frame.js";
 
 const GAPS_FROM = 14;
 const VALUES_FROM = 40;

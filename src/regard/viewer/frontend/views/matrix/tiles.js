@@ -1,8 +1,8 @@
 // Tiles of a matrix as small canvases, painted once and then only copied to the screen.
 
-import { make } from "../../drawing/elements.js";
-import { paintWeights } from "../../drawing/colour.js";
 import { TILE, tileShape } from "../../data/frame.js";
+import { paintWeights } from "../../drawing/colour.js";
+import { make } from "../../drawing/elements.js";
 
 const MOST_TILES = 160;
 const SMOOTH_BELOW = 2;

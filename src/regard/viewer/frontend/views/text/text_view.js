@@ -1,9 +1,10 @@
 // The text itself: chosen words colour the others by what they attend to, or by what attends to them.
 
-import { inkOnWeight, weightColour } from "../../drawing/colour.js";
-import { isolated, make, textWithLabels, visibleLabel } from "../../drawing/elements.js";
-import { svgDocument, svgEscape } from "../../export/files.js";
 import { markedWeight, readableWeight } from "../../data/numbers.js";
+import { inkOnWeight, weightColour } from "../../drawing/colour.js";
+import { make } from "../../drawing/elements.js";
+import { isolated, textWithLabels, visibleLabel } from "../../drawing/labels.js";
+import { svgDocument, svgEscape } from "../../export/svg.js";
 
 const SHORT_TEXT = 40;
 const MOST_NAMED = 6;
