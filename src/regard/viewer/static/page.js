@@ -8,28 +8,28 @@
       async read(chunk) {
         const element = document.getElementById(`chunk-${first + chunk.id}`);
         if (!element) throw new Error(`the file has no chunk ${chunk.id}; was it cut short?`);
-        return decoded(await inflated(bytesOfBase64(element.textContent)), chunk);
+        return decodeNumbers(await inflateBytes(bytesOfBase64(element.textContent)), chunk);
       }
     };
   }
   function fetchLoader(base) {
-    const ask = async (path) => {
-      const answer = await fetch(`${base}/${path}`);
-      if (!answer.ok) throw new Error(await refusal(answer));
-      return answer.arrayBuffer();
+    const request = async (path) => {
+      const response = await fetch(`${base}/${path}`);
+      if (!response.ok) throw new Error(await refusalMessage(response));
+      return response.arrayBuffer();
     };
     return {
-      remote: { floats: async (path) => new Float32Array(await ask(path)) },
+      remote: { floats: async (path) => new Float32Array(await request(path)) },
       async read(chunk) {
-        return decoded(await inflated(new Uint8Array(await ask(`chunks/${chunk.id}`))), chunk);
+        return decodeNumbers(await inflateBytes(new Uint8Array(await request(`chunks/${chunk.id}`))), chunk);
       }
     };
   }
-  async function refusal(answer) {
+  async function refusalMessage(response) {
     try {
-      return (await answer.json()).error.message;
+      return (await response.json()).error.message;
     } catch {
-      return `the server answered ${answer.status}`;
+      return `the server answered ${response.status}`;
     }
   }
   function bytesOfBase64(text) {
@@ -39,11 +39,11 @@
     for (let i = 0; i < binary.length; i += 1) bytes[i] = binary.charCodeAt(i);
     return bytes;
   }
-  async function inflated(bytes) {
+  async function inflateBytes(bytes) {
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Uint8Array(await new Response(stream).arrayBuffer());
   }
-  function decoded(planes, chunk) {
+  function decodeNumbers(planes, chunk) {
     if (chunk.dtype === "u8") return planes;
     const count = chunk.shape.reduce((product, size) => product * size, 1);
     const width = planes.length / Math.max(1, count);
@@ -52,17 +52,17 @@
       const start = plane * count;
       for (let i = 0, at = plane; i < count; i += 1, at += width) bytes[at] = planes[start + i];
     }
-    if (chunk.dtype === "f16") return fromHalf(new Uint16Array(bytes.buffer));
+    if (chunk.dtype === "f16") return floatsOfHalves(new Uint16Array(bytes.buffer));
     return new ARRAYS[chunk.dtype](bytes.buffer);
   }
-  var halves = null;
-  function fromHalf(numbers) {
-    halves ??= Float32Array.from({ length: 65536 }, (_, bits) => half(bits));
+  var halfTable = null;
+  function floatsOfHalves(numbers) {
+    halfTable ??= Float32Array.from({ length: 65536 }, (_, bits) => halfValue(bits));
     const floats = new Float32Array(numbers.length);
-    for (let i = 0; i < numbers.length; i += 1) floats[i] = halves[numbers[i]];
+    for (let i = 0; i < numbers.length; i += 1) floats[i] = halfTable[numbers[i]];
     return floats;
   }
-  function half(bits) {
+  function halfValue(bits) {
     const sign = bits & 32768 ? -1 : 1;
     const exponent = bits >> 10 & 31;
     const fraction = bits & 1023;
@@ -72,14 +72,14 @@
   }
 
   // data/scene.js
-  var KEPT = 48 << 20;
+  var CACHE_SIZE = 48 << 20;
   function openScene(manifest, loader) {
-    const maps = boundedCache(KEPT);
-    const once = (key, make2) => maps.get(key) ?? maps.set(key, make2());
+    const maps = boundedCache(CACHE_SIZE);
+    const cached = (key, make2) => maps.get(key) ?? maps.set(key, make2());
     const scene = { ...manifest, loader };
-    scene.headMap = (site, head) => once(`${site}/${head}`, () => readMap(scene, manifest.sites[site], head));
-    scene.layerMap = (site, mode) => once(`${site}/${mode}`, () => overHeads(scene, site, mode));
-    scene.partMap = (part, name) => once(`part ${part}/${name}`, () => readPart(scene, part, name));
+    scene.headMap = (site, head) => cached(`${site}/${head}`, () => readHeadMap(scene, manifest.sites[site], head));
+    scene.layerMap = (site, mode) => cached(`${site}/${mode}`, () => combineHeads(scene, site, mode));
+    scene.partMap = (part, name) => cached(`part ${part}/${name}`, () => readPartMap(scene, part, name));
     return scene;
   }
   function loaderOf(manifest) {
@@ -91,89 +91,89 @@
     const [, height, width] = chunk.shape;
     scene.thumbnails ??= /* @__PURE__ */ new Map();
     if (!scene.thumbnails.has(site)) scene.thumbnails.set(site, scene.loader.read(chunk));
-    const all = await scene.thumbnails.get(site);
-    return { data: all.subarray(head * height * width, (head + 1) * height * width), height, width };
+    const thumbnails = await scene.thumbnails.get(site);
+    return { data: thumbnails.subarray(head * height * width, (head + 1) * height * width), height, width };
   }
-  function boundedCache(most) {
-    const kept2 = /* @__PURE__ */ new Map();
+  function boundedCache(capacity) {
+    const entries = /* @__PURE__ */ new Map();
     let total = 0;
-    const forget = (key) => {
-      total -= kept2.get(key)?.size ?? 0;
-      kept2.delete(key);
+    const evict = (key) => {
+      total -= entries.get(key)?.size ?? 0;
+      entries.delete(key);
     };
     return {
       get(key) {
-        const entry = kept2.get(key);
+        const entry = entries.get(key);
         if (!entry) return void 0;
-        kept2.delete(key);
-        kept2.set(key, entry);
+        entries.delete(key);
+        entries.set(key, entry);
         return entry.promise;
       },
       set(key, promise) {
         const entry = { promise, size: 0 };
-        kept2.set(key, entry);
+        entries.set(key, entry);
         promise.then(
           (map) => {
-            if (kept2.get(key) !== entry) return;
+            if (entries.get(key) !== entry) return;
             entry.size = map.data?.length ?? 0;
             total += entry.size;
-            for (const oldest of kept2.keys()) {
-              if (total <= most || oldest === key) break;
-              forget(oldest);
+            for (const oldestKey of entries.keys()) {
+              if (total <= capacity || oldestKey === key) break;
+              evict(oldestKey);
             }
           },
-          () => kept2.get(key) === entry && forget(key)
+          () => entries.get(key) === entry && evict(key)
           // a failure may be tried again
         );
         return promise;
       }
     };
   }
-  async function readMap(scene, site, head) {
+  async function readHeadMap(scene, site, head) {
     const form = site.form;
     const size = { queries: site.queries, keys: site.keys, exact: isExact(form), top: null };
     if (form.kind === "tiles") return { ...size, exact: true, data: null };
-    const data = form.kind === "factors" ? await multiplied(scene, site, head) : await kept(scene, form, head, site.queries, site.keys);
+    const data = form.kind === "factors" ? await factorWeights(scene, site, head) : await storedWeights(scene, form, head, site.queries, site.keys);
     const map = { ...size, data };
-    if (form.top) map.top = await corrected(scene, form.top[head], map);
+    if (form.top) map.top = await correctTop(scene, form.top[head], map);
     return map;
   }
-  async function readPart(scene, part, name) {
+  async function readPartMap(scene, part, name) {
     const { maps, sites } = scene.parts[part];
     const form = maps[name];
     if (!form) throw new Error(`there is no ${name} of ${scene.parts[part].label}`);
     const { queries, keys } = scene.sites[sites[0]];
     if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
-    const data = await kept(scene, form, 0, queries, keys);
+    const data = await storedWeights(scene, form, 0, queries, keys);
     const map = { queries, keys, exact: isExact(form), top: null, data };
-    if (form.top) map.top = await corrected(scene, form.top[0], map);
+    if (form.top) map.top = await correctTop(scene, form.top[0], map);
     return map;
   }
-  async function overHeads(scene, site, mode) {
+  async function combineHeads(scene, site, mode) {
     const { heads, queries, keys, form } = scene.sites[site];
     if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
     const data = new Float32Array(queries * keys).fill(mode === "max" ? -Infinity : 0);
     for (let head = 0; head < heads; head += 1) {
-      const one = (await scene.headMap(site, head)).data;
-      if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], one[i]);
-      else for (let i = 0; i < data.length; i += 1) data[i] += one[i] / heads;
+      const weights = (await scene.headMap(site, head)).data;
+      if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], weights[i]);
+      else for (let i = 0; i < data.length; i += 1) data[i] += weights[i] / heads;
     }
     return { queries, keys, exact: isExact(form), top: null, data };
   }
   function isExact(form) {
     return form.kind === "dense" && form.exact !== false;
   }
-  async function kept(scene, form, index, queries, keys) {
+  async function storedWeights(scene, form, index, queries, keys) {
     const chunk = form.maps[index];
-    const found = await scene.loader.read(chunk);
-    if (form.kind === "dense") return found;
+    const numbers = await scene.loader.read(chunk);
+    if (form.kind === "dense") return numbers;
     const values = valuesOfCodes(form, index);
     const data = new Float32Array(queries * keys);
     const breadth = chunk.shape[1];
     for (let row = 0, at = 0; row < queries; row += 1) {
       const start = Math.floor(row / form.pool) * breadth;
       for (let key = 0; key < keys; key += 1, at += 1) {
-        data[at] = values[found[start + Math.floor(key / form.pool)]];
+        data[at] = values[numbers[start + Math.floor(key / form.pool)]];
       }
     }
     return data;
@@ -184,7 +184,7 @@
       return code === 0 ? 0 : form.units[index] * Math.exp(form.step * (code - 1));
     });
   }
-  async function multiplied(scene, site, head) {
+  async function factorWeights(scene, site, head) {
     const { form, queries, keys } = site;
     const [query, key, normaliser, runs] = await Promise.all([
       scene.loader.read(form.query[head]),
@@ -213,7 +213,7 @@
       data[base + column] = Math.exp(score - offset);
     }
   }
-  async function corrected(scene, top, map) {
+  async function correctTop(scene, top, map) {
     const [places, values] = await Promise.all([scene.loader.read(top.places), scene.loader.read(top.values)]);
     const count = top.places.shape[1];
     for (let row = 0, at = 0; row < map.queries; row += 1) {
@@ -500,10 +500,10 @@
   }
 
   // live/comparison.js
-  function createCompare(root, actionHost, build) {
-    return new Compare(root, actionHost, build);
+  function createComparison(root, actionHost, build) {
+    return new Comparison(root, actionHost, build);
   }
-  var Compare = class {
+  var Comparison = class {
     constructor(root, actionHost, build) {
       this.root = root;
       this.actionHost = actionHost;
@@ -511,7 +511,7 @@
       root.before(this.controlHost);
       this.build = build;
       this.second = null;
-      this.part = null;
+      this.unlinkStores = null;
       this.tabs = root.parentElement?.querySelector(".top-tabs") ?? null;
       this.button = make("button", { type: "button", class: "live-button live-compare", "aria-pressed": "false", "data-testid": "live-compare", title: "Show a second input beside this one", onclick: () => this.toggle() }, "Compare");
       this.first = build("", this.peers());
@@ -563,12 +563,12 @@
     otherChoice() {
       const { select } = this.first.form;
       const model = this.first.form.model();
-      const alike = [...select.options].find((option) => {
+      const otherOption = [...select.options].find((option) => {
         const number = Number(option.value.split(" ")[1]);
-        const other = option.value.startsWith("model") ? this.first.offered.models[number] : null;
+        const other = option.value.startsWith("model") ? this.first.catalogue.models[number] : null;
         return option.value !== select.value && (model === null ? other === null : other?.kind === model.kind);
       });
-      return alike?.value ?? select.value;
+      return otherOption?.value ?? select.value;
     }
     closeSecond() {
       this.second.destroy();
@@ -582,49 +582,49 @@
       if (!first || !second) return;
       const state = first.store.get();
       second.store.set(Object.fromEntries(SHARED_KEYS.map((key) => [key, state[key]])));
-      this.part = linkStores(first.store, second.store, SHARED_KEYS);
+      this.unlinkStores = linkStores(first.store, second.store, SHARED_KEYS);
     }
     unlink() {
-      this.part?.();
-      this.part = null;
+      this.unlinkStores?.();
+      this.unlinkStores = null;
     }
   };
 
   // live/maps.js
-  var SMALL = 64;
-  var madeHere = { remote: null, read: async (chunk) => chunk.make() };
-  function madeMap(rows, columns, make2) {
+  var THUMBNAIL_SIDE = 64;
+  var localLoader = { remote: null, read: async (chunk) => chunk.make() };
+  function localMap(rows, columns, make2) {
     return { id: 0, dtype: "f32", shape: [rows, columns], make: make2 };
   }
-  function madeTogether(rows, columns, all) {
-    const over = (mode) => ({ kind: "dense", exact: false, maps: [madeMap(rows, columns, () => together(all(), mode, rows * columns))] });
-    return { mean: over("mean"), max: over("max") };
+  function combinedMaps(rows, columns, headMaps) {
+    const combined = (mode) => ({ kind: "dense", exact: false, maps: [localMap(rows, columns, () => combineMaps(headMaps(), mode, rows * columns))] });
+    return { mean: combined("mean"), max: combined("max") };
   }
-  function madeThumbnails(rows, columns, peaks, mapOf2) {
-    const [height, width] = [Math.min(SMALL, rows), Math.min(SMALL, columns)];
+  function localThumbnails(rows, columns, peaks, mapOf2) {
+    const [height, width] = [Math.min(THUMBNAIL_SIDE, rows), Math.min(THUMBNAIL_SIDE, columns)];
     const make2 = () => {
-      const small = new Uint8Array(peaks.length * height * width);
+      const thumbnails = new Uint8Array(peaks.length * height * width);
       peaks.forEach((peak, head) => {
         const [data, scale] = [mapOf2(head), 255 / (peak || 1)];
         for (let i = 0, at = 0; i < rows; i += 1) {
           const start = (head * height + Math.floor(i * height / rows)) * width;
           for (let j = 0; j < columns; j += 1, at += 1) {
-            const place = start + Math.floor(j * width / columns);
-            small[place] = Math.max(small[place], Math.round(Math.abs(data[at]) * scale));
+            const pixel = start + Math.floor(j * width / columns);
+            thumbnails[pixel] = Math.max(thumbnails[pixel], Math.round(Math.abs(data[at]) * scale));
           }
         }
       });
-      return small;
+      return thumbnails;
     };
     return { id: 0, dtype: "u8", shape: [peaks.length, height, width], make: make2 };
   }
-  function together(maps, mode, size) {
+  function combineMaps(maps, mode, size) {
     const whole = new Float32Array(size);
     let count = 0;
-    for (const one of maps) {
+    for (const map of maps) {
       count += 1;
-      if (mode === "max") for (let i = 0; i < size; i += 1) whole[i] = Math.max(whole[i], one[i]);
-      else for (let i = 0; i < size; i += 1) whole[i] += one[i];
+      if (mode === "max") for (let i = 0; i < size; i += 1) whole[i] = Math.max(whole[i], map[i]);
+      else for (let i = 0; i < size; i += 1) whole[i] += map[i];
     }
     if (mode === "mean") for (let i = 0; i < size; i += 1) whole[i] /= count;
     return whole;
@@ -638,15 +638,15 @@
       this.maps = [];
     }
     take({ scene, known, rows }) {
-      const before = this.maps;
+      const previousMaps = this.maps;
       this.manifest = scene;
       this.maps = scene.sites.map((site, number) => {
-        const halves2 = new Uint16Array(bytesOfBase64(rows[number]).buffer);
-        const [kept2, size] = [known * site.keys, (site.queries - known) * site.keys];
+        const halves = new Uint16Array(bytesOfBase64(rows[number]).buffer);
+        const [keptSize, size] = [known * site.keys, (site.queries - known) * site.keys];
         return Array.from({ length: site.heads }, (_, head) => {
           const map = new Float32Array(site.queries * site.keys);
-          if (kept2) map.set(before[number][head].subarray(0, kept2));
-          map.set(fromHalf(halves2.subarray(head * size, (head + 1) * size)), kept2);
+          if (keptSize) map.set(previousMaps[number][head].subarray(0, keptSize));
+          map.set(floatsOfHalves(halves.subarray(head * size, (head + 1) * size)), keptSize);
           return map;
         });
       });
@@ -656,38 +656,38 @@
       const sites = manifest.sites.map((site, number) => this.site(site, maps[number]));
       const parts = manifest.parts.map((part) => {
         const { queries, keys } = manifest.sites[part.sites[0]];
-        return { ...part, maps: madeTogether(queries, keys, () => part.sites.flatMap((number) => maps[number])) };
+        return { ...part, maps: combinedMaps(queries, keys, () => part.sites.flatMap((number) => maps[number])) };
       });
-      return openScene({ ...manifest, title: this.title, sites, parts }, madeHere);
+      return openScene({ ...manifest, title: this.title, sites, parts }, localLoader);
     }
     site(site, maps) {
-      const peaks = maps.map((map) => map.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0));
+      const peaks = maps.map((map) => map.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0));
       return {
         ...site,
         types: null,
         peak: peaks,
-        form: { kind: "dense", exact: false, maps: maps.map((map) => madeMap(site.queries, site.keys, () => map)) },
-        thumbnails: madeThumbnails(site.queries, site.keys, peaks, (head) => maps[head])
+        form: { kind: "dense", exact: false, maps: maps.map((map) => localMap(site.queries, site.keys, () => map)) },
+        thumbnails: localThumbnails(site.queries, site.keys, peaks, (head) => maps[head])
       };
     }
   };
 
   // live/form.js
-  var TOKENS = 24;
-  function createLiveForm(offered, suffix, actions) {
-    return new LiveForm(offered, suffix, actions);
+  var DEFAULT_TOKENS = 24;
+  function createLiveForm(catalogue, suffix, actions) {
+    return new LiveForm(catalogue, suffix, actions);
   }
   var LiveForm = class {
-    constructor(offered, suffix, actions) {
-      this.offered = offered;
+    constructor(catalogue, suffix, actions) {
+      this.catalogue = catalogue;
       this.actions = actions;
       this.suffix = suffix;
       this.isTyped = false;
-      const { limits } = offered;
-      this.select = make("select", { ...this.named("model"), class: "live-select", onchange: () => this.choose() }, ...this.groups());
-      this.text = make("textarea", { ...this.named("text"), class: "live-text", rows: 2, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.typed(event), oninput: () => this.edit() });
-      this.file = make("input", { ...this.named("image"), class: "live-file", type: "file", accept: "image/png,image/jpeg", onchange: () => this.actions.edited() });
-      this.tokens = make("input", { ...this.named("tokens"), class: "live-number", type: "number", min: 1, max: limits.new_tokens, value: Math.min(TOKENS, limits.new_tokens) });
+      const { limits } = catalogue;
+      this.select = make("select", { ...this.attributes("model"), class: "live-select", onchange: () => this.choose() }, ...this.groups());
+      this.text = make("textarea", { ...this.attributes("text"), class: "live-text", rows: 2, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.pressKey(event), oninput: () => this.edit() });
+      this.file = make("input", { ...this.attributes("image"), class: "live-file", type: "file", accept: "image/png,image/jpeg", onchange: () => this.actions.edited() });
+      this.tokens = make("input", { ...this.attributes("tokens"), class: "live-number", type: "number", min: 1, max: limits.new_tokens, value: Math.min(DEFAULT_TOKENS, limits.new_tokens) });
       this.runButton = make("button", { class: "live-button live-main", type: "submit", "data-testid": `live-run${suffix}` }, "Look");
       this.generateButton = make("button", { class: "live-button", type: "button", "data-testid": `live-generate${suffix}`, onclick: () => this.generate() }, "Generate");
       this.cancelButton = make("button", { class: "live-button", type: "button", hidden: true, "data-testid": `live-cancel${suffix}`, onclick: () => this.actions.cancel() }, "Cancel");
@@ -695,7 +695,7 @@
       this.error = make("p", { class: "live-error", role: "alert", hidden: true, "data-testid": `live-error${suffix}` });
       this.build();
     }
-    named(name) {
+    attributes(name) {
       const id = `live-${name}${this.suffix}`;
       return { id, "data-testid": id };
     }
@@ -708,19 +708,19 @@
       };
       this.buttons = make("div", { class: "live-buttons" }, this.runButton, this.fields.tokens, this.generateButton, this.cancelButton);
       const row = make("div", { class: "live-row" }, field("model", this.menuName(), this.select), this.fields.text, this.fields.image, this.buttons);
-      const submitted = (event) => {
+      const submit = (event) => {
         event.preventDefault();
         this.run();
       };
-      this.element = make("form", { class: "live-form", "aria-label": this.suffix ? "Second input" : "Input", onsubmit: submitted }, row, this.progress, this.error);
+      this.element = make("form", { class: "live-form", "aria-label": this.suffix ? "Second input" : "Input", onsubmit: submit }, row, this.progress, this.error);
     }
     menuName() {
-      const { models, traces } = this.offered;
+      const { models, traces } = this.catalogue;
       if (!models.length) return "Trace";
       return traces.length ? "Model or trace" : "Model";
     }
     groups() {
-      const { models, traces } = this.offered;
+      const { models, traces } = this.catalogue;
       const option = (value, text) => make("option", { value }, text);
       const groups = [];
       if (models.length) groups.push(make("optgroup", { label: "Models" }, ...models.map((model, i) => option(`model ${i}`, model.title))));
@@ -730,7 +730,7 @@
     /** The model that is chosen, or null where it is a saved trace. */
     model() {
       const [kind, number] = this.select.value.split(" ");
-      return kind === "model" ? this.offered.models[Number(number)] : null;
+      return kind === "model" ? this.catalogue.models[Number(number)] : null;
     }
     /** What the form has now, as an input. */
     current() {
@@ -739,9 +739,9 @@
       return model?.kind === "image" ? { model: model.name, file: this.file.files[0] } : { model: model?.name, text: this.text.value };
     }
     /** Fills in what a link asks for and runs it. */
-    runAsked({ model, trace, text, tokens }) {
-      const { models, traces } = this.offered;
-      const number = trace === void 0 ? models.findIndex((one) => one.name === model) : traces.findIndex((one) => one.title === trace);
+    runInput({ model, trace, text, tokens }) {
+      const { models, traces } = this.catalogue;
+      const number = trace === void 0 ? models.findIndex((offer) => offer.name === model) : traces.findIndex((offer) => offer.title === trace);
       if (number < 0) return this.showError(`The link is to ${trace ?? model}, which is not here.`);
       this.select.value = `${trace === void 0 ? "model" : "trace"} ${number}`;
       const opened = this.choose();
@@ -753,7 +753,7 @@
     }
     trace() {
       const [kind, number] = this.select.value.split(" ");
-      return kind === "trace" ? this.offered.traces[Number(number)] : null;
+      return kind === "trace" ? this.catalogue.traces[Number(number)] : null;
     }
     /** Shows the fields of what is chosen; a saved trace opens at once. */
     choose() {
@@ -772,7 +772,7 @@
     }
     /** The example of a model, even an empty one, takes the place of another's; what was typed stays. */
     putExample(example) {
-      const isExample = !this.isTyped && this.offered.models.some((one) => one.example === this.text.value);
+      const isExample = !this.isTyped && this.catalogue.models.some((model) => model.example === this.text.value);
       if (this.text.value !== "" && !isExample) return;
       this.text.value = example;
       this.isTyped = false;
@@ -781,7 +781,7 @@
       this.isTyped = true;
       this.actions.edited();
     }
-    typed(event) {
+    pressKey(event) {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
       this.run();
@@ -799,9 +799,9 @@
     generate() {
       const model = this.model();
       const count = Number(this.tokens.value);
-      const most = this.offered.limits.new_tokens;
+      const limit = this.catalogue.limits.new_tokens;
       if (this.text.value.trim() === "") return this.showError("Type a text to go on from.");
-      if (!Number.isInteger(count) || count < 1 || count > most) return this.showError(`New tokens: a number from 1 to ${most}.`);
+      if (!Number.isInteger(count) || count < 1 || count > limit) return this.showError(`New tokens: a number from 1 to ${limit}.`);
       return this.actions.generate(model, this.text.value, count);
     }
     setBusy(text) {
@@ -860,11 +860,11 @@
       if (keys !== count) throw new Error(`${site.name} attended over ${keys} keys, expected the ${count} tokens so far: the map cannot grow.`);
     }
     addBlock(site, text, queries, keys) {
-      const halves2 = new Uint16Array(bytesOfBase64(text).buffer);
-      site.blocks.push({ halves: halves2, queries, keys });
+      const halves = new Uint16Array(bytesOfBase64(text).buffer);
+      site.blocks.push({ halves, queries, keys });
       const size = queries * keys;
       for (let head = 0; head < site.heads; head += 1) {
-        const weights = fromHalf(halves2.subarray(head * size, (head + 1) * size));
+        const weights = floatsOfHalves(halves.subarray(head * size, (head + 1) * size));
         for (const weight of weights) if (weight > site.peaks[head]) site.peaks[head] = weight;
       }
     }
@@ -876,13 +876,13 @@
         title: this.title,
         sequences: [{ name: null, tokens: [...this.tokens], words: null, special: [...this.special] }],
         sites: this.sites.map((site, number) => this.site(site, number, count)),
-        parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: madeTogether(count, count, () => this.maps(count)) }],
+        parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count)) }],
         steps: { prompt: this.prompt, sequence: 0 },
         image: null,
         start: "",
         note: NOTE
       };
-      return openScene(manifest, madeHere);
+      return openScene(manifest, localLoader);
     }
     *maps(count) {
       for (const site of this.sites) for (let head = 0; head < site.heads; head += 1) yield denseMap(site, head, count);
@@ -901,18 +901,18 @@
         kind: "distribution",
         types: null,
         peak: [...site.peaks],
-        form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => madeMap(count, count, () => mapOf2(head))) },
-        thumbnails: madeThumbnails(count, count, [...site.peaks], mapOf2)
+        form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => localMap(count, count, () => mapOf2(head))) },
+        thumbnails: localThumbnails(count, count, [...site.peaks], mapOf2)
       };
     }
   };
   function denseMap(site, head, count) {
     const data = new Float32Array(count * count);
     let row = 0;
-    for (const { halves: halves2, queries, keys } of site.blocks) {
+    for (const { halves, queries, keys } of site.blocks) {
       const start = head * queries * keys;
       for (let query = 0; query < queries && row < count; query += 1, row += 1) {
-        const weights = fromHalf(halves2.subarray(start + query * keys, start + query * keys + Math.min(keys, count)));
+        const weights = floatsOfHalves(halves.subarray(start + query * keys, start + query * keys + Math.min(keys, count)));
         data.set(weights, row * count);
       }
     }
@@ -923,40 +923,40 @@
   var LONGEST_NAME = 60;
   var SIGNATURES = { "image/png": [137, 80, 78, 71], "image/jpeg": [255, 216, 255] };
   function inputName({ title, text, file }) {
-    const said2 = text ?? file?.name;
-    if (said2 === void 0) return title;
-    const line = [...said2.replace(/\s+/g, " ").trim()];
+    const content = text ?? file?.name;
+    if (content === void 0) return title;
+    const line = [...content.replace(/\s+/g, " ").trim()];
     return `${title}: “${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}…` : line.join("")}”`;
   }
-  function isSameInput(now, then) {
-    return ["model", "trace", "text", "file"].every((key) => (now[key] ?? null) === (then[key] ?? null));
+  function isSameInput(current, previous) {
+    return ["model", "trace", "text", "file"].every((key) => (current[key] ?? null) === (previous[key] ?? null));
   }
-  function isAskedInput(asked, shown) {
-    if (!shown || asked.model !== shown.model || asked.trace !== shown.trace) return false;
-    const isSameText = asked.text === void 0 || asked.text === shown.text;
-    return isSameText && (asked.tokens ?? "") === String(shown.tokens ?? "");
+  function isRequestedInput(requested, current) {
+    if (!current || requested.model !== current.model || requested.trace !== current.trace) return false;
+    const isSameText = requested.text === void 0 || requested.text === current.text;
+    return isSameText && (requested.tokens ?? "") === String(current.tokens ?? "");
   }
-  async function pictureType(file) {
+  async function imageType(file) {
     const start = new Uint8Array(await file.slice(0, 4).arrayBuffer());
-    const found = Object.entries(SIGNATURES).find(([, bytes]) => bytes.every((byte, place) => start[place] === byte));
-    if (!found) throw new Error(`This file is no PNG or JPEG picture: ${file.name}`);
-    return found[0];
+    const signature = Object.entries(SIGNATURES).find(([, bytes]) => bytes.every((byte, index) => start[index] === byte));
+    if (!signature) throw new Error(`This file is no PNG or JPEG picture: ${file.name}`);
+    return signature[0];
   }
 
   // live/requests.js
-  async function askJson(path, options = {}) {
-    return (await askServer(path, options)).json();
+  async function fetchJson(path, options = {}) {
+    return (await fetchResponse(path, options)).json();
   }
-  async function askLines(path, body, signal, take) {
-    const answer = await askServer(path, { ...jsonRequest(body), signal });
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    let rest = "";
+  async function fetchLines(path, body, signal, take) {
+    const response = await fetchResponse(path, { ...jsonRequest(body), signal });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let partialLine = "";
     try {
       for (; ; ) {
         const { value, done } = await reader.read();
         if (done) break;
-        const lines = (rest + value).split("\n");
-        rest = lines.pop();
+        const lines = (partialLine + value).split("\n");
+        partialLine = lines.pop();
         for (const line of lines) await take(JSON.parse(line));
       }
     } finally {
@@ -967,30 +967,30 @@
   function jsonRequest(body) {
     return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   }
-  async function askServer(path, options) {
-    let answer;
+  async function fetchResponse(path, options) {
+    let response;
     try {
-      answer = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
+      response = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
     } catch (problem) {
       if (problem.name === "AbortError") throw problem;
       throw new Error("The server cannot be reached. Is it still running?");
     }
-    if (!answer.ok) throw new Error(await refusal(answer));
-    return answer;
+    if (!response.ok) throw new Error(await refusalMessage(response));
+    return response;
   }
 
   // live/live_page.js
-  var PAUSE = 250;
-  var WORD_PAUSE = 60;
+  var GROWTH_PAUSE = 250;
+  var DRAFT_PAUSE = 60;
   async function startLive(root, openPane, page) {
     root.classList.add("live");
     const fragment = readFragment();
     try {
-      const [{ models, limits }, { traces }] = await Promise.all([askJson("/api/models"), askJson("/api/traces")]);
-      const offered = { models, limits, traces };
-      const columns = createCompare(root, page.actionHost, (suffix, peers) => new LiveColumn(offered, suffix, openPane, peers, () => page.changed()));
-      page.inputs = () => columns.all().map((column) => column.shown);
-      page.restore = (asked) => restoreInputs(columns, asked);
+      const [{ models, limits }, { traces }] = await Promise.all([fetchJson("/api/models"), fetchJson("/api/traces")]);
+      const catalogue = { models, limits, traces };
+      const columns = createComparison(root, page.actionHost, (suffix, peers) => new LiveColumn(catalogue, suffix, openPane, peers, () => page.changed()));
+      page.inputs = () => columns.all().map((column) => column.shownInput);
+      page.restore = (nextFragment) => restoreInputs(columns, nextFragment);
       await columns.first.begin(inputOfFragment(fragment));
       await restoreInputs(columns, fragment, [1]);
     } catch (problem) {
@@ -998,27 +998,27 @@
       document.documentElement.dataset.ready = "1";
     }
   }
-  async function restoreInputs(columns, fragment, places = [0, 1]) {
-    for (const index of places) {
-      const asked = inputOfFragment(fragment, index);
-      if (!asked) continue;
+  async function restoreInputs(columns, fragment, indices = [0, 1]) {
+    for (const index of indices) {
+      const input = inputOfFragment(fragment, index);
+      if (!input) continue;
       if (!columns.all()[index]) {
         columns.toggle();
         columns.second.state = patchOfFragment(fragment, index);
       }
       const column = columns.all()[index];
-      if (!isAskedInput(asked, column.shown)) await column.form.runAsked(asked);
+      if (!isRequestedInput(input, column.shownInput)) await column.form.runInput(input);
     }
   }
   var LiveColumn = class {
-    constructor(offered, suffix, openPane, peers, changed) {
-      this.offered = offered;
+    constructor(catalogue, suffix, openPane, peers, changed) {
+      this.catalogue = catalogue;
       this.openPane = openPane;
       this.peers = peers;
       this.changed = changed;
       this.pane = null;
       this.hasClosed = false;
-      this.shown = null;
+      this.shownInput = null;
       this.running = null;
       this.note = make("p", { class: "live-note", hidden: true, "data-testid": `live-note${suffix}` });
       this.host = make("div", { class: "live-pane" }, this.note);
@@ -1033,41 +1033,41 @@
         cancel: () => this.running?.abort(),
         edited: () => this.followForm()
       };
-      this.form = createLiveForm(offered, suffix, actions);
+      this.form = createLiveForm(catalogue, suffix, actions);
       this.element = make("section", { class: "live-column", "aria-label": suffix ? "Second column" : "First column" }, this.form.element, this.host);
     }
     /** A first picture, where there is something to look at. */
-    begin(asked = null) {
-      if (asked) return this.form.runAsked(asked);
+    begin(input = null) {
+      if (input) return this.form.runInput(input);
       const opened = this.form.choose();
       const model = this.form.model();
       return model?.kind === "text" && model.example ? this.form.run() : opened;
     }
     /** What is shown but is no longer what the form has is dimmed, and named. */
     followForm() {
-      const isOld = this.pane !== null && (this.hasFailed || !isSameInput(this.form.current(), this.shown));
+      const isOld = this.pane !== null && (this.hasFailed || !isSameInput(this.form.current(), this.shownInput));
       this.host.toggleAttribute("data-old", isOld);
       this.note.hidden = !isOld;
-      this.note.textContent = isOld ? `Shown: ${inputName(this.shown)}` : "";
+      this.note.textContent = isOld ? `Shown: ${inputName(this.shownInput)}` : "";
     }
     look(model, text) {
       return this.work(`${model.title} is looking…`, async (signal) => {
-        const found = await askJson("/api/look", { ...jsonRequest({ model: model.name, text }), signal });
-        this.showFound(found, { model: model.name, title: model.title, text });
+        const manifest = await fetchJson("/api/look", { ...jsonRequest({ model: model.name, text }), signal });
+        this.showManifest(manifest, { model: model.name, title: model.title, text });
       });
     }
     image(model, file) {
       return this.work(`${model.title} is looking…`, async (signal) => {
-        const headers = { "Content-Type": await pictureType(file) };
+        const headers = { "Content-Type": await imageType(file) };
         const path = `/api/image?model=${encodeURIComponent(model.name)}`;
-        const found = await askJson(path, { method: "POST", headers, body: file, signal });
-        this.showFound(found, { model: model.name, title: model.title, file });
+        const manifest = await fetchJson(path, { method: "POST", headers, body: file, signal });
+        this.showManifest(manifest, { model: model.name, title: model.title, file });
       });
     }
     open(trace) {
       return this.work(`Opening ${trace.title}…`, async (signal) => {
-        const found = await askJson(`/api/traces/${encodeURIComponent(trace.id)}`, { signal });
-        this.showFound(found, { trace: trace.title, title: trace.title });
+        const manifest = await fetchJson(`/api/traces/${encodeURIComponent(trace.id)}`, { signal });
+        this.showManifest(manifest, { trace: trace.title, title: trace.title });
       });
     }
     /** The map grows as the rows come; at the end the whole trace takes its place. */
@@ -1075,17 +1075,17 @@
       return this.work(`${model.title} is reading…`, async (signal) => {
         const input = { model: model.name, title: model.title, text, tokens: count };
         const growth = new Growth(inputName(input));
-        let shown = 0;
+        let lastShown = 0;
         await this.stream("/api/generate", { model: model.name, text, tokens: count }, signal, input, async (event) => {
           growth.take(event);
           if (event.event !== "step") return;
-          this.form.showProgress(`${event.step} of ${count} tokens: ${said(growth.chosen)}`);
-          if (performance.now() - shown < PAUSE) return;
+          this.form.showProgress(`${event.step} of ${count} tokens: ${tokenText(growth.chosen)}`);
+          if (performance.now() - lastShown < GROWTH_PAUSE) return;
           this.show(growth.scene(), input);
           await nextFrame();
-          shown = performance.now();
+          lastShown = performance.now();
         });
-        return `${count === growth.chosen.length ? "" : "It ended by itself. "}It went on: ${said(growth.chosen)}`;
+        return `${count === growth.chosen.length ? "" : "It ended by itself. "}It went on: ${tokenText(growth.chosen)}`;
       });
     }
     /** The alignment grows word by word, and words may change; at the end the whole trace takes its place. */
@@ -1099,7 +1099,7 @@
           this.form.showProgress(event.text);
           this.show(drafts.scene(), input);
           await nextFrame();
-          await new Promise((resolve) => setTimeout(resolve, WORD_PAUSE));
+          await new Promise((resolve) => setTimeout(resolve, DRAFT_PAUSE));
         });
         return `Translation: ${done.text}`;
       });
@@ -1107,13 +1107,13 @@
     /** Takes the events of a model that writes, then shows the whole trace; returns the last event. */
     async stream(path, body, signal, input, take) {
       let done = null;
-      await askLines(path, body, signal, async (event) => {
+      await fetchLines(path, body, signal, async (event) => {
         if (event.event === "error") throw new Error(event.error.message);
         if (event.event === "done") done = event;
         await take(event);
       });
       if (done === null) throw new Error("The generation broke off; what is shown is what there was.");
-      this.showFound(await askJson(`/api/traces/${encodeURIComponent(done.id)}`, { signal }), input);
+      this.showManifest(await fetchJson(`/api/traces/${encodeURIComponent(done.id)}`, { signal }), input);
       return done;
     }
     /** Runs one thing at a time; a new one takes the place of the last. */
@@ -1123,30 +1123,30 @@
       this.running = running;
       this.form.setBusy(text);
       this.hasFailed = false;
-      let last = "";
+      let message = "";
       try {
-        last = await job(running.signal) ?? "";
+        message = await job(running.signal) ?? "";
       } catch (problem) {
         if (this.running === running && problem.name !== "AbortError") this.fail(problem);
-        if (problem.name === "AbortError") last = "Cancelled.";
+        if (problem.name === "AbortError") message = "Cancelled.";
       }
       if (this.running !== running) return;
       this.running = null;
       this.form.setBusy(null);
-      this.form.showProgress(last);
+      this.form.showProgress(message);
     }
     fail(problem) {
       this.hasFailed = true;
       this.form.showError(problem.message);
       this.followForm();
     }
-    showFound(found, input) {
-      this.show(openScene({ ...found, title: inputName(input) }, loaderOf(found)), input);
+    showManifest(manifest, input) {
+      this.show(openScene({ ...manifest, title: inputName(input) }, loaderOf(manifest)), input);
     }
     /** Puts a scene into the pane; one of another kind gets a pane of its own, a picture with its own view. */
     show(scene, input) {
-      this.shown = input;
-      if (this.pane && !isAlike(this.pane.scene(), scene)) this.close();
+      this.shownInput = input;
+      if (this.pane && !isSameKind(this.pane.scene(), scene)) this.close();
       if (this.pane) this.pane.show(scene);
       else this.openNew(scene);
       this.followForm();
@@ -1155,7 +1155,7 @@
     openNew(scene) {
       this.hint.remove();
       const view = scene.image ? { view: "image" } : {};
-      const start = this.hasClosed ? unchosen(patchOfFragment(scene.start), this.state) : {};
+      const start = this.hasClosed ? startFields(patchOfFragment(scene.start), this.state) : {};
       this.pane = this.openPane(this.host, scene, { ...this.peers.options(this), state: { ...this.state, ...start, ...view } });
       this.peers.opened();
     }
@@ -1175,14 +1175,14 @@
       this.element.remove();
     }
   };
-  function unchosen(start, state) {
+  function startFields(start, state) {
     const initial = initialState();
     return Object.fromEntries(Object.entries(start).filter(([key]) => state[key] === void 0 || state[key] === initial[key]));
   }
-  function isAlike(before, after) {
+  function isSameKind(before, after) {
     return Boolean(before.steps) === Boolean(after.steps) && Boolean(before.image) === Boolean(after.image);
   }
-  function said(tokens) {
+  function tokenText(tokens) {
     return tokens.join("").replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "↵").trim();
   }
   function nextFrame() {
@@ -1196,16 +1196,16 @@
   }
 
   // controls/fields.js
-  function createSelect(testId, label, chosen) {
-    const select = make("select", { "data-testid": testId, "aria-label": label, title: label, onchange: () => chosen(select.value) });
-    let known = "";
+  function createSelect(testId, label, onChange) {
+    const select = make("select", { "data-testid": testId, "aria-label": label, title: label, onchange: () => onChange(select.value) });
+    let filledKey = "";
     return {
       element: make("div", { class: "field" }, select),
       select,
       fill(options, value) {
         const key = JSON.stringify(options);
-        if (key !== known) select.replaceChildren(...options.map(optionOf));
-        known = key;
+        if (key !== filledKey) select.replaceChildren(...options.map(optionOf));
+        filledKey = key;
         select.value = String(value);
       },
       show(isShown) {
@@ -1216,17 +1216,17 @@
   function optionOf({ value, text, problem }) {
     return make("option", { value, disabled: Boolean(problem), title: problem }, problem ? `${text} (${problem})` : text);
   }
-  function createToggle(testId, label, [first, second], flipped, prefix = "") {
+  function createToggle(testId, label, [first, second], onFlip, prefix = "") {
     const parts = [first, second].map((text) => make("span", { class: "segment" }, text));
-    const before = prefix ? [make("span", { class: "toggle-prefix" }, prefix)] : [];
+    const prefixes = prefix ? [make("span", { class: "toggle-prefix" }, prefix)] : [];
     const button = make("button", {
       type: "button",
       class: "toggle",
       role: "switch",
       "aria-label": label,
       "data-testid": testId,
-      onclick: flipped
-    }, ...before, make("span", { class: "segments" }, ...parts));
+      onclick: onFlip
+    }, ...prefixes, make("span", { class: "segments" }, ...parts));
     return {
       element: button,
       set(isSecond, problem = null) {
@@ -1238,14 +1238,14 @@
       }
     };
   }
-  function createIconButton(testId, name, label, pressed) {
+  function createIconButton(testId, name, label, onPress) {
     return make("button", {
       type: "button",
       class: "icon-button",
       "data-testid": testId,
       "aria-label": label,
       title: label,
-      onclick: pressed
+      onclick: onPress
     }, icon(name));
   }
 
@@ -1332,10 +1332,10 @@
   function weightAtShare(share, peak, mode) {
     return mode === "log" ? peak * LOG_RANGE ** (1 - share) : peak * share;
   }
-  function shade(value, peak, mode, signed = false) {
+  function shadeIndex(value, peak, mode, signed = false) {
     if (!signed) return Math.round(scaleShare(value, peak, mode) * (SHADES - 1));
-    const half2 = Math.round(scaleShare(Math.abs(value), peak, mode) * (SHADES / 2 - 1));
-    return value < 0 ? SHADES / 2 - 1 - half2 : SHADES / 2 + half2;
+    const half = Math.round(scaleShare(Math.abs(value), peak, mode) * (SHADES / 2 - 1));
+    return value < 0 ? SHADES / 2 - 1 - half : SHADES / 2 + half;
   }
   function weightColour(colours, value, peak, mode, signed = false) {
     const [red, green, blue] = weightBytes(colours, value, peak, mode, signed);
@@ -1347,7 +1347,7 @@
     return luminance > 0.179 ? "#000000" : "#ffffff";
   }
   function weightBytes(colours, value, peak, mode, signed) {
-    const start = shade(value, peak, mode, signed) * 3;
+    const start = shadeIndex(value, peak, mode, signed) * 3;
     const table = signed ? colours.diverging : colours.lut;
     return [table[start], table[start + 1], table[start + 2]];
   }
@@ -1356,27 +1356,27 @@
     return curved <= 0.04045 ? curved / 12.92 : ((curved + 0.055) / 1.055) ** 2.4;
   }
   function paintWeights(pixels, weights, peak, mode, signed, colours) {
-    const words = packedTable(signed ? colours.diverging : colours.lut);
+    const packed = packedColours(signed ? colours.diverging : colours.lut);
     const target = new Uint32Array(pixels.data.buffer);
     if (mode !== "log" && !signed) {
       const factor = peak > 0 ? (SHADES - 1) / peak : 0;
       for (let index = 0; index < weights.length; index += 1) {
-        const place = weights[index] * factor + 0.5;
-        target[index] = words[place >= SHADES ? SHADES - 1 : place > 0 ? place | 0 : 0];
+        const level = weights[index] * factor + 0.5;
+        target[index] = packed[level >= SHADES ? SHADES - 1 : level > 0 ? level | 0 : 0];
       }
       return;
     }
-    for (let index = 0; index < weights.length; index += 1) target[index] = words[shade(weights[index], peak, mode, signed)];
+    for (let index = 0; index < weights.length; index += 1) target[index] = packed[shadeIndex(weights[index], peak, mode, signed)];
   }
-  var packedTables = /* @__PURE__ */ new WeakMap();
-  function packedTable(table) {
-    if (!packedTables.has(table)) {
-      const words = new Uint32Array(SHADES);
-      const bytes = new Uint8ClampedArray(words.buffer);
+  var packedCache = /* @__PURE__ */ new WeakMap();
+  function packedColours(table) {
+    if (!packedCache.has(table)) {
+      const packed = new Uint32Array(SHADES);
+      const bytes = new Uint8ClampedArray(packed.buffer);
       for (let index = 0; index < SHADES; index += 1) bytes.set([table[index * 3], table[index * 3 + 1], table[index * 3 + 2], 255], index * 4);
-      packedTables.set(table, words);
+      packedCache.set(table, packed);
     }
-    return packedTables.get(table);
+    return packedCache.get(table);
   }
 
   // data/head_types.js
@@ -1402,24 +1402,24 @@
 
   // data/frame.js
   var TILE = 256;
-  var FOLDED = "[special]";
-  var ROWS_KEPT = 256;
+  var FOLDED_LABEL = "[special]";
+  var ROW_CACHE_SIZE = 256;
   var SMALL_MAP = 64;
-  var BRIGHT = 0.99;
+  var BRIGHT_SHARE = 0.99;
   async function frameOf(scene, state) {
     const part = scene.parts[state.part];
     const layer = state.layer === "all" ? 0 : state.layer;
-    const number = part.sites[layer];
-    const site = scene.sites[number];
-    const through = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
-    const map = await mapOf(scene, state, number, through);
+    const siteNumber = part.sites[layer];
+    const site = scene.sites[siteNumber];
+    const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
+    const map = await mapOf(scene, state, siteNumber, isOverLayers);
     const square = site.query_sequence === site.key_sequence;
-    const until = shownPositions(scene, state, site.query_sequence);
-    const rows = axisOf(scene, state, site.query_sequence, until);
+    const shownCount = shownPositions(scene, state, site.query_sequence);
+    const rows = axisOf(scene, state, site.query_sequence, shownCount);
     const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
     const signed = site.kind === "signed";
-    const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: until };
-    if (map.data === null) return remoteFrame(frame, scene, state, number);
+    const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount };
+    if (map.data === null) return remoteFrame(frame, scene, state, siteNumber);
     return wholeFrame(frame, map);
   }
   function tileShape(frame, level, r, c) {
@@ -1434,8 +1434,8 @@
     if (scene.steps?.sequence !== site.query_sequence) return 0;
     return Math.max(0, site.queries - scene.steps.prompt);
   }
-  function mapOf(scene, state, site, through) {
-    if (through) {
+  function mapOf(scene, state, site, isOverLayers) {
+    if (isOverLayers) {
       const name = ["rollout", "relevance"].includes(state.mode) ? state.mode : state.mode === "max" ? "max" : "mean";
       return scene.partMap(state.part, name);
     }
@@ -1445,18 +1445,18 @@
     if (scene.steps?.sequence !== sequence || state.step === null || state.step === void 0) return null;
     return scene.steps.prompt + state.step;
   }
-  function axisOf(scene, state, number, until) {
+  function axisOf(scene, state, number, shownCount) {
     const prompt = scene.steps?.sequence === number && scene.steps.prompt || Infinity;
     const sequence = scene.sequences[number];
     const groups = groupsOf(sequence, state.unit === "words");
-    const shown = groups.filter((group) => until === null || group.members.every((i) => i < until));
-    if (state.special !== "folded") return asAxis(shown, prompt, sequence.name);
-    const special = shown.filter((group) => group.special);
-    const others = shown.filter((group) => !group.special);
-    if (special.length) {
-      others.push({ label: FOLDED, special: true, members: special.flatMap((group) => group.members) });
+    const shownGroups = groups.filter((group) => shownCount === null || group.members.every((i) => i < shownCount));
+    if (state.special !== "folded") return axisOfGroups(shownGroups, prompt, sequence.name);
+    const specialGroups = shownGroups.filter((group) => group.special);
+    const otherGroups = shownGroups.filter((group) => !group.special);
+    if (specialGroups.length) {
+      otherGroups.push({ label: FOLDED_LABEL, special: true, members: specialGroups.flatMap((group) => group.members) });
     }
-    return asAxis(others, prompt, sequence.name);
+    return axisOfGroups(otherGroups, prompt, sequence.name);
   }
   function groupsOf(sequence, asWords) {
     const { tokens, words, special } = sequence;
@@ -1468,7 +1468,7 @@
     for (const group of groups) group.special = group.members.length > 0 && group.members.every((i) => special[i]);
     return groups;
   }
-  function asAxis(groups, prompt, name) {
+  function axisOfGroups(groups, prompt, name) {
     return {
       name,
       labels: groups.map((group) => group.label),
@@ -1480,26 +1480,26 @@
   function wholeFrame(frame, map) {
     const { rows, columns } = frame;
     const plain = isPlain(rows, map.queries) && isPlain(columns, map.keys);
-    const whole = plain ? map.data : merged(map, rows, columns);
+    const whole = plain ? map.data : mergedWeights(map, rows, columns);
     const breadth = columns.labels.length;
     const pyramid = [whole];
     frame.whole = whole;
-    frame.peak = largest(whole);
-    frame.levels = levelsOf(frame);
-    frame.bright = brightOf(frame, pyramid);
+    frame.peak = largestWeight(whole);
+    frame.levels = levelCount(frame);
+    frame.bright = brightWeight(frame, pyramid);
     frame.value = (i, j) => ({
       value: whole[i * breadth + j],
-      exact: map.exact || plain && isTop(map.top, i, j)
+      exact: map.exact || plain && isTopWeight(map.top, i, j)
     });
     frame.row = async (i) => whole.slice(i * breadth, (i + 1) * breadth);
     frame.column = async (j) => Float32Array.from(rows.labels, (_, i) => whole[i * breadth + j]);
-    frame.tile = (level, r, c) => cutTile(levelOf(pyramid, frame, level), frame, level, r, c);
+    frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
     return frame;
   }
   function isPlain(axis, count) {
     return axis.members.length === count && axis.members.every((m, i) => m.length === 1 && m[0] === i);
   }
-  function merged(map, rows, columns) {
+  function mergedWeights(map, rows, columns) {
     const breadth = columns.labels.length;
     const target = new Int32Array(map.keys).fill(-1);
     columns.members.forEach((members, j) => members.forEach((key) => target[key] = j));
@@ -1517,30 +1517,30 @@
     });
     return whole;
   }
-  function isTop(top, i, j) {
+  function isTopWeight(top, i, j) {
     if (!top) return false;
     return top.places.subarray(i * top.count, (i + 1) * top.count).includes(j);
   }
-  function largest(values) {
+  function largestWeight(values) {
     let peak = 0;
     for (let i = 0; i < values.length; i += 1) peak = Math.max(peak, Math.abs(values[i]));
     return peak;
   }
-  function levelsOf(frame) {
+  function levelCount(frame) {
     const longest = Math.max(frame.rows.labels.length, frame.columns.labels.length, 1);
     return 1 + Math.max(0, Math.ceil(Math.log2(longest / TILE)));
   }
-  function brightOf(frame, pyramid) {
+  function brightWeight(frame, pyramid) {
     const longest = Math.max(frame.rows.labels.length, frame.columns.labels.length);
     if (longest <= SMALL_MAP) return frame.peak;
-    const seen = levelOf(pyramid, frame, frame.levels - 1).filter((weight) => weight > 0).sort();
-    return seen.length ? seen[Math.floor(BRIGHT * (seen.length - 1))] : frame.peak;
+    const weights = pyramidLevel(pyramid, frame, frame.levels - 1).filter((weight) => weight > 0).sort();
+    return weights.length ? weights[Math.floor(BRIGHT_SHARE * (weights.length - 1))] : frame.peak;
   }
-  function levelOf(pyramid, frame, level) {
-    for (let l = pyramid.length; l <= level; l += 1) pyramid.push(halved(pyramid[l - 1], frame, l));
+  function pyramidLevel(pyramid, frame, level) {
+    for (let l = pyramid.length; l <= level; l += 1) pyramid.push(halvedLevel(pyramid[l - 1], frame, l));
     return pyramid[level];
   }
-  function halved(fine, frame, level) {
+  function halvedLevel(fine, frame, level) {
     const size = (count, l) => Math.ceil(count / 2 ** l);
     const [height, breadth] = [size(frame.rows.labels.length, level - 1), size(frame.columns.labels.length, level - 1)];
     const [rows, columns] = [size(frame.rows.labels.length, level), size(frame.columns.labels.length, level)];
@@ -1548,8 +1548,8 @@
     for (let i = 0; i < height; i += 1) {
       const start = (i >> 1) * columns;
       for (let j = 0, at = i * breadth; j < breadth; j += 1, at += 1) {
-        const place = start + (j >> 1);
-        if (Math.abs(fine[at]) > Math.abs(coarse[place])) coarse[place] = fine[at];
+        const cell = start + (j >> 1);
+        if (Math.abs(fine[at]) > Math.abs(coarse[cell])) coarse[cell] = fine[at];
       }
     }
     return coarse;
@@ -1565,8 +1565,8 @@
     return tile;
   }
   function remoteFrame(frame, scene, state, site) {
-    const rowsInHand = /* @__PURE__ */ new Map();
-    const asked = new URLSearchParams({
+    const rowCache = /* @__PURE__ */ new Map();
+    const parameters = new URLSearchParams({
       part: state.part,
       layer: state.layer,
       mode: state.mode,
@@ -1574,26 +1574,26 @@
       unit: state.unit,
       special: state.special
     });
-    const ask = (path, places) => {
-      const query = new URLSearchParams(asked);
-      for (const [name, value] of Object.entries(places)) query.set(name, value);
+    const request = (path, position) => {
+      const query = new URLSearchParams(parameters);
+      for (const [name, value] of Object.entries(position)) query.set(name, value);
       return scene.loader.remote.floats(`${path}?${query}`);
     };
     frame.whole = null;
     frame.peak = state.mode === "head" && state.layer !== "all" ? scene.sites[site].peak[state.head] : 1;
     frame.bright = frame.peak;
-    frame.levels = levelsOf(frame);
+    frame.levels = levelCount(frame);
     frame.row = (i) => {
-      if (!rowsInHand.has(i)) {
-        if (rowsInHand.size >= ROWS_KEPT) rowsInHand.clear();
-        rowsInHand.set(i, ask("row", { row: i }));
-        rowsInHand.get(i).catch(() => rowsInHand.delete(i));
+      if (!rowCache.has(i)) {
+        if (rowCache.size >= ROW_CACHE_SIZE) rowCache.clear();
+        rowCache.set(i, request("row", { row: i }));
+        rowCache.get(i).catch(() => rowCache.delete(i));
       }
-      return rowsInHand.get(i);
+      return rowCache.get(i);
     };
-    frame.column = (j) => ask("column", { column: j });
+    frame.column = (j) => request("column", { column: j });
     frame.value = async (i, j) => ({ value: (await frame.row(i))[j], exact: true });
-    frame.tile = (level, row, column) => ask("tile", { level, row, column });
+    frame.tile = (level, row, column) => request("tile", { level, row, column });
     return frame;
   }
 
@@ -1652,10 +1652,10 @@
     if (!action) return false;
     return action(pane, pane.store.get(), page) !== false;
   }
-  function flip(key, ...values) {
+  function flipSetting(key, ...values) {
     return (_pane, state, page) => state.view !== "map" && page.flip(key, values);
   }
-  function turnRound(pane, state) {
+  function flipDirection(pane, state) {
     if (!["lines", "text", "image"].includes(state.view)) return false;
     pane.store.set({ direction: state.direction === "from" ? "to" : "from" });
     return true;
@@ -1678,8 +1678,8 @@
   function nextMode(pane, state) {
     if (state.view === "map") return false;
     const scene = pane.scene();
-    const possible = MODES.filter((mode2) => modeProblem(scene, state, mode2) === null);
-    const mode = possible[(possible.indexOf(state.mode) + 1) % possible.length];
+    const modes = MODES.filter((mode2) => modeProblem(scene, state, mode2) === null);
+    const mode = modes[(modes.indexOf(state.mode) + 1) % modes.length];
     const maps = scene.parts[state.part].maps ?? {};
     pane.store.set(state.layer === "all" && !maps[mode] ? { mode, layer: lastLayer(pane) } : { mode });
     return true;
@@ -1715,10 +1715,10 @@
     ".": moveHead(1),
     m: nextMode,
     t: nextTheme,
-    w: flip("unit", "pieces", "words"),
-    s: flip("special", "shown", "folded"),
-    l: flip("colour", "linear", "log"),
-    d: turnRound,
+    w: flipSetting("unit", "pieces", "words"),
+    s: flipSetting("special", "shown", "folded"),
+    l: flipSetting("colour", "linear", "log"),
+    d: flipDirection,
     g: moveStep(1),
     G: moveStep(-1),
     e: (pane) => pane.controls()?.focusExport(),
@@ -1728,7 +1728,7 @@
 
   // page/help.js
   function createHelp(host) {
-    const stored = make("div", { class: "help-notes" });
+    const notes = make("div", { class: "help-notes" });
     const body = make("tbody", {});
     const table = make("table", { class: "help-keys" }, body);
     const types = make(
@@ -1743,7 +1743,7 @@
       make("div", { class: "help-head" }, make("h2", { id: "help-title" }, "How to read this page"), close),
       make("p", {}, "Each row of a map is a query: its weights say which keys it attends to. Darker on light ground, or brighter on dark, is more."),
       make("h3", {}, "Numbers"),
-      stored,
+      notes,
       make("h3", {}, "Keys"),
       table,
       make("h3", {}, "Types of heads"),
@@ -1753,9 +1753,9 @@
     host.append(dialog);
     return {
       open(scenes) {
-        stored.replaceChildren(...scenes.map((scene) => make("p", {}, scene.note)));
-        const useful = KEY_TABLE.filter(([, , applies]) => !applies || scenes.some(applies));
-        body.replaceChildren(...useful.map(([keys, meaning]) => make("tr", {}, make("th", { scope: "row" }, ...keyCaps(keys)), make("td", {}, meaning))));
+        notes.replaceChildren(...scenes.map((scene) => make("p", {}, scene.note)));
+        const rows = KEY_TABLE.filter(([, , applies]) => !applies || scenes.some(applies));
+        body.replaceChildren(...rows.map(([keys, meaning]) => make("tr", {}, make("th", { scope: "row" }, ...keyCaps(keys)), make("td", {}, meaning))));
         if (!dialog.open) dialog.showModal();
       }
     };
@@ -1789,12 +1789,12 @@
   // controls/control_bar.js
   var MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest of heads", rollout: "Rollout", relevance: "Relevance" };
   var NARROW_PAGE = "(max-width: 820px)";
-  function createControls(host, context, actions, actionHost = null) {
-    const controls = new Controls(context, actions, actionHost);
-    host.append(controls.element);
-    return controls;
+  function createControlBar(host, context, actions, actionHost = null) {
+    const bar = new ControlBar(context, actions, actionHost);
+    host.append(bar.element);
+    return bar;
   }
-  var Controls = class {
+  var ControlBar = class {
     constructor(context, actions, actionHost) {
       this.context = context;
       this.buildSelects();
@@ -1835,12 +1835,12 @@
       this.set(layer === "all" && !maps[mode] ? { mode, layer: this.lastLayer } : { mode });
     }
     buildToggles() {
-      const flip2 = (key, values) => () => this.context.flip(key, values);
-      this.unit = createToggle("unit-toggle", "Pieces or words", ["Pieces", "Words"], flip2("unit", ["pieces", "words"]));
-      this.special = createToggle("special-toggle", "Special tokens shown or folded into one", ["Shown", "Folded"], flip2("special", ["shown", "folded"]), "Special");
-      this.colour = createToggle("colour-toggle", "Linear or logarithmic colours", ["Linear", "Log"], flip2("colour", ["linear", "log"]), "Colour");
+      const flip = (key, values) => () => this.context.flip(key, values);
+      this.unit = createToggle("unit-toggle", "Pieces or words", ["Pieces", "Words"], flip("unit", ["pieces", "words"]));
+      this.special = createToggle("special-toggle", "Special tokens shown or folded into one", ["Shown", "Folded"], flip("special", ["shown", "folded"]), "Special");
+      this.colour = createToggle("colour-toggle", "Linear or logarithmic colours", ["Linear", "Log"], flip("colour", ["linear", "log"]), "Colour");
       const meaning = "What a word attends to, or what attends to it";
-      this.direction = createToggle("direction-toggle", meaning, ["Attends to", "Attended by"], flip2("direction", ["from", "to"]));
+      this.direction = createToggle("direction-toggle", meaning, ["Attends to", "Attended by"], flip("direction", ["from", "to"]));
     }
     buildLimit() {
       const kind = make(
@@ -1911,19 +1911,19 @@
       const part = scene.parts[state.part];
       const isWhole = state.layer === "all";
       if (!isWhole) this.lastLayer = state.layer;
-      this.part.fill(scene.parts.map((one, index) => ({ value: index, text: capitalised(one.label) })), state.part);
+      this.part.fill(scene.parts.map(({ label }, index) => ({ value: index, text: capitalised(label) })), state.part);
       this.part.show(scene.parts.length > 1);
       this.layer.fill(layerOptions(scene, state), state.layer);
       this.mode.fill(MODES.map((mode) => ({ value: mode, text: MODE_NAMES[mode], problem: modeProblem(scene, state, mode) })), state.mode);
       const site = scene.sites[part.sites[isWhole ? 0 : state.layer]];
       this.head.fill(headOptions(site), state.head);
-      const isMap = state.view === "map";
-      const isOne = state.mode === "head" && !isWhole;
-      this.mode.select.disabled = isMap;
-      this.mode.select.title = isMap ? "The map has every head by itself; open one to see several together" : "One head, or several together";
-      this.head.select.disabled = !isOne;
-      this.head.select.title = isOne ? "Head" : "Several heads are shown together; choose “Single head” to pick one";
-      const hasChoice = [scene, ...this.context.scenes()].some((one) => !hasOneMap(one));
+      const isMapView = state.view === "map";
+      const isSingleHead = state.mode === "head" && !isWhole;
+      this.mode.select.disabled = isMapView;
+      this.mode.select.title = isMapView ? "The map has every head by itself; open one to see several together" : "One head, or several together";
+      this.head.select.disabled = !isSingleHead;
+      this.head.select.title = isSingleHead ? "Head" : "Several heads are shown together; choose “Single head” to pick one";
+      const hasChoice = [scene, ...this.context.scenes()].some((other) => !hasOneMap(other));
       for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice);
       this.showToggles(state);
       this.direction.set(state.direction === "to");
@@ -1935,11 +1935,11 @@
     showToggles(state) {
       const scenes = [this.context.scene, ...this.context.scenes()];
       const states = [state, ...this.context.states()];
-      const inMap = state.view === "map" ? "The map is the same either way; open a head" : null;
-      const problem = (has, text) => inMap ?? (scenes.some(has) ? null : text);
-      this.unit.set(states.some((one) => one.unit === "words"), problem(hasWords, "It is not known which pieces make a word"));
-      this.special.set(states.some((one) => one.special === "folded"), problem(hasSpecial, "There are no special tokens"));
-      this.colour.set(state.colour === "log", inMap);
+      const mapProblem = state.view === "map" ? "The map is the same either way; open a head" : null;
+      const problem = (applies, text) => mapProblem ?? (scenes.some(applies) ? null : text);
+      this.unit.set(states.some((other) => other.unit === "words"), problem(hasWords, "It is not known which pieces make a word"));
+      this.special.set(states.some((other) => other.special === "folded"), problem(hasSpecial, "There are no special tokens"));
+      this.colour.set(state.colour === "log", mapProblem);
       this.nameExports();
     }
     showLimit(state) {
@@ -1979,12 +1979,12 @@
     return String(Number(value.toPrecision(3)));
   }
   function shortestFloat(value) {
-    const kept2 = Math.fround(value);
+    const float = Math.fround(value);
     for (let digits = 6; digits < 9; digits += 1) {
-      const rounded = Number(kept2.toPrecision(digits));
-      if (Math.fround(rounded) === kept2) return String(rounded);
+      const rounded = Number(float.toPrecision(digits));
+      if (Math.fround(rounded) === float) return String(rounded);
     }
-    return String(Number(kept2.toPrecision(9)));
+    return String(Number(float.toPrecision(9)));
   }
   function markedWeight(value, exact) {
     return `${exact ? "" : "≈ "}${shortestFloat(value)}`;
@@ -1998,10 +1998,10 @@
     const numbers = make("div", { class: "legend-numbers" });
     const element = make("div", { class: "legend", role: "img", "aria-label": "Colour scale", "data-testid": "legend" }, bar, numbers);
     host.append(element);
-    let now = null;
+    let scale = null;
     return {
-      current: () => now,
-      show(peak, signed, colour, colours, given = null, isCut = false) {
+      current: () => scale,
+      show(peak, signed, colour, colours, labels = null, isCut = false) {
         const surface = bar.getContext("2d");
         const stops = [];
         for (let x = 0; x < BAR.width; x += 1) {
@@ -2010,8 +2010,8 @@
           surface.fillRect(x, 0, 1, BAR.height);
           if (x % 10 === 0 || x === BAR.width - 1) stops.push(surface.fillStyle);
         }
-        const texts = given ?? (signed ? [-peak, 0, peak].map(readableWeight) : [0, 0.5, 1].map((share) => numberOnBar(share, peak, colour, isCut)));
-        now = { stops, texts };
+        const texts = labels ?? (signed ? [-peak, 0, peak].map(readableWeight) : [0, 0.5, 1].map((share) => numberOnBar(share, peak, colour, isCut)));
+        scale = { stops, texts };
         numbers.replaceChildren(...texts.map((text) => make("span", {}, text)));
         element.setAttribute("aria-label", `Colour scale from ${texts[0]} to ${texts[2]}, ${colour === "log" ? "logarithmic" : "linear"}`);
       }
@@ -2035,14 +2035,14 @@
     const isWhole = state.layer === "all";
     words.push(isWhole ? "all layers" : layerName(scene, state.part, state.layer).toLowerCase());
     if (state.mode !== "head") words.push(MODE_PHRASES[state.mode]);
-    else words.push(`head ${state.head}`, ...typeOf(scene, part, state));
+    else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
     if (!frame) return words.join(" · ");
     words.push(`${frame.rows.labels.length} × ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
     words.push(`largest weight ${readableWeight(frame.peak)}`);
     if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
     return words.join(" · ");
   }
-  function typeOf(scene, part, state) {
+  function headTypes(scene, part, state) {
     const type = scene.sites[part.sites[state.layer]]?.types?.[state.head];
     return type ? [type] : [];
   }
@@ -2062,7 +2062,7 @@
     constructor(host, context) {
       this.context = context;
       this.timer = null;
-      this.stillness = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)");
+      this.reducedMotion = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)");
       this.play = make("button", { type: "button", class: "slider-play", "data-testid": "step-play", onclick: () => this.press() });
       this.range = make("input", { type: "range", min: 0, step: 1, class: "slider-range", "aria-label": "Step of the generation", "data-testid": "step-slider" });
       this.range.addEventListener("input", () => this.choose(Number(this.range.value)));
@@ -2110,7 +2110,7 @@
     press() {
       const isAtEnd = Number(this.range.value) >= Number(this.range.max);
       if (this.timer) return this.stop();
-      if (this.stillness?.matches) return this.choose(isAtEnd ? 0 : Number(this.range.value) + 1);
+      if (this.reducedMotion?.matches) return this.choose(isAtEnd ? 0 : Number(this.range.value) + 1);
       if (isAtEnd) this.choose(0);
       this.timer = setInterval(() => this.choose(Number(this.range.value) + 1), STEP_PAUSE);
       return this.showButton();
@@ -2121,7 +2121,7 @@
       this.showButton();
     }
     showButton() {
-      const isStill = this.stillness?.matches;
+      const isStill = this.reducedMotion?.matches;
       const label = this.timer ? "Pause" : isStill ? "Next step" : "Play the generation";
       if (this.play.getAttribute("aria-label") === label) return;
       this.play.setAttribute("aria-label", label);
@@ -2135,7 +2135,7 @@
     const list = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
     const tabs = new Map(VIEWS.map((view, index) => [view, tabOf(context, view, index, panelId)]));
     list.append(...tabs.values());
-    list.addEventListener("keydown", (event) => moveAlong(event, [...tabs.values()].filter((tab) => !tab.hidden)));
+    list.addEventListener("keydown", (event) => moveFocus(event, [...tabs.values()].filter((tab) => !tab.hidden)));
     host.append(list);
     return {
       update(state) {
@@ -2159,7 +2159,7 @@
       onclick: () => context.store.set({ view })
     }, capitalised(view));
   }
-  function moveAlong(event, tabs) {
+  function moveFocus(event, tabs) {
     const change = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!change) return;
     event.preventDefault();
@@ -2182,14 +2182,14 @@
     const size = `width="${across}" height="${down}" viewBox="0 0 ${across} ${down}"`;
     return `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${font}>${ground}${parts.join("")}</svg>`;
   }
-  function lineBelow(isWritten) {
+  function underlineAttribute(isWritten) {
     return isWritten ? ' text-decoration="underline"' : "";
   }
 
   // export/caption.js
   var CAPTION = { margin: 20, line: 17, letter: 6.3, least: 460 };
   var SCALE = { width: 160, height: 8, room: 44 };
-  function captioned(svg, title, text, scale, colours) {
+  function captionedSvg(svg, title, text, scale, colours) {
     const [, width, height] = svg.match(/width="(\d+)" height="(\d+)"/).map(Number);
     const across = Math.max(width, CAPTION.least);
     const lines = [title, ...wrappedLines(text, (across - 2 * CAPTION.margin) / CAPTION.letter)];
@@ -2212,11 +2212,11 @@
     });
     return gradient + bar + numbers.join("");
   }
-  function wrappedLines(text, most) {
+  function wrappedLines(text, lineLength) {
     const lines = [];
     for (const word of text.split(" ")) {
       const last = lines.at(-1);
-      if (last === void 0 || last.length + word.length >= most) lines.push(word);
+      if (last === void 0 || last.length + word.length >= lineLength) lines.push(word);
       else lines[lines.length - 1] = `${last} ${word}`;
     }
     return lines;
@@ -2231,7 +2231,7 @@
     if (part && scene.parts.length > 1) parts.push(part.name);
     const isAllHeads = state.view === "map" && extension !== "csv";
     parts.push(...isAllHeads ? [] : weightsName(state, scene, part), state.view);
-    return `${parts.map(fileWord).filter(Boolean).join("-")}.${extension}`;
+    return `${parts.map(fileNamePart).filter(Boolean).join("-")}.${extension}`;
   }
   function weightsName(state, scene, part) {
     const whole = state.layer === "all" || state.mode === "rollout" || state.mode === "relevance";
@@ -2240,7 +2240,7 @@
     const layer = `layer${site?.layer ?? state.layer}`;
     return [layer, state.mode === "head" ? `head${state.head}` : state.mode];
   }
-  function fileWord(word) {
+  function fileNamePart(word) {
     return String(word).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
   }
   function downloadBlob(blob, name) {
@@ -2353,9 +2353,9 @@
     return { element, bar, least, most };
   }
   function tokenChip(token, label, isChosen, hasTabStop) {
-    const chip2 = make("button", { type: "button", class: "image-chip", "data-token": token, "data-testid": `image-token-${token}`, "aria-pressed": String(isChosen), tabindex: hasTabStop ? 0 : -1 });
-    chip2.append(make("bdi", {}, visibleLabel(label)));
-    return chip2;
+    const chip = make("button", { type: "button", class: "image-chip", "data-token": token, "data-testid": `image-token-${token}`, "aria-pressed": String(isChosen), tabindex: hasTabStop ? 0 : -1 });
+    chip.append(make("bdi", {}, visibleLabel(label)));
+    return chip;
   }
 
   // views/image/patches.js
@@ -2503,10 +2503,10 @@
       if (!this.sides) return;
       this.grid = this.sides.grid;
       const isFrom = this.sides.direction === "from";
-      this.chooser = isFrom ? frame.rows : frame.columns;
-      this.lies = isFrom ? frame.columns : frame.rows;
-      this.patches = patchTokens(this.grid, this.lies);
-      this.choosers = this.sides.isOnPicture ? patchTokens(this.grid, this.chooser) : { tokens: [], elsewhere: [...this.chooser.labels.keys()] };
+      this.chosenAxis = isFrom ? frame.rows : frame.columns;
+      this.patchAxis = isFrom ? frame.columns : frame.rows;
+      this.patches = patchTokens(this.grid, this.patchAxis);
+      this.chooserPatches = this.sides.isOnPicture ? patchTokens(this.grid, this.chosenAxis) : { tokens: [], elsewhere: [...this.chosenAxis.labels.keys()] };
       this.chosen = this.chosenTokens();
       direction.element.hidden = !this.sides.isOnPicture;
       direction.show(this.sides.direction);
@@ -2516,11 +2516,11 @@
     // Selected tokens are rows or columns, as the direction says; a token without a place, such as a class token, comes first.
     chosenTokens() {
       const { selected, direction } = this.state;
-      const count = this.chooser.labels.length;
+      const count = this.chosenAxis.labels.length;
       const chosen = direction === this.sides.direction ? selected.filter((token) => token < count) : [];
       if (chosen.length) return chosen;
       const middle = Math.floor(this.grid.rows / 2) * this.grid.columns + Math.floor(this.grid.columns / 2);
-      return [this.choosers.elsewhere[0] ?? this.choosers.tokens[middle] ?? 0];
+      return [this.chooserPatches.elsewhere[0] ?? this.chooserPatches.tokens[middle] ?? 0];
     }
     async load(frame, isFrom) {
       const { chosen } = this;
@@ -2530,7 +2530,7 @@
       this.values = patchWeights(this.patches.tokens, this.weights);
       this.peak = this.values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
       this.paint();
-      this.tell();
+      this.describe();
     }
     // A picture has its own ground, so the scale for dark pages serves on both: bright is strong.
     colours() {
@@ -2579,35 +2579,35 @@
     }
     chosenPatches() {
       const chosen = new Set(this.chosen);
-      return [...this.choosers.tokens.keys()].filter((patch) => chosen.has(this.choosers.tokens[patch]));
+      return [...this.chooserPatches.tokens.keys()].filter((patch) => chosen.has(this.chooserPatches.tokens[patch]));
     }
     // What is shown, and the weight that lies on no patch: a picture alone would hide it.
-    tell() {
+    describe() {
       const { title, facts, canvas } = this.parts;
       const verb = this.frame.isGate ? "" : this.sides.direction === "from" ? " looks at" : " is looked at by";
       const name = this.chosen.length === 1 ? this.nameOf(this.chosen[0]) : `mean of ${this.chosen.length} ${unitName(this.state)}s`;
       title.replaceChildren(make("bdi", { class: "image-name" }, name), verb);
       const strongest2 = this.values.reduce((best, value, patch) => Math.abs(value) > Math.abs(this.values[best]) ? patch : best, 0);
-      const found = [[patchName(this.grid, strongest2), this.values[strongest2], "strongest"]];
-      for (const token of this.strongestElsewhere()) found.push([visibleLabel(this.lies.labels[token]), this.weights[token], "not on the picture"]);
-      facts.replaceChildren(...found.map(factLine));
-      canvas.setAttribute("aria-label", `${name}${verb || " over"} the picture; strongest ${found[0][0]}, ${readableWeight(found[0][1])}. Arrow keys move the patch.`);
+      const entries = [[patchName(this.grid, strongest2), this.values[strongest2], "strongest"]];
+      for (const token of this.strongestElsewhere()) entries.push([visibleLabel(this.patchAxis.labels[token]), this.weights[token], "not on the picture"]);
+      facts.replaceChildren(...entries.map(factLine));
+      canvas.setAttribute("aria-label", `${name}${verb || " over"} the picture; strongest ${entries[0][0]}, ${readableWeight(entries[0][1])}. Arrow keys move the patch.`);
     }
     strongestElsewhere() {
       return [...this.patches.elsewhere].sort((a, b) => Math.abs(this.weights[b]) - Math.abs(this.weights[a])).slice(0, 3);
     }
     nameOf(token) {
-      const patch = this.choosers.tokens.indexOf(token);
-      return patch >= 0 ? patchName(this.grid, patch) : visibleLabel(this.chooser.labels[token]);
+      const patch = this.chooserPatches.tokens.indexOf(token);
+      return patch >= 0 ? patchName(this.grid, patch) : visibleLabel(this.chosenAxis.labels[token]);
     }
     listChips() {
       const { chips, chipsLabel } = this.parts;
-      const { elsewhere } = this.choosers;
+      const { elsewhere } = this.chooserPatches;
       chipsLabel.textContent = this.sides.isOnPicture ? "Without a place on the picture" : `Choose the ${unitName(this.state)} ${this.sides.direction === "from" ? "that looks" : "looked at"}`;
       chipsLabel.hidden = chips.hidden = elsewhere.length === 0 || this.frame.isGate;
       const hadFocus = chips.contains(document.activeElement);
       const stop = elsewhere.find((token) => this.chosen.includes(token)) ?? elsewhere[0];
-      chips.replaceChildren(...elsewhere.map((token) => tokenChip(token, this.chooser.labels[token], this.chosen.includes(token), token === stop)));
+      chips.replaceChildren(...elsewhere.map((token) => tokenChip(token, this.chosenAxis.labels[token], this.chosen.includes(token), token === stop)));
       if (hadFocus) chips.querySelector('[tabindex="0"]')?.focus();
     }
     choose(token, isAdding = false) {
@@ -2617,18 +2617,18 @@
       this.context.store.set({ selected: selected.sort((a, b) => a - b), direction: this.sides.direction });
     }
     choosePatch(patch, isAdding) {
-      const token = this.choosers.tokens[patch] ?? -1;
+      const token = this.chooserPatches.tokens[patch] ?? -1;
       if (token >= 0) this.choose(token, isAdding);
     }
     clickChip(event) {
-      const chip2 = event.target.closest("[data-token]");
-      if (chip2) this.choose(Number(chip2.dataset.token), event.shiftKey || event.ctrlKey || event.metaKey);
+      const chip = event.target.closest("[data-token]");
+      if (chip) this.choose(Number(chip.dataset.token), event.shiftKey || event.ctrlKey || event.metaKey);
     }
     pressChip(event) {
       const distance = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
-      const place = this.choosers.elsewhere.indexOf(Number(event.target.dataset?.token));
-      if (!distance || place < 0) return;
-      const next = this.choosers.elsewhere[place + distance];
+      const index = this.chooserPatches.elsewhere.indexOf(Number(event.target.dataset?.token));
+      if (!distance || index < 0) return;
+      const next = this.chooserPatches.elsewhere[index + distance];
       if (next !== void 0) this.choose(next);
       event.preventDefault();
       event.stopPropagation();
@@ -2667,10 +2667,10 @@
       this.cursor = patch;
       if (isNew) this.paint();
       if (patch === null || !this.values) return this.context.tooltip.hide();
-      const { value, exact } = await this.exactly(patch);
+      const { value, exact } = await this.exactWeight(patch);
       if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(value, exact), kind: "number" }]);
     }
-    exactly(patch) {
+    exactWeight(patch) {
       const token = this.patches.tokens[patch];
       if (this.chosen.length > 1 || token < 0) return { value: this.values[patch], exact: this.frame.exact };
       return this.sides.direction === "from" ? this.frame.value(this.chosen[0], token) : this.frame.value(token, this.chosen[0]);
@@ -2758,14 +2758,14 @@
     if (event.pointerType === "touch") return;
     const hover = tokenAt(event.target);
     view.setHover(hover);
-    if (hover) tellExactWeight(view, hover, event);
+    if (hover) showExactWeight(view, hover, event);
     else view.context.tooltip.hide();
   }
   function leaveTokens(view) {
     view.setHover(null);
     view.context.tooltip.hide();
   }
-  async function tellExactWeight(view, hover, event) {
+  async function showExactWeight(view, hover, event) {
     const active = view.active();
     view.context.tooltip.hide();
     if (active?.tokens.length !== 1 || hover.side !== OTHER_SIDE[active.side]) return;
@@ -2801,7 +2801,7 @@
       ArrowRight: () => changeTokenSide(view, view.sideAt("right")),
       Enter: () => pinFocused(view),
       " ": () => selectPointed(view),
-      Escape: () => takeBack(view),
+      Escape: () => undoSelection(view),
       h: () => hidePointed(view)
     };
   }
@@ -2825,8 +2825,8 @@
     const slot = view.columns[side].slotAt(height + view.offset(side));
     if (shown.length) arriveAtToken(view, { side, token: shown[Math.min(Math.max(slot, 0), shown.length - 1)] });
   }
-  function arriveAtToken(view, place) {
-    view.moveFocus(place);
+  function arriveAtToken(view, target) {
+    view.moveFocus(target);
     view.hover = view.focus;
     view.renderNow();
     view.context.announce(sentenceOf(view, view.focus));
@@ -2848,7 +2848,7 @@
     if (pointed) view.hide(pointed.side, pointed.token);
     return pointed !== null;
   }
-  function takeBack(view) {
+  function undoSelection(view) {
     const { pinned, selected } = view.context.store.get();
     if (pinned) view.context.store.set({ pinned: false });
     else if (selected.length) view.clear();
@@ -2881,27 +2881,27 @@
     return count <= SMALL_LIST ? strongestFew(weights, floor, count, isHidden) : strongestMany(weights, floor, count, isHidden);
   }
   function strongestFew(weights, floor, count, isHidden) {
-    const kept2 = [];
+    const indices = [];
     for (let index = 0; index < weights.length; index += 1) {
       const size = Math.abs(weights[index]);
       if (!(size > 0) || size < floor || isHidden[index]) continue;
-      if (kept2.length === count && size <= Math.abs(weights[kept2[count - 1]])) continue;
-      let place = kept2.length === count ? count - 1 : kept2.length;
-      while (place > 0 && Math.abs(weights[kept2[place - 1]]) < size) {
-        kept2[place] = kept2[place - 1];
+      if (indices.length === count && size <= Math.abs(weights[indices[count - 1]])) continue;
+      let place = indices.length === count ? count - 1 : indices.length;
+      while (place > 0 && Math.abs(weights[indices[place - 1]]) < size) {
+        indices[place] = indices[place - 1];
         place -= 1;
       }
-      if (count > 0) kept2[place] = index;
+      if (count > 0) indices[place] = index;
     }
-    return kept2;
+    return indices;
   }
   function strongestMany(weights, floor, count, isHidden) {
-    const kept2 = [];
+    const indices = [];
     for (let index = 0; index < weights.length; index += 1) {
       const size = Math.abs(weights[index]);
-      if (size > 0 && size >= floor && !isHidden[index]) kept2.push(index);
+      if (size > 0 && size >= floor && !isHidden[index]) indices.push(index);
     }
-    return kept2.sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a])).slice(0, count);
+    return indices.sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a])).slice(0, count);
   }
   function allLinks(rows, rowWeights, limit, isHidden) {
     const from = [];
@@ -2919,19 +2919,19 @@
     return { from, to, weight };
   }
   function linksAt(links, rows, columns) {
-    links.byRow ??= placesByEnd(links.from);
-    links.byColumn ??= placesByEnd(links.to);
-    const found = /* @__PURE__ */ new Set();
-    for (const row of rows) for (const place of links.byRow.get(row) ?? []) found.add(place);
-    for (const column of columns) for (const place of links.byColumn.get(column) ?? []) found.add(place);
-    const places = [...found];
-    const pick = (values) => places.map((place) => values[place]);
+    links.byRow ??= indicesByEnd(links.from);
+    links.byColumn ??= indicesByEnd(links.to);
+    const matches = /* @__PURE__ */ new Set();
+    for (const row of rows) for (const index of links.byRow.get(row) ?? []) matches.add(index);
+    for (const column of columns) for (const index of links.byColumn.get(column) ?? []) matches.add(index);
+    const indices = [...matches];
+    const pick = (values) => indices.map((index) => values[index]);
     return { from: pick(links.from), to: pick(links.to), weight: pick(links.weight) };
   }
-  function placesByEnd(ends) {
-    const places = /* @__PURE__ */ new Map();
-    ends.forEach((end, place) => places.has(end) ? places.get(end).push(place) : places.set(end, [place]));
-    return places;
+  function indicesByEnd(ends) {
+    const indices = /* @__PURE__ */ new Map();
+    ends.forEach((end, index) => indices.has(end) ? indices.get(end).push(index) : indices.set(end, [index]));
+    return indices;
   }
   function placedLinks(links, geometry, frame, colourMode, most = MOST_LINES) {
     const placed = [];
@@ -2943,7 +2943,7 @@
       const weight = links.weight[index];
       const strength = scaleShare(Math.abs(weight), frame.peak, colourMode);
       const thickness = scaleShare(Math.abs(weight), frame.peak, "linear");
-      placed.push({ start: drawnIn(start, height), end: drawnIn(end, height), strength, thickness, isNegative: weight < 0 });
+      placed.push({ start: squeezedEnd(start, height), end: squeezedEnd(end, height), strength, thickness, isNegative: weight < 0 });
     }
     placed.sort((a, b) => a.strength - b.strength);
     return { lines: placed.slice(-most), leftOut: Math.max(0, placed.length - MOST_LINES) };
@@ -2951,7 +2951,7 @@
   function isOutside(middle, height) {
     return middle < 0 || middle > height;
   }
-  function drawnIn(middle, height) {
+  function squeezedEnd(middle, height) {
     const reach = height * 0.7;
     if (middle < 0) return -reach * (1 - Math.exp(middle / reach));
     if (middle > height) return height + reach * (1 - Math.exp((height - middle) / reach));
@@ -2964,7 +2964,7 @@
     const colour = `rgb(${table[3 * index]},${table[3 * index + 1]},${table[3 * index + 2]})`;
     return { colour, opacity: 0.14 + 0.8 * strength ** 0.6, width: 0.8 + 3.6 * thickness };
   }
-  function alikeLines(lines) {
+  function linesByStyle(lines) {
     const groups = [];
     for (const line of lines) {
       const level = (share) => Math.round(share * LINE_LEVELS);
@@ -2978,7 +2978,7 @@
   function drawLines(surface, lines, geometry, palette2, isSigned) {
     const { left, right } = geometry;
     const middle = (left + right) / 2;
-    for (const group of alikeLines(lines)) {
+    for (const group of linesByStyle(lines)) {
       const style = lineStyle(palette2, group.lines[0], isSigned);
       surface.strokeStyle = style.colour;
       surface.globalAlpha = style.opacity;
@@ -3006,7 +3006,7 @@
     surface.fillStyle = fade;
     surface.fillRect(0, Math.min(edge, inner), width, Math.abs(edge - inner));
   }
-  function linesAsSvg(lines, geometry, palette2, isSigned) {
+  function linkPaths(lines, geometry, palette2, isSigned) {
     const { left, right } = geometry;
     const middle = ((left + right) / 2).toFixed(1);
     return lines.map((line) => {
@@ -3024,17 +3024,17 @@
       this.frame = frame;
       this.arrived = arrived;
       this.failed = failed;
-      this.kept = /* @__PURE__ */ new Map();
+      this.cache = /* @__PURE__ */ new Map();
     }
     /** The weights of a token; null while they are on their way. */
     of(side, token) {
       const key = `${side}${token}`;
-      if (!this.kept.has(key)) this.kept.set(key, this.frame.whole ? this.cut(side, token) : this.ask(side, token, key));
-      return this.kept.get(key);
+      if (!this.cache.has(key)) this.cache.set(key, this.frame.whole ? this.cut(side, token) : this.ask(side, token, key));
+      return this.cache.get(key);
     }
     /** The weights of a token if they are there. */
-    known(side, token) {
-      return this.kept.get(`${side}${token}`) ?? null;
+    cached(side, token) {
+      return this.cache.get(`${side}${token}`) ?? null;
     }
     cut(side, token) {
       const { whole, rows, columns } = this.frame;
@@ -3043,14 +3043,14 @@
       return Float32Array.from(rows.labels, (_, row) => whole[row * breadth + token]);
     }
     ask(side, token, key) {
-      const asked = side === "left" ? this.frame.row(token) : this.frame.column(token);
-      asked.then(
+      const request = side === "left" ? this.frame.row(token) : this.frame.column(token);
+      request.then(
         (weights) => {
-          this.kept.set(key, weights);
+          this.cache.set(key, weights);
           this.arrived();
         },
         (problem) => {
-          this.kept.delete(key);
+          this.cache.delete(key);
           this.failed(problem);
         }
       );
@@ -3067,7 +3067,7 @@
   var WHOLE_UNTIL = 200;
   var LINES_EDGE = 16;
   var NUMBERS_WIDTH = 56;
-  function linesPicture(view) {
+  function linesSvg(view) {
     const { left, right } = view.columns;
     const isWhole = Math.max(left.shown.length, right.shown.length) <= WHOLE_UNTIL;
     const height = isWhole ? Math.max(left.height, right.height) : view.parts.scroller.clientHeight;
@@ -3080,15 +3080,15 @@
     const parts = [
       `<clipPath id="sight"><rect x="0" y="0" width="${between}" height="${height}"/></clipPath>`,
       `<g transform="translate(${LINES_EDGE + beside} ${LINES_EDGE})" clip-path="url(#sight)">`,
-      ...linesAsSvg(placed.lines, geometry, colours, view.frame.signed),
+      ...linkPaths(placed.lines, geometry, colours, view.frame.signed),
       "</g>",
       ...["left", "right"].flatMap((side) => sideAsSvg(view, side, offsets[side], height, active, colours))
     ];
     return svgDocument(2 * (LINES_EDGE + beside) + between, height + 2 * LINES_EDGE, colours.surface, parts);
   }
   function sideAsSvg(view, side, offset, height, active, colours) {
-    const besides = view.besides(active);
-    const weights = besides?.side === side ? besides.weights : null;
+    const sideWeights = view.sideWeights(active);
+    const weights = sideWeights?.side === side ? sideWeights.weights : null;
     const column = view.columns[side];
     const isLeft = column.place === "left";
     const [away, anchor] = isLeft ? [-1, "end"] : [1, "start"];
@@ -3097,11 +3097,11 @@
       const y = (column.middle(token, offset) + LINES_EDGE + 4.5).toFixed(1);
       const isChosen = active?.side === side && active.tokens.includes(token);
       const ink = active && !isChosen && !weights ? colours.muted : colours.ink;
-      const style = `font-size="13"${isChosen ? ' font-weight="700"' : ""}${lineBelow(column.axis.written[token])}`;
+      const style = `font-size="13"${isChosen ? ' font-weight="700"' : ""}${underlineAttribute(column.axis.written[token])}`;
       const words = [`<text x="${inner}" y="${y}" text-anchor="${anchor}" ${style} fill="${ink}">${svgEscape(shortenedLabel(visibleLabel(column.axis.labels[token])))}</text>`];
       if (!weights) return words;
       const outer = inner + away * (column.element.clientWidth - NUMBERS_WIDTH / 2);
-      return [...words, `<text x="${outer}" y="${y}" text-anchor="middle" font-size="11" fill="${colours.muted}">${svgEscape(weightText(weights[token], besides.decimals))}</text>`];
+      return [...words, `<text x="${outer}" y="${y}" text-anchor="middle" font-size="11" fill="${colours.muted}">${svgEscape(weightText(weights[token], sideWeights.decimals))}</text>`];
     });
   }
   function shortenedLabel(label) {
@@ -3160,12 +3160,12 @@
       return this.shown.slice(first, this.slotAt(offset + height) + 1 + beyond);
     }
     // The token of the keyboard stays in the document wherever it is: removing it would lose the focus.
-    render(offset, height, kept2, dress) {
-      const wanted = new Set(this.inSight(offset, height, BEYOND_SIGHT));
-      if (kept2 !== null && this.slots[kept2] >= 0) wanted.add(kept2);
-      for (const token of [...this.items.keys()]) if (!wanted.has(token)) this.release(token);
-      for (const token of wanted) if (!this.items.has(token)) this.put(token);
-      for (const [token, item] of this.items) dress(token, item);
+    render(offset, height, focused, decorate) {
+      const tokens = new Set(this.inSight(offset, height, BEYOND_SIGHT));
+      if (focused !== null && this.slots[focused] >= 0) tokens.add(focused);
+      for (const token of [...this.items.keys()]) if (!tokens.has(token)) this.release(token);
+      for (const token of tokens) if (!this.items.has(token)) this.put(token);
+      for (const [token, item] of this.items) decorate(token, item);
       this.strip.style.height = `${this.height}px`;
       this.strip.style.transform = `translateY(${-offset}px)`;
     }
@@ -3198,10 +3198,10 @@
     insert(slot, element) {
       element.dataset.slot = slot;
       let next = null;
-      let before = this.strip.lastElementChild;
-      while (before && Number(before.dataset.slot) > slot) {
-        next = before;
-        before = before.previousElementSibling;
+      let previous = this.strip.lastElementChild;
+      while (previous && Number(previous.dataset.slot) > slot) {
+        next = previous;
+        previous = previous.previousElementSibling;
       }
       this.strip.insertBefore(element, next);
     }
@@ -3228,7 +3228,7 @@
     const view = new LinesView(host, context);
     return {
       update: (frame, state) => view.update(frame, state),
-      picture: () => ({ svg: linesPicture(view) }),
+      picture: () => ({ svg: linesSvg(view) }),
       resize: () => view.schedule(),
       focus: () => view.moveFocus(view.focus),
       destroy: () => view.destroy(),
@@ -3363,7 +3363,7 @@
     overviewLinks(offsets, height) {
       const { left, right } = this.columns;
       const rows = left.inSight(offsets.left, height);
-      const weights = (row) => this.isScrolling ? this.weights.known("left", row) : this.weights.of("left", row);
+      const weights = (row) => this.isScrolling ? this.weights.cached("left", row) : this.weights.of("left", row);
       if (!this.frame.whole) {
         return allLinks(rows, weights, this.state.limit, this.isHidden.right);
       }
@@ -3403,14 +3403,14 @@
       if (this.isArriving) this.reveal({ side: this.selectedSide(), token: this.state.selected[0] });
       this.isArriving = false;
       const active = this.active();
-      const besides = this.besides(active);
+      const sideWeights = this.sideWeights(active);
       const offsets = { left: this.offset("left"), right: this.offset("right") };
       for (const side of LINE_SIDES) {
-        const kept2 = this.focus.side === side ? this.focus.token : null;
-        columns[side].render(offsets[side], height, kept2, (token, item) => this.dress(side, token, item, active, besides));
+        const focused = this.focus.side === side ? this.focus.token : null;
+        columns[side].render(offsets[side], height, focused, (token, item) => this.decorate(side, token, item, active, sideWeights));
       }
       this.draw(active, offsets, height);
-      this.caption(active, besides);
+      this.caption(active, sideWeights);
       this.pointBeyond(active, offsets, height);
       if (this.wantsFocus) columns[this.focus.side].items.get(this.focus.token)?.button.focus({ preventScroll: true });
       this.wantsFocus = false;
@@ -3443,7 +3443,7 @@
       this.leftOut = placed.leftOut;
     }
     // The weights shown beside the tokens of the other side: of one token, or the mean of several.
-    besides(active) {
+    sideWeights(active) {
       if (!active?.tokens.length) return null;
       const rows = active.tokens.map((token) => this.weights.of(active.side, token));
       if (rows.some((row) => !row)) return null;
@@ -3451,17 +3451,17 @@
       const weights = rows.length === 1 ? rows[0] : rows[0].map(mean);
       return { side: OTHER_SIDE[active.side], weights, decimals: this.decimalsOf(weights) };
     }
-    dress(side, token, item, active, besides) {
+    decorate(side, token, item, active, sideWeights) {
       const isChosen = active?.side === side && active.tokens.includes(token);
       const isSelected = this.selectedSide() === side && this.state.selected.includes(token);
-      const weight = besides?.side === side ? besides.weights[token] : null;
+      const weight = sideWeights?.side === side ? sideWeights.weights[token] : null;
       const share = weight === null ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
       item.button.setAttribute("aria-pressed", isSelected);
       item.button.tabIndex = this.focus.side === side && this.focus.token === token ? 0 : -1;
       item.element.classList.toggle("is-chosen", isChosen);
       item.element.classList.toggle("is-selected", isSelected);
       item.element.classList.toggle("is-dim", active !== null && !isChosen && share < 0.01);
-      item.weight.textContent = weight === null ? "" : weightText(weight, besides.decimals);
+      item.weight.textContent = weight === null ? "" : weightText(weight, sideWeights.decimals);
       item.element.style.setProperty("--share", share.toFixed(3));
     }
     // Where the strongest link out of sight leads, above and below: a press goes there.
@@ -3481,23 +3481,23 @@
       const links = this.linksOf(active, offsets, height);
       const ends = side === "right" ? links.to : links.from;
       const order = [...ends.keys()].sort((a, b) => Math.abs(links.weight[b]) - Math.abs(links.weight[a]));
-      const tokens = [...new Set(order.map((place) => ends[place]))];
+      const tokens = [...new Set(order.map((index) => ends[index]))];
       const middle = (token) => this.columns[side].middle(token, offsets[side]);
       return { above: tokens.filter((token) => middle(token) < 0), below: tokens.filter((token) => middle(token) > height) };
     }
     // Digits after the point that tell the largest weight to three places, one fewer where there is little room.
     decimalsOf(weights) {
-      const largest2 = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0);
-      const places = largest2 > 0 ? 2 - Math.floor(Math.log10(largest2)) : 3;
+      const largest = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0);
+      const places = largest > 0 ? 2 - Math.floor(Math.log10(largest)) : 3;
       const isNarrow = this.columns.left.element.clientWidth < NARROW_COLUMN;
       return Math.min(Math.max(places, 3), 8) - (isNarrow ? 1 : 0);
     }
-    caption(active, besides) {
+    caption(active, sideWeights) {
       const { parts, state, frame } = this;
       const count = active?.tokens.length ?? 0;
       const axis = active?.side === "right" ? frame.columns : frame.rows;
-      const what = count === 1 ? `weights of “${visibleLabel(axis.labels[active.tokens[0]])}”` : `mean weights of ${count} ${unitName(state)}s`;
-      for (const side of LINE_SIDES) parts.captions[side].textContent = besides?.side === side ? what : `${unitName(state)}s ${SIDE_ROLES[side]}`;
+      const subject = count === 1 ? `weights of “${visibleLabel(axis.labels[active.tokens[0]])}”` : `mean weights of ${count} ${unitName(state)}s`;
+      for (const side of LINE_SIDES) parts.captions[side].textContent = sideWeights?.side === side ? subject : `${unitName(state)}s ${SIDE_ROLES[side]}`;
       parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
       parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);
       parts.hint.textContent = this.hint(state);
@@ -3511,10 +3511,10 @@
     select(side, token) {
       const { selected } = this.context.store.get();
       const isOther = side !== this.selectedSide();
-      const kept2 = isOther ? [] : selected.filter((other) => other !== token);
-      const next = kept2.length === selected.length || isOther ? [...kept2, token] : kept2;
-      const patch = { selected: next.sort((a, b) => a - b), direction: side === "right" ? "to" : "from" };
-      this.context.store.set(next.length ? patch : { ...patch, pinned: false });
+      const others = isOther ? [] : selected.filter((other) => other !== token);
+      const selection = others.length === selected.length || isOther ? [...others, token] : others;
+      const patch = { selected: selection.sort((a, b) => a - b), direction: side === "right" ? "to" : "from" };
+      this.context.store.set(selection.length ? patch : { ...patch, pinned: false });
     }
     pin() {
       const { selected, pinned } = this.context.store.get();
@@ -3601,7 +3601,7 @@
     for (const cell of model.cells.values()) {
       cell.number = scene.parts[model.part].sites[cell.layer];
       cell.site = scene.sites[cell.number];
-      cell.asked = false;
+      cell.isRequested = false;
       model.watcher.observe(cell.button);
     }
   }
@@ -3650,16 +3650,16 @@
       button.append(make("span", { class: "thumb-head" }, `${head}`), " ", make("span", { class: "thumb-type", title: typeTitle(type) }, type));
     }
     const number = model.context.scene.parts[model.part].sites[layer];
-    model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, painted: null, asked: false });
+    model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, paintedTheme: null, isRequested: false });
     return make("div", { role: "gridcell", class: "heads-cell" }, button);
   }
   function drawCell(cell) {
-    if (!cell || cell.asked) return;
-    cell.asked = true;
+    if (!cell || cell.isRequested) return;
+    cell.isRequested = true;
     const { model } = cell;
     const pending = Promise.resolve(thumbnail(model.context.scene, cell.number, cell.head)).then((data) => {
       cell.data = data;
-      cell.painted = null;
+      cell.paintedTheme = null;
       paintCell(cell);
     });
     pending.catch((problem) => {
@@ -3670,8 +3670,8 @@
   }
   function paintCell(cell) {
     const colours = cell.model.context.palette();
-    if (!cell.data || cell.painted === colours.theme) return;
-    cell.painted = colours.theme;
+    if (!cell.data || cell.paintedTheme === colours.theme) return;
+    cell.paintedTheme = colours.theme;
     const { data, height, width } = cell.data;
     if (height === 0 || width === 0) return;
     cell.canvas.width = width;
@@ -3690,19 +3690,19 @@
     return model.firstPicture;
   }
   function markCurrent(model, state) {
-    const chosen = `${state.layer === "all" ? 0 : state.layer}-${state.head}`;
-    const isOne = state.mode === "head" && state.layer !== "all";
-    const moved = chosen !== model.current;
-    model.current = model.cells.has(chosen) ? chosen : "0-0";
+    const selectedPlace = `${state.layer === "all" ? 0 : state.layer}-${state.head}`;
+    const isSingleHead = state.mode === "head" && state.layer !== "all";
+    const isMoved = selectedPlace !== model.current;
+    model.current = model.cells.has(selectedPlace) ? selectedPlace : "0-0";
     for (const [place, cell] of model.cells) {
       const active = place === model.current;
       cell.button.tabIndex = active ? 0 : -1;
-      cell.button.toggleAttribute("data-current", active && isOne);
-      if (active && isOne) cell.button.setAttribute("aria-current", "true");
+      cell.button.toggleAttribute("data-current", active && isSingleHead);
+      if (active && isSingleHead) cell.button.setAttribute("aria-current", "true");
       else cell.button.removeAttribute("aria-current");
-      cell.button.toggleAttribute("data-together", !isOne && (state.layer === "all" || cell.layer === state.layer));
+      cell.button.toggleAttribute("data-together", !isSingleHead && (state.layer === "all" || cell.layer === state.layer));
     }
-    if (moved) keepInSight(model);
+    if (isMoved) keepInSight(model);
   }
   function keepInSight(model) {
     const button = currentButton(model);
@@ -3800,31 +3800,31 @@
   }
   function cameraOn(window2, rows, columns, plot) {
     const fitted = fittedScale(rows, columns, plot);
-    if (!window2) return keptInside({ left: 0, top: 0, ...fitted }, rows, columns, plot);
+    if (!window2) return boundedCamera({ left: 0, top: 0, ...fitted }, rows, columns, plot);
     const [row0, column0, row1, column1] = window2;
-    const asked = Math.min(plot.width / (column1 - column0) / fitted.scaleX, plot.height / (row1 - row0) / fitted.scaleY);
-    const factor = Math.min(largestZoom(fitted), Math.max(1, asked));
+    const requested = Math.min(plot.width / (column1 - column0) / fitted.scaleX, plot.height / (row1 - row0) / fitted.scaleY);
+    const factor = Math.min(largestZoom(fitted), Math.max(1, requested));
     const camera = { left: column0, top: row0, scaleX: fitted.scaleX * factor, scaleY: fitted.scaleY * factor };
-    return keptInside(camera, rows, columns, plot);
+    return boundedCamera(camera, rows, columns, plot);
   }
-  function panned(camera, deltaX, deltaY, rows, columns, plot) {
+  function pannedCamera(camera, deltaX, deltaY, rows, columns, plot) {
     const moved = { ...camera, left: camera.left - deltaX / camera.scaleX, top: camera.top - deltaY / camera.scaleY };
-    return keptInside(moved, rows, columns, plot);
+    return boundedCamera(moved, rows, columns, plot);
   }
-  function zoomed(camera, factor, x, y, rows, columns, plot) {
+  function zoomedCamera(camera, factor, x, y, rows, columns, plot) {
     const fitted = fittedScale(rows, columns, plot);
-    const now = camera.scaleX / fitted.scaleX;
-    const used = Math.min(largestZoom(fitted), Math.max(1, now * factor)) / now;
+    const current = camera.scaleX / fitted.scaleX;
+    const step = Math.min(largestZoom(fitted), Math.max(1, current * factor)) / current;
     const column = camera.left + (x - plot.x) / camera.scaleX;
     const row = camera.top + (y - plot.y) / camera.scaleY;
-    const [scaleX, scaleY] = [camera.scaleX * used, camera.scaleY * used];
-    return keptInside({ left: column - (x - plot.x) / scaleX, top: row - (y - plot.y) / scaleY, scaleX, scaleY }, rows, columns, plot);
+    const [scaleX, scaleY] = [camera.scaleX * step, camera.scaleY * step];
+    return boundedCamera({ left: column - (x - plot.x) / scaleX, top: row - (y - plot.y) / scaleY, scaleX, scaleY }, rows, columns, plot);
   }
-  function withCell(camera, row, column, rows, columns, plot) {
+  function cameraWithCell(camera, row, column, rows, columns, plot) {
     const [across, down] = [plot.width / camera.scaleX, plot.height / camera.scaleY];
     const left = Math.min(column, Math.max(camera.left, column + 1 - across));
     const top = Math.min(row, Math.max(camera.top, row + 1 - down));
-    return keptInside({ ...camera, left, top }, rows, columns, plot);
+    return boundedCamera({ ...camera, left, top }, rows, columns, plot);
   }
   function windowOf(camera, rows, columns, plot) {
     const fitted = fittedScale(rows, columns, plot);
@@ -3844,7 +3844,7 @@
   function largestZoom(fitted) {
     return Math.max(1, LARGEST_ZOOMED_CELL / Math.min(fitted.scaleX, fitted.scaleY));
   }
-  function keptInside(camera, rows, columns, plot) {
+  function boundedCamera(camera, rows, columns, plot) {
     const across = plot.width / camera.scaleX;
     const down = plot.height / camera.scaleY;
     const left = across >= columns ? (columns - across) / 2 : Math.max(0, Math.min(columns - across, camera.left));
@@ -3858,45 +3858,45 @@
   function watchGestures(target, handlers) {
     const pointers = /* @__PURE__ */ new Map();
     let [travelled, spread] = [0, 0];
-    const place = (event) => {
+    const positionOf = (event) => {
       const box = target.getBoundingClientRect();
       return { x: event.clientX - box.left, y: event.clientY - box.top };
     };
     const listeners = {
       wheel(event) {
         event.preventDefault();
-        const { x, y } = place(event);
+        const { x, y } = positionOf(event);
         const lines = event.deltaMode === 1 ? 16 : 1;
         const delta = Math.max(-240, Math.min(240, event.deltaY * lines));
         handlers.zoom(Math.exp(-delta * WHEEL_SPEED * (event.ctrlKey ? 4 : 1)), x, y);
       },
       pointerdown(event) {
         if (event.button !== 0) return;
-        capture(target, event.pointerId);
-        pointers.set(event.pointerId, place(event));
+        capturePointer(target, event.pointerId);
+        pointers.set(event.pointerId, positionOf(event));
         if (pointers.size === 1) travelled = 0;
         spread = distanceOf(pointers);
       },
       pointermove(event) {
-        const now = place(event);
-        const before = pointers.get(event.pointerId);
-        if (!before) {
-          if (event.pointerType !== "touch") handlers.hover(now.x, now.y);
+        const position = positionOf(event);
+        const previous = pointers.get(event.pointerId);
+        if (!previous) {
+          if (event.pointerType !== "touch") handlers.hover(position.x, position.y);
           return;
         }
-        travelled += Math.hypot(now.x - before.x, now.y - before.y);
+        travelled += Math.hypot(position.x - previous.x, position.y - previous.y);
         if (travelled < TAP_DISTANCE) return;
         handlers.start();
         target.dataset.dragging = "";
-        pointers.set(event.pointerId, now);
-        handlers.pan((now.x - before.x) / pointers.size, (now.y - before.y) / pointers.size);
+        pointers.set(event.pointerId, position);
+        handlers.pan((position.x - previous.x) / pointers.size, (position.y - previous.y) / pointers.size);
         if (pointers.size === 2) spread = pinch(pointers, spread, handlers);
       },
       pointerup(event) {
-        const known = pointers.delete(event.pointerId);
+        const wasDown = pointers.delete(event.pointerId);
         delete target.dataset.dragging;
-        const { x, y } = place(event);
-        if (known && pointers.size === 0 && travelled < TAP_DISTANCE) handlers.tap(x, y);
+        const { x, y } = positionOf(event);
+        if (wasDown && pointers.size === 0 && travelled < TAP_DISTANCE) handlers.tap(x, y);
       },
       pointercancel(event) {
         pointers.delete(event.pointerId);
@@ -3910,7 +3910,7 @@
     for (const [name, listener] of entries) target.addEventListener(name, listener, { passive: false });
     return () => entries.forEach(([name, listener]) => target.removeEventListener(name, listener));
   }
-  function capture(target, pointer) {
+  function capturePointer(target, pointer) {
     try {
       target.setPointerCapture(pointer);
     } catch {
@@ -3922,9 +3922,9 @@
   }
   function pinch(pointers, spread, handlers) {
     const [first, second] = [...pointers.values()];
-    const now = distanceOf(pointers);
-    if (spread > 0 && now > 0) handlers.zoom(now / spread, (first.x + second.x) / 2, (first.y + second.y) / 2);
-    return now;
+    const distance = distanceOf(pointers);
+    if (spread > 0 && distance > 0) handlers.zoom(distance / spread, (first.x + second.x) / 2, (first.y + second.y) / 2);
+    return distance;
   }
 
   // views/matrix/labels.js
@@ -4030,13 +4030,13 @@
     const style = `font-size="12" fill="${colours.muted}" dominant-baseline="central"`;
     const parts = [];
     for (const [row, middle] of labelledCells(camera.top, plot.height, camera.scaleY, rows)) {
-      parts.push(`<text x="${area.x - LABEL_PADDING}" y="${plot.y + middle}" text-anchor="end" ${style}${lineBelow(rowSet.written[row])}>${svgEscape(rowSet.text(row))}</text>`);
+      parts.push(`<text x="${area.x - LABEL_PADDING}" y="${plot.y + middle}" text-anchor="end" ${style}${underlineAttribute(rowSet.written[row])}>${svgEscape(rowSet.text(row))}</text>`);
     }
     const flat = labelsLieFlat(columnSet, camera.scaleX);
     for (const [column, middle] of labelledCells(camera.left, plot.width, camera.scaleX, columns)) {
       const [x, y] = [plot.x + middle, area.y - LABEL_PADDING];
       const place = flat ? `x="${x}" y="${y - 4}" text-anchor="middle"` : `transform="translate(${x} ${y}) rotate(-90)"`;
-      parts.push(`<text ${place} ${style}${lineBelow(columnSet.written[column])}>${svgEscape(columnSet.text(column))}</text>`);
+      parts.push(`<text ${place} ${style}${underlineAttribute(columnSet.written[column])}>${svgEscape(columnSet.text(column))}</text>`);
     }
     const small = `font-size="11" text-anchor="end" fill="${colours.muted}" dominant-baseline="central"`;
     for (const [name, x, y] of axisNames(layout)) parts.push(`<text x="${x}" y="${y}" ${small}>${svgEscape(name)}</text>`);
@@ -4046,49 +4046,49 @@
   // views/matrix/tiles.js
   var MOST_TILES = 160;
   var SMOOTH_BELOW = 2;
-  var ASKED_AGAIN = [300, 1200];
-  var REST = 1500;
+  var RETRY_PAUSES = [300, 1200];
+  var LAST_PAUSE = 1500;
   var NO_TILE = { canvas: null, weights: null };
   function createTileCache(changed) {
-    let [frame, look, tiles, failures] = [null, null, /* @__PURE__ */ new Map(), /* @__PURE__ */ new Map()];
+    let [frame, colouring, tiles, failures] = [null, null, /* @__PURE__ */ new Map(), /* @__PURE__ */ new Map()];
     let problem = null;
-    function start(key, level, row, column) {
+    function startTile(key, level, row, column) {
       const tile = { ...NO_TILE };
-      const [asked, colouring] = [frame, look];
-      const isCurrent = () => asked === frame && colouring === look;
+      const [tileFrame, tileColouring] = [frame, colouring];
+      const isCurrent = () => tileFrame === frame && tileColouring === colouring;
       const finish = (weights) => {
         tile.weights = weights;
-        tile.canvas = paintedTile(weights, tileShape(asked, level, row, column), colouring);
+        tile.canvas = paintedTile(weights, tileShape(tileFrame, level, row, column), tileColouring);
       };
-      const answer = asked.tile(level, row, column);
+      const answer = tileFrame.tile(level, row, column);
       if (!(answer instanceof Promise)) finish(answer);
-      else answer.then((weights) => isCurrent() && arrive(key, () => finish(weights)), (reason) => isCurrent() && forget(key, reason, isCurrent));
+      else answer.then((weights) => isCurrent() && addTile(key, () => finish(weights)), (reason) => isCurrent() && forgetTile(key, reason, isCurrent));
       return tile;
     }
-    function arrive(key, finish) {
+    function addTile(key, finish) {
       finish();
       failures.delete(key);
       changed();
     }
-    function forget(key, reason, isCurrent) {
+    function forgetTile(key, reason, isCurrent) {
       tiles.delete(key);
       const count = (failures.get(key)?.count ?? 0) + 1;
-      const pause = ASKED_AGAIN[count - 1];
-      failures.set(key, { count, until: performance.now() + (pause ?? REST), reason: pause ? null : reason });
+      const pause = RETRY_PAUSES[count - 1];
+      failures.set(key, { count, until: performance.now() + (pause ?? LAST_PAUSE), reason: pause ? null : reason });
       setTimeout(() => isCurrent() && changed(), pause ? pause + 1 : 0);
     }
     return {
       /** Forgets tiles of another frame or colouring. */
-      follow(nextFrame2, nextLook) {
-        if (nextFrame2 === frame && look && nextLook.key === look.key) return;
-        [frame, look, tiles, failures] = [nextFrame2, nextLook, /* @__PURE__ */ new Map(), /* @__PURE__ */ new Map()];
+      follow(nextFrame2, nextColouring) {
+        if (nextFrame2 === frame && colouring && nextColouring.key === colouring.key) return;
+        [frame, colouring, tiles, failures] = [nextFrame2, nextColouring, /* @__PURE__ */ new Map(), /* @__PURE__ */ new Map()];
       },
       get(level, row, column) {
         const key = `${level}/${row}/${column}`;
         const failure = failures.get(key);
         problem ??= failure?.reason ?? null;
         if (!tiles.has(key) && failure?.until > performance.now()) return NO_TILE;
-        const tile = tiles.get(key) ?? start(key, level, row, column);
+        const tile = tiles.get(key) ?? startTile(key, level, row, column);
         tiles.delete(key);
         tiles.set(key, tile);
         if (tiles.size > MOST_TILES) tiles.delete(tiles.keys().next().value);
@@ -4096,17 +4096,17 @@
       },
       /** Why a tile that was asked for since the last call is not there, though it was tried several times; or null. */
       problem() {
-        const found = problem;
+        const reason = problem;
         problem = null;
-        return found;
+        return reason;
       },
       ready: (level, row, column) => tiles.get(`${level}/${row}/${column}`)?.canvas ?? null
     };
   }
-  function paintedTile(weights, [rows, columns], look) {
+  function paintedTile(weights, [rows, columns], colouring) {
     const canvas = make("canvas", { width: columns, height: rows });
     const pixels = new ImageData(columns, rows);
-    paintWeights(pixels, weights, look.peak, look.colour, look.signed, look.palette);
+    paintWeights(pixels, weights, colouring.peak, colouring.colour, colouring.signed, colouring.palette);
     canvas.getContext("2d").putImageData(pixels, 0, 0);
     return canvas;
   }
@@ -4119,7 +4119,7 @@
     const side = TILE * 2 ** level;
     const [rows, columns] = [frame.rows.labels.length, frame.columns.labels.length];
     surface.imageSmoothingEnabled = Math.max(camera.scaleX, camera.scaleY) * 2 ** level * ratio < SMOOTH_BELOW;
-    const last = (start, length, scale, count) => Math.min(Math.ceil(count / side), Math.ceil((start + length / scale) / side));
+    const last = (startTile, length, scale, count) => Math.min(Math.ceil(count / side), Math.ceil((startTile + length / scale) / side));
     const lastRow = last(camera.top, plot.height, camera.scaleY, rows);
     const lastColumn = last(camera.left, plot.width, camera.scaleX, columns);
     for (let row = Math.max(0, Math.floor(camera.top / side)); row < lastRow; row += 1) {
@@ -4270,20 +4270,20 @@
     surface.fillStyle = layout.colours.surface;
     surface.fillRect(0, y - 15, area.x - 1, 30);
     surface.fillRect(x - 15, 0, 30, area.y - 1);
-    chip(surface, layout, row, area.x - 4 - surface.measureText(row).width - 8, y);
+    drawChip(surface, layout, row, area.x - 4 - surface.measureText(row).width - 8, y);
     const column = columnSet.text(cell.column);
     const width = surface.measureText(column).width;
     if (labelsLieFlat(columnSet, camera.scaleX)) {
-      chip(surface, layout, column, x - width / 2 - 4, area.y - 12);
+      drawChip(surface, layout, column, x - width / 2 - 4, area.y - 12);
       return;
     }
     surface.save();
     surface.translate(x, area.y - 4);
     surface.rotate(-Math.PI / 2);
-    chip(surface, layout, column, 0, 0);
+    drawChip(surface, layout, column, 0, 0);
     surface.restore();
   }
-  function chip(surface, { colours }, text, x, y) {
+  function drawChip(surface, { colours }, text, x, y) {
     const width = surface.measureText(text).width + 8;
     surface.fillStyle = colours.ink;
     surface.beginPath();
@@ -4349,7 +4349,7 @@
     }
     update(frame, state) {
       const isNew = frame !== this.frame;
-      const hadShape = this.frame && [this.rows, this.columns].join();
+      const previousShape = this.frame && [this.rows, this.columns].join();
       this.frame = frame;
       this.state = state;
       this.rows = frame.rows.labels.length;
@@ -4362,9 +4362,9 @@
         return;
       }
       this.colours = this.context.palette();
-      this.followLook();
+      this.followColouring();
       if (isNew) this.measureLabels();
-      const isOtherShape = hadShape !== [this.rows, this.columns].join();
+      const isOtherShape = previousShape !== [this.rows, this.columns].join();
       if (isNew || state.zoom !== this.writtenZoom) {
         if (isOtherShape || state.zoom !== this.writtenZoom || !this.camera) this.lookAt(state.zoom);
         else this.lookAt(this.windowNow());
@@ -4375,7 +4375,7 @@
       this.schedule();
       if (isNew && this.cell) this.showCell(false);
     }
-    followLook() {
+    followColouring() {
       const { frame, state, colours } = this;
       const peak = scaleTop(frame, state.colour);
       const key = [state.colour, colours.theme, peak].join();
@@ -4397,9 +4397,9 @@
     }
     measureLabels() {
       const isNarrow = this.width < NARROW_MATRIX;
-      const most = isNarrow ? 76 : 132;
-      this.rowSet = createLabelSet(this.frame.rows, this.surface, most);
-      this.columnSet = this.frame.rows === this.frame.columns ? this.rowSet : createLabelSet(this.frame.columns, this.surface, most);
+      const longest = isNarrow ? 76 : 132;
+      this.rowSet = createLabelSet(this.frame.rows, this.surface, longest);
+      this.columnSet = this.frame.rows === this.frame.columns ? this.rowSet : createLabelSet(this.frame.columns, this.surface, longest);
       const [x, y] = [this.rowSet.margin + 4, this.columnSet.margin + 4];
       const [right, bottom] = isNarrow ? [PLOT_PADDING, ZOOM_BUTTONS] : [ZOOM_BUTTONS, PLOT_PADDING];
       this.plot = { x, y, width: Math.max(40, this.width - x - right), height: Math.max(40, this.height - y - bottom) };
@@ -4479,14 +4479,14 @@
       }, STORE_PAUSE);
     }
     zoomBy(factor, x = this.plot.x + this.plot.width / 2, y = this.plot.y + this.plot.height / 2) {
-      if (this.camera) this.move(zoomed(this.camera, factor, x, y, this.rows, this.columns, this.plot));
+      if (this.camera) this.move(zoomedCamera(this.camera, factor, x, y, this.rows, this.columns, this.plot));
     }
     showAll() {
       if (this.camera) this.move(cameraOn(null, this.rows, this.columns, this.plot));
     }
     gestures() {
       return {
-        pan: (x, y) => this.camera && this.move(panned(this.camera, x, y, this.rows, this.columns, this.plot)),
+        pan: (x, y) => this.camera && this.move(pannedCamera(this.camera, x, y, this.rows, this.columns, this.plot)),
         zoom: (factor, x, y) => this.zoomBy(factor, x, y),
         hover: (x, y) => this.hover(x, y),
         leave: () => !this.pinnedCell && this.dropCell(),
@@ -4529,16 +4529,16 @@
       this.scheduleCrosshair();
       try {
         const answer = frame.value(cell.row, cell.column);
-        const found = answer instanceof Promise ? await answer : answer;
+        const weight = answer instanceof Promise ? await answer : answer;
         if (cell !== this.cell || frame !== this.frame) return;
-        cell.value = found.value;
+        cell.value = weight.value;
         this.scheduleCrosshair();
-        this.tell(cell, found, spoken);
+        this.describeCell(cell, weight, spoken);
       } catch (problem) {
         if (cell === this.cell && frame === this.frame) this.context.fail(problem);
       }
     }
-    tell(cell, { value, exact }, spoken) {
+    describeCell(cell, { value, exact }, spoken) {
       const [query, key] = [this.frame.rows.labels[cell.row], this.frame.columns.labels[cell.column]];
       const layout = this.layout();
       const box = this.overlay.getBoundingClientRect();
@@ -4571,7 +4571,7 @@
       const from = this.cell ?? { row: Math.max(0, Math.floor(this.camera.top)) - down, column: Math.max(0, Math.floor(this.camera.left)) - across };
       const row = Math.max(0, Math.min(this.rows - 1, from.row + down * size));
       const column = Math.max(0, Math.min(this.columns - 1, from.column + across * size));
-      this.move(withCell(this.camera, row, column, this.rows, this.columns, this.plot));
+      this.move(cameraWithCell(this.camera, row, column, this.rows, this.columns, this.plot));
       this.takeCell({ row, column, value: null }, true);
       if (this.pinnedCell) this.pin();
     }
@@ -4579,7 +4579,7 @@
       if (!this.cell) return;
       const { selected } = this.context.store.get();
       const { row } = this.cell;
-      this.context.store.set({ selected: selected.includes(row) ? selected.filter((one) => one !== row) : [...selected, row] });
+      this.context.store.set({ selected: selected.includes(row) ? selected.filter((other) => other !== row) : [...selected, row] });
     }
     keys() {
       const moves = Object.entries(KEY_STEPS).map(([key, step]) => [key, (event) => this.step(step, event)]);
@@ -4665,41 +4665,41 @@
     }
     /** Other words: the keyboard goes on at the same place, and the tooltip waits for the new numbers. */
     renew(frame, state) {
-      const [{ told }, hadFocus] = [this, this.blocks.contains(document.activeElement)];
-      this.stopTelling();
-      this.shown = null;
+      const [{ hovered }, hadFocus] = [this, this.blocks.contains(document.activeElement)];
+      this.hideTooltip();
+      this.weights = null;
       this.fill(frame, state);
       this.frame = frame;
       this.state = state;
       if (hadFocus) this.focusCurrent();
-      this.stopTelling();
-      this.told = told && this.labelAt(told) === told.label ? told : null;
+      this.hideTooltip();
+      this.hovered = hovered && this.labelAt(hovered) === hovered.label ? hovered : null;
     }
     /** Between two texts, a word that is pointed at shows its weights as long as none is chosen. */
     pointed() {
-      const isReady = this.told && this.canPoint() && this.state.selected.length === 0;
-      return isReady && this.labelAt(this.told) !== void 0 ? this.told : null;
+      const isReady = this.hovered && this.canPoint() && this.state.selected.length === 0;
+      return isReady && this.labelAt(this.hovered) !== void 0 ? this.hovered : null;
     }
     canPoint() {
       return !this.frame.square && this.frame.whole !== null;
     }
     point(side, index, word) {
-      this.told = { side, index, label: this.axis(side).labels[index] };
+      this.hovered = { side, index, label: this.axis(side).labels[index] };
       if (this.pointed()) this.colour();
-      else this.tell(side, index, word);
+      else this.showTooltip(side, index, word);
     }
     leave() {
       const wasPointed = this.pointed();
-      this.stopTelling();
+      this.hideTooltip();
       if (wasPointed) this.colour();
     }
-    stopTelling() {
-      this.told = null;
+    hideTooltip() {
+      this.hovered = null;
       this.context.tooltip.hide();
     }
-    tellAgain() {
-      const word = this.told && this.words[this.told.side][this.told.index];
-      if (word) this.tell(this.told.side, this.told.index, word);
+    refreshTooltip() {
+      const word = this.hovered && this.words[this.hovered.side][this.hovered.index];
+      if (word) this.showTooltip(this.hovered.side, this.hovered.index, word);
     }
     labelAt({ side, index }) {
       return this.axis(side).labels[index];
@@ -4717,9 +4717,9 @@
         return make("section", { class: "text-block", "aria-label": label }, ...title ? [make("h2", {}, title)] : [], flow);
       };
       this.words.column = [];
-      const made = frame.square ? [block("row", frame.rows, site.query_sequence, null)] : [block("row", frame.rows, site.query_sequence, frame.rows.name ?? "Target (queries)"), block("column", frame.columns, site.key_sequence, frame.columns.name ?? "Source (keys)")];
-      if (frame.columns.name) made.reverse();
-      this.blocks.replaceChildren(...made);
+      const sections = frame.square ? [block("row", frame.rows, site.query_sequence, null)] : [block("row", frame.rows, site.query_sequence, frame.rows.name ?? "Target (queries)"), block("column", frame.columns, site.key_sequence, frame.columns.name ?? "Source (keys)")];
+      if (frame.columns.name) sections.reverse();
+      this.blocks.replaceChildren(...sections);
       this.setCurrent(this.current.side, this.current.index);
     }
     /** Which side is chosen from: rows look, columns are looked at; one text is both. */
@@ -4733,16 +4733,16 @@
     async colour() {
       const round = this.round += 1;
       const { frame, state } = this;
-      const shown = await this.shownWeights();
+      const weights = await this.loadWeights();
       if (round !== this.round || frame !== this.frame) return;
-      this.shown = shown;
+      this.weights = weights;
       this.paint();
       this.hint.replaceChildren(...textWithLabels(this.hintText()));
-      this.context.legend(shown ? { peak: shown.peak, signed: frame.signed } : null, state);
-      this.tellAgain();
+      this.context.legend(weights ? { peak: weights.peak, signed: frame.signed } : null, state);
+      this.refreshTooltip();
     }
     /** {values, side, largest, peak} of the words that are coloured, or null when none can be. */
-    async shownWeights() {
+    async loadWeights() {
       const { frame } = this;
       const chosen = this.validSelection();
       const isFrom = this.isFrom();
@@ -4752,9 +4752,9 @@
       for (const part of parts) part.forEach((value, index) => {
         values[index] += value;
       });
-      const largest2 = largestSize(values);
-      const peak = this.canPoint() ? Math.max(largest2, frame.peak) : largest2;
-      return { values, largest: largest2, peak, side: frame.square || !isFrom ? "row" : "column" };
+      const largest = largestSize(values);
+      const peak = this.canPoint() ? Math.max(largest, frame.peak) : largest;
+      return { values, largest, peak, side: frame.square || !isFrom ? "row" : "column" };
     }
     validSelection() {
       const pointed = this.pointed();
@@ -4767,11 +4767,11 @@
       const chosen = new Set(this.pointed() ? [] : this.validSelection());
       const side = this.chosenSide();
       for (const name of ["row", "column"]) {
-        const values = this.shown?.side === name ? this.shown.values : null;
+        const values = this.weights?.side === name ? this.weights.values : null;
         this.words[name].forEach((word, index) => {
           const value = values ? values[index] : 0;
-          word.style.backgroundColor = values ? weightColour(colours, value, this.shown.peak, this.state.colour, this.frame.signed) : "";
-          word.style.color = values ? inkOnWeight(colours, value, this.shown.peak, this.state.colour, this.frame.signed) : "";
+          word.style.backgroundColor = values ? weightColour(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
+          word.style.color = values ? inkOnWeight(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
           word.setAttribute("aria-pressed", String(name === side && chosen.has(index)));
         });
       }
@@ -4779,7 +4779,7 @@
     hintText() {
       const chosen = this.validSelection();
       const isFrom = this.isFrom();
-      if (chosen.length === 0 && !this.shown) return "Click a word to see what it attends to. Several words add up.";
+      if (chosen.length === 0 && !this.weights) return "Click a word to see what it attends to. Several words add up.";
       const overall = isFrom ? "what is attended to" : "what attends most";
       if (chosen.length === 0) return `Mean over all words: ${overall}. ${this.canPoint() ? "Point at a word to see its own; chosen ones" : "Click a word to see its own; several"} add up.`;
       const { labels } = this.axis(this.chosenSide());
@@ -4787,15 +4787,15 @@
       const names = chosen.slice(0, MOST_NAMED).map((index) => `“${isolated(labels[index])}”`).join(", ") + more;
       const added = chosen.length > 1 ? ", added up" : "";
       const verb = chosen.length > 1 ? "attend to" : "attends to";
-      const isExact2 = this.isExact(this.shown.values.findIndex((value) => Math.abs(value) === this.shown.largest));
-      const largest2 = ` Largest: ${isExact2 ? "" : "≈ "}${readableWeight(this.shown.largest)}.`;
-      return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest2;
+      const isExact2 = this.isExact(this.weights.values.findIndex((value) => Math.abs(value) === this.weights.largest));
+      const largest = ` Largest: ${isExact2 ? "" : "≈ "}${readableWeight(this.weights.largest)}.`;
+      return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest;
     }
     choose(side, index, event) {
       const { state } = this;
       const isOther = side !== this.chosenSide();
       const selected = isOther ? [] : state.selected;
-      const next = selected.includes(index) ? selected.filter((one) => one !== index) : [...selected, index];
+      const next = selected.includes(index) ? selected.filter((other) => other !== index) : [...selected, index];
       const direction = this.frame.square ? state.direction : side === "row" ? "from" : "to";
       this.context.store.set({ selected: next, direction, pinned: next.length > 0 });
       const label = visibleLabel(this.axis(side).labels[index]);
@@ -4805,10 +4805,10 @@
     axis(side) {
       return side === "row" ? this.frame.rows : this.frame.columns;
     }
-    tell(side, index, word) {
+    showTooltip(side, index, word) {
       const label = this.axis(side).labels[index];
-      this.told = { side, index, label };
-      const value = this.shown?.side === side ? this.shown.values[index] : null;
+      this.hovered = { side, index, label };
+      const value = this.weights?.side === side ? this.weights.values[index] : null;
       const lines = [{ text: isolated(label), kind: "strong" }];
       if (value !== null) lines.push({ text: markedWeight(value, this.isExact(index)), kind: "number" });
       lines.push({ text: this.meaningOf(side, index), kind: "muted" });
@@ -4820,11 +4820,11 @@
       const chosen = this.validSelection();
       if (this.frame.exact || chosen.length === 0) return this.frame.exact;
       const isFrom = this.isFrom();
-      return chosen.every((one) => (isFrom ? this.frame.value(one, index) : this.frame.value(index, one)).exact);
+      return chosen.every((other) => (isFrom ? this.frame.value(other, index) : this.frame.value(index, other)).exact);
     }
     meaningOf(side, index) {
       const position = `position ${this.axis(side).members[index].join(", ")}`;
-      if (this.shown?.side !== side) return position;
+      if (this.weights?.side !== side) return position;
       const chosen = this.validSelection();
       if (chosen.length === 0) return `mean over all words · ${position}`;
       return `${chosen.length > 1 ? "sum over chosen words" : "weight"} · ${position}`;
@@ -4924,8 +4924,8 @@
     }
     const count = isFrom ? rows : columns;
     for (let index = 0; index < values.length; index += 1) values[index] /= count;
-    const largest2 = largestSize(values);
-    return { values, largest: largest2, peak: largest2, side: frame.square || !isFrom ? "row" : "column" };
+    const largest = largestSize(values);
+    return { values, largest, peak: largest, side: frame.square || !isFrom ? "row" : "column" };
   }
   function largestSize(values) {
     let most = 0;
@@ -4945,8 +4945,8 @@
 
   // page/pane.js
   var FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step"];
-  var PATIENCE = 160;
-  var MAKERS = { map: createMapView, matrix: createMatrixView, lines: createLinesView, text: createTextView, image: createImageView };
+  var BUSY_DELAY = 160;
+  var VIEW_CREATORS = { map: createMapView, matrix: createMatrixView, lines: createLinesView, text: createTextView, image: createImageView };
   var paneCount = 0;
   function createPane(host, scene, options) {
     const pane = new Pane(host, scene, options);
@@ -4972,7 +4972,7 @@
       this.round = 0;
       this.frame = null;
       this.context = { scene, tooltip: this.page.tooltip, announce: this.page.announce, palette: () => palette(this.store.get().theme) };
-      this.store = createStore({ ...startOf(scene), ...options.state }, (state, patch) => settleState(this.context.scene, state, patch));
+      this.store = createStore({ ...startState(scene), ...options.state }, (state, patch) => settleState(this.context.scene, state, patch));
       this.context.store = this.store;
       this.context.fail = (problem) => this.fail(problem);
       this.context.recover = () => this.recover();
@@ -5003,7 +5003,7 @@
       this.stage = make("div", { class: "stage" }, this.problem, this.viewHost, foot);
       this.element = make("section", { class: "pane", "aria-label": this.name }, head);
       head.hidden = !options.isTitled && Boolean(options.tabs || options.isSecond);
-      this.controls = options.isSecond ? null : createControls(options.controls ?? this.element, context, this.actions(), options.actionHost);
+      this.controls = options.isSecond ? null : createControlBar(options.controls ?? this.element, context, this.actions(), options.actionHost);
       this.element.append(make("div", { class: "pane-body" }, rail, this.stage));
       host.append(this.element);
       this.rail = createHeadsGrid(this.railHost, context, "rail", (layer, head2) => this.chooseHead(layer, head2));
@@ -5026,23 +5026,23 @@
     save(kind) {
       return kind === "csv" ? this.exportNumbers() : this.exportPicture(kind === "png" ? exportPng : exportSvg);
     }
-    async exportPicture(exported) {
+    async exportPicture(exportFile) {
       try {
-        await exported(this.picture(), this.store.get(), this.context.scene);
-        this.saved("The picture");
+        await exportFile(this.picture(), this.store.get(), this.context.scene);
+        this.announceSaved("The picture");
       } catch (problem) {
         this.fail(problem);
       }
     }
-    saved(what) {
+    announceSaved(file) {
       const column = this.page.columnOf(this.store);
-      this.page.announce(column ? `${what} of the ${column} column was saved` : `${what} was saved`);
+      this.page.announce(column ? `${file} of the ${column} column was saved` : `${file} was saved`);
     }
     /** What the view shows as SVG, with the colour scale and what is shown below it. */
     picture() {
       const { view } = this.store.get();
       const scale = view === "image" ? null : this.legend.current();
-      return captioned(this.view.picture().svg, this.context.scene.title, this.status.textContent, scale, this.context.palette());
+      return captionedSvg(this.view.picture().svg, this.context.scene.title, this.status.textContent, scale, this.context.palette());
     }
     async exportNumbers() {
       try {
@@ -5051,7 +5051,7 @@
         const frame = isCurrent ? this.frame : await frameOf(this.context.scene, state);
         const progress = (done, total) => frame.whole === null && this.page.announce(`${done} of ${total} rows are here`);
         await exportCsv(frame, state, this.context.scene, progress);
-        this.saved("The table of weights");
+        this.announceSaved("The table of weights");
       } catch (problem) {
         this.fail(problem);
       }
@@ -5066,7 +5066,7 @@
       this.showRail(state);
       this.element.dataset.view = state.view;
       const needsFrame = changed.some((key) => FRAME_KEYS.includes(key)) || this.frame === null;
-      if (needsFrame) [this.frameWanted, this.isGiven] = [true, false];
+      if (needsFrame) [this.frameWanted, this.isRestored] = [true, false];
       if (state.view === "map") this.showMap(state);
       else if (this.frameWanted) this.loadFrame(state);
       else this.draw(state);
@@ -5075,7 +5075,7 @@
     /** Takes a state from outside: what it chooses and zooms to is meant for the frame that comes with it. */
     take(patch) {
       this.store.set(patch);
-      this.isGiven = this.frameWanted;
+      this.isRestored = this.frameWanted;
     }
     openView(state) {
       if (this.shownView === state.view) return;
@@ -5084,7 +5084,7 @@
       this.viewHost.replaceChildren();
       this.viewHost.setAttribute("aria-label", `${state.view} view`);
       this.shownView = state.view;
-      this.view = MAKERS[state.view](this.viewHost, this.context);
+      this.view = VIEW_CREATORS[state.view](this.viewHost, this.context);
     }
     async showRail(state) {
       try {
@@ -5109,7 +5109,7 @@
     async loadFrame(state) {
       const round = this.round += 1;
       this.frameWanted = true;
-      const slow = setTimeout(() => this.setBusy(round), PATIENCE);
+      const slow = setTimeout(() => this.setBusy(round), BUSY_DELAY);
       try {
         const frame = await frameOf(this.context.scene, state);
         if (round !== this.round) return;
@@ -5127,18 +5127,18 @@
       this.status.textContent = "Computing weights…";
     }
     takeFrame(frame) {
-      const before = this.frame;
+      const previous = this.frame;
       this.frame = frame;
       this.frameWanted = false;
       this.hideProblem();
-      if (before) this.page.announce(statusText(this.context.scene, this.store.get(), null));
-      const patch = before && !this.isGiven ? carriedOver(before, frame, this.store.get(), this.framePart) : {};
+      if (previous) this.page.announce(statusText(this.context.scene, this.store.get(), null));
+      const patch = previous && !this.isRestored ? carriedSelection(previous, frame, this.store.get(), this.framePart) : {};
       this.framePart = this.store.get().part;
-      this.isGiven = false;
+      this.isRestored = false;
       this.slider?.update?.(frame, this.store.get());
-      const known = this.store.get();
+      const state = this.store.get();
       this.store.set(patch);
-      if (this.store.get() === known) this.draw(known);
+      if (this.store.get() === state) this.draw(state);
     }
     async draw(state) {
       const { frame, view } = this;
@@ -5210,21 +5210,21 @@
       this.element.remove();
     }
   };
-  function startOf(scene) {
+  function startState(scene) {
     const heads = scene.sites.reduce((sum, site) => sum + site.heads, 0);
     return { ...initialState(), view: heads > 1 ? "map" : "matrix", ...patchOfFragment(scene.start) };
   }
-  function carriedOver(before, after, state, partBefore) {
+  function carriedSelection(before, after, state, partBefore) {
     const isSameShape = before.rows.labels.length === after.rows.labels.length && before.columns.labels.length === after.columns.labels.length;
     const patch = isSameShape ? {} : { zoom: null };
     if (partBefore !== state.part) return { ...patch, selected: [], hidden: [], pinned: false };
     if (isSameShape && isSameAxis(before.rows, after.rows) && isSameAxis(before.columns, after.columns)) return patch;
     const isFrom = state.direction === "from" || before.square;
-    const [old, axis] = isFrom ? [before.rows, after.rows] : [before.columns, after.columns];
-    const places = /* @__PURE__ */ new Map();
-    axis.members.forEach((members, index) => members.forEach((position) => places.set(position, index)));
-    const positions = state.selected.flatMap((index) => old.members[index] ?? []);
-    const selected = new Set(positions.map((position) => places.get(position)));
+    const [oldAxis, axis] = isFrom ? [before.rows, after.rows] : [before.columns, after.columns];
+    const indices = /* @__PURE__ */ new Map();
+    axis.members.forEach((members, index) => members.forEach((position) => indices.set(position, index)));
+    const positions = state.selected.flatMap((index) => oldAxis.members[index] ?? []);
+    const selected = new Set(positions.map((position) => indices.get(position)));
     selected.delete(void 0);
     return { ...patch, hidden: [], selected: [...selected] };
   }
@@ -5313,14 +5313,14 @@
       const state = { ...patchOfFragment(readFragment(), index), theme: this.theme, ...options.state };
       const pane = createPane(host, scene, { ...options, page: this.services, state });
       this.panes.push(pane);
-      for (const kind of ["pointerdown", "focusin"]) pane.element.addEventListener(kind, (event) => event.target.closest(".pane-body") && this.attend(pane));
+      for (const kind of ["pointerdown", "focusin"]) pane.element.addEventListener(kind, (event) => event.target.closest(".pane-body") && this.activate(pane));
       this.refreshControls();
       const stop = pane.store.subscribe((now) => now.theme !== this.theme && this.applyTheme(now.theme));
       return {
         ...pane,
         destroy: () => {
           stop();
-          this.panes = this.panes.filter((one) => one.store !== pane.store);
+          this.panes = this.panes.filter((other) => other.store !== pane.store);
           if (this.recent?.store === pane.store) this.recent = null;
           pane.destroy();
           this.refreshControls();
@@ -5355,7 +5355,7 @@
     refreshControls() {
       for (const pane of this.panes) pane.controls()?.update(pane.store.get());
     }
-    attend(pane) {
+    activate(pane) {
       if (this.recent === pane) return;
       this.recent = pane;
       this.refreshControls();
@@ -5405,9 +5405,9 @@
     }
     async copyLink() {
       const link = linkTo(this.fragment());
-      const isCopied = await copiedText(link);
-      const lacks = this.inputs().every(isWholeInLink) ? "" : ". It leaves out the picture, or a text of more than 1000 characters";
-      this.say(isCopied ? `The link to this view was copied${lacks}` : `Copying is not allowed here. The link is ${link}`);
+      const isCopied = await copyText(link);
+      const omission = this.inputs().every(isWholeInLink) ? "" : ". It leaves out the picture, or a text of more than 1000 characters";
+      this.say(isCopied ? `The link to this view was copied${omission}` : `Copying is not allowed here. The link is ${link}`);
     }
     /** A short message that can be seen and heard. */
     say(text) {
@@ -5433,7 +5433,7 @@
     const [first, second] = scenes.map((scene) => JSON.stringify(scene.sequences.map((sequence) => sequence.tokens)));
     return first === second ? [...SHARED_KEYS, "selected", "hidden", "pinned", "zoom", "step"] : SHARED_KEYS;
   }
-  async function copiedText(text) {
+  async function copyText(text) {
     try {
       await navigator.clipboard.writeText(text);
       return true;

@@ -12,13 +12,13 @@ const MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest o
 const NARROW_PAGE = "(max-width: 820px)";
 
 /** The control bar; `actions` = {save, copyLink}, whose buttons stand in `actionHost` if there is room. */
-export function createControls(host, context, actions, actionHost = null) {
-  const controls = new Controls(context, actions, actionHost);
-  host.append(controls.element);
-  return controls;
+export function createControlBar(host, context, actions, actionHost = null) {
+  const bar = new ControlBar(context, actions, actionHost);
+  host.append(bar.element);
+  return bar;
 }
 
-class Controls {
+class ControlBar {
   constructor(context, actions, actionHost) {
     this.context = context;
     this.buildSelects();
@@ -139,19 +139,19 @@ class Controls {
     const part = scene.parts[state.part];
     const isWhole = state.layer === "all";
     if (!isWhole) this.lastLayer = state.layer;
-    this.part.fill(scene.parts.map((one, index) => ({ value: index, text: capitalised(one.label) })), state.part);
+    this.part.fill(scene.parts.map(({ label }, index) => ({ value: index, text: capitalised(label) })), state.part);
     this.part.show(scene.parts.length > 1);
     this.layer.fill(layerOptions(scene, state), state.layer);
     this.mode.fill(MODES.map((mode) => ({ value: mode, text: MODE_NAMES[mode], problem: modeProblem(scene, state, mode) })), state.mode);
     const site = scene.sites[part.sites[isWhole ? 0 : state.layer]];
     this.head.fill(headOptions(site), state.head);
-    const isMap = state.view === "map";
-    const isOne = state.mode === "head" && !isWhole;
-    this.mode.select.disabled = isMap;
-    this.mode.select.title = isMap ? "The map has every head by itself; open one to see several together" : "One head, or several together";
-    this.head.select.disabled = !isOne;
-    this.head.select.title = isOne ? "Head" : "Several heads are shown together; choose “Single head” to pick one";
-    const hasChoice = [scene, ...this.context.scenes()].some((one) => !hasOneMap(one));
+    const isMapView = state.view === "map";
+    const isSingleHead = state.mode === "head" && !isWhole;
+    this.mode.select.disabled = isMapView;
+    this.mode.select.title = isMapView ? "The map has every head by itself; open one to see several together" : "One head, or several together";
+    this.head.select.disabled = !isSingleHead;
+    this.head.select.title = isSingleHead ? "Head" : "Several heads are shown together; choose “Single head” to pick one";
+    const hasChoice = [scene, ...this.context.scenes()].some((other) => !hasOneMap(other));
     for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice);
     this.showToggles(state);
     this.direction.set(state.direction === "to");
@@ -164,11 +164,11 @@ class Controls {
   showToggles(state) {
     const scenes = [this.context.scene, ...this.context.scenes()];
     const states = [state, ...this.context.states()];
-    const inMap = state.view === "map" ? "The map is the same either way; open a head" : null;
-    const problem = (has, text) => inMap ?? (scenes.some(has) ? null : text);
-    this.unit.set(states.some((one) => one.unit === "words"), problem(hasWords, "It is not known which pieces make a word"));
-    this.special.set(states.some((one) => one.special === "folded"), problem(hasSpecial, "There are no special tokens"));
-    this.colour.set(state.colour === "log", inMap);
+    const mapProblem = state.view === "map" ? "The map is the same either way; open a head" : null;
+    const problem = (applies, text) => mapProblem ?? (scenes.some(applies) ? null : text);
+    this.unit.set(states.some((other) => other.unit === "words"), problem(hasWords, "It is not known which pieces make a word"));
+    this.special.set(states.some((other) => other.special === "folded"), problem(hasSpecial, "There are no special tokens"));
+    this.colour.set(state.colour === "log", mapProblem);
     this.nameExports();
   }
 

@@ -3,16 +3,16 @@
 import { icon, make } from "../drawing/elements.js";
 
 /** A labelled select; `fill(options, value)` sets [{value, text, problem}]. */
-export function createSelect(testId, label, chosen) {
-  const select = make("select", { "data-testid": testId, "aria-label": label, title: label, onchange: () => chosen(select.value) });
-  let known = "";
+export function createSelect(testId, label, onChange) {
+  const select = make("select", { "data-testid": testId, "aria-label": label, title: label, onchange: () => onChange(select.value) });
+  let filledKey = "";
   return {
     element: make("div", { class: "field" }, select),
     select,
     fill(options, value) {
       const key = JSON.stringify(options);
-      if (key !== known) select.replaceChildren(...options.map(optionOf));
-      known = key;
+      if (key !== filledKey) select.replaceChildren(...options.map(optionOf));
+      filledKey = key;
       select.value = String(value);
     },
     show(isShown) {
@@ -26,12 +26,12 @@ function optionOf({ value, text, problem }) {
 }
 
 /** A switch between two named states, both of which can be read; one click flips it. */
-export function createToggle(testId, label, [first, second], flipped, prefix = "") {
+export function createToggle(testId, label, [first, second], onFlip, prefix = "") {
   const parts = [first, second].map((text) => make("span", { class: "segment" }, text));
-  const before = prefix ? [make("span", { class: "toggle-prefix" }, prefix)] : [];
+  const prefixes = prefix ? [make("span", { class: "toggle-prefix" }, prefix)] : [];
   const button = make("button", {
-    type: "button", class: "toggle", role: "switch", "aria-label": label, "data-testid": testId, onclick: flipped,
-  }, ...before, make("span", { class: "segments" }, ...parts));
+    type: "button", class: "toggle", role: "switch", "aria-label": label, "data-testid": testId, onclick: onFlip,
+  }, ...prefixes, make("span", { class: "segments" }, ...parts));
   return {
     element: button,
     set(isSecond, problem = null) {
@@ -45,8 +45,8 @@ export function createToggle(testId, label, [first, second], flipped, prefix = "
 }
 
 /** A button with an icon. */
-export function createIconButton(testId, name, label, pressed) {
+export function createIconButton(testId, name, label, onPress) {
   return make("button", {
-    type: "button", class: "icon-button", "data-testid": testId, "aria-label": label, title: label, onclick: pressed,
+    type: "button", class: "icon-button", "data-testid": testId, "aria-label": label, title: label, onclick: onPress,
   }, icon(name));
 }

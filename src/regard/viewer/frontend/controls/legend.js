@@ -8,16 +8,16 @@ import { make } from "../drawing/elements.js";
 const MODE_PHRASES = { head: "head", mean: "mean of heads", max: "largest of heads", rollout: "rollout", relevance: "relevance" };
 const BAR = { width: 160, height: 1 };
 
-/** The legend: `show(peak, signed, colour, colours, texts, isCut)`, and `current()` for pictures. */
+/** The legend: `show(peak, signed, colour, colours, labels, isCut)`, and `current()` for pictures. */
 export function createLegend(host) {
   const bar = make("canvas", { class: "legend-bar", width: BAR.width, height: BAR.height, "aria-hidden": "true" });
   const numbers = make("div", { class: "legend-numbers" });
   const element = make("div", { class: "legend", role: "img", "aria-label": "Colour scale", "data-testid": "legend" }, bar, numbers);
   host.append(element);
-  let now = null;
+  let scale = null;
   return {
-    current: () => now,
-    show(peak, signed, colour, colours, given = null, isCut = false) {
+    current: () => scale,
+    show(peak, signed, colour, colours, labels = null, isCut = false) {
       const surface = bar.getContext("2d");
       const stops = [];
       for (let x = 0; x < BAR.width; x += 1) {
@@ -26,8 +26,8 @@ export function createLegend(host) {
         surface.fillRect(x, 0, 1, BAR.height);
         if (x % 10 === 0 || x === BAR.width - 1) stops.push(surface.fillStyle);
       }
-      const texts = given ?? (signed ? [-peak, 0, peak].map(readableWeight) : [0, 0.5, 1].map((share) => numberOnBar(share, peak, colour, isCut)));
-      now = { stops, texts };
+      const texts = labels ?? (signed ? [-peak, 0, peak].map(readableWeight) : [0, 0.5, 1].map((share) => numberOnBar(share, peak, colour, isCut)));
+      scale = { stops, texts };
       numbers.replaceChildren(...texts.map((text) => make("span", {}, text)));
       element.setAttribute("aria-label", `Colour scale from ${texts[0]} to ${texts[2]}, ${colour === "log" ? "logarithmic" : "linear"}`);
     },
@@ -55,7 +55,7 @@ export function statusText(scene, state, frame) {
   const isWhole = state.layer === "all";
   words.push(isWhole ? "all layers" : layerName(scene, state.part, state.layer).toLowerCase());
   if (state.mode !== "head") words.push(MODE_PHRASES[state.mode]);
-  else words.push(`head ${state.head}`, ...typeOf(scene, part, state));
+  else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
   if (!frame) return words.join(" · ");
   words.push(`${frame.rows.labels.length} × ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
   words.push(`largest weight ${readableWeight(frame.peak)}`);
@@ -63,7 +63,7 @@ export function statusText(scene, state, frame) {
   return words.join(" · ");
 }
 
-function typeOf(scene, part, state) {
+function headTypes(scene, part, state) {
   const type = scene.sites[part.sites[state.layer]]?.types?.[state.head];
   return type ? [type] : [];
 }

@@ -17,7 +17,7 @@ class StepSlider {
   constructor(host, context) {
     this.context = context;
     this.timer = null;
-    this.stillness = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)");
+    this.reducedMotion = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)");
     this.play = make("button", { type: "button", class: "slider-play", "data-testid": "step-play", onclick: () => this.press() });
     this.range = make("input", { type: "range", min: 0, step: 1, class: "slider-range", "aria-label": "Step of the generation", "data-testid": "step-slider" });
     this.range.addEventListener("input", () => this.choose(Number(this.range.value)));
@@ -70,7 +70,7 @@ class StepSlider {
   press() {
     const isAtEnd = Number(this.range.value) >= Number(this.range.max);
     if (this.timer) return this.stop();
-    if (this.stillness?.matches) return this.choose(isAtEnd ? 0 : Number(this.range.value) + 1);
+    if (this.reducedMotion?.matches) return this.choose(isAtEnd ? 0 : Number(this.range.value) + 1);
     if (isAtEnd) this.choose(0);
     this.timer = setInterval(() => this.choose(Number(this.range.value) + 1), STEP_PAUSE);
     return this.showButton();
@@ -83,7 +83,7 @@ class StepSlider {
   }
 
   showButton() {
-    const isStill = this.stillness?.matches;
+    const isStill = this.reducedMotion?.matches;
     const label = this.timer ? "Pause" : isStill ? "Next step" : "Play the generation";
     if (this.play.getAttribute("aria-label") === label) return;
     this.play.setAttribute("aria-label", label);

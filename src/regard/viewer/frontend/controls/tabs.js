@@ -9,7 +9,7 @@ export function createTabs(host, context, panelId) {
   const list = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
   const tabs = new Map(VIEWS.map((view, index) => [view, tabOf(context, view, index, panelId)]));
   list.append(...tabs.values());
-  list.addEventListener("keydown", (event) => moveAlong(event, [...tabs.values()].filter((tab) => !tab.hidden)));
+  list.addEventListener("keydown", (event) => moveFocus(event, [...tabs.values()].filter((tab) => !tab.hidden)));
   host.append(list);
   return {
     update(state) {
@@ -30,7 +30,7 @@ function tabOf(context, view, index, panelId) {
   }, capitalised(view));
 }
 
-function moveAlong(event, tabs) {
+function moveFocus(event, tabs) {
   const change = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (!change) return;
   event.preventDefault();

@@ -9,32 +9,32 @@ export function inlineLoader(first) {
     async read(chunk) {
       const element = document.getElementById(`chunk-${first + chunk.id}`);
       if (!element) throw new Error(`the file has no chunk ${chunk.id}; was it cut short?`);
-      return decoded(await inflated(bytesOfBase64(element.textContent)), chunk);
+      return decodeNumbers(await inflateBytes(bytesOfBase64(element.textContent)), chunk);
     },
   };
 }
 
 /** Reads chunks of a trace on the server that sent the page. */
 export function fetchLoader(base) {
-  const ask = async (path) => {
-    const answer = await fetch(`${base}/${path}`);
-    if (!answer.ok) throw new Error(await refusal(answer));
-    return answer.arrayBuffer();
+  const request = async (path) => {
+    const response = await fetch(`${base}/${path}`);
+    if (!response.ok) throw new Error(await refusalMessage(response));
+    return response.arrayBuffer();
   };
   return {
-    remote: { floats: async (path) => new Float32Array(await ask(path)) },
+    remote: { floats: async (path) => new Float32Array(await request(path)) },
     async read(chunk) {
-      return decoded(await inflated(new Uint8Array(await ask(`chunks/${chunk.id}`))), chunk);
+      return decodeNumbers(await inflateBytes(new Uint8Array(await request(`chunks/${chunk.id}`))), chunk);
     },
   };
 }
 
 /** What a server says about a request that it refused. */
-export async function refusal(answer) {
+export async function refusalMessage(response) {
   try {
-    return (await answer.json()).error.message;
+    return (await response.json()).error.message;
   } catch {
-    return `the server answered ${answer.status}`;
+    return `the server answered ${response.status}`;
   }
 }
 
@@ -47,13 +47,13 @@ export function bytesOfBase64(text) {
   return bytes;
 }
 
-async function inflated(bytes) {
+async function inflateBytes(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
 /** Bytes whose planes lie one behind the other, as numbers; 16-bit floats become 32-bit ones. */
-function decoded(planes, chunk) {
+function decodeNumbers(planes, chunk) {
   if (chunk.dtype === "u8") return planes;
   const count = chunk.shape.reduce((product, size) => product * size, 1);
   const width = planes.length / Math.max(1, count);
@@ -62,21 +62,21 @@ function decoded(planes, chunk) {
     const start = plane * count;
     for (let i = 0, at = plane; i < count; i += 1, at += width) bytes[at] = planes[start + i];
   }
-  if (chunk.dtype === "f16") return fromHalf(new Uint16Array(bytes.buffer));
+  if (chunk.dtype === "f16") return floatsOfHalves(new Uint16Array(bytes.buffer));
   return new ARRAYS[chunk.dtype](bytes.buffer);
 }
 
-let halves = null;
+let halfTable = null;
 
 /** 16-bit floats as 32-bit ones, by a table of all of them. */
-export function fromHalf(numbers) {
-  halves ??= Float32Array.from({ length: 65536 }, (_, bits) => half(bits));
+export function floatsOfHalves(numbers) {
+  halfTable ??= Float32Array.from({ length: 65536 }, (_, bits) => halfValue(bits));
   const floats = new Float32Array(numbers.length);
-  for (let i = 0; i < numbers.length; i += 1) floats[i] = halves[numbers[i]];
+  for (let i = 0; i < numbers.length; i += 1) floats[i] = halfTable[numbers[i]];
   return floats;
 }
 
-function half(bits) {
+function halfValue(bits) {
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits >> 10) & 31;
   const fraction = bits & 1023;

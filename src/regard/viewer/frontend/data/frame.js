@@ -2,26 +2,26 @@
 
 export const TILE = 256; // cells of a side
 
-const FOLDED = "[special]";
-const ROWS_KEPT = 256; // of a server's map
+const FOLDED_LABEL = "[special]";
+const ROW_CACHE_SIZE = 256; // of a server's map
 const SMALL_MAP = 64; // rows and columns up to which colours reach to the largest weight
-const BRIGHT = 0.99; // of larger maps, the share of cells whose colours differ
+const BRIGHT_SHARE = 0.99; // of larger maps, the share of cells whose colours differ
 
 /** The frame of a scene in a state; an error says what is not there. */
 export async function frameOf(scene, state) {
   const part = scene.parts[state.part];
   const layer = state.layer === "all" ? 0 : state.layer;
-  const number = part.sites[layer];
-  const site = scene.sites[number];
-  const through = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
-  const map = await mapOf(scene, state, number, through);
+  const siteNumber = part.sites[layer];
+  const site = scene.sites[siteNumber];
+  const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
+  const map = await mapOf(scene, state, siteNumber, isOverLayers);
   const square = site.query_sequence === site.key_sequence;
-  const until = shownPositions(scene, state, site.query_sequence);
-  const rows = axisOf(scene, state, site.query_sequence, until);
+  const shownCount = shownPositions(scene, state, site.query_sequence);
+  const rows = axisOf(scene, state, site.query_sequence, shownCount);
   const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
   const signed = site.kind === "signed";
-  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: until };
-  if (map.data === null) return remoteFrame(frame, scene, state, number);
+  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount };
+  if (map.data === null) return remoteFrame(frame, scene, state, siteNumber);
   return wholeFrame(frame, map);
 }
 
@@ -46,8 +46,8 @@ export function stepCount(scene, partNumber) {
   return Math.max(0, site.queries - scene.steps.prompt);
 }
 
-function mapOf(scene, state, site, through) {
-  if (through) {
+function mapOf(scene, state, site, isOverLayers) {
+  if (isOverLayers) {
     const name = ["rollout", "relevance"].includes(state.mode) ? state.mode : state.mode === "max" ? "max" : "mean";
     return scene.partMap(state.part, name);
   }
@@ -61,18 +61,18 @@ function shownPositions(scene, state, sequence) {
 }
 
 /** Labels of one side, and the positions that each stands for. */
-function axisOf(scene, state, number, until) {
+function axisOf(scene, state, number, shownCount) {
   const prompt = (scene.steps?.sequence === number && scene.steps.prompt) || Infinity;
   const sequence = scene.sequences[number];
   const groups = groupsOf(sequence, state.unit === "words");
-  const shown = groups.filter((group) => until === null || group.members.every((i) => i < until));
-  if (state.special !== "folded") return asAxis(shown, prompt, sequence.name);
-  const special = shown.filter((group) => group.special);
-  const others = shown.filter((group) => !group.special);
-  if (special.length) {
-    others.push({ label: FOLDED, special: true, members: special.flatMap((group) => group.members) });
+  const shownGroups = groups.filter((group) => shownCount === null || group.members.every((i) => i < shownCount));
+  if (state.special !== "folded") return axisOfGroups(shownGroups, prompt, sequence.name);
+  const specialGroups = shownGroups.filter((group) => group.special);
+  const otherGroups = shownGroups.filter((group) => !group.special);
+  if (specialGroups.length) {
+    otherGroups.push({ label: FOLDED_LABEL, special: true, members: specialGroups.flatMap((group) => group.members) });
   }
-  return asAxis(others, prompt, sequence.name);
+  return axisOfGroups(otherGroups, prompt, sequence.name);
 }
 
 function groupsOf(sequence, asWords) {
@@ -87,7 +87,7 @@ function groupsOf(sequence, asWords) {
 }
 
 /** An axis; what a model wrote comes after the prompt. */
-function asAxis(groups, prompt, name) {
+function axisOfGroups(groups, prompt, name) {
   return {
     name,
     labels: groups.map((group) => group.label),
@@ -100,20 +100,20 @@ function asAxis(groups, prompt, name) {
 function wholeFrame(frame, map) {
   const { rows, columns } = frame;
   const plain = isPlain(rows, map.queries) && isPlain(columns, map.keys);
-  const whole = plain ? map.data : merged(map, rows, columns);
+  const whole = plain ? map.data : mergedWeights(map, rows, columns);
   const breadth = columns.labels.length;
   const pyramid = [whole];
   frame.whole = whole;
-  frame.peak = largest(whole);
-  frame.levels = levelsOf(frame);
-  frame.bright = brightOf(frame, pyramid);
+  frame.peak = largestWeight(whole);
+  frame.levels = levelCount(frame);
+  frame.bright = brightWeight(frame, pyramid);
   frame.value = (i, j) => ({
     value: whole[i * breadth + j],
-    exact: map.exact || (plain && isTop(map.top, i, j)),
+    exact: map.exact || (plain && isTopWeight(map.top, i, j)),
   });
   frame.row = async (i) => whole.slice(i * breadth, (i + 1) * breadth);
   frame.column = async (j) => Float32Array.from(rows.labels, (_, i) => whole[i * breadth + j]);
-  frame.tile = (level, r, c) => cutTile(levelOf(pyramid, frame, level), frame, level, r, c);
+  frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
   return frame;
 }
 
@@ -123,7 +123,7 @@ function isPlain(axis, count) {
 }
 
 /** Attention to a word is the sum over its pieces, attention from a word the mean over them. */
-function merged(map, rows, columns) {
+function mergedWeights(map, rows, columns) {
   const breadth = columns.labels.length;
   const target = new Int32Array(map.keys).fill(-1);
   columns.members.forEach((members, j) => members.forEach((key) => (target[key] = j)));
@@ -142,37 +142,37 @@ function merged(map, rows, columns) {
   return whole;
 }
 
-function isTop(top, i, j) {
+function isTopWeight(top, i, j) {
   if (!top) return false;
   return top.places.subarray(i * top.count, (i + 1) * top.count).includes(j);
 }
 
-function largest(values) {
+function largestWeight(values) {
   let peak = 0;
   for (let i = 0; i < values.length; i += 1) peak = Math.max(peak, Math.abs(values[i]));
   return peak;
 }
 
-function levelsOf(frame) {
+function levelCount(frame) {
   const longest = Math.max(frame.rows.labels.length, frame.columns.labels.length, 1);
   return 1 + Math.max(0, Math.ceil(Math.log2(longest / TILE)));
 }
 
 /** A weight that only few of the cells exceed, as they are seen when the whole map is. */
-function brightOf(frame, pyramid) {
+function brightWeight(frame, pyramid) {
   const longest = Math.max(frame.rows.labels.length, frame.columns.labels.length);
   if (longest <= SMALL_MAP) return frame.peak;
-  const seen = levelOf(pyramid, frame, frame.levels - 1).filter((weight) => weight > 0).sort();
-  return seen.length ? seen[Math.floor(BRIGHT * (seen.length - 1))] : frame.peak;
+  const weights = pyramidLevel(pyramid, frame, frame.levels - 1).filter((weight) => weight > 0).sort();
+  return weights.length ? weights[Math.floor(BRIGHT_SHARE * (weights.length - 1))] : frame.peak;
 }
 
-function levelOf(pyramid, frame, level) {
-  for (let l = pyramid.length; l <= level; l += 1) pyramid.push(halved(pyramid[l - 1], frame, l));
+function pyramidLevel(pyramid, frame, level) {
+  for (let l = pyramid.length; l <= level; l += 1) pyramid.push(halvedLevel(pyramid[l - 1], frame, l));
   return pyramid[level];
 }
 
 /** The next level: of each four cells the one farthest from 0, so that nothing strong is lost. */
-function halved(fine, frame, level) {
+function halvedLevel(fine, frame, level) {
   const size = (count, l) => Math.ceil(count / 2 ** l);
   const [height, breadth] = [size(frame.rows.labels.length, level - 1), size(frame.columns.labels.length, level - 1)];
   const [rows, columns] = [size(frame.rows.labels.length, level), size(frame.columns.labels.length, level)];
@@ -180,8 +180,8 @@ function halved(fine, frame, level) {
   for (let i = 0; i < height; i += 1) {
     const start = (i >> 1) * columns;
     for (let j = 0, at = i * breadth; j < breadth; j += 1, at += 1) {
-      const place = start + (j >> 1);
-      if (Math.abs(fine[at]) > Math.abs(coarse[place])) coarse[place] = fine[at];
+      const cell = start + (j >> 1);
+      if (Math.abs(fine[at]) > Math.abs(coarse[cell])) coarse[cell] = fine[at];
     }
   }
   return coarse;
@@ -200,8 +200,8 @@ function cutTile(values, frame, level, r, c) {
 
 /** A frame whose numbers the server makes when they are asked for. */
 function remoteFrame(frame, scene, state, site) {
-  const rowsInHand = new Map();
-  const asked = new URLSearchParams({
+  const rowCache = new Map();
+  const parameters = new URLSearchParams({
     part: state.part,
     layer: state.layer,
     mode: state.mode,
@@ -209,25 +209,25 @@ function remoteFrame(frame, scene, state, site) {
     unit: state.unit,
     special: state.special,
   });
-  const ask = (path, places) => {
-    const query = new URLSearchParams(asked);
-    for (const [name, value] of Object.entries(places)) query.set(name, value);
+  const request = (path, position) => {
+    const query = new URLSearchParams(parameters);
+    for (const [name, value] of Object.entries(position)) query.set(name, value);
     return scene.loader.remote.floats(`${path}?${query}`);
   };
   frame.whole = null;
   frame.peak = state.mode === "head" && state.layer !== "all" ? scene.sites[site].peak[state.head] : 1;
   frame.bright = frame.peak;
-  frame.levels = levelsOf(frame);
+  frame.levels = levelCount(frame);
   frame.row = (i) => {
-    if (!rowsInHand.has(i)) {
-      if (rowsInHand.size >= ROWS_KEPT) rowsInHand.clear();
-      rowsInHand.set(i, ask("row", { row: i }));
-      rowsInHand.get(i).catch(() => rowsInHand.delete(i)); // a refused row may be asked for again
+    if (!rowCache.has(i)) {
+      if (rowCache.size >= ROW_CACHE_SIZE) rowCache.clear();
+      rowCache.set(i, request("row", { row: i }));
+      rowCache.get(i).catch(() => rowCache.delete(i)); // a refused row may be asked for again
     }
-    return rowsInHand.get(i);
+    return rowCache.get(i);
   };
-  frame.column = (j) => ask("column", { column: j });
+  frame.column = (j) => request("column", { column: j });
   frame.value = async (i, j) => ({ value: (await frame.row(i))[j], exact: true });
-  frame.tile = (level, row, column) => ask("tile", { level, row, column });
+  frame.tile = (level, row, column) => request("tile", { level, row, column });
   return frame;
 }

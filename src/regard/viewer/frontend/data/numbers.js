@@ -12,12 +12,12 @@ export function readableWeight(value) {
 
 /** The fewest digits that are read back as the same 32-bit number: six are always kept by one, nine are always enough. */
 export function shortestFloat(value) {
-  const kept = Math.fround(value);
+  const float = Math.fround(value);
   for (let digits = 6; digits < 9; digits += 1) {
-    const rounded = Number(kept.toPrecision(digits));
-    if (Math.fround(rounded) === kept) return String(rounded);
+    const rounded = Number(float.toPrecision(digits));
+    if (Math.fround(rounded) === float) return String(rounded);
   }
-  return String(Number(kept.toPrecision(9)));
+  return String(Number(float.toPrecision(9)));
 }
 
 /** A weight with every digit that a 32-bit number has; "≈" says that the page does not hold it exactly. */

@@ -2,7 +2,7 @@
 
 import { fetchLoader, inlineLoader } from "./chunks.js";
 
-const KEPT = 48 << 20; // numbers of maps that stay in memory
+const CACHE_SIZE = 48 << 20; // numbers of maps that stay in memory
 
 /**
  * A scene whose maps can be asked for.
@@ -10,13 +10,13 @@ const KEPT = 48 << 20; // numbers of maps that stay in memory
  * and where not, the places and values of those that are. On a server's scene data may be null.
  */
 export function openScene(manifest, loader) {
-  const maps = boundedCache(KEPT);
-  const once = (key, make) => maps.get(key) ?? maps.set(key, make());
+  const maps = boundedCache(CACHE_SIZE);
+  const cached = (key, make) => maps.get(key) ?? maps.set(key, make());
   const scene = { ...manifest, loader };
   scene.headMap = (site, head) =>
-    once(`${site}/${head}`, () => readMap(scene, manifest.sites[site], head));
-  scene.layerMap = (site, mode) => once(`${site}/${mode}`, () => overHeads(scene, site, mode));
-  scene.partMap = (part, name) => once(`part ${part}/${name}`, () => readPart(scene, part, name));
+    cached(`${site}/${head}`, () => readHeadMap(scene, manifest.sites[site], head));
+  scene.layerMap = (site, mode) => cached(`${site}/${mode}`, () => combineHeads(scene, site, mode));
+  scene.partMap = (part, name) => cached(`part ${part}/${name}`, () => readPartMap(scene, part, name));
   return scene;
 }
 
@@ -32,80 +32,80 @@ export async function thumbnail(scene, site, head) {
   const [, height, width] = chunk.shape;
   scene.thumbnails ??= new Map();
   if (!scene.thumbnails.has(site)) scene.thumbnails.set(site, scene.loader.read(chunk));
-  const all = await scene.thumbnails.get(site);
-  return { data: all.subarray(head * height * width, (head + 1) * height * width), height, width };
+  const thumbnails = await scene.thumbnails.get(site);
+  return { data: thumbnails.subarray(head * height * width, (head + 1) * height * width), height, width };
 }
 
 /** Promises by key, the ones used longest ago forgotten when their maps take too much. */
-function boundedCache(most) {
-  const kept = new Map();
+function boundedCache(capacity) {
+  const entries = new Map();
   let total = 0;
-  const forget = (key) => {
-    total -= kept.get(key)?.size ?? 0;
-    kept.delete(key);
+  const evict = (key) => {
+    total -= entries.get(key)?.size ?? 0;
+    entries.delete(key);
   };
   return {
     get(key) {
-      const entry = kept.get(key);
+      const entry = entries.get(key);
       if (!entry) return undefined;
-      kept.delete(key);
-      kept.set(key, entry);
+      entries.delete(key);
+      entries.set(key, entry);
       return entry.promise;
     },
     set(key, promise) {
       const entry = { promise, size: 0 };
-      kept.set(key, entry);
+      entries.set(key, entry);
       promise.then(
         (map) => {
-          if (kept.get(key) !== entry) return;
+          if (entries.get(key) !== entry) return;
           entry.size = map.data?.length ?? 0;
           total += entry.size;
-          for (const oldest of kept.keys()) {
-            if (total <= most || oldest === key) break;
-            forget(oldest);
+          for (const oldestKey of entries.keys()) {
+            if (total <= capacity || oldestKey === key) break;
+            evict(oldestKey);
           }
         },
-        () => kept.get(key) === entry && forget(key), // a failure may be tried again
+        () => entries.get(key) === entry && evict(key), // a failure may be tried again
       );
       return promise;
     },
   };
 }
 
-async function readMap(scene, site, head) {
+async function readHeadMap(scene, site, head) {
   const form = site.form;
   const size = { queries: site.queries, keys: site.keys, exact: isExact(form), top: null };
   if (form.kind === "tiles") return { ...size, exact: true, data: null };
   const data =
     form.kind === "factors"
-      ? await multiplied(scene, site, head)
-      : await kept(scene, form, head, site.queries, site.keys);
+      ? await factorWeights(scene, site, head)
+      : await storedWeights(scene, form, head, site.queries, site.keys);
   const map = { ...size, data };
-  if (form.top) map.top = await corrected(scene, form.top[head], map);
+  if (form.top) map.top = await correctTop(scene, form.top[head], map);
   return map;
 }
 
-async function readPart(scene, part, name) {
+async function readPartMap(scene, part, name) {
   const { maps, sites } = scene.parts[part];
   const form = maps[name];
   if (!form) throw new Error(`there is no ${name} of ${scene.parts[part].label}`);
   const { queries, keys } = scene.sites[sites[0]];
   if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
-  const data = await kept(scene, form, 0, queries, keys);
+  const data = await storedWeights(scene, form, 0, queries, keys);
   const map = { queries, keys, exact: isExact(form), top: null, data };
-  if (form.top) map.top = await corrected(scene, form.top[0], map);
+  if (form.top) map.top = await correctTop(scene, form.top[0], map);
   return map;
 }
 
 /** Mean or largest over the heads of one layer. */
-async function overHeads(scene, site, mode) {
+async function combineHeads(scene, site, mode) {
   const { heads, queries, keys, form } = scene.sites[site];
   if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
   const data = new Float32Array(queries * keys).fill(mode === "max" ? -Infinity : 0);
   for (let head = 0; head < heads; head += 1) {
-    const one = (await scene.headMap(site, head)).data;
-    if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], one[i]);
-    else for (let i = 0; i < data.length; i += 1) data[i] += one[i] / heads;
+    const weights = (await scene.headMap(site, head)).data;
+    if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], weights[i]);
+    else for (let i = 0; i < data.length; i += 1) data[i] += weights[i] / heads;
   }
   return { queries, keys, exact: isExact(form), top: null, data };
 }
@@ -116,17 +116,17 @@ function isExact(form) {
 }
 
 /** Weights that are kept as numbers, or as codes of blocks. */
-async function kept(scene, form, index, queries, keys) {
+async function storedWeights(scene, form, index, queries, keys) {
   const chunk = form.maps[index];
-  const found = await scene.loader.read(chunk);
-  if (form.kind === "dense") return found;
+  const numbers = await scene.loader.read(chunk);
+  if (form.kind === "dense") return numbers;
   const values = valuesOfCodes(form, index);
   const data = new Float32Array(queries * keys);
   const breadth = chunk.shape[1];
   for (let row = 0, at = 0; row < queries; row += 1) {
     const start = Math.floor(row / form.pool) * breadth;
     for (let key = 0; key < keys; key += 1, at += 1) {
-      data[at] = values[found[start + Math.floor(key / form.pool)]];
+      data[at] = values[numbers[start + Math.floor(key / form.pool)]];
     }
   }
   return data;
@@ -140,7 +140,7 @@ function valuesOfCodes(form, index) {
 }
 
 /** exp(scale · query · key − normaliser) where a key is permitted, else 0. */
-async function multiplied(scene, site, head) {
+async function factorWeights(scene, site, head) {
   const { form, queries, keys } = site;
   const [query, key, normaliser, runs] = await Promise.all([
     scene.loader.read(form.query[head]),
@@ -172,7 +172,7 @@ function fillRow(data, base, query, key, width, start, stop, offset) {
 }
 
 /** Puts the exact largest weights of each row in their places, and says where they are. */
-async function corrected(scene, top, map) {
+async function correctTop(scene, top, map) {
   const [places, values] = await Promise.all([scene.loader.read(top.places), scene.loader.read(top.values)]);
   const count = top.places.shape[1];
   for (let row = 0, at = 0; row < map.queries; row += 1) {

@@ -104,7 +104,7 @@ export function weightAtShare(share, peak, mode) {
 }
 
 /** Index 0…255 into `lut`, or with `signed` into `diverging`, whose middle is zero. */
-function shade(value, peak, mode, signed = false) {
+function shadeIndex(value, peak, mode, signed = false) {
   if (!signed) return Math.round(scaleShare(value, peak, mode) * (SHADES - 1));
   const half = Math.round(scaleShare(Math.abs(value), peak, mode) * (SHADES / 2 - 1));
   return value < 0 ? SHADES / 2 - 1 - half : SHADES / 2 + half;
@@ -124,7 +124,7 @@ export function inkOnWeight(colours, value, peak, mode, signed = false) {
 }
 
 function weightBytes(colours, value, peak, mode, signed) {
-  const start = shade(value, peak, mode, signed) * 3;
+  const start = shadeIndex(value, peak, mode, signed) * 3;
   const table = signed ? colours.diverging : colours.lut;
   return [table[start], table[start + 1], table[start + 2]];
 }
@@ -136,27 +136,27 @@ function linearByte(byte) {
 
 /** Paints weights into the pixels of an ImageData of the same number of cells. */
 export function paintWeights(pixels, weights, peak, mode, signed, colours) {
-  const words = packedTable(signed ? colours.diverging : colours.lut);
+  const packed = packedColours(signed ? colours.diverging : colours.lut);
   const target = new Uint32Array(pixels.data.buffer);
   if (mode !== "log" && !signed) {
     const factor = peak > 0 ? (SHADES - 1) / peak : 0;
     for (let index = 0; index < weights.length; index += 1) {
-      const place = weights[index] * factor + 0.5;
-      target[index] = words[place >= SHADES ? SHADES - 1 : place > 0 ? place | 0 : 0];
+      const level = weights[index] * factor + 0.5;
+      target[index] = packed[level >= SHADES ? SHADES - 1 : level > 0 ? level | 0 : 0];
     }
     return;
   }
-  for (let index = 0; index < weights.length; index += 1) target[index] = words[shade(weights[index], peak, mode, signed)];
+  for (let index = 0; index < weights.length; index += 1) target[index] = packed[shadeIndex(weights[index], peak, mode, signed)];
 }
 
-const packedTables = new WeakMap();
+const packedCache = new WeakMap();
 
-function packedTable(table) {
-  if (!packedTables.has(table)) {
-    const words = new Uint32Array(SHADES);
-    const bytes = new Uint8ClampedArray(words.buffer);
+function packedColours(table) {
+  if (!packedCache.has(table)) {
+    const packed = new Uint32Array(SHADES);
+    const bytes = new Uint8ClampedArray(packed.buffer);
     for (let index = 0; index < SHADES; index += 1) bytes.set([table[index * 3], table[index * 3 + 1], table[index * 3 + 2], 255], index * 4);
-    packedTables.set(table, words);
+    packedCache.set(table, packed);
   }
-  return packedTables.get(table);
+  return packedCache.get(table);
 }

@@ -6,7 +6,7 @@ const CAPTION = { margin: 20, line: 17, letter: 6.3, least: 460 };
 const SCALE = { width: 160, height: 8, room: 44 };
 
 /** An SVG picture with its caption; `scale` is {stops: [colour], texts: [three numbers]}, or null for none. */
-export function captioned(svg, title, text, scale, colours) {
+export function captionedSvg(svg, title, text, scale, colours) {
   const [, width, height] = svg.match(/width="(\d+)" height="(\d+)"/).map(Number);
   const across = Math.max(width, CAPTION.least);
   const lines = [title, ...wrappedLines(text, (across - 2 * CAPTION.margin) / CAPTION.letter)];
@@ -31,11 +31,11 @@ function scaleAsSvg({ stops, texts }, y, colours) {
   return gradient + bar + numbers.join("");
 }
 
-function wrappedLines(text, most) {
+function wrappedLines(text, lineLength) {
   const lines = [];
   for (const word of text.split(" ")) {
     const last = lines.at(-1);
-    if (last === undefined || last.length + word.length >= most) lines.push(word);
+    if (last === undefined || last.length + word.length >= lineLength) lines.push(word);
     else lines[lines.length - 1] = `${last} ${word}`;
   }
   return lines;

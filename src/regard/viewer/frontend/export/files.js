@@ -12,7 +12,7 @@ function exportName(state, scene, extension) {
   if (part && scene.parts.length > 1) parts.push(part.name);
   const isAllHeads = state.view === "map" && extension !== "csv";
   parts.push(...(isAllHeads ? [] : weightsName(state, scene, part)), state.view);
-  return `${parts.map(fileWord).filter(Boolean).join("-")}.${extension}`;
+  return `${parts.map(fileNamePart).filter(Boolean).join("-")}.${extension}`;
 }
 
 function weightsName(state, scene, part) {
@@ -23,7 +23,7 @@ function weightsName(state, scene, part) {
   return [layer, state.mode === "head" ? `head${state.head}` : state.mode];
 }
 
-function fileWord(word) {
+function fileNamePart(word) {
   return String(word).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
 }
 

@@ -19,6 +19,6 @@ export function svgDocument(width, height, background, parts) {
 }
 
 /** The attribute of SVG text that marks what the model wrote. */
-export function lineBelow(isWritten) {
+export function underlineAttribute(isWritten) {
   return isWritten ? ' text-decoration="underline"' : "";
 }

@@ -5,11 +5,11 @@ import { SHARED_KEYS } from "../state/state.js";
 import { linkStores } from "../state/store.js";
 
 /** Puts a first column into an element, with a switch that opens a second; `build(suffix, peers)` makes one. Buttons for files stand in `actionHost`. */
-export function createCompare(root, actionHost, build) {
-  return new Compare(root, actionHost, build);
+export function createComparison(root, actionHost, build) {
+  return new Comparison(root, actionHost, build);
 }
 
-class Compare {
+class Comparison {
   constructor(root, actionHost, build) {
     this.root = root;
     this.actionHost = actionHost;
@@ -17,7 +17,7 @@ class Compare {
     root.before(this.controlHost);
     this.build = build;
     this.second = null;
-    this.part = null;
+    this.unlinkStores = null;
     this.tabs = root.parentElement?.querySelector(".top-tabs") ?? null;
     this.button = make("button", { type: "button", class: "live-button live-compare", "aria-pressed": "false", "data-testid": "live-compare", title: "Show a second input beside this one", onclick: () => this.toggle() }, "Compare");
     this.first = build("", this.peers());
@@ -76,12 +76,12 @@ class Compare {
   otherChoice() {
     const { select } = this.first.form;
     const model = this.first.form.model();
-    const alike = [...select.options].find((option) => {
+    const otherOption = [...select.options].find((option) => {
       const number = Number(option.value.split(" ")[1]);
-      const other = option.value.startsWith("model") ? this.first.offered.models[number] : null;
+      const other = option.value.startsWith("model") ? this.first.catalogue.models[number] : null;
       return option.value !== select.value && (model === null ? other === null : other?.kind === model.kind);
     });
-    return alike?.value ?? select.value;
+    return otherOption?.value ?? select.value;
   }
 
   closeSecond() {
@@ -97,11 +97,11 @@ class Compare {
     if (!first || !second) return;
     const state = first.store.get();
     second.store.set(Object.fromEntries(SHARED_KEYS.map((key) => [key, state[key]])));
-    this.part = linkStores(first.store, second.store, SHARED_KEYS);
+    this.unlinkStores = linkStores(first.store, second.store, SHARED_KEYS);
   }
 
   unlink() {
-    this.part?.();
-    this.part = null;
+    this.unlinkStores?.();
+    this.unlinkStores = null;
   }
 }

@@ -1,8 +1,8 @@
 // A scene whose texts may change from one step to the next, as a translation's do: rows that stay are kept.
 
-import { bytesOfBase64, fromHalf } from "../data/chunks.js";
+import { bytesOfBase64, floatsOfHalves } from "../data/chunks.js";
 import { openScene } from "../data/scene.js";
-import { madeHere, madeMap, madeThumbnails, madeTogether } from "./maps.js";
+import { combinedMaps, localLoader, localMap, localThumbnails } from "./maps.js";
 
 /** Takes drafts; `scene()` is the last one. */
 export class Drafts {
@@ -13,15 +13,15 @@ export class Drafts {
   }
 
   take({ scene, known, rows }) {
-    const before = this.maps;
+    const previousMaps = this.maps;
     this.manifest = scene;
     this.maps = scene.sites.map((site, number) => {
       const halves = new Uint16Array(bytesOfBase64(rows[number]).buffer);
-      const [kept, size] = [known * site.keys, (site.queries - known) * site.keys];
+      const [keptSize, size] = [known * site.keys, (site.queries - known) * site.keys];
       return Array.from({ length: site.heads }, (_, head) => {
         const map = new Float32Array(site.queries * site.keys);
-        if (kept) map.set(before[number][head].subarray(0, kept));
-        map.set(fromHalf(halves.subarray(head * size, (head + 1) * size)), kept);
+        if (keptSize) map.set(previousMaps[number][head].subarray(0, keptSize));
+        map.set(floatsOfHalves(halves.subarray(head * size, (head + 1) * size)), keptSize);
         return map;
       });
     });
@@ -32,19 +32,19 @@ export class Drafts {
     const sites = manifest.sites.map((site, number) => this.site(site, maps[number]));
     const parts = manifest.parts.map((part) => {
       const { queries, keys } = manifest.sites[part.sites[0]];
-      return { ...part, maps: madeTogether(queries, keys, () => part.sites.flatMap((number) => maps[number])) };
+      return { ...part, maps: combinedMaps(queries, keys, () => part.sites.flatMap((number) => maps[number])) };
     });
-    return openScene({ ...manifest, title: this.title, sites, parts }, madeHere);
+    return openScene({ ...manifest, title: this.title, sites, parts }, localLoader);
   }
 
   site(site, maps) {
-    const peaks = maps.map((map) => map.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0));
+    const peaks = maps.map((map) => map.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0));
     return {
       ...site,
       types: null,
       peak: peaks,
-      form: { kind: "dense", exact: false, maps: maps.map((map) => madeMap(site.queries, site.keys, () => map)) },
-      thumbnails: madeThumbnails(site.queries, site.keys, peaks, (head) => maps[head]),
+      form: { kind: "dense", exact: false, maps: maps.map((map) => localMap(site.queries, site.keys, () => map)) },
+      thumbnails: localThumbnails(site.queries, site.keys, peaks, (head) => maps[head]),
     };
   }
 }

@@ -2,27 +2,27 @@
 
 import { make } from "../drawing/elements.js";
 
-const TOKENS = 24; // to generate, unless said otherwise
+const DEFAULT_TOKENS = 24; // to generate, unless said otherwise
 
 /**
- * Builds the form. `offered` is {models, limits, traces}; `actions` has look, image, generate, translate, open, cancel and edited.
+ * Builds the form. `catalogue` is {models, limits, traces}; `actions` has look, image, generate, translate, open, cancel and edited.
  * `suffix` is put behind every test id.
  */
-export function createLiveForm(offered, suffix, actions) {
-  return new LiveForm(offered, suffix, actions);
+export function createLiveForm(catalogue, suffix, actions) {
+  return new LiveForm(catalogue, suffix, actions);
 }
 
 class LiveForm {
-  constructor(offered, suffix, actions) {
-    this.offered = offered;
+  constructor(catalogue, suffix, actions) {
+    this.catalogue = catalogue;
     this.actions = actions;
     this.suffix = suffix;
     this.isTyped = false; // the text, by the user
-    const { limits } = offered;
-    this.select = make("select", { ...this.named("model"), class: "live-select", onchange: () => this.choose() }, ...this.groups());
-    this.text = make("textarea", { ...this.named("text"), class: "live-text", rows: 2, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.typed(event), oninput: () => this.edit() });
-    this.file = make("input", { ...this.named("image"), class: "live-file", type: "file", accept: "image/png,image/jpeg", onchange: () => this.actions.edited() });
-    this.tokens = make("input", { ...this.named("tokens"), class: "live-number", type: "number", min: 1, max: limits.new_tokens, value: Math.min(TOKENS, limits.new_tokens) });
+    const { limits } = catalogue;
+    this.select = make("select", { ...this.attributes("model"), class: "live-select", onchange: () => this.choose() }, ...this.groups());
+    this.text = make("textarea", { ...this.attributes("text"), class: "live-text", rows: 2, spellcheck: "false", placeholder: "Type a text", onkeydown: (event) => this.pressKey(event), oninput: () => this.edit() });
+    this.file = make("input", { ...this.attributes("image"), class: "live-file", type: "file", accept: "image/png,image/jpeg", onchange: () => this.actions.edited() });
+    this.tokens = make("input", { ...this.attributes("tokens"), class: "live-number", type: "number", min: 1, max: limits.new_tokens, value: Math.min(DEFAULT_TOKENS, limits.new_tokens) });
     this.runButton = make("button", { class: "live-button live-main", type: "submit", "data-testid": `live-run${suffix}` }, "Look");
     this.generateButton = make("button", { class: "live-button", type: "button", "data-testid": `live-generate${suffix}`, onclick: () => this.generate() }, "Generate");
     this.cancelButton = make("button", { class: "live-button", type: "button", hidden: true, "data-testid": `live-cancel${suffix}`, onclick: () => this.actions.cancel() }, "Cancel");
@@ -31,7 +31,7 @@ class LiveForm {
     this.build();
   }
 
-  named(name) {
+  attributes(name) {
     const id = `live-${name}${this.suffix}`;
     return { id, "data-testid": id };
   }
@@ -45,21 +45,21 @@ class LiveForm {
     };
     this.buttons = make("div", { class: "live-buttons" }, this.runButton, this.fields.tokens, this.generateButton, this.cancelButton);
     const row = make("div", { class: "live-row" }, field("model", this.menuName(), this.select), this.fields.text, this.fields.image, this.buttons);
-    const submitted = (event) => {
+    const submit = (event) => {
       event.preventDefault();
       this.run();
     };
-    this.element = make("form", { class: "live-form", "aria-label": this.suffix ? "Second input" : "Input", onsubmit: submitted }, row, this.progress, this.error);
+    this.element = make("form", { class: "live-form", "aria-label": this.suffix ? "Second input" : "Input", onsubmit: submit }, row, this.progress, this.error);
   }
 
   menuName() {
-    const { models, traces } = this.offered;
+    const { models, traces } = this.catalogue;
     if (!models.length) return "Trace";
     return traces.length ? "Model or trace" : "Model";
   }
 
   groups() {
-    const { models, traces } = this.offered;
+    const { models, traces } = this.catalogue;
     const option = (value, text) => make("option", { value }, text);
     const groups = [];
     if (models.length) groups.push(make("optgroup", { label: "Models" }, ...models.map((model, i) => option(`model ${i}`, model.title))));
@@ -70,7 +70,7 @@ class LiveForm {
   /** The model that is chosen, or null where it is a saved trace. */
   model() {
     const [kind, number] = this.select.value.split(" ");
-    return kind === "model" ? this.offered.models[Number(number)] : null;
+    return kind === "model" ? this.catalogue.models[Number(number)] : null;
   }
 
   /** What the form has now, as an input. */
@@ -81,9 +81,9 @@ class LiveForm {
   }
 
   /** Fills in what a link asks for and runs it. */
-  runAsked({ model, trace, text, tokens }) {
-    const { models, traces } = this.offered;
-    const number = trace === undefined ? models.findIndex((one) => one.name === model) : traces.findIndex((one) => one.title === trace);
+  runInput({ model, trace, text, tokens }) {
+    const { models, traces } = this.catalogue;
+    const number = trace === undefined ? models.findIndex((offer) => offer.name === model) : traces.findIndex((offer) => offer.title === trace);
     if (number < 0) return this.showError(`The link is to ${trace ?? model}, which is not here.`);
     this.select.value = `${trace === undefined ? "model" : "trace"} ${number}`;
     const opened = this.choose();
@@ -96,7 +96,7 @@ class LiveForm {
 
   trace() {
     const [kind, number] = this.select.value.split(" ");
-    return kind === "trace" ? this.offered.traces[Number(number)] : null;
+    return kind === "trace" ? this.catalogue.traces[Number(number)] : null;
   }
 
   /** Shows the fields of what is chosen; a saved trace opens at once. */
@@ -117,7 +117,7 @@ class LiveForm {
 
   /** The example of a model, even an empty one, takes the place of another's; what was typed stays. */
   putExample(example) {
-    const isExample = !this.isTyped && this.offered.models.some((one) => one.example === this.text.value);
+    const isExample = !this.isTyped && this.catalogue.models.some((model) => model.example === this.text.value);
     if (this.text.value !== "" && !isExample) return;
     this.text.value = example;
     this.isTyped = false;
@@ -128,7 +128,7 @@ class LiveForm {
     this.actions.edited();
   }
 
-  typed(event) {
+  pressKey(event) {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
     this.run();
@@ -148,9 +148,9 @@ class LiveForm {
   generate() {
     const model = this.model();
     const count = Number(this.tokens.value);
-    const most = this.offered.limits.new_tokens;
+    const limit = this.catalogue.limits.new_tokens;
     if (this.text.value.trim() === "") return this.showError("Type a text to go on from.");
-    if (!Number.isInteger(count) || count < 1 || count > most) return this.showError(`New tokens: a number from 1 to ${most}.`);
+    if (!Number.isInteger(count) || count < 1 || count > limit) return this.showError(`New tokens: a number from 1 to ${limit}.`);
     return this.actions.generate(model, this.text.value, count);
   }
 

@@ -1,8 +1,8 @@
 // A scene that grows while a model generates: rows are kept as they come, maps are made when asked.
 
-import { bytesOfBase64, fromHalf } from "../data/chunks.js";
+import { bytesOfBase64, floatsOfHalves } from "../data/chunks.js";
 import { openScene } from "../data/scene.js";
-import { madeHere, madeMap, madeThumbnails, madeTogether } from "./maps.js";
+import { combinedMaps, localLoader, localMap, localThumbnails } from "./maps.js";
 
 const NOTE = "While the model generates, weights are 16-bit numbers: within 0.05 % of the exact ones, or 0.00000003 where they are below 0.00006.";
 
@@ -54,7 +54,7 @@ export class Growth {
     site.blocks.push({ halves, queries, keys });
     const size = queries * keys;
     for (let head = 0; head < site.heads; head += 1) {
-      const weights = fromHalf(halves.subarray(head * size, (head + 1) * size));
+      const weights = floatsOfHalves(halves.subarray(head * size, (head + 1) * size));
       for (const weight of weights) if (weight > site.peaks[head]) site.peaks[head] = weight;
     }
   }
@@ -67,13 +67,13 @@ export class Growth {
       title: this.title,
       sequences: [{ name: null, tokens: [...this.tokens], words: null, special: [...this.special] }],
       sites: this.sites.map((site, number) => this.site(site, number, count)),
-      parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: madeTogether(count, count, () => this.maps(count)) }],
+      parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count)) }],
       steps: { prompt: this.prompt, sequence: 0 },
       image: null,
       start: "",
       note: NOTE,
     };
-    return openScene(manifest, madeHere);
+    return openScene(manifest, localLoader);
   }
 
   *maps(count) {
@@ -94,8 +94,8 @@ export class Growth {
       kind: "distribution",
       types: null,
       peak: [...site.peaks],
-      form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => madeMap(count, count, () => mapOf(head))) },
-      thumbnails: madeThumbnails(count, count, [...site.peaks], mapOf),
+      form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => localMap(count, count, () => mapOf(head))) },
+      thumbnails: localThumbnails(count, count, [...site.peaks], mapOf),
     };
   }
 }
@@ -107,7 +107,7 @@ function denseMap(site, head, count) {
   for (const { halves, queries, keys } of site.blocks) {
     const start = head * queries * keys;
     for (let query = 0; query < queries && row < count; query += 1, row += 1) {
-      const weights = fromHalf(halves.subarray(start + query * keys, start + query * keys + Math.min(keys, count)));
+      const weights = floatsOfHalves(halves.subarray(start + query * keys, start + query * keys + Math.min(keys, count)));
       data.set(weights, row * count);
     }
   }

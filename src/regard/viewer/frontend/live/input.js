@@ -8,28 +8,28 @@ const SIGNATURES = { "image/png": [0x89, 0x50, 0x4e, 0x47], "image/jpeg": [0xff,
  * @param {{title: string, text?: string, file?: File}} input
  */
 export function inputName({ title, text, file }) {
-  const said = text ?? file?.name;
-  if (said === undefined) return title;
-  const line = [...said.replace(/\s+/g, " ").trim()];
+  const content = text ?? file?.name;
+  if (content === undefined) return title;
+  const line = [...content.replace(/\s+/g, " ").trim()];
   return `${title}: “${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}…` : line.join("")}”`;
 }
 
 /** Whether what a form has now is what was looked at; how many tokens it would write makes no difference. */
-export function isSameInput(now, then) {
-  return ["model", "trace", "text", "file"].every((key) => (now[key] ?? null) === (then[key] ?? null));
+export function isSameInput(current, previous) {
+  return ["model", "trace", "text", "file"].every((key) => (current[key] ?? null) === (previous[key] ?? null));
 }
 
 /** Whether a link asks for what is shown; it may have left out a text that is long. */
-export function isAskedInput(asked, shown) {
-  if (!shown || asked.model !== shown.model || asked.trace !== shown.trace) return false;
-  const isSameText = asked.text === undefined || asked.text === shown.text;
-  return isSameText && (asked.tokens ?? "") === String(shown.tokens ?? "");
+export function isRequestedInput(requested, current) {
+  if (!current || requested.model !== current.model || requested.trace !== current.trace) return false;
+  const isSameText = requested.text === undefined || requested.text === current.text;
+  return isSameText && (requested.tokens ?? "") === String(current.tokens ?? "");
 }
 
 /** The type of a picture by its first bytes, whatever its name is; an error for anything else. */
-export async function pictureType(file) {
+export async function imageType(file) {
   const start = new Uint8Array(await file.slice(0, 4).arrayBuffer());
-  const found = Object.entries(SIGNATURES).find(([, bytes]) => bytes.every((byte, place) => start[place] === byte));
-  if (!found) throw new Error(`This file is no PNG or JPEG picture: ${file.name}`);
-  return found[0];
+  const signature = Object.entries(SIGNATURES).find(([, bytes]) => bytes.every((byte, index) => start[index] === byte));
+  if (!signature) throw new Error(`This file is no PNG or JPEG picture: ${file.name}`);
+  return signature[0];
 }

@@ -4,26 +4,26 @@ import { loaderOf, openScene } from "../data/scene.js";
 import { make } from "../drawing/elements.js";
 import { inputOfFragment, patchOfFragment, readFragment } from "../state/fragment.js";
 import { initialState } from "../state/state.js";
-import { createCompare } from "./comparison.js";
+import { createComparison } from "./comparison.js";
 import { Drafts } from "./drafts.js";
 import { createLiveForm } from "./form.js";
 import { Growth } from "./growth.js";
-import { inputName, isAskedInput, isSameInput, pictureType } from "./input.js";
-import { askJson, askLines, jsonRequest } from "./requests.js";
+import { imageType, inputName, isRequestedInput, isSameInput } from "./input.js";
+import { fetchJson, fetchLines, jsonRequest } from "./requests.js";
 
-const PAUSE = 250; // milliseconds between two pictures of a map that grows
-const WORD_PAUSE = 60; // between two drafts of a translation, so that each can be seen
+const GROWTH_PAUSE = 250; // milliseconds between two pictures of a map that grows
+const DRAFT_PAUSE = 60; // between two drafts of a translation, so that each can be seen
 
 /** Builds the live page in an element; `openPane(host, scene, options)` opens a scene, `page` has the address and a place for buttons. */
 export async function startLive(root, openPane, page) {
   root.classList.add("live");
   const fragment = readFragment(); // before the first picture puts its own there
   try {
-    const [{ models, limits }, { traces }] = await Promise.all([askJson("/api/models"), askJson("/api/traces")]);
-    const offered = { models, limits, traces };
-    const columns = createCompare(root, page.actionHost, (suffix, peers) => new LiveColumn(offered, suffix, openPane, peers, () => page.changed()));
-    page.inputs = () => columns.all().map((column) => column.shown);
-    page.restore = (asked) => restoreInputs(columns, asked);
+    const [{ models, limits }, { traces }] = await Promise.all([fetchJson("/api/models"), fetchJson("/api/traces")]);
+    const catalogue = { models, limits, traces };
+    const columns = createComparison(root, page.actionHost, (suffix, peers) => new LiveColumn(catalogue, suffix, openPane, peers, () => page.changed()));
+    page.inputs = () => columns.all().map((column) => column.shownInput);
+    page.restore = (nextFragment) => restoreInputs(columns, nextFragment);
     await columns.first.begin(inputOfFragment(fragment));
     await restoreInputs(columns, fragment, [1]);
   } catch (problem) {
@@ -33,29 +33,29 @@ export async function startLive(root, openPane, page) {
 }
 
 /** Looks at what an address asks for, where that is not shown yet. */
-async function restoreInputs(columns, fragment, places = [0, 1]) {
-  for (const index of places) {
-    const asked = inputOfFragment(fragment, index);
-    if (!asked) continue;
+async function restoreInputs(columns, fragment, indices = [0, 1]) {
+  for (const index of indices) {
+    const input = inputOfFragment(fragment, index);
+    if (!input) continue;
     if (!columns.all()[index]) {
       columns.toggle();
       columns.second.state = patchOfFragment(fragment, index);
     }
     const column = columns.all()[index];
-    if (!isAskedInput(asked, column.shown)) await column.form.runAsked(asked);
+    if (!isRequestedInput(input, column.shownInput)) await column.form.runInput(input);
   }
 }
 
 /** One input and what came of it. */
 class LiveColumn {
-  constructor(offered, suffix, openPane, peers, changed) {
-    this.offered = offered;
+  constructor(catalogue, suffix, openPane, peers, changed) {
+    this.catalogue = catalogue;
     this.openPane = openPane;
     this.peers = peers;
     this.changed = changed;
     this.pane = null;
     this.hasClosed = false; // a pane of another kind
-    this.shown = null; // the input of what is in the pane
+    this.shownInput = null; // the input of what is in the pane
     this.running = null;
     this.note = make("p", { class: "live-note", hidden: true, "data-testid": `live-note${suffix}` });
     this.host = make("div", { class: "live-pane" }, this.note);
@@ -70,13 +70,13 @@ class LiveColumn {
       cancel: () => this.running?.abort(),
       edited: () => this.followForm(),
     };
-    this.form = createLiveForm(offered, suffix, actions);
+    this.form = createLiveForm(catalogue, suffix, actions);
     this.element = make("section", { class: "live-column", "aria-label": suffix ? "Second column" : "First column" }, this.form.element, this.host);
   }
 
   /** A first picture, where there is something to look at. */
-  begin(asked = null) {
-    if (asked) return this.form.runAsked(asked);
+  begin(input = null) {
+    if (input) return this.form.runInput(input);
     const opened = this.form.choose();
     const model = this.form.model();
     return model?.kind === "text" && model.example ? this.form.run() : opened;
@@ -84,32 +84,32 @@ class LiveColumn {
 
   /** What is shown but is no longer what the form has is dimmed, and named. */
   followForm() {
-    const isOld = this.pane !== null && (this.hasFailed || !isSameInput(this.form.current(), this.shown));
+    const isOld = this.pane !== null && (this.hasFailed || !isSameInput(this.form.current(), this.shownInput));
     this.host.toggleAttribute("data-old", isOld);
     this.note.hidden = !isOld;
-    this.note.textContent = isOld ? `Shown: ${inputName(this.shown)}` : "";
+    this.note.textContent = isOld ? `Shown: ${inputName(this.shownInput)}` : "";
   }
 
   look(model, text) {
     return this.work(`${model.title} is looking…`, async (signal) => {
-      const found = await askJson("/api/look", { ...jsonRequest({ model: model.name, text }), signal });
-      this.showFound(found, { model: model.name, title: model.title, text });
+      const manifest = await fetchJson("/api/look", { ...jsonRequest({ model: model.name, text }), signal });
+      this.showManifest(manifest, { model: model.name, title: model.title, text });
     });
   }
 
   image(model, file) {
     return this.work(`${model.title} is looking…`, async (signal) => {
-      const headers = { "Content-Type": await pictureType(file) };
+      const headers = { "Content-Type": await imageType(file) };
       const path = `/api/image?model=${encodeURIComponent(model.name)}`;
-      const found = await askJson(path, { method: "POST", headers, body: file, signal });
-      this.showFound(found, { model: model.name, title: model.title, file });
+      const manifest = await fetchJson(path, { method: "POST", headers, body: file, signal });
+      this.showManifest(manifest, { model: model.name, title: model.title, file });
     });
   }
 
   open(trace) {
     return this.work(`Opening ${trace.title}…`, async (signal) => {
-      const found = await askJson(`/api/traces/${encodeURIComponent(trace.id)}`, { signal });
-      this.showFound(found, { trace: trace.title, title: trace.title });
+      const manifest = await fetchJson(`/api/traces/${encodeURIComponent(trace.id)}`, { signal });
+      this.showManifest(manifest, { trace: trace.title, title: trace.title });
     });
   }
 
@@ -118,17 +118,17 @@ class LiveColumn {
     return this.work(`${model.title} is reading…`, async (signal) => {
       const input = { model: model.name, title: model.title, text, tokens: count };
       const growth = new Growth(inputName(input));
-      let shown = 0;
+      let lastShown = 0;
       await this.stream("/api/generate", { model: model.name, text, tokens: count }, signal, input, async (event) => {
         growth.take(event);
         if (event.event !== "step") return;
-        this.form.showProgress(`${event.step} of ${count} tokens: ${said(growth.chosen)}`);
-        if (performance.now() - shown < PAUSE) return;
+        this.form.showProgress(`${event.step} of ${count} tokens: ${tokenText(growth.chosen)}`);
+        if (performance.now() - lastShown < GROWTH_PAUSE) return;
         this.show(growth.scene(), input);
         await nextFrame();
-        shown = performance.now();
+        lastShown = performance.now();
       });
-      return `${count === growth.chosen.length ? "" : "It ended by itself. "}It went on: ${said(growth.chosen)}`;
+      return `${count === growth.chosen.length ? "" : "It ended by itself. "}It went on: ${tokenText(growth.chosen)}`;
     });
   }
 
@@ -143,7 +143,7 @@ class LiveColumn {
         this.form.showProgress(event.text);
         this.show(drafts.scene(), input);
         await nextFrame();
-        await new Promise((resolve) => setTimeout(resolve, WORD_PAUSE));
+        await new Promise((resolve) => setTimeout(resolve, DRAFT_PAUSE));
       });
       return `Translation: ${done.text}`;
     });
@@ -152,13 +152,13 @@ class LiveColumn {
   /** Takes the events of a model that writes, then shows the whole trace; returns the last event. */
   async stream(path, body, signal, input, take) {
     let done = null;
-    await askLines(path, body, signal, async (event) => {
+    await fetchLines(path, body, signal, async (event) => {
       if (event.event === "error") throw new Error(event.error.message);
       if (event.event === "done") done = event;
       await take(event);
     });
     if (done === null) throw new Error("The generation broke off; what is shown is what there was.");
-    this.showFound(await askJson(`/api/traces/${encodeURIComponent(done.id)}`, { signal }), input);
+    this.showManifest(await fetchJson(`/api/traces/${encodeURIComponent(done.id)}`, { signal }), input);
     return done;
   }
 
@@ -169,17 +169,17 @@ class LiveColumn {
     this.running = running;
     this.form.setBusy(text);
     this.hasFailed = false;
-    let last = "";
+    let message = "";
     try {
-      last = (await job(running.signal)) ?? "";
+      message = (await job(running.signal)) ?? "";
     } catch (problem) {
       if (this.running === running && problem.name !== "AbortError") this.fail(problem);
-      if (problem.name === "AbortError") last = "Cancelled.";
+      if (problem.name === "AbortError") message = "Cancelled.";
     }
     if (this.running !== running) return;
     this.running = null;
     this.form.setBusy(null);
-    this.form.showProgress(last);
+    this.form.showProgress(message);
   }
 
   fail(problem) {
@@ -188,14 +188,14 @@ class LiveColumn {
     this.followForm();
   }
 
-  showFound(found, input) {
-    this.show(openScene({ ...found, title: inputName(input) }, loaderOf(found)), input);
+  showManifest(manifest, input) {
+    this.show(openScene({ ...manifest, title: inputName(input) }, loaderOf(manifest)), input);
   }
 
   /** Puts a scene into the pane; one of another kind gets a pane of its own, a picture with its own view. */
   show(scene, input) {
-    this.shown = input;
-    if (this.pane && !isAlike(this.pane.scene(), scene)) this.close();
+    this.shownInput = input;
+    if (this.pane && !isSameKind(this.pane.scene(), scene)) this.close();
     if (this.pane) this.pane.show(scene);
     else this.openNew(scene);
     this.followForm();
@@ -205,7 +205,7 @@ class LiveColumn {
   openNew(scene) {
     this.hint.remove();
     const view = scene.image ? { view: "image" } : {};
-    const start = this.hasClosed ? unchosen(patchOfFragment(scene.start), this.state) : {};
+    const start = this.hasClosed ? startFields(patchOfFragment(scene.start), this.state) : {};
     this.pane = this.openPane(this.host, scene, { ...this.peers.options(this), state: { ...this.state, ...start, ...view } });
     this.peers.opened();
   }
@@ -229,17 +229,17 @@ class LiveColumn {
 }
 
 /** What a scene starts with, where nobody has chosen otherwise in the one before. */
-function unchosen(start, state) {
+function startFields(start, state) {
   const initial = initialState();
   return Object.fromEntries(Object.entries(start).filter(([key]) => state[key] === undefined || state[key] === initial[key]));
 }
 
-function isAlike(before, after) {
+function isSameKind(before, after) {
   return Boolean(before.steps) === Boolean(after.steps) && Boolean(before.image) === Boolean(after.image);
 }
 
 /** Tokens as text; marks of byte-level and sentence pieces are the spaces they stand for. */
-function said(tokens) {
+function tokenText(tokens) {
   return tokens.join("").replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "↵").trim();
 }
 

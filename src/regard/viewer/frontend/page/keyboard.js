@@ -66,11 +66,11 @@ function pageKey(pane, event, page) {
   return action(pane, pane.store.get(), page) !== false;
 }
 
-function flip(key, ...values) {
+function flipSetting(key, ...values) {
   return (_pane, state, page) => state.view !== "map" && page.flip(key, values);
 }
 
-function turnRound(pane, state) {
+function flipDirection(pane, state) {
   if (!["lines", "text", "image"].includes(state.view)) return false;
   pane.store.set({ direction: state.direction === "from" ? "to" : "from" });
   return true;
@@ -98,8 +98,8 @@ function lastLayer(pane) {
 function nextMode(pane, state) {
   if (state.view === "map") return false;
   const scene = pane.scene();
-  const possible = MODES.filter((mode) => modeProblem(scene, state, mode) === null);
-  const mode = possible[(possible.indexOf(state.mode) + 1) % possible.length];
+  const modes = MODES.filter((mode) => modeProblem(scene, state, mode) === null);
+  const mode = modes[(modes.indexOf(state.mode) + 1) % modes.length];
   const maps = scene.parts[state.part].maps ?? {};
   pane.store.set(state.layer === "all" && !maps[mode] ? { mode, layer: lastLayer(pane) } : { mode });
   return true;
@@ -131,10 +131,10 @@ const PAGE_KEYS = {
   1: openView(0), 2: openView(1), 3: openView(2), 4: openView(3), 5: openView(4),
   "[": moveLayer(-1), "]": moveLayer(1), ",": moveHead(-1), ".": moveHead(1),
   m: nextMode, t: nextTheme,
-  w: flip("unit", "pieces", "words"),
-  s: flip("special", "shown", "folded"),
-  l: flip("colour", "linear", "log"),
-  d: turnRound,
+  w: flipSetting("unit", "pieces", "words"),
+  s: flipSetting("special", "shown", "folded"),
+  l: flipSetting("colour", "linear", "log"),
+  d: flipDirection,
   g: moveStep(1), G: moveStep(-1),
   e: (pane) => pane.controls()?.focusExport(),
   "?": (_pane, _state, page) => page.openHelp(),

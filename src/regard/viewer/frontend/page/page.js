@@ -64,14 +64,14 @@ export class ViewerPage {
     const state = { ...patchOfFragment(readFragment(), index), theme: this.theme, ...options.state };
     const pane = createPane(host, scene, { ...options, page: this.services, state });
     this.panes.push(pane);
-    for (const kind of ["pointerdown", "focusin"]) pane.element.addEventListener(kind, (event) => event.target.closest(".pane-body") && this.attend(pane));
+    for (const kind of ["pointerdown", "focusin"]) pane.element.addEventListener(kind, (event) => event.target.closest(".pane-body") && this.activate(pane));
     this.refreshControls();
     const stop = pane.store.subscribe((now) => now.theme !== this.theme && this.applyTheme(now.theme));
     return {
       ...pane,
       destroy: () => {
         stop();
-        this.panes = this.panes.filter((one) => one.store !== pane.store);
+        this.panes = this.panes.filter((other) => other.store !== pane.store);
         if (this.recent?.store === pane.store) this.recent = null;
         pane.destroy();
         this.refreshControls();
@@ -108,7 +108,7 @@ export class ViewerPage {
     for (const pane of this.panes) pane.controls()?.update(pane.store.get());
   }
 
-  attend(pane) {
+  activate(pane) {
     if (this.recent === pane) return;
     this.recent = pane;
     this.refreshControls();
@@ -167,9 +167,9 @@ export class ViewerPage {
 
   async copyLink() {
     const link = linkTo(this.fragment());
-    const isCopied = await copiedText(link);
-    const lacks = this.inputs().every(isWholeInLink) ? "" : ". It leaves out the picture, or a text of more than 1000 characters";
-    this.say(isCopied ? `The link to this view was copied${lacks}` : `Copying is not allowed here. The link is ${link}`);
+    const isCopied = await copyText(link);
+    const omission = this.inputs().every(isWholeInLink) ? "" : ". It leaves out the picture, or a text of more than 1000 characters";
+    this.say(isCopied ? `The link to this view was copied${omission}` : `Copying is not allowed here. The link is ${link}`);
   }
 
   /** A short message that can be seen and heard. */
@@ -198,7 +198,7 @@ function linkedKeys(scenes) {
   return first === second ? [...SHARED_KEYS, "selected", "hidden", "pinned", "zoom", "step"] : SHARED_KEYS;
 }
 
-async function copiedText(text) {
+async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;

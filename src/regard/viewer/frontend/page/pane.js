@@ -1,13 +1,13 @@
 // One scene with its views, controls and status: everything but the page around it.
 
-import { createControls } from "../controls/control_bar.js";
+import { createControlBar } from "../controls/control_bar.js";
 import { createLegend, statusText } from "../controls/legend.js";
 import { createStepSlider } from "../controls/step_slider.js";
 import { createTabs } from "../controls/tabs.js";
 import { frameOf, scaleTop } from "../data/frame.js";
 import { palette } from "../drawing/colour.js";
 import { make } from "../drawing/elements.js";
-import { captioned } from "../export/caption.js";
+import { captionedSvg } from "../export/caption.js";
 import { exportCsv, exportPng, exportSvg } from "../export/files.js";
 import { patchOfFragment } from "../state/fragment.js";
 import { initialState, settleState } from "../state/state.js";
@@ -20,13 +20,13 @@ import { createMatrixView } from "../views/matrix/matrix_view.js";
 import { createTextView } from "../views/text/text_view.js";
 
 const FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step"];
-const PATIENCE = 160;
-const MAKERS = { map: createMapView, matrix: createMatrixView, lines: createLinesView, text: createTextView, image: createImageView };
+const BUSY_DELAY = 160;
+const VIEW_CREATORS = { map: createMapView, matrix: createMatrixView, lines: createLinesView, text: createTextView, image: createImageView };
 let paneCount = 0;
 
 /**
  * Opens a scene in an element.
- * options: page (services of main.js), state (a patch), isTitled, isSecond (no tabs, no control bar), and elements for
+ * options: page (services of page.js), state (a patch), isTitled, isSecond (no tabs, no control bar), and elements for
  * what need not stand in the pane: tabs, controls, actionHost (export buttons).
  */
 export function createPane(host, scene, options) {
@@ -54,7 +54,7 @@ class Pane {
     this.round = 0;
     this.frame = null;
     this.context = { scene, tooltip: this.page.tooltip, announce: this.page.announce, palette: () => palette(this.store.get().theme) };
-    this.store = createStore({ ...startOf(scene), ...options.state }, (state, patch) => settleState(this.context.scene, state, patch));
+    this.store = createStore({ ...startState(scene), ...options.state }, (state, patch) => settleState(this.context.scene, state, patch));
     this.context.store = this.store;
     this.context.fail = (problem) => this.fail(problem);
     this.context.recover = () => this.recover();
@@ -86,7 +86,7 @@ class Pane {
     this.stage = make("div", { class: "stage" }, this.problem, this.viewHost, foot);
     this.element = make("section", { class: "pane", "aria-label": this.name }, head);
     head.hidden = !options.isTitled && Boolean(options.tabs || options.isSecond);
-    this.controls = options.isSecond ? null : createControls(options.controls ?? this.element, context, this.actions(), options.actionHost);
+    this.controls = options.isSecond ? null : createControlBar(options.controls ?? this.element, context, this.actions(), options.actionHost);
     this.element.append(make("div", { class: "pane-body" }, rail, this.stage));
     host.append(this.element);
     this.rail = createHeadsGrid(this.railHost, context, "rail", (layer, head) => this.chooseHead(layer, head));
@@ -114,25 +114,25 @@ class Pane {
     return kind === "csv" ? this.exportNumbers() : this.exportPicture(kind === "png" ? exportPng : exportSvg);
   }
 
-  async exportPicture(exported) {
+  async exportPicture(exportFile) {
     try {
-      await exported(this.picture(), this.store.get(), this.context.scene);
-      this.saved("The picture");
+      await exportFile(this.picture(), this.store.get(), this.context.scene);
+      this.announceSaved("The picture");
     } catch (problem) {
       this.fail(problem);
     }
   }
 
-  saved(what) {
+  announceSaved(file) {
     const column = this.page.columnOf(this.store);
-    this.page.announce(column ? `${what} of the ${column} column was saved` : `${what} was saved`);
+    this.page.announce(column ? `${file} of the ${column} column was saved` : `${file} was saved`);
   }
 
   /** What the view shows as SVG, with the colour scale and what is shown below it. */
   picture() {
     const { view } = this.store.get();
     const scale = view === "image" ? null : this.legend.current(); // that view draws a scale of its own
-    return captioned(this.view.picture().svg, this.context.scene.title, this.status.textContent, scale, this.context.palette());
+    return captionedSvg(this.view.picture().svg, this.context.scene.title, this.status.textContent, scale, this.context.palette());
   }
 
   async exportNumbers() {
@@ -142,7 +142,7 @@ class Pane {
       const frame = isCurrent ? this.frame : await frameOf(this.context.scene, state);
       const progress = (done, total) => frame.whole === null && this.page.announce(`${done} of ${total} rows are here`);
       await exportCsv(frame, state, this.context.scene, progress);
-      this.saved("The table of weights");
+      this.announceSaved("The table of weights");
     } catch (problem) {
       this.fail(problem);
     }
@@ -158,7 +158,7 @@ class Pane {
     this.showRail(state);
     this.element.dataset.view = state.view;
     const needsFrame = changed.some((key) => FRAME_KEYS.includes(key)) || this.frame === null;
-    if (needsFrame) [this.frameWanted, this.isGiven] = [true, false];
+    if (needsFrame) [this.frameWanted, this.isRestored] = [true, false];
     if (state.view === "map") this.showMap(state);
     else if (this.frameWanted) this.loadFrame(state);
     else this.draw(state);
@@ -168,7 +168,7 @@ class Pane {
   /** Takes a state from outside: what it chooses and zooms to is meant for the frame that comes with it. */
   take(patch) {
     this.store.set(patch);
-    this.isGiven = this.frameWanted;
+    this.isRestored = this.frameWanted;
   }
 
   openView(state) {
@@ -178,7 +178,7 @@ class Pane {
     this.viewHost.replaceChildren();
     this.viewHost.setAttribute("aria-label", `${state.view} view`);
     this.shownView = state.view;
-    this.view = MAKERS[state.view](this.viewHost, this.context);
+    this.view = VIEW_CREATORS[state.view](this.viewHost, this.context);
   }
 
   async showRail(state) {
@@ -206,7 +206,7 @@ class Pane {
   async loadFrame(state) {
     const round = (this.round += 1);
     this.frameWanted = true;
-    const slow = setTimeout(() => this.setBusy(round), PATIENCE);
+    const slow = setTimeout(() => this.setBusy(round), BUSY_DELAY);
     try {
       const frame = await frameOf(this.context.scene, state);
       if (round !== this.round) return;
@@ -226,18 +226,18 @@ class Pane {
   }
 
   takeFrame(frame) {
-    const before = this.frame;
+    const previous = this.frame;
     this.frame = frame;
     this.frameWanted = false;
     this.hideProblem();
-    if (before) this.page.announce(statusText(this.context.scene, this.store.get(), null));
-    const patch = before && !this.isGiven ? carriedOver(before, frame, this.store.get(), this.framePart) : {};
+    if (previous) this.page.announce(statusText(this.context.scene, this.store.get(), null));
+    const patch = previous && !this.isRestored ? carriedSelection(previous, frame, this.store.get(), this.framePart) : {};
     this.framePart = this.store.get().part;
-    this.isGiven = false;
+    this.isRestored = false;
     this.slider?.update?.(frame, this.store.get());
-    const known = this.store.get();
+    const state = this.store.get();
     this.store.set(patch);
-    if (this.store.get() === known) this.draw(known);
+    if (this.store.get() === state) this.draw(state);
   }
 
   async draw(state) {
@@ -319,23 +319,23 @@ class Pane {
   }
 }
 
-function startOf(scene) {
+function startState(scene) {
   const heads = scene.sites.reduce((sum, site) => sum + site.heads, 0);
   return { ...initialState(), view: heads > 1 ? "map" : "matrix", ...patchOfFragment(scene.start) };
 }
 
 /** The patch that keeps chosen words chosen when the rows of a frame come to mean something else. */
-function carriedOver(before, after, state, partBefore) {
+function carriedSelection(before, after, state, partBefore) {
   const isSameShape = before.rows.labels.length === after.rows.labels.length && before.columns.labels.length === after.columns.labels.length;
   const patch = isSameShape ? {} : { zoom: null };
   if (partBefore !== state.part) return { ...patch, selected: [], hidden: [], pinned: false };
   if (isSameShape && isSameAxis(before.rows, after.rows) && isSameAxis(before.columns, after.columns)) return patch;
   const isFrom = state.direction === "from" || before.square;
-  const [old, axis] = isFrom ? [before.rows, after.rows] : [before.columns, after.columns];
-  const places = new Map();
-  axis.members.forEach((members, index) => members.forEach((position) => places.set(position, index)));
-  const positions = state.selected.flatMap((index) => old.members[index] ?? []);
-  const selected = new Set(positions.map((position) => places.get(position)));
+  const [oldAxis, axis] = isFrom ? [before.rows, after.rows] : [before.columns, after.columns];
+  const indices = new Map();
+  axis.members.forEach((members, index) => members.forEach((position) => indices.set(position, index)));
+  const positions = state.selected.flatMap((index) => oldAxis.members[index] ?? []);
+  const selected = new Set(positions.map((position) => indices.get(position)));
   selected.delete(undefined);
   return { ...patch, hidden: [], selected: [...selected] };
 }

@@ -79,10 +79,10 @@ class ImageView {
     if (!this.sides) return;
     this.grid = this.sides.grid;
     const isFrom = this.sides.direction === "from";
-    this.chooser = isFrom ? frame.rows : frame.columns;
-    this.lies = isFrom ? frame.columns : frame.rows;
-    this.patches = patchTokens(this.grid, this.lies);
-    this.choosers = this.sides.isOnPicture ? patchTokens(this.grid, this.chooser) : { tokens: [], elsewhere: [...this.chooser.labels.keys()] };
+    this.chosenAxis = isFrom ? frame.rows : frame.columns;
+    this.patchAxis = isFrom ? frame.columns : frame.rows;
+    this.patches = patchTokens(this.grid, this.patchAxis);
+    this.chooserPatches = this.sides.isOnPicture ? patchTokens(this.grid, this.chosenAxis) : { tokens: [], elsewhere: [...this.chosenAxis.labels.keys()] };
     this.chosen = this.chosenTokens();
     direction.element.hidden = !this.sides.isOnPicture;
     direction.show(this.sides.direction);
@@ -93,11 +93,11 @@ class ImageView {
   // Selected tokens are rows or columns, as the direction says; a token without a place, such as a class token, comes first.
   chosenTokens() {
     const { selected, direction } = this.state;
-    const count = this.chooser.labels.length;
+    const count = this.chosenAxis.labels.length;
     const chosen = direction === this.sides.direction ? selected.filter((token) => token < count) : [];
     if (chosen.length) return chosen;
     const middle = Math.floor(this.grid.rows / 2) * this.grid.columns + Math.floor(this.grid.columns / 2);
-    return [this.choosers.elsewhere[0] ?? this.choosers.tokens[middle] ?? 0];
+    return [this.chooserPatches.elsewhere[0] ?? this.chooserPatches.tokens[middle] ?? 0];
   }
 
   async load(frame, isFrom) {
@@ -108,7 +108,7 @@ class ImageView {
     this.values = patchWeights(this.patches.tokens, this.weights);
     this.peak = this.values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
     this.paint();
-    this.tell();
+    this.describe();
   }
 
   // A picture has its own ground, so the scale for dark pages serves on both: bright is strong.
@@ -164,20 +164,20 @@ class ImageView {
 
   chosenPatches() {
     const chosen = new Set(this.chosen);
-    return [...this.choosers.tokens.keys()].filter((patch) => chosen.has(this.choosers.tokens[patch]));
+    return [...this.chooserPatches.tokens.keys()].filter((patch) => chosen.has(this.chooserPatches.tokens[patch]));
   }
 
   // What is shown, and the weight that lies on no patch: a picture alone would hide it.
-  tell() {
+  describe() {
     const { title, facts, canvas } = this.parts;
     const verb = this.frame.isGate ? "" : this.sides.direction === "from" ? " looks at" : " is looked at by";
     const name = this.chosen.length === 1 ? this.nameOf(this.chosen[0]) : `mean of ${this.chosen.length} ${unitName(this.state)}s`;
     title.replaceChildren(make("bdi", { class: "image-name" }, name), verb);
     const strongest = this.values.reduce((best, value, patch) => (Math.abs(value) > Math.abs(this.values[best]) ? patch : best), 0);
-    const found = [[patchName(this.grid, strongest), this.values[strongest], "strongest"]];
-    for (const token of this.strongestElsewhere()) found.push([visibleLabel(this.lies.labels[token]), this.weights[token], "not on the picture"]);
-    facts.replaceChildren(...found.map(factLine));
-    canvas.setAttribute("aria-label", `${name}${verb || " over"} the picture; strongest ${found[0][0]}, ${readableWeight(found[0][1])}. Arrow keys move the patch.`);
+    const entries = [[patchName(this.grid, strongest), this.values[strongest], "strongest"]];
+    for (const token of this.strongestElsewhere()) entries.push([visibleLabel(this.patchAxis.labels[token]), this.weights[token], "not on the picture"]);
+    facts.replaceChildren(...entries.map(factLine));
+    canvas.setAttribute("aria-label", `${name}${verb || " over"} the picture; strongest ${entries[0][0]}, ${readableWeight(entries[0][1])}. Arrow keys move the patch.`);
   }
 
   strongestElsewhere() {
@@ -185,18 +185,18 @@ class ImageView {
   }
 
   nameOf(token) {
-    const patch = this.choosers.tokens.indexOf(token);
-    return patch >= 0 ? patchName(this.grid, patch) : visibleLabel(this.chooser.labels[token]);
+    const patch = this.chooserPatches.tokens.indexOf(token);
+    return patch >= 0 ? patchName(this.grid, patch) : visibleLabel(this.chosenAxis.labels[token]);
   }
 
   listChips() {
     const { chips, chipsLabel } = this.parts;
-    const { elsewhere } = this.choosers;
+    const { elsewhere } = this.chooserPatches;
     chipsLabel.textContent = this.sides.isOnPicture ? "Without a place on the picture" : `Choose the ${unitName(this.state)} ${this.sides.direction === "from" ? "that looks" : "looked at"}`;
     chipsLabel.hidden = chips.hidden = elsewhere.length === 0 || this.frame.isGate;
     const hadFocus = chips.contains(document.activeElement);
     const stop = elsewhere.find((token) => this.chosen.includes(token)) ?? elsewhere[0];
-    chips.replaceChildren(...elsewhere.map((token) => tokenChip(token, this.chooser.labels[token], this.chosen.includes(token), token === stop)));
+    chips.replaceChildren(...elsewhere.map((token) => tokenChip(token, this.chosenAxis.labels[token], this.chosen.includes(token), token === stop)));
     if (hadFocus) chips.querySelector('[tabindex="0"]')?.focus();
   }
 
@@ -208,7 +208,7 @@ class ImageView {
   }
 
   choosePatch(patch, isAdding) {
-    const token = this.choosers.tokens[patch] ?? -1;
+    const token = this.chooserPatches.tokens[patch] ?? -1;
     if (token >= 0) this.choose(token, isAdding);
   }
 
@@ -219,9 +219,9 @@ class ImageView {
 
   pressChip(event) {
     const distance = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
-    const place = this.choosers.elsewhere.indexOf(Number(event.target.dataset?.token));
-    if (!distance || place < 0) return;
-    const next = this.choosers.elsewhere[place + distance];
+    const index = this.chooserPatches.elsewhere.indexOf(Number(event.target.dataset?.token));
+    if (!distance || index < 0) return;
+    const next = this.chooserPatches.elsewhere[index + distance];
     if (next !== undefined) this.choose(next);
     event.preventDefault();
     event.stopPropagation();
@@ -264,11 +264,11 @@ class ImageView {
     this.cursor = patch;
     if (isNew) this.paint();
     if (patch === null || !this.values) return this.context.tooltip.hide();
-    const { value, exact } = await this.exactly(patch);
+    const { value, exact } = await this.exactWeight(patch);
     if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(value, exact), kind: "number" }]);
   }
 
-  exactly(patch) {
+  exactWeight(patch) {
     const token = this.patches.tokens[patch];
     if (this.chosen.length > 1 || token < 0) return { value: this.values[patch], exact: this.frame.exact };
     return this.sides.direction === "from" ? this.frame.value(this.chosen[0], token) : this.frame.value(token, this.chosen[0]);

@@ -30,7 +30,7 @@ function hoverToken(view, event) {
   if (event.pointerType === "touch") return;
   const hover = tokenAt(event.target);
   view.setHover(hover);
-  if (hover) tellExactWeight(view, hover, event);
+  if (hover) showExactWeight(view, hover, event);
   else view.context.tooltip.hide();
 }
 
@@ -40,7 +40,7 @@ function leaveTokens(view) {
 }
 
 // With one token pinned, a token of the other side tells the weight between the two.
-async function tellExactWeight(view, hover, event) {
+async function showExactWeight(view, hover, event) {
   const active = view.active();
   view.context.tooltip.hide();
   if (active?.tokens.length !== 1 || hover.side !== OTHER_SIDE[active.side]) return;
@@ -80,7 +80,7 @@ export function linesKeys(view) {
     ArrowRight: () => changeTokenSide(view, view.sideAt("right")),
     Enter: () => pinFocused(view),
     " ": () => selectPointed(view),
-    Escape: () => takeBack(view),
+    Escape: () => undoSelection(view),
     h: () => hidePointed(view),
   };
 }
@@ -109,8 +109,8 @@ function changeTokenSide(view, side) {
   if (shown.length) arriveAtToken(view, { side, token: shown[Math.min(Math.max(slot, 0), shown.length - 1)] });
 }
 
-function arriveAtToken(view, place) {
-  view.moveFocus(place);
+function arriveAtToken(view, target) {
+  view.moveFocus(target);
   view.hover = view.focus;
   view.renderNow(); // the next key may come before the next picture
   view.context.announce(sentenceOf(view, view.focus));
@@ -137,7 +137,7 @@ function hidePointed(view) {
   return pointed !== null;
 }
 
-function takeBack(view) {
+function undoSelection(view) {
   const { pinned, selected } = view.context.store.get();
   if (pinned) view.context.store.set({ pinned: false });
   else if (selected.length) view.clear();

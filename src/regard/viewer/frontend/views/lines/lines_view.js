@@ -8,7 +8,7 @@ import { unitName } from "../../state/state.js";
 import { buildLines, columnHead, hiddenChip } from "./elements.js";
 import { OTHER_SIDE, linesKeys, listenToLines } from "./input.js";
 import { MOST_WHILE_SCROLLING, allLinks, drawLines, fadeEdges, linksAt, placedLinks, strongest } from "./links.js";
-import { linesPicture } from "./svg.js";
+import { linesSvg } from "./svg.js";
 import { TokenColumn } from "./token_column.js";
 import { FrameWeights, weightText } from "./weights.js";
 
@@ -24,7 +24,7 @@ export function createLinesView(host, context) {
   const view = new LinesView(host, context);
   return {
     update: (frame, state) => view.update(frame, state),
-    picture: () => ({ svg: linesPicture(view) }),
+    picture: () => ({ svg: linesSvg(view) }),
     resize: () => view.schedule(),
     focus: () => view.moveFocus(view.focus),
     destroy: () => view.destroy(),
@@ -177,7 +177,7 @@ class LinesView {
   overviewLinks(offsets, height) {
     const { left, right } = this.columns;
     const rows = left.inSight(offsets.left, height);
-    const weights = (row) => (this.isScrolling ? this.weights.known("left", row) : this.weights.of("left", row));
+    const weights = (row) => (this.isScrolling ? this.weights.cached("left", row) : this.weights.of("left", row));
     if (!this.frame.whole) {
       return allLinks(rows, weights, this.state.limit, this.isHidden.right);
     }
@@ -222,14 +222,14 @@ class LinesView {
     if (this.isArriving) this.reveal({ side: this.selectedSide(), token: this.state.selected[0] });
     this.isArriving = false;
     const active = this.active();
-    const besides = this.besides(active);
+    const sideWeights = this.sideWeights(active);
     const offsets = { left: this.offset("left"), right: this.offset("right") };
     for (const side of LINE_SIDES) {
-      const kept = this.focus.side === side ? this.focus.token : null;
-      columns[side].render(offsets[side], height, kept, (token, item) => this.dress(side, token, item, active, besides));
+      const focused = this.focus.side === side ? this.focus.token : null;
+      columns[side].render(offsets[side], height, focused, (token, item) => this.decorate(side, token, item, active, sideWeights));
     }
     this.draw(active, offsets, height);
-    this.caption(active, besides);
+    this.caption(active, sideWeights);
     this.pointBeyond(active, offsets, height);
     if (this.wantsFocus) columns[this.focus.side].items.get(this.focus.token)?.button.focus({ preventScroll: true });
     this.wantsFocus = false;
@@ -265,7 +265,7 @@ class LinesView {
   }
 
   // The weights shown beside the tokens of the other side: of one token, or the mean of several.
-  besides(active) {
+  sideWeights(active) {
     if (!active?.tokens.length) return null;
     const rows = active.tokens.map((token) => this.weights.of(active.side, token));
     if (rows.some((row) => !row)) return null;
@@ -274,17 +274,17 @@ class LinesView {
     return { side: OTHER_SIDE[active.side], weights, decimals: this.decimalsOf(weights) };
   }
 
-  dress(side, token, item, active, besides) {
+  decorate(side, token, item, active, sideWeights) {
     const isChosen = active?.side === side && active.tokens.includes(token);
     const isSelected = this.selectedSide() === side && this.state.selected.includes(token);
-    const weight = besides?.side === side ? besides.weights[token] : null;
+    const weight = sideWeights?.side === side ? sideWeights.weights[token] : null;
     const share = weight === null ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
     item.button.setAttribute("aria-pressed", isSelected);
     item.button.tabIndex = this.focus.side === side && this.focus.token === token ? 0 : -1;
     item.element.classList.toggle("is-chosen", isChosen);
     item.element.classList.toggle("is-selected", isSelected);
     item.element.classList.toggle("is-dim", active !== null && !isChosen && share < 0.01);
-    item.weight.textContent = weight === null ? "" : weightText(weight, besides.decimals);
+    item.weight.textContent = weight === null ? "" : weightText(weight, sideWeights.decimals);
     item.element.style.setProperty("--share", share.toFixed(3));
   }
 
@@ -306,7 +306,7 @@ class LinesView {
     const links = this.linksOf(active, offsets, height);
     const ends = side === "right" ? links.to : links.from;
     const order = [...ends.keys()].sort((a, b) => Math.abs(links.weight[b]) - Math.abs(links.weight[a]));
-    const tokens = [...new Set(order.map((place) => ends[place]))];
+    const tokens = [...new Set(order.map((index) => ends[index]))];
     const middle = (token) => this.columns[side].middle(token, offsets[side]);
     return { above: tokens.filter((token) => middle(token) < 0), below: tokens.filter((token) => middle(token) > height) };
   }
@@ -319,12 +319,12 @@ class LinesView {
     return Math.min(Math.max(places, 3), 8) - (isNarrow ? 1 : 0);
   }
 
-  caption(active, besides) {
+  caption(active, sideWeights) {
     const { parts, state, frame } = this;
     const count = active?.tokens.length ?? 0;
     const axis = active?.side === "right" ? frame.columns : frame.rows;
-    const what = count === 1 ? `weights of “${visibleLabel(axis.labels[active.tokens[0]])}”` : `mean weights of ${count} ${unitName(state)}s`;
-    for (const side of LINE_SIDES) parts.captions[side].textContent = besides?.side === side ? what : `${unitName(state)}s ${SIDE_ROLES[side]}`;
+    const subject = count === 1 ? `weights of “${visibleLabel(axis.labels[active.tokens[0]])}”` : `mean weights of ${count} ${unitName(state)}s`;
+    for (const side of LINE_SIDES) parts.captions[side].textContent = sideWeights?.side === side ? subject : `${unitName(state)}s ${SIDE_ROLES[side]}`;
     parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
     parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);
     parts.hint.textContent = this.hint(state);
@@ -340,10 +340,10 @@ class LinesView {
   select(side, token) {
     const { selected } = this.context.store.get();
     const isOther = side !== this.selectedSide();
-    const kept = isOther ? [] : selected.filter((other) => other !== token);
-    const next = kept.length === selected.length || isOther ? [...kept, token] : kept;
-    const patch = { selected: next.sort((a, b) => a - b), direction: side === "right" ? "to" : "from" };
-    this.context.store.set(next.length ? patch : { ...patch, pinned: false });
+    const others = isOther ? [] : selected.filter((other) => other !== token);
+    const selection = others.length === selected.length || isOther ? [...others, token] : others;
+    const patch = { selected: selection.sort((a, b) => a - b), direction: side === "right" ? "to" : "from" };
+    this.context.store.set(selection.length ? patch : { ...patch, pinned: false });
   }
 
   pin() {

@@ -16,28 +16,28 @@ export function strongest(weights, limit, isHidden, most) {
 }
 
 function strongestFew(weights, floor, count, isHidden) {
-  const kept = [];
+  const indices = [];
   for (let index = 0; index < weights.length; index += 1) {
     const size = Math.abs(weights[index]);
     if (!(size > 0) || size < floor || isHidden[index]) continue;
-    if (kept.length === count && size <= Math.abs(weights[kept[count - 1]])) continue;
-    let place = kept.length === count ? count - 1 : kept.length;
-    while (place > 0 && Math.abs(weights[kept[place - 1]]) < size) {
-      kept[place] = kept[place - 1];
+    if (indices.length === count && size <= Math.abs(weights[indices[count - 1]])) continue;
+    let place = indices.length === count ? count - 1 : indices.length;
+    while (place > 0 && Math.abs(weights[indices[place - 1]]) < size) {
+      indices[place] = indices[place - 1];
       place -= 1;
     }
-    if (count > 0) kept[place] = index;
+    if (count > 0) indices[place] = index;
   }
-  return kept;
+  return indices;
 }
 
 function strongestMany(weights, floor, count, isHidden) {
-  const kept = [];
+  const indices = [];
   for (let index = 0; index < weights.length; index += 1) {
     const size = Math.abs(weights[index]);
-    if (size > 0 && size >= floor && !isHidden[index]) kept.push(index);
+    if (size > 0 && size >= floor && !isHidden[index]) indices.push(index);
   }
-  return kept.sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a])).slice(0, count);
+  return indices.sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a])).slice(0, count);
 }
 
 // The links of every row at once: three arrays of the same length, rows in order. At most 64 a row: more is a blur.
@@ -59,20 +59,20 @@ export function allLinks(rows, rowWeights, limit, isHidden) {
 
 /** The links with an end among these rows and columns; an index by ends, made once, saves a look at all of them. */
 export function linksAt(links, rows, columns) {
-  links.byRow ??= placesByEnd(links.from);
-  links.byColumn ??= placesByEnd(links.to);
-  const found = new Set();
-  for (const row of rows) for (const place of links.byRow.get(row) ?? []) found.add(place);
-  for (const column of columns) for (const place of links.byColumn.get(column) ?? []) found.add(place);
-  const places = [...found];
-  const pick = (values) => places.map((place) => values[place]);
+  links.byRow ??= indicesByEnd(links.from);
+  links.byColumn ??= indicesByEnd(links.to);
+  const matches = new Set();
+  for (const row of rows) for (const index of links.byRow.get(row) ?? []) matches.add(index);
+  for (const column of columns) for (const index of links.byColumn.get(column) ?? []) matches.add(index);
+  const indices = [...matches];
+  const pick = (values) => indices.map((index) => values[index]);
   return { from: pick(links.from), to: pick(links.to), weight: pick(links.weight) };
 }
 
-function placesByEnd(ends) {
-  const places = new Map();
-  ends.forEach((end, place) => (places.has(end) ? places.get(end).push(place) : places.set(end, [place])));
-  return places;
+function indicesByEnd(ends) {
+  const indices = new Map();
+  ends.forEach((end, index) => (indices.has(end) ? indices.get(end).push(index) : indices.set(end, [index])));
+  return indices;
 }
 
 // Links with an end inside the window, placed and ordered so that strong ones are drawn last.
@@ -87,7 +87,7 @@ export function placedLinks(links, geometry, frame, colourMode, most = MOST_LINE
     const weight = links.weight[index];
     const strength = scaleShare(Math.abs(weight), frame.peak, colourMode);
     const thickness = scaleShare(Math.abs(weight), frame.peak, "linear");
-    placed.push({ start: drawnIn(start, height), end: drawnIn(end, height), strength, thickness, isNegative: weight < 0 });
+    placed.push({ start: squeezedEnd(start, height), end: squeezedEnd(end, height), strength, thickness, isNegative: weight < 0 });
   }
   placed.sort((a, b) => a.strength - b.strength);
   return { lines: placed.slice(-most), leftOut: Math.max(0, placed.length - MOST_LINES) };
@@ -98,7 +98,7 @@ function isOutside(middle, height) {
 }
 
 // An end far outside would make its line leave the window at once. Distances beyond the edge are squeezed, in order.
-function drawnIn(middle, height) {
+function squeezedEnd(middle, height) {
   const reach = height * 0.7;
   if (middle < 0) return -reach * (1 - Math.exp(middle / reach));
   if (middle > height) return height + reach * (1 - Math.exp((height - middle) / reach));
@@ -115,7 +115,7 @@ function lineStyle(palette, { strength, thickness, isNegative }, isSigned) {
 }
 
 // Lines come weakest first, so those that look the same follow each other and share one path.
-function alikeLines(lines) {
+function linesByStyle(lines) {
   const groups = [];
   for (const line of lines) {
     const level = (share) => Math.round(share * LINE_LEVELS);
@@ -130,7 +130,7 @@ function alikeLines(lines) {
 export function drawLines(surface, lines, geometry, palette, isSigned) {
   const { left, right } = geometry;
   const middle = (left + right) / 2;
-  for (const group of alikeLines(lines)) {
+  for (const group of linesByStyle(lines)) {
     const style = lineStyle(palette, group.lines[0], isSigned);
     surface.strokeStyle = style.colour;
     surface.globalAlpha = style.opacity;
@@ -161,7 +161,7 @@ function fadeEdge(surface, width, edge, inner) {
   surface.fillRect(0, Math.min(edge, inner), width, Math.abs(edge - inner));
 }
 
-export function linesAsSvg(lines, geometry, palette, isSigned) {
+export function linkPaths(lines, geometry, palette, isSigned) {
   const { left, right } = geometry;
   const middle = ((left + right) / 2).toFixed(1);
   return lines.map((line) => {

@@ -1,8 +1,8 @@
 // The lines view as an SVG file.
 
 import { visibleLabel } from "../../drawing/labels.js";
-import { lineBelow, svgDocument, svgEscape } from "../../export/svg.js";
-import { linesAsSvg, placedLinks } from "./links.js";
+import { svgDocument, svgEscape, underlineAttribute } from "../../export/svg.js";
+import { linkPaths, placedLinks } from "./links.js";
 import { weightText } from "./weights.js";
 
 const WHOLE_UNTIL = 200;
@@ -10,7 +10,7 @@ const LINES_EDGE = 16;
 const NUMBERS_WIDTH = 56;
 
 /** All tokens where they fit a page, otherwise those in sight. */
-export function linesPicture(view) {
+export function linesSvg(view) {
   const { left, right } = view.columns;
   const isWhole = Math.max(left.shown.length, right.shown.length) <= WHOLE_UNTIL;
   const height = isWhole ? Math.max(left.height, right.height) : view.parts.scroller.clientHeight;
@@ -23,7 +23,7 @@ export function linesPicture(view) {
   const parts = [
     `<clipPath id="sight"><rect x="0" y="0" width="${between}" height="${height}"/></clipPath>`,
     `<g transform="translate(${LINES_EDGE + beside} ${LINES_EDGE})" clip-path="url(#sight)">`,
-    ...linesAsSvg(placed.lines, geometry, colours, view.frame.signed),
+    ...linkPaths(placed.lines, geometry, colours, view.frame.signed),
     "</g>",
     ...["left", "right"].flatMap((side) => sideAsSvg(view, side, offsets[side], height, active, colours)),
   ];
@@ -31,8 +31,8 @@ export function linesPicture(view) {
 }
 
 function sideAsSvg(view, side, offset, height, active, colours) {
-  const besides = view.besides(active);
-  const weights = besides?.side === side ? besides.weights : null;
+  const sideWeights = view.sideWeights(active);
+  const weights = sideWeights?.side === side ? sideWeights.weights : null;
   const column = view.columns[side];
   const isLeft = column.place === "left";
   const [away, anchor] = isLeft ? [-1, "end"] : [1, "start"];
@@ -41,11 +41,11 @@ function sideAsSvg(view, side, offset, height, active, colours) {
     const y = (column.middle(token, offset) + LINES_EDGE + 4.5).toFixed(1);
     const isChosen = active?.side === side && active.tokens.includes(token);
     const ink = active && !isChosen && !weights ? colours.muted : colours.ink;
-    const style = `font-size="13"${isChosen ? ' font-weight="700"' : ""}${lineBelow(column.axis.written[token])}`;
+    const style = `font-size="13"${isChosen ? ' font-weight="700"' : ""}${underlineAttribute(column.axis.written[token])}`;
     const words = [`<text x="${inner}" y="${y}" text-anchor="${anchor}" ${style} fill="${ink}">${svgEscape(shortenedLabel(visibleLabel(column.axis.labels[token])))}</text>`];
     if (!weights) return words;
     const outer = inner + away * (column.element.clientWidth - NUMBERS_WIDTH / 2);
-    return [...words, `<text x="${outer}" y="${y}" text-anchor="middle" font-size="11" fill="${colours.muted}">${svgEscape(weightText(weights[token], besides.decimals))}</text>`];
+    return [...words, `<text x="${outer}" y="${y}" text-anchor="middle" font-size="11" fill="${colours.muted}">${svgEscape(weightText(weights[token], sideWeights.decimals))}</text>`];
   });
 }
 

@@ -62,12 +62,12 @@ export class TokenColumn {
   }
 
   // The token of the keyboard stays in the document wherever it is: removing it would lose the focus.
-  render(offset, height, kept, dress) {
-    const wanted = new Set(this.inSight(offset, height, BEYOND_SIGHT));
-    if (kept !== null && this.slots[kept] >= 0) wanted.add(kept);
-    for (const token of [...this.items.keys()]) if (!wanted.has(token)) this.release(token);
-    for (const token of wanted) if (!this.items.has(token)) this.put(token);
-    for (const [token, item] of this.items) dress(token, item);
+  render(offset, height, focused, decorate) {
+    const tokens = new Set(this.inSight(offset, height, BEYOND_SIGHT));
+    if (focused !== null && this.slots[focused] >= 0) tokens.add(focused);
+    for (const token of [...this.items.keys()]) if (!tokens.has(token)) this.release(token);
+    for (const token of tokens) if (!this.items.has(token)) this.put(token);
+    for (const [token, item] of this.items) decorate(token, item);
     this.strip.style.height = `${this.height}px`;
     this.strip.style.transform = `translateY(${-offset}px)`;
   }
@@ -103,10 +103,10 @@ export class TokenColumn {
   insert(slot, element) {
     element.dataset.slot = slot;
     let next = null;
-    let before = this.strip.lastElementChild;
-    while (before && Number(before.dataset.slot) > slot) {
-      next = before;
-      before = before.previousElementSibling;
+    let previous = this.strip.lastElementChild;
+    while (previous && Number(previous.dataset.slot) > slot) {
+      next = previous;
+      previous = previous.previousElementSibling;
     }
     this.strip.insertBefore(element, next);
   }

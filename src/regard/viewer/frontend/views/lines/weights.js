@@ -6,19 +6,19 @@ export class FrameWeights {
     this.frame = frame;
     this.arrived = arrived;
     this.failed = failed;
-    this.kept = new Map();
+    this.cache = new Map();
   }
 
   /** The weights of a token; null while they are on their way. */
   of(side, token) {
     const key = `${side}${token}`;
-    if (!this.kept.has(key)) this.kept.set(key, this.frame.whole ? this.cut(side, token) : this.ask(side, token, key));
-    return this.kept.get(key);
+    if (!this.cache.has(key)) this.cache.set(key, this.frame.whole ? this.cut(side, token) : this.ask(side, token, key));
+    return this.cache.get(key);
   }
 
   /** The weights of a token if they are there. */
-  known(side, token) {
-    return this.kept.get(`${side}${token}`) ?? null;
+  cached(side, token) {
+    return this.cache.get(`${side}${token}`) ?? null;
   }
 
   cut(side, token) {
@@ -29,14 +29,14 @@ export class FrameWeights {
   }
 
   ask(side, token, key) {
-    const asked = side === "left" ? this.frame.row(token) : this.frame.column(token);
-    asked.then(
+    const request = side === "left" ? this.frame.row(token) : this.frame.column(token);
+    request.then(
       (weights) => {
-        this.kept.set(key, weights);
+        this.cache.set(key, weights);
         this.arrived();
       },
       (problem) => {
-        this.kept.delete(key); // may be asked for again
+        this.cache.delete(key); // may be asked for again
         this.failed(problem);
       },
     );

@@ -50,7 +50,7 @@ function renewCells(model) {
   for (const cell of model.cells.values()) {
     cell.number = scene.parts[model.part].sites[cell.layer];
     cell.site = scene.sites[cell.number];
-    cell.asked = false;
+    cell.isRequested = false;
     model.watcher.observe(cell.button);
   }
 }
@@ -101,17 +101,17 @@ function headCell(model, site, layer, head) {
     button.append(make("span", { class: "thumb-head" }, `${head}`), " ", make("span", { class: "thumb-type", title: typeTitle(type) }, type));
   }
   const number = model.context.scene.parts[model.part].sites[layer];
-  model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, painted: null, asked: false });
+  model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, paintedTheme: null, isRequested: false });
   return make("div", { role: "gridcell", class: "heads-cell" }, button);
 }
 
 function drawCell(cell) {
-  if (!cell || cell.asked) return;
-  cell.asked = true;
+  if (!cell || cell.isRequested) return;
+  cell.isRequested = true;
   const { model } = cell;
   const pending = Promise.resolve(thumbnail(model.context.scene, cell.number, cell.head)).then((data) => {
     cell.data = data;
-    cell.painted = null;
+    cell.paintedTheme = null;
     paintCell(cell);
   });
   pending.catch((problem) => {
@@ -123,8 +123,8 @@ function drawCell(cell) {
 
 function paintCell(cell) {
   const colours = cell.model.context.palette();
-  if (!cell.data || cell.painted === colours.theme) return;
-  cell.painted = colours.theme;
+  if (!cell.data || cell.paintedTheme === colours.theme) return;
+  cell.paintedTheme = colours.theme;
   const { data, height, width } = cell.data;
   if (height === 0 || width === 0) return;
   cell.canvas.width = width;
@@ -147,19 +147,19 @@ function firstDrawn(model) {
 }
 
 function markCurrent(model, state) {
-  const chosen = `${state.layer === "all" ? 0 : state.layer}-${state.head}`;
-  const isOne = state.mode === "head" && state.layer !== "all";
-  const moved = chosen !== model.current;
-  model.current = model.cells.has(chosen) ? chosen : "0-0";
+  const selectedPlace = `${state.layer === "all" ? 0 : state.layer}-${state.head}`;
+  const isSingleHead = state.mode === "head" && state.layer !== "all";
+  const isMoved = selectedPlace !== model.current;
+  model.current = model.cells.has(selectedPlace) ? selectedPlace : "0-0";
   for (const [place, cell] of model.cells) {
     const active = place === model.current;
     cell.button.tabIndex = active ? 0 : -1;
-    cell.button.toggleAttribute("data-current", active && isOne);
-    if (active && isOne) cell.button.setAttribute("aria-current", "true");
+    cell.button.toggleAttribute("data-current", active && isSingleHead);
+    if (active && isSingleHead) cell.button.setAttribute("aria-current", "true");
     else cell.button.removeAttribute("aria-current");
-    cell.button.toggleAttribute("data-together", !isOne && (state.layer === "all" || cell.layer === state.layer));
+    cell.button.toggleAttribute("data-together", !isSingleHead && (state.layer === "all" || cell.layer === state.layer));
   }
-  if (moved) keepInSight(model);
+  if (isMoved) keepInSight(model);
 }
 
 function keepInSight(model) {

@@ -17,37 +17,37 @@ function fittedScale(rows, columns, plot) {
 /** The camera that shows the window [row0, column0, row1, column1], or everything when it is null. */
 export function cameraOn(window, rows, columns, plot) {
   const fitted = fittedScale(rows, columns, plot);
-  if (!window) return keptInside({ left: 0, top: 0, ...fitted }, rows, columns, plot);
+  if (!window) return boundedCamera({ left: 0, top: 0, ...fitted }, rows, columns, plot);
   const [row0, column0, row1, column1] = window;
-  const asked = Math.min(plot.width / (column1 - column0) / fitted.scaleX, plot.height / (row1 - row0) / fitted.scaleY);
-  const factor = Math.min(largestZoom(fitted), Math.max(1, asked));
+  const requested = Math.min(plot.width / (column1 - column0) / fitted.scaleX, plot.height / (row1 - row0) / fitted.scaleY);
+  const factor = Math.min(largestZoom(fitted), Math.max(1, requested));
   const camera = { left: column0, top: row0, scaleX: fitted.scaleX * factor, scaleY: fitted.scaleY * factor };
-  return keptInside(camera, rows, columns, plot);
+  return boundedCamera(camera, rows, columns, plot);
 }
 
 /** The camera moved by pixels. */
-export function panned(camera, deltaX, deltaY, rows, columns, plot) {
+export function pannedCamera(camera, deltaX, deltaY, rows, columns, plot) {
   const moved = { ...camera, left: camera.left - deltaX / camera.scaleX, top: camera.top - deltaY / camera.scaleY };
-  return keptInside(moved, rows, columns, plot);
+  return boundedCamera(moved, rows, columns, plot);
 }
 
 /** The camera zoomed by a factor, with the cell under (x, y) staying there. */
-export function zoomed(camera, factor, x, y, rows, columns, plot) {
+export function zoomedCamera(camera, factor, x, y, rows, columns, plot) {
   const fitted = fittedScale(rows, columns, plot);
-  const now = camera.scaleX / fitted.scaleX;
-  const used = Math.min(largestZoom(fitted), Math.max(1, now * factor)) / now;
+  const current = camera.scaleX / fitted.scaleX;
+  const step = Math.min(largestZoom(fitted), Math.max(1, current * factor)) / current;
   const column = camera.left + (x - plot.x) / camera.scaleX;
   const row = camera.top + (y - plot.y) / camera.scaleY;
-  const [scaleX, scaleY] = [camera.scaleX * used, camera.scaleY * used];
-  return keptInside({ left: column - (x - plot.x) / scaleX, top: row - (y - plot.y) / scaleY, scaleX, scaleY }, rows, columns, plot);
+  const [scaleX, scaleY] = [camera.scaleX * step, camera.scaleY * step];
+  return boundedCamera({ left: column - (x - plot.x) / scaleX, top: row - (y - plot.y) / scaleY, scaleX, scaleY }, rows, columns, plot);
 }
 
 /** The camera moved as little as needed to have a cell in sight. */
-export function withCell(camera, row, column, rows, columns, plot) {
+export function cameraWithCell(camera, row, column, rows, columns, plot) {
   const [across, down] = [plot.width / camera.scaleX, plot.height / camera.scaleY];
   const left = Math.min(column, Math.max(camera.left, column + 1 - across));
   const top = Math.min(row, Math.max(camera.top, row + 1 - down));
-  return keptInside({ ...camera, left, top }, rows, columns, plot);
+  return boundedCamera({ ...camera, left, top }, rows, columns, plot);
 }
 
 /** The visible window in cells, or null when everything is seen. */
@@ -73,7 +73,7 @@ function largestZoom(fitted) {
   return Math.max(1, LARGEST_ZOOMED_CELL / Math.min(fitted.scaleX, fitted.scaleY));
 }
 
-function keptInside(camera, rows, columns, plot) {
+function boundedCamera(camera, rows, columns, plot) {
   const across = plot.width / camera.scaleX;
   const down = plot.height / camera.scaleY;
   const left = across >= columns ? (columns - across) / 2 : Math.max(0, Math.min(columns - across, camera.left));

@@ -7,45 +7,45 @@ const WHEEL_SPEED = 0.0022;
 export function watchGestures(target, handlers) {
   const pointers = new Map();
   let [travelled, spread] = [0, 0];
-  const place = (event) => {
+  const positionOf = (event) => {
     const box = target.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   };
   const listeners = {
     wheel(event) {
       event.preventDefault();
-      const { x, y } = place(event);
+      const { x, y } = positionOf(event);
       const lines = event.deltaMode === 1 ? 16 : 1;
       const delta = Math.max(-240, Math.min(240, event.deltaY * lines));
       handlers.zoom(Math.exp(-delta * WHEEL_SPEED * (event.ctrlKey ? 4 : 1)), x, y);
     },
     pointerdown(event) {
       if (event.button !== 0) return;
-      capture(target, event.pointerId);
-      pointers.set(event.pointerId, place(event));
+      capturePointer(target, event.pointerId);
+      pointers.set(event.pointerId, positionOf(event));
       if (pointers.size === 1) travelled = 0;
       spread = distanceOf(pointers);
     },
     pointermove(event) {
-      const now = place(event);
-      const before = pointers.get(event.pointerId);
-      if (!before) {
-        if (event.pointerType !== "touch") handlers.hover(now.x, now.y);
+      const position = positionOf(event);
+      const previous = pointers.get(event.pointerId);
+      if (!previous) {
+        if (event.pointerType !== "touch") handlers.hover(position.x, position.y);
         return;
       }
-      travelled += Math.hypot(now.x - before.x, now.y - before.y);
+      travelled += Math.hypot(position.x - previous.x, position.y - previous.y);
       if (travelled < TAP_DISTANCE) return;
       handlers.start();
       target.dataset.dragging = "";
-      pointers.set(event.pointerId, now);
-      handlers.pan((now.x - before.x) / pointers.size, (now.y - before.y) / pointers.size);
+      pointers.set(event.pointerId, position);
+      handlers.pan((position.x - previous.x) / pointers.size, (position.y - previous.y) / pointers.size);
       if (pointers.size === 2) spread = pinch(pointers, spread, handlers);
     },
     pointerup(event) {
-      const known = pointers.delete(event.pointerId);
+      const wasDown = pointers.delete(event.pointerId);
       delete target.dataset.dragging;
-      const { x, y } = place(event);
-      if (known && pointers.size === 0 && travelled < TAP_DISTANCE) handlers.tap(x, y);
+      const { x, y } = positionOf(event);
+      if (wasDown && pointers.size === 0 && travelled < TAP_DISTANCE) handlers.tap(x, y);
     },
     pointercancel(event) {
       pointers.delete(event.pointerId);
@@ -60,7 +60,7 @@ export function watchGestures(target, handlers) {
   return () => entries.forEach(([name, listener]) => target.removeEventListener(name, listener));
 }
 
-function capture(target, pointer) {
+function capturePointer(target, pointer) {
   try {
     target.setPointerCapture(pointer);
   } catch {
@@ -75,7 +75,7 @@ function distanceOf(pointers) {
 
 function pinch(pointers, spread, handlers) {
   const [first, second] = [...pointers.values()];
-  const now = distanceOf(pointers);
-  if (spread > 0 && now > 0) handlers.zoom(now / spread, (first.x + second.x) / 2, (first.y + second.y) / 2);
-  return now;
+  const distance = distanceOf(pointers);
+  if (spread > 0 && distance > 0) handlers.zoom(distance / spread, (first.x + second.x) / 2, (first.y + second.y) / 2);
+  return distance;
 }

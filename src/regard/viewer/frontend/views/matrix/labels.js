@@ -1,7 +1,7 @@
 // Token labels beside a matrix: thinned out so that they never touch, shortened to their margin.
 
 import { visibleLabel } from "../../drawing/labels.js";
-import { lineBelow, svgEscape } from "../../export/svg.js";
+import { svgEscape, underlineAttribute } from "../../export/svg.js";
 
 export const LABEL_FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 const LABEL_SPACING = 14;
@@ -124,13 +124,13 @@ export function labelsAsSvg(layout) {
   const style = `font-size="12" fill="${colours.muted}" dominant-baseline="central"`;
   const parts = [];
   for (const [row, middle] of labelledCells(camera.top, plot.height, camera.scaleY, rows)) {
-    parts.push(`<text x="${area.x - LABEL_PADDING}" y="${plot.y + middle}" text-anchor="end" ${style}${lineBelow(rowSet.written[row])}>${svgEscape(rowSet.text(row))}</text>`);
+    parts.push(`<text x="${area.x - LABEL_PADDING}" y="${plot.y + middle}" text-anchor="end" ${style}${underlineAttribute(rowSet.written[row])}>${svgEscape(rowSet.text(row))}</text>`);
   }
   const flat = labelsLieFlat(columnSet, camera.scaleX);
   for (const [column, middle] of labelledCells(camera.left, plot.width, camera.scaleX, columns)) {
     const [x, y] = [plot.x + middle, area.y - LABEL_PADDING];
     const place = flat ? `x="${x}" y="${y - 4}" text-anchor="middle"` : `transform="translate(${x} ${y}) rotate(-90)"`;
-    parts.push(`<text ${place} ${style}${lineBelow(columnSet.written[column])}>${svgEscape(columnSet.text(column))}</text>`);
+    parts.push(`<text ${place} ${style}${underlineAttribute(columnSet.written[column])}>${svgEscape(columnSet.text(column))}</text>`);
   }
   const small = `font-size="11" text-anchor="end" fill="${colours.muted}" dominant-baseline="central"`;
   for (const [name, x, y] of axisNames(layout)) parts.push(`<text x="${x}" y="${y}" ${small}>${svgEscape(name)}</text>`);

@@ -6,7 +6,7 @@ import { markedWeight, readableWeight } from "../../data/numbers.js";
 import { make } from "../../drawing/elements.js";
 import { isolated } from "../../drawing/labels.js";
 import { svgDocument } from "../../export/svg.js";
-import { cameraOn, coveredArea, panned, windowOf, withCell, zoomed } from "./camera.js";
+import { cameraOn, cameraWithCell, coveredArea, pannedCamera, windowOf, zoomedCamera } from "./camera.js";
 import { watchGestures } from "./gestures.js";
 import { createLabelSet, labelsAsSvg } from "./labels.js";
 import { drawAxes, drawCrosshair, drawWeights } from "./painting.js";
@@ -65,7 +65,7 @@ class MatrixView {
 
   update(frame, state) {
     const isNew = frame !== this.frame;
-    const hadShape = this.frame && [this.rows, this.columns].join();
+    const previousShape = this.frame && [this.rows, this.columns].join();
     this.frame = frame;
     this.state = state;
     this.rows = frame.rows.labels.length;
@@ -78,9 +78,9 @@ class MatrixView {
       return;
     }
     this.colours = this.context.palette();
-    this.followLook();
+    this.followColouring();
     if (isNew) this.measureLabels();
-    const isOtherShape = hadShape !== [this.rows, this.columns].join();
+    const isOtherShape = previousShape !== [this.rows, this.columns].join();
     if (isNew || state.zoom !== this.writtenZoom) {
       if (isOtherShape || state.zoom !== this.writtenZoom || !this.camera) this.lookAt(state.zoom);
       else this.lookAt(this.windowNow());
@@ -92,7 +92,7 @@ class MatrixView {
     if (isNew && this.cell) this.showCell(false);
   }
 
-  followLook() {
+  followColouring() {
     const { frame, state, colours } = this;
     const peak = scaleTop(frame, state.colour);
     const key = [state.colour, colours.theme, peak].join();
@@ -116,9 +116,9 @@ class MatrixView {
 
   measureLabels() {
     const isNarrow = this.width < NARROW_MATRIX;
-    const most = isNarrow ? 76 : 132;
-    this.rowSet = createLabelSet(this.frame.rows, this.surface, most);
-    this.columnSet = this.frame.rows === this.frame.columns ? this.rowSet : createLabelSet(this.frame.columns, this.surface, most);
+    const longest = isNarrow ? 76 : 132;
+    this.rowSet = createLabelSet(this.frame.rows, this.surface, longest);
+    this.columnSet = this.frame.rows === this.frame.columns ? this.rowSet : createLabelSet(this.frame.columns, this.surface, longest);
     const [x, y] = [this.rowSet.margin + 4, this.columnSet.margin + 4];
     const [right, bottom] = isNarrow ? [PLOT_PADDING, ZOOM_BUTTONS] : [ZOOM_BUTTONS, PLOT_PADDING];
     this.plot = { x, y, width: Math.max(40, this.width - x - right), height: Math.max(40, this.height - y - bottom) };
@@ -210,7 +210,7 @@ class MatrixView {
   }
 
   zoomBy(factor, x = this.plot.x + this.plot.width / 2, y = this.plot.y + this.plot.height / 2) {
-    if (this.camera) this.move(zoomed(this.camera, factor, x, y, this.rows, this.columns, this.plot));
+    if (this.camera) this.move(zoomedCamera(this.camera, factor, x, y, this.rows, this.columns, this.plot));
   }
 
   showAll() {
@@ -219,7 +219,7 @@ class MatrixView {
 
   gestures() {
     return {
-      pan: (x, y) => this.camera && this.move(panned(this.camera, x, y, this.rows, this.columns, this.plot)),
+      pan: (x, y) => this.camera && this.move(pannedCamera(this.camera, x, y, this.rows, this.columns, this.plot)),
       zoom: (factor, x, y) => this.zoomBy(factor, x, y),
       hover: (x, y) => this.hover(x, y),
       leave: () => !this.pinnedCell && this.dropCell(),
@@ -267,17 +267,17 @@ class MatrixView {
     this.scheduleCrosshair();
     try {
       const answer = frame.value(cell.row, cell.column);
-      const found = answer instanceof Promise ? await answer : answer;
+      const weight = answer instanceof Promise ? await answer : answer;
       if (cell !== this.cell || frame !== this.frame) return;
-      cell.value = found.value;
+      cell.value = weight.value;
       this.scheduleCrosshair();
-      this.tell(cell, found, spoken);
+      this.describeCell(cell, weight, spoken);
     } catch (problem) {
       if (cell === this.cell && frame === this.frame) this.context.fail(problem);
     }
   }
 
-  tell(cell, { value, exact }, spoken) {
+  describeCell(cell, { value, exact }, spoken) {
     const [query, key] = [this.frame.rows.labels[cell.row], this.frame.columns.labels[cell.column]];
     const layout = this.layout();
     const box = this.overlay.getBoundingClientRect();
@@ -314,7 +314,7 @@ class MatrixView {
     const from = this.cell ?? { row: Math.max(0, Math.floor(this.camera.top)) - down, column: Math.max(0, Math.floor(this.camera.left)) - across };
     const row = Math.max(0, Math.min(this.rows - 1, from.row + down * size));
     const column = Math.max(0, Math.min(this.columns - 1, from.column + across * size));
-    this.move(withCell(this.camera, row, column, this.rows, this.columns, this.plot));
+    this.move(cameraWithCell(this.camera, row, column, this.rows, this.columns, this.plot));
     this.takeCell({ row, column, value: null }, true);
     if (this.pinnedCell) this.pin();
   }
@@ -323,7 +323,7 @@ class MatrixView {
     if (!this.cell) return;
     const { selected } = this.context.store.get();
     const { row } = this.cell;
-    this.context.store.set({ selected: selected.includes(row) ? selected.filter((one) => one !== row) : [...selected, row] });
+    this.context.store.set({ selected: selected.includes(row) ? selected.filter((other) => other !== row) : [...selected, row] });
   }
 
   keys() {

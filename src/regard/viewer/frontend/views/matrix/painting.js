@@ -135,21 +135,21 @@ function drawChips(surface, layout, cell, x, y) {
   surface.fillStyle = layout.colours.surface;
   surface.fillRect(0, y - 15, area.x - 1, 30);
   surface.fillRect(x - 15, 0, 30, area.y - 1);
-  chip(surface, layout, row, area.x - 4 - surface.measureText(row).width - 8, y);
+  drawChip(surface, layout, row, area.x - 4 - surface.measureText(row).width - 8, y);
   const column = columnSet.text(cell.column);
   const width = surface.measureText(column).width;
   if (labelsLieFlat(columnSet, camera.scaleX)) {
-    chip(surface, layout, column, x - width / 2 - 4, area.y - 12);
+    drawChip(surface, layout, column, x - width / 2 - 4, area.y - 12);
     return;
   }
   surface.save();
   surface.translate(x, area.y - 4);
   surface.rotate(-Math.PI / 2);
-  chip(surface, layout, column, 0, 0);
+  drawChip(surface, layout, column, 0, 0);
   surface.restore();
 }
 
-function chip(surface, { colours }, text, x, y) {
+function drawChip(surface, { colours }, text, x, y) {
   const width = surface.measureText(text).width + 8;
   surface.fillStyle = colours.ink;
   surface.beginPath();

@@ -6,56 +6,56 @@ import { make } from "../../drawing/elements.js";
 
 const MOST_TILES = 160;
 const SMOOTH_BELOW = 2;
-const ASKED_AGAIN = [300, 1200]; // milliseconds after which a tile that failed is asked for again by itself,
-const REST = 1500; // and after which, having failed each time, it is asked for when the view is drawn again
+const RETRY_PAUSES = [300, 1200]; // milliseconds after which a tile that failed is asked for again by itself,
+const LAST_PAUSE = 1500; // and after which, having failed each time, it is asked for when the view is drawn again
 const NO_TILE = { canvas: null, weights: null };
 
 /** Tiles of one frame in one colouring; `changed()` tells that a tile arrived or failed, so that it is time to draw. */
 export function createTileCache(changed) {
-  let [frame, look, tiles, failures] = [null, null, new Map(), new Map()];
+  let [frame, colouring, tiles, failures] = [null, null, new Map(), new Map()];
   let problem = null;
 
-  function start(key, level, row, column) {
+  function startTile(key, level, row, column) {
     const tile = { ...NO_TILE };
-    const [asked, colouring] = [frame, look];
-    const isCurrent = () => asked === frame && colouring === look;
+    const [tileFrame, tileColouring] = [frame, colouring];
+    const isCurrent = () => tileFrame === frame && tileColouring === colouring;
     const finish = (weights) => {
       tile.weights = weights;
-      tile.canvas = paintedTile(weights, tileShape(asked, level, row, column), colouring);
+      tile.canvas = paintedTile(weights, tileShape(tileFrame, level, row, column), tileColouring);
     };
-    const answer = asked.tile(level, row, column);
+    const answer = tileFrame.tile(level, row, column);
     if (!(answer instanceof Promise)) finish(answer);
-    else answer.then((weights) => isCurrent() && arrive(key, () => finish(weights)), (reason) => isCurrent() && forget(key, reason, isCurrent));
+    else answer.then((weights) => isCurrent() && addTile(key, () => finish(weights)), (reason) => isCurrent() && forgetTile(key, reason, isCurrent));
     return tile;
   }
 
-  function arrive(key, finish) {
+  function addTile(key, finish) {
     finish();
     failures.delete(key);
     changed();
   }
 
   /** A tile that failed is not kept: it is asked for again after a pause, and then when the view is drawn again. */
-  function forget(key, reason, isCurrent) {
+  function forgetTile(key, reason, isCurrent) {
     tiles.delete(key);
     const count = (failures.get(key)?.count ?? 0) + 1;
-    const pause = ASKED_AGAIN[count - 1];
-    failures.set(key, { count, until: performance.now() + (pause ?? REST), reason: pause ? null : reason });
+    const pause = RETRY_PAUSES[count - 1];
+    failures.set(key, { count, until: performance.now() + (pause ?? LAST_PAUSE), reason: pause ? null : reason });
     setTimeout(() => isCurrent() && changed(), pause ? pause + 1 : 0);
   }
 
   return {
     /** Forgets tiles of another frame or colouring. */
-    follow(nextFrame, nextLook) {
-      if (nextFrame === frame && look && nextLook.key === look.key) return;
-      [frame, look, tiles, failures] = [nextFrame, nextLook, new Map(), new Map()];
+    follow(nextFrame, nextColouring) {
+      if (nextFrame === frame && colouring && nextColouring.key === colouring.key) return;
+      [frame, colouring, tiles, failures] = [nextFrame, nextColouring, new Map(), new Map()];
     },
     get(level, row, column) {
       const key = `${level}/${row}/${column}`;
       const failure = failures.get(key);
       problem ??= failure?.reason ?? null;
       if (!tiles.has(key) && failure?.until > performance.now()) return NO_TILE;
-      const tile = tiles.get(key) ?? start(key, level, row, column);
+      const tile = tiles.get(key) ?? startTile(key, level, row, column);
       tiles.delete(key);
       tiles.set(key, tile);
       if (tiles.size > MOST_TILES) tiles.delete(tiles.keys().next().value);
@@ -63,18 +63,18 @@ export function createTileCache(changed) {
     },
     /** Why a tile that was asked for since the last call is not there, though it was tried several times; or null. */
     problem() {
-      const found = problem;
+      const reason = problem;
       problem = null;
-      return found;
+      return reason;
     },
     ready: (level, row, column) => tiles.get(`${level}/${row}/${column}`)?.canvas ?? null,
   };
 }
 
-function paintedTile(weights, [rows, columns], look) {
+function paintedTile(weights, [rows, columns], colouring) {
   const canvas = make("canvas", { width: columns, height: rows });
   const pixels = new ImageData(columns, rows);
-  paintWeights(pixels, weights, look.peak, look.colour, look.signed, look.palette);
+  paintWeights(pixels, weights, colouring.peak, colouring.colour, colouring.signed, colouring.palette);
   canvas.getContext("2d").putImageData(pixels, 0, 0);
   return canvas;
 }
@@ -92,7 +92,7 @@ export function drawTiles(surface, cache, frame, camera, plot, ratio) {
   const side = TILE * 2 ** level;
   const [rows, columns] = [frame.rows.labels.length, frame.columns.labels.length];
   surface.imageSmoothingEnabled = Math.max(camera.scaleX, camera.scaleY) * 2 ** level * ratio < SMOOTH_BELOW;
-  const last = (start, length, scale, count) => Math.min(Math.ceil(count / side), Math.ceil((start + length / scale) / side));
+  const last = (startTile, length, scale, count) => Math.min(Math.ceil(count / side), Math.ceil((startTile + length / scale) / side));
   const lastRow = last(camera.top, plot.height, camera.scaleY, rows);
   const lastColumn = last(camera.left, plot.width, camera.scaleX, columns);
   for (let row = Math.max(0, Math.floor(camera.top / side)); row < lastRow; row += 1) {

@@ -61,21 +61,21 @@ class TextView {
 
   /** Other words: the keyboard goes on at the same place, and the tooltip waits for the new numbers. */
   renew(frame, state) {
-    const [{ told }, hadFocus] = [this, this.blocks.contains(document.activeElement)];
-    this.stopTelling();
-    this.shown = null;
+    const [{ hovered }, hadFocus] = [this, this.blocks.contains(document.activeElement)];
+    this.hideTooltip();
+    this.weights = null;
     this.fill(frame, state);
     this.frame = frame;
     this.state = state;
     if (hadFocus) this.focusCurrent();
-    this.stopTelling();
-    this.told = told && this.labelAt(told) === told.label ? told : null;
+    this.hideTooltip();
+    this.hovered = hovered && this.labelAt(hovered) === hovered.label ? hovered : null;
   }
 
   /** Between two texts, a word that is pointed at shows its weights as long as none is chosen. */
   pointed() {
-    const isReady = this.told && this.canPoint() && this.state.selected.length === 0;
-    return isReady && this.labelAt(this.told) !== undefined ? this.told : null;
+    const isReady = this.hovered && this.canPoint() && this.state.selected.length === 0;
+    return isReady && this.labelAt(this.hovered) !== undefined ? this.hovered : null;
   }
 
   canPoint() {
@@ -83,25 +83,25 @@ class TextView {
   }
 
   point(side, index, word) {
-    this.told = { side, index, label: this.axis(side).labels[index] };
+    this.hovered = { side, index, label: this.axis(side).labels[index] };
     if (this.pointed()) this.colour();
-    else this.tell(side, index, word);
+    else this.showTooltip(side, index, word);
   }
 
   leave() {
     const wasPointed = this.pointed();
-    this.stopTelling();
+    this.hideTooltip();
     if (wasPointed) this.colour();
   }
 
-  stopTelling() {
-    this.told = null;
+  hideTooltip() {
+    this.hovered = null;
     this.context.tooltip.hide();
   }
 
-  tellAgain() {
-    const word = this.told && this.words[this.told.side][this.told.index];
-    if (word) this.tell(this.told.side, this.told.index, word);
+  refreshTooltip() {
+    const word = this.hovered && this.words[this.hovered.side][this.hovered.index];
+    if (word) this.showTooltip(this.hovered.side, this.hovered.index, word);
   }
 
   labelAt({ side, index }) {
@@ -121,11 +121,11 @@ class TextView {
       return make("section", { class: "text-block", "aria-label": label }, ...(title ? [make("h2", {}, title)] : []), flow);
     };
     this.words.column = [];
-    const made = frame.square
+    const sections = frame.square
       ? [block("row", frame.rows, site.query_sequence, null)]
       : [block("row", frame.rows, site.query_sequence, frame.rows.name ?? "Target (queries)"), block("column", frame.columns, site.key_sequence, frame.columns.name ?? "Source (keys)")];
-    if (frame.columns.name) made.reverse(); // named texts stand in the order they are read in
-    this.blocks.replaceChildren(...made);
+    if (frame.columns.name) sections.reverse(); // named texts stand in the order they are read in
+    this.blocks.replaceChildren(...sections);
     this.setCurrent(this.current.side, this.current.index);
   }
 
@@ -142,17 +142,17 @@ class TextView {
   async colour() {
     const round = (this.round += 1);
     const { frame, state } = this;
-    const shown = await this.shownWeights();
+    const weights = await this.loadWeights();
     if (round !== this.round || frame !== this.frame) return;
-    this.shown = shown;
+    this.weights = weights;
     this.paint();
     this.hint.replaceChildren(...textWithLabels(this.hintText()));
-    this.context.legend(shown ? { peak: shown.peak, signed: frame.signed } : null, state);
-    this.tellAgain();
+    this.context.legend(weights ? { peak: weights.peak, signed: frame.signed } : null, state);
+    this.refreshTooltip();
   }
 
   /** {values, side, largest, peak} of the words that are coloured, or null when none can be. */
-  async shownWeights() {
+  async loadWeights() {
     const { frame } = this;
     const chosen = this.validSelection();
     const isFrom = this.isFrom();
@@ -177,11 +177,11 @@ class TextView {
     const chosen = new Set(this.pointed() ? [] : this.validSelection());
     const side = this.chosenSide();
     for (const name of ["row", "column"]) {
-      const values = this.shown?.side === name ? this.shown.values : null;
+      const values = this.weights?.side === name ? this.weights.values : null;
       this.words[name].forEach((word, index) => {
         const value = values ? values[index] : 0;
-        word.style.backgroundColor = values ? weightColour(colours, value, this.shown.peak, this.state.colour, this.frame.signed) : "";
-        word.style.color = values ? inkOnWeight(colours, value, this.shown.peak, this.state.colour, this.frame.signed) : "";
+        word.style.backgroundColor = values ? weightColour(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
+        word.style.color = values ? inkOnWeight(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
         word.setAttribute("aria-pressed", String(name === side && chosen.has(index)));
       });
     }
@@ -190,7 +190,7 @@ class TextView {
   hintText() {
     const chosen = this.validSelection();
     const isFrom = this.isFrom();
-    if (chosen.length === 0 && !this.shown) return "Click a word to see what it attends to. Several words add up.";
+    if (chosen.length === 0 && !this.weights) return "Click a word to see what it attends to. Several words add up.";
     const overall = isFrom ? "what is attended to" : "what attends most";
     if (chosen.length === 0) return `Mean over all words: ${overall}. ${this.canPoint() ? "Point at a word to see its own; chosen ones" : "Click a word to see its own; several"} add up.`;
     const { labels } = this.axis(this.chosenSide());
@@ -198,8 +198,8 @@ class TextView {
     const names = chosen.slice(0, MOST_NAMED).map((index) => `“${isolated(labels[index])}”`).join(", ") + more;
     const added = chosen.length > 1 ? ", added up" : "";
     const verb = chosen.length > 1 ? "attend to" : "attends to";
-    const isExact = this.isExact(this.shown.values.findIndex((value) => Math.abs(value) === this.shown.largest));
-    const largest = ` Largest: ${isExact ? "" : "≈ "}${readableWeight(this.shown.largest)}.`;
+    const isExact = this.isExact(this.weights.values.findIndex((value) => Math.abs(value) === this.weights.largest));
+    const largest = ` Largest: ${isExact ? "" : "≈ "}${readableWeight(this.weights.largest)}.`;
     return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest;
   }
 
@@ -207,7 +207,7 @@ class TextView {
     const { state } = this;
     const isOther = side !== this.chosenSide();
     const selected = isOther ? [] : state.selected;
-    const next = selected.includes(index) ? selected.filter((one) => one !== index) : [...selected, index];
+    const next = selected.includes(index) ? selected.filter((other) => other !== index) : [...selected, index];
     const direction = this.frame.square ? state.direction : side === "row" ? "from" : "to";
     this.context.store.set({ selected: next, direction, pinned: next.length > 0 });
     const label = visibleLabel(this.axis(side).labels[index]);
@@ -219,10 +219,10 @@ class TextView {
     return side === "row" ? this.frame.rows : this.frame.columns;
   }
 
-  tell(side, index, word) {
+  showTooltip(side, index, word) {
     const label = this.axis(side).labels[index];
-    this.told = { side, index, label };
-    const value = this.shown?.side === side ? this.shown.values[index] : null;
+    this.hovered = { side, index, label };
+    const value = this.weights?.side === side ? this.weights.values[index] : null;
     const lines = [{ text: isolated(label), kind: "strong" }];
     if (value !== null) lines.push({ text: markedWeight(value, this.isExact(index)), kind: "number" });
     lines.push({ text: this.meaningOf(side, index), kind: "muted" });
@@ -235,12 +235,12 @@ class TextView {
     const chosen = this.validSelection();
     if (this.frame.exact || chosen.length === 0) return this.frame.exact;
     const isFrom = this.isFrom();
-    return chosen.every((one) => (isFrom ? this.frame.value(one, index) : this.frame.value(index, one)).exact);
+    return chosen.every((other) => (isFrom ? this.frame.value(other, index) : this.frame.value(index, other)).exact);
   }
 
   meaningOf(side, index) {
     const position = `position ${this.axis(side).members[index].join(", ")}`;
-    if (this.shown?.side !== side) return position;
+    if (this.weights?.side !== side) return position;
     const chosen = this.validSelection();
     if (chosen.length === 0) return `mean over all words · ${position}`;
     return `${chosen.length > 1 ? "sum over chosen words" : "weight"} · ${position}`;
