@@ -3,7 +3,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Byte code is left to the first import: most of what is installed is never imported.
+# Byte code is left to the first import, as most of what is installed is never imported; an
+# environment that forbids writing it would compile torch anew in each process.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING := 1
 READY := .venv/.ready
@@ -55,10 +57,11 @@ types: $(READY)
 layers: $(READY)
 	$(BIN)/lint-imports
 
-# Two workers, one torch thread each: more would only wait for each other.
+# Two workers, one torch thread each: more would only wait for each other. A file stays with one
+# worker, so that its fixtures, and the examples of a page, run once.
 # Shapes and dtypes of every call are checked at run time (jaxtyping), except where torch compiles.
 unit: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not compiled$(if $(SLOW),, and not slow)" --doctest-modules \
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not compiled$(if $(SLOW),, and not slow)" --doctest-modules \
 		--jaxtyping-packages=regard,beartype.beartype tests src docs README.md
 
 compiled: $(READY)

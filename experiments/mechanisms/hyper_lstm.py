@@ -2,12 +2,13 @@
 
 The text is the reference manual that Python carries for `help()` (`pydoc_data.topics`, about half a
 million characters), so its size depends on the version of Python. The last tenth is held out. Each
-model has an embedding, one recurrent layer and a linear layer; the LSTM's width is chosen so that
-all parameters together are as many as those of the HyperLSTM. Ha, Dai & Le 2016 compare the two on
-Penn Treebank and enwik8, with 1000 units and more and long trainings; this is the same
-comparison as small as it can be. Neither the learning rate nor the widths were tuned for any of the
-models. The HyperLSTM has layer norm, as in the paper, and `torch.nn.LSTM` has none: part of a
-difference may be the norm's.
+model has an embedding, one recurrent layer and a linear layer. Layer norm, which the paper's
+HyperLSTM has and `torch.nn.LSTM` has not, helps by itself, so there are three models: torch's LSTM,
+an LSTM with the very norm of the HyperLSTM, and the HyperLSTM. The widths of the first two are
+chosen so that all parameters together are as many as those of the third. Ha, Dai & Le 2016 compare
+them on Penn Treebank and enwik8, with 1000 units and more and long trainings; this is the same
+comparison as small as it can be. Neither the learning rate nor the initial values were tuned for
+any of the models.
 
     python experiments/mechanisms/hyper_lstm.py [--seeds 3] [--updates 200] [--picture FILE.png]
 
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.memory import HyperLSTM
+from regard.memory.hyper_lstm import _Update as Update
 from regard.plots import Heatmap
 
 EMBEDDING, HIDDEN, HYPER = 32, 128, 32
@@ -52,27 +54,58 @@ def size(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def hyper(symbols: int) -> Predictor:
-    """A HyperLSTM with layer norm, as in the paper."""
-    return Predictor(symbols, HyperLSTM(EMBEDDING, HIDDEN, hyper_width=HYPER), HIDDEN)
+class NormedLSTM(nn.Module):
+    """A HyperLSTM without its hypernetwork: an LSTM with the same layer norm, started alike."""
 
-
-def plain(symbols: int) -> Predictor:
-    """An LSTM with as many parameters as the HyperLSTM, as nearly as can be."""
-
-    def build(hidden: int) -> Predictor:
-        lstm = nn.LSTM(EMBEDDING, hidden, batch_first=True)
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.from_x = nn.Linear(width, 4 * hidden, bias=False)
+        self.from_hidden = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.bias = nn.Parameter(torch.zeros(4, hidden))
+        self.update = Update(hidden, layer_norm=True, forget_bias=1.0)
+        nn.init.xavier_uniform_(self.from_x.weight)
         with torch.no_grad():
-            lstm.bias_hh_l0[hidden : 2 * hidden] += 1.0  # the forget gate's, as the HyperLSTM's
-        return Predictor(symbols, lstm, hidden)
+            for gate in self.from_hidden.weight.chunk(4):
+                nn.init.orthogonal_(gate)
 
-    wanted = size(hyper(symbols))
-    return build(
-        min(range(HIDDEN, 2 * HIDDEN), key=lambda hidden: abs(size(build(hidden)) - wanted))
+    def forward(self, x: Tensor, state=None):
+        zeros = x.new_zeros(len(x), self.bias.shape[1])
+        hidden, cell = (zeros, zeros) if state is None else state
+        outputs = []
+        for from_x in self.from_x(x).unbind(1):
+            sums = (from_x + self.from_hidden(hidden)).unflatten(-1, (4, -1)) + self.bias
+            hidden, cell, _ = self.update(sums, cell)
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden, cell)
+
+
+def lstm(hidden: int) -> nn.Module:
+    """torch's LSTM, its forget gates open at the start as those of the others."""
+    recurrent = nn.LSTM(EMBEDDING, hidden, batch_first=True)
+    with torch.no_grad():
+        recurrent.bias_hh_l0[hidden : 2 * hidden] += 1.0
+    return recurrent
+
+
+RECURRENT = {
+    "LSTM": lstm,
+    "LSTM, layer norm": lambda hidden: NormedLSTM(EMBEDDING, hidden),
+    "HyperLSTM": lambda hidden: HyperLSTM(EMBEDDING, hidden, hyper_width=HYPER),
+}
+
+
+def predictor(name: str, symbols: int) -> Predictor:
+    """The model of this name with as many parameters as the HyperLSTM, as nearly as can be."""
+
+    def parameters(name: str, hidden: int) -> int:
+        with torch.device("meta"):  # sizes alone
+            return size(Predictor(symbols, RECURRENT[name](hidden), hidden))
+
+    wanted = parameters("HyperLSTM", HIDDEN)
+    hidden = min(
+        range(HIDDEN, 2 * HIDDEN), key=lambda hidden: abs(parameters(name, hidden) - wanted)
     )
-
-
-MODELS = {"LSTM": plain, "HyperLSTM": hyper}
+    return Predictor(symbols, RECURRENT[name](hidden), hidden)
 
 
 def corpus() -> tuple[Tensor, Tensor, list[str]]:
@@ -160,18 +193,19 @@ def main() -> None:
         f"{len(seen):,} characters to train on, {len(held_out):,} held out, {len(symbols)} "
         f"symbols, {options.updates} updates of {BATCH} × {LENGTH}"
     )
-    for name, build in MODELS.items():
+    for name in RECURRENT:
         results, start = [], time.process_time()
         for seed in range(options.seeds):
             torch.manual_seed(seed)
-            model = build(len(symbols))
+            model = predictor(name, len(symbols))
             train(model, seen, options.updates)
             results.append(bits(model, held_out))
         spread = statistics.stdev(results) if len(results) > 1 else 0.0
         each = ", ".join(f"{result:.3f}" for result in results)
         print(
-            f"{name:25} {size(model):,} parameters  {statistics.mean(results):.3f} ± {spread:.3f} "
-            f"bits a character (seeds {each}), {time.process_time() - start:.0f} s of processor",
+            f"{name:18} {model.to_scores.in_features} units  {size(model):,} parameters  "
+            f"{statistics.mean(results):.3f} ± {spread:.3f} bits a character (seeds {each}), "
+            f"{time.process_time() - start:.0f} s of processor",
             flush=True,
         )
     if options.picture is not None:

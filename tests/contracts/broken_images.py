@@ -10,6 +10,7 @@ from regard.vision import (
     CBAM,
     ChannelGate,
     Gate,
+    LocalSelfAttention,
     MultiHeadConvolutional,
     SpatialGate,
     SqueezeExcitation,
@@ -63,6 +64,19 @@ class BelowZero(Channels):
     def __init__(self):
         super().__init__()
         self.gate = nn.Tanh()
+
+
+class Unbounded(Channels):
+    """Factors that stay below 1 while the image is tame, and grow with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.ReLU()
+
+
+class UnboundedMap(SpatialGate):
+    def __init__(self):
+        super().__init__(gate=nn.Softplus())
 
 
 class RecipeOfAnotherKind(Channels):
@@ -219,11 +233,33 @@ class FreezesSizes(Gate):
         return padded.sigmoid().expand(image.shape[0], -1, -1, -1)
 
 
+class Local(LocalSelfAttention):
+    def __init__(self):
+        super().__init__(8, 2, size=3)
+
+
+class SwapsHeads(Local):
+    """The weights of each head are returned as those of the other."""
+
+    def forward(self, image, **options):
+        return changed(super().forward(image, **options), lambda weights: weights.flip(1))
+
+
+class TellsAnother(Local):
+    """Weights and recipe fit each other; the output was mixed with other weights."""
+
+    def attend(self, image):
+        _, recipe = super().attend(image)
+        return super().attend(2 * image)[0], recipe
+
+
 BROKEN = {
     "shapes": NoHeadAxis,
     "sizes": SquareOnly,
     "declared_kind": AboveOne,
     "gates_multiply": AddsTheImage,
+    "mixes": SwapsHeads,
+    "output_of_mixed": TellsAnother,
     "asking_changes_nothing": SlowPathWhenAsked,
     "reductions": AnswersAnother,
     "examples_apart": MixesImages,
@@ -243,6 +279,8 @@ BROKEN = {
 BROKEN_OTHERWISE = [
     ("shapes", KeepsItsRecipe),
     ("declared_kind", BelowZero),
+    ("declared_kind", Unbounded),
+    ("declared_kind", UnboundedMap),
     ("declared_kind", RecipeOfAnotherKind),
     ("declared_kind", NoDistribution),
     ("gates_multiply", HidesAGate),

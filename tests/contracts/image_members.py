@@ -62,6 +62,8 @@ MEMBERS = {
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
 NOT_SEEN: dict[str, tuple[str, ...]] = {
     member: ("gates_multiply",)  # a mixture of values, not a factor
-    for member in MEMBERS
     if member.startswith(("local_", "generalised_", "axial_", "shifted_"))
+    else ("mixes", "output_of_mixed")  # a factor, not a mixture of values
+    for member in MEMBERS
 }
+NOT_SEEN["local_stem"] += ("output_of_mixed",)  # positions are pooled behind it

@@ -15,7 +15,7 @@ from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.kernel import dense, tile_makers, tiles
 from regard.kernel.positions import AlibiBias
 from regard.kernel.reduce import Matrix
-from regard.recipe import Dot
+from regard.recipe import Dot, Given
 from regard.types import NEVER, whole
 
 sizes = st.integers(1, 44)
@@ -319,3 +319,45 @@ def test_short_distances_are_exact_far_from_the_start(signed, right):
     (distances,) = regard.reduce(recipe, [regard.Distance(signed=signed)])
     (truth,) = regard.reduce(exact, [regard.Distance(signed=signed)])
     torch.testing.assert_close(distances.double(), truth, rtol=0, atol=2e-5)
+
+
+def in_an_image(rows, columns, **changes):
+    """A small attention whose keys are positions of an image."""
+    numbers = torch.Generator().manual_seed(0)
+    size = (2, 3, rows * columns, 4)
+    query, key = (torch.randn(size, generator=numbers, dtype=torch.float64) for _ in range(2))
+    return Dot(query, key, **({"grid": (rows, columns)} | changes))
+
+
+@pytest.mark.parametrize("tile", [None, (1, 1), (4, 5), (7, 3)])
+@pytest.mark.parametrize("mask", [None, masks.window(6, 2)])
+@pytest.mark.parametrize("form", [lambda recipe: recipe, lambda recipe: given_of(recipe)])
+def test_distances_in_an_image_are_lengths(tile, mask, form):
+    recipe = in_an_image(4, 5, mask=mask)
+    weights, positions = recipe.weights(), list(product(range(4), range(5)))
+    lengths = weights.new_tensor([[math.dist(i, j) for j in positions] for i in positions])
+    (distances,) = tiles.reduce(form(recipe), [regard.Distance()], tile=tile)
+    torch.testing.assert_close(distances, (weights * lengths).sum(-1), rtol=0, atol=1e-12)
+
+
+def given_of(recipe):
+    return Given(recipe.weights(), None, "distribution", recipe.grid)
+
+
+def test_a_direction_in_an_image_is_not_one_number():
+    with pytest.raises(UnavailableError) as caught:
+        regard.reduce(in_an_image(4, 5), [regard.Distance(signed=True)])
+    assert str(caught.value) == (
+        "Distance: signed=True, but keys are positions of a 4 × 5 image, where a direction is "
+        "(dy, dx): Distance() gives its length, recipe.offsets() both"
+    )
+
+
+def test_queries_outside_the_image_of_the_keys_have_no_distance():
+    recipe = in_an_image(4, 5)
+    with pytest.raises(UnavailableError) as caught:
+        regard.reduce(Dot(recipe.query[:, :, :7], recipe.key, grid=(4, 5)), [regard.Distance()])
+    assert str(caught.value) == (
+        "Distance: 7 queries, but keys are the positions of a 4 × 5 image, expected 20 queries, "
+        "one for each: elsewhere they have no distance to them"
+    )

@@ -127,5 +127,15 @@ def test_wrong_input_is_named():
         Gating(3, kind="partial")
     with pytest.raises(ShapeError, match="Bilinear: control: axis width has size 4, expected 3"):
         Bilinear(3, 3)(x, torch.randn(2, 4, 4))
+    for unit in (Bilinear(3, 2), LowRankBilinear(3, 2, rank=4)):
+        text = (
+            f"{type(unit).__name__}: x has leading axes (2, 4), control (2, 5): axis -2 has sizes "
+            "4 and 5, expected equal ones, or 1"
+        )
+        with pytest.raises(ShapeError, match=re.escape(text)):
+            unit(x, torch.randn(2, 5, 2))
+        with pytest.raises(ShapeError, match=re.escape("axis -3 has sizes 2 and 6")):
+            unit(x, torch.randn(7, 6, 1, 2))
+        assert unit(x, torch.randn(7, 1, 4, 2)).shape == (7, 2, 4, 1)
     with pytest.raises(RegardError, match="LowRankBilinear: rank=0, expected a whole number"):
         LowRankBilinear(3, 3, rank=0)

@@ -130,3 +130,15 @@ def test_every_attention_of_an_image_knows_its_grid(module):
     grid = attended.recipe.grid
     assert overlay.title == "mean to position 7" and tuple(overlay.values.shape) == grid
     torch.testing.assert_close(overlay.values, attended.weights[0, :, 7].mean(0).view(grid))
+
+
+@pytest.mark.parametrize("shape", [(1, 30, 50), (30, 50, 1)])
+def test_a_grey_image_has_three_equal_colours(trace, shape, tmp_path):
+    grey = torch.rand(30, 50)
+    spec = plots.overlay(trace[1], grey.view(shape))
+    assert torch.equal(spec.image, torch.stack([grey] * 3, -1))
+    assert spec.save(tmp_path / "grey.png").stat().st_size > 1000
+
+
+def test_a_narrow_image_of_three_colours_stays_one(trace):
+    assert plots.overlay(trace[1], torch.rand(3, 30, 1)).image.shape == (30, 1, 3)

@@ -33,7 +33,7 @@ from regard.recipe import (
     Uniform,
     Unrolled,
 )
-from regard.record import Gate, Note, Record, Trace
+from regard.record import Note, OtherSoftmax, Record, Trace
 
 HALF = torch.tensor([4, 2])
 
@@ -182,13 +182,13 @@ def test_everything_a_record_knows(way, tmp_path):
         key_tokens=["a", "b", '"', "\\", "\n"],
     )
     note = Note("unread", "a.2", "tëxt")
-    gate = Gate("router", "Router", "x.py:1", (2, 3), "why")
-    trace = way(Trace([first], notes=[note], gates=[gate]), tmp_path)
+    other = OtherSoftmax("router", "Router", "x.py:1", (2, 3), "why")
+    trace = way(Trace([first], notes=[note], other_softmaxes=[other]), tmp_path)
     (again,) = trace
     assert again.site == first.site and again.name == "a.1#3" and again.attends == "cross"
     assert again.query_tokens == first.query_tokens and again.key_tokens == first.key_tokens
     assert torch.equal(again.output, first.output) and again.dtype == torch.float32
-    assert trace.notes == [note] and trace.gates == [gate]
+    assert trace.notes == [note] and trace.other_softmaxes == [other]
 
 
 @ways

@@ -9,7 +9,7 @@ from record_examples import dot, record, three_layers_twice, words
 from torch import nn
 
 import regard
-from regard.record import Gate, Note, Trace
+from regard.record import Note, OtherSoftmax, Trace
 from regard.record.table import html, size
 
 
@@ -49,12 +49,14 @@ def test_many_sites_leave_the_middle_out():
 
 
 def test_notes_and_gates_are_told():
-    gate = Gate("router", "Router", "x.py:1", (2, 3), "the softmax axis comes from a parameter")
+    other = OtherSoftmax(
+        "router", "Router", "x.py:1", (2, 3), "the softmax axis comes from a parameter"
+    )
     note = Note("unread", "layer.3", "the operator my::flash looks like attention")
-    trace = Trace(list(three_layers_twice()), notes=[note, note], gates=[gate] * 3)
+    trace = Trace(list(three_layers_twice()), notes=[note, note], other_softmaxes=[other] * 3)
     for said in (repr(trace), html(trace)):
         assert said.count("layer.3: the operator my::flash") == 1
-        assert "1 softmax not taken for attention (router): trace.gates" in said
+        assert "1 softmax not taken for attention (router): trace.other_softmaxes" in said
 
 
 def test_an_empty_trace():
@@ -123,7 +125,7 @@ def test_names_are_data_never_markup():
     with regard.capture(model) as trace:
         model(words(1, 3, 8))
     trace.notes.append(Note("unseen", "<b>", "<img src=x onerror=alert(1)>"))
-    trace.gates.append(Gate("<i>", "A", "b", (1,), "c"))
+    trace.other_softmaxes.append(OtherSoftmax("<i>", "A", "b", (1,), "c"))
     page = html(trace)
     reader = Reader()
     reader.feed(page)

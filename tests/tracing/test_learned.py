@@ -48,7 +48,7 @@ def alike(trace, other):
         assert (one.operator, one.attends, one.kind) == (two.operator, two.attends, two.kind)
         assert one.shape == two.shape
         torch.testing.assert_close(one.weights(), two.weights())
-    assert trace.gates == other.gates and trace.notes == other.notes
+    assert trace.other_softmaxes == other.other_softmaxes and trace.notes == other.notes
 
 
 def test_keywords_are_part_of_a_kind_of_call():
@@ -124,7 +124,7 @@ def test_gates_and_labels_are_learned():
 
     model, x = Looks(Routed()), words(2, 5, 8)
     first, second = captured(model, x), captured(model, x)
-    assert model.followed == [True, False] and len(first.gates) == 1
+    assert model.followed == [True, False] and len(first.other_softmaxes) == 1
     alike(first, second)
 
 

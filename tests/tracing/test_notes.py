@@ -287,7 +287,7 @@ def test_a_custom_operator_in_a_module_called_attention():
     said_once(trace, said, "unread", "block.mixer")
 
 
-# -- gates: softmaxes that are not attention
+# -- softmaxes that are not attention
 
 
 def test_a_router_is_in_the_list_of_gates():
@@ -305,13 +305,20 @@ def test_a_router_is_in_the_list_of_gates():
 
     trace, said = capture(Router(), words(2, 5, 8))
     assert trace.names() == ["attn"] and said == []
-    assert len(trace.gates) == 1 and "parameter" in trace.gates[0].reason
-    assert trace.gates[0].module_class == "Router" and trace.gates[0].shape == (2, 5, 3)
-    assert "1 softmax not taken for attention (Router): trace.gates" in repr(trace)
+    assert len(trace.other_softmaxes) == 1 and "parameter" in trace.other_softmaxes[0].reason
+    assert trace.other_softmaxes[0].module_class == "Router" and trace.other_softmaxes[0].shape == (
+        2,
+        5,
+        3,
+    )
+    assert "1 softmax not taken for attention (Router): trace.other_softmaxes" in repr(trace)
     model = Router()
     model.attn = nn.Identity()
     _, said = capture(model, words(2, 5, 8))
-    assert "no attention was seen; 1 softmax was taken for something else: trace.gates" in said[0]
+    assert (
+        "no attention was seen; 1 softmax was taken for something else: trace.other_softmaxes"
+        in said[0]
+    )
 
 
 # -- warnings

@@ -13,6 +13,7 @@ from regard import masks
 from regard.aggregate import Words
 from regard.errors import RegardError
 from regard.mechanisms import MultiHead
+from regard.memory import NTM
 from regard.recipe import Dot, Given
 from regard.record import Record, Trace
 from regard.record.held import Ready
@@ -305,6 +306,20 @@ class TestScene:
         sites = packed(Scene.of(Trace(records))).manifest["sites"]
         assert [site["layer"] for site in sites] == [0, 1, 2]
 
+    def test_sites_of_a_memory_have_names_and_no_layer(self):
+        trace = NTM(3, 2, slots=5, slot_width=4)(torch.randn(1, 6, 3), weights=True).trace
+        manifest = packed(Scene.of(trace)).manifest
+        assert [site["label"] for site in manifest["sites"]] == ["read", "write"]
+        assert manifest["title"] == "attention of read, write"
+
+    @pytest.mark.parametrize(
+        "paths", [["layer.0", "layer.1"], ["attention", "attention"], ["a.one", "a.two"]]
+    )
+    def test_layers_have_numbers_and_no_label(self, paths):
+        scene = Scene.of(Trace([record(dot(4, 4), path) for path in paths]))
+        assert [site["label"] for site in packed(scene).manifest["sites"]] == [None, None]
+        assert scene.title == "attention of 2 layers"
+
     def test_a_generation_is_stitched(self):
         torch.manual_seed(0)
         model = MultiHead(8, 2).eval()
@@ -366,6 +381,13 @@ class TestPicture:
         assert (said["rows"], said["columns"], said["first"]) == (4, 4, 1)
         pixels = _opened(said["source"])
         assert torch.allclose(pixels, image.permute(1, 2, 0), atol=1 / 255)
+
+    @pytest.mark.parametrize("shape", [(1, 20, 20), (20, 20, 1)])
+    def test_a_grey_image(self, shape):
+        weights, grey = torch.full((1, 1, 17, 17), 1 / 17), torch.rand(20, 20)
+        said = packed(Scene.of(weights, image=grey.view(shape))).manifest["image"]
+        pixels = _opened(said["source"])
+        assert torch.allclose(pixels, torch.stack([grey] * 3, -1), atol=1 / 255)
 
     def test_wrong_images(self):
         weights = torch.full((1, 1, 17, 17), 1 / 17)

@@ -13,6 +13,7 @@ from torch import nn
 import regard
 import regard.cli.packaged
 from regard.aggregate import Words
+from regard.memory import NTM
 
 SENTENCE = "The unbelievably tired animal didn't cross the street because it was snowing."
 
@@ -192,6 +193,14 @@ def gated() -> Drawn:
     with torch.no_grad(), regard.capture(model, gates=True) as trace:
         model(image[None])
     return Drawn(trace, {"image": image, "title": "gates"})
+
+
+@functools.cache
+def machine() -> Drawn:
+    """A neural Turing machine with two heads that read and one that writes."""
+    torch.manual_seed(0)
+    ntm = NTM(3, 2, slots=5, slot_width=4, read_heads=2)
+    return Drawn(ntm(torch.randn(1, 6, 3), weights=True).trace, {})
 
 
 @functools.cache

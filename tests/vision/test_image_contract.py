@@ -2,9 +2,17 @@
 
 import pytest
 import torch
+from torch import nn
 
-from regard.errors import DtypeError, ShapeError
-from regard.vision import SpatialGate, SqueezeExcitation
+from regard.errors import DtypeError, RegardError, ShapeError
+from regard.vision import (
+    CBAM,
+    ChannelGate,
+    MeanPooling,
+    MultiHeadConvolutional,
+    SpatialGate,
+    SqueezeExcitation,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +65,52 @@ def test_tiny_images(size):
         attended = gate(image := torch.randn(3, 16, *size), weights=True)
         assert attended.output.shape == image.shape
         assert attended.output.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (
+            lambda: SqueezeExcitation(16, gate=nn.Sigmoid),
+            "SqueezeExcitation: gate=<class 'torch.nn.modules.activation.Sigmoid'>, expected an "
+            "nn.Module, as nn.ReLU()",
+        ),
+        (
+            lambda: SqueezeExcitation(16, activation="relu"),
+            "SqueezeExcitation: activation='relu', expected an nn.Module, as nn.ReLU()",
+        ),
+        (
+            lambda: SqueezeExcitation(16, pooling="mean"),
+            "SqueezeExcitation: pooling='mean', expected an nn.Module, as nn.ReLU()",
+        ),
+        (
+            lambda: ChannelGate(16, activation="relu"),
+            "ChannelGate: activation='relu', expected an nn.Module, as nn.ReLU()",
+        ),
+        (
+            lambda: ChannelGate(16, poolings=[MeanPooling(), "max"]),
+            "ChannelGate: poolings[1]='max', expected an nn.Module, as nn.ReLU()",
+        ),
+        (
+            lambda: ChannelGate(16, poolings=MeanPooling()),
+            "ChannelGate: poolings=MeanPooling(), expected a list of them",
+        ),
+        (
+            lambda: SpatialGate(norm="batch"),
+            "SpatialGate: norm='batch', expected an nn.Module, as nn.ReLU()",
+        ),
+        (
+            lambda: MultiHeadConvolutional(16, gate="sigmoid"),
+            "MultiHeadConvolutional: gate='sigmoid', expected an nn.Module, as nn.ReLU()",
+        ),
+        (
+            lambda: CBAM(16, channel=ChannelGate),
+            "CBAM: channel=<class 'regard.vision.channel_gate.ChannelGate'>, expected a Gate",
+        ),
+        (lambda: CBAM(16, spatial=nn.ReLU()), "CBAM: spatial=ReLU(), expected a Gate"),
+    ],
+)
+def test_a_part_of_a_wrong_type_is_told_when_it_is_passed(build, text):
+    with pytest.raises(RegardError) as caught:
+        build()
+    assert str(caught.value) == text

@@ -200,6 +200,7 @@ def test_transforms_of_torch_func() -> None:
 
 
 @pytest.mark.compiled
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, in its compiler
 def test_channels_last_compiles_with_inductor() -> None:
     module = LocalSelfAttention(8, 2, size=3)
     image = torch.randn(2, 8, 5, 4).contiguous(memory_format=torch.channels_last)

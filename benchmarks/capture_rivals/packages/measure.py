@@ -132,8 +132,10 @@ def compared(
     if absent:
         missing = f"{len(absent)} of {len(truth)} sites, the first {shape(truth[absent[0]])}"
         sizes = [first_reading(truth[site]).numel() for site in absent]
-        gates = [math.prod(gate.shape) for gate in trace.gates]  # rejected, with the reason
-        told = trace.notes or all(size in gates for size in sizes)
+        others = [
+            math.prod(other.shape) for other in trace.other_softmaxes
+        ]  # rejected, with the reason
+        told = trace.notes or all(size in others for size in sizes)
         return (NOTED if told else SILENT), missing
     return EXACT, ", ".join(sorted(filter(None, names)))
 
@@ -180,7 +182,7 @@ def measured(target: Target, plain: Any, truth: Sequence[Readings]) -> Result:
         result.harmed = sound()
         return result
     remarks = [str(note) for note in trace.notes]
-    remarks += [f"gate {gate.path}: {gate.reason}" for gate in trace.gates]
+    remarks += [f"softmax {other.path}: {other.reason}" for other in trace.other_softmaxes]
     result.noted = any("axes" in remark for remark in remarks)
     if remarks and result.verdict not in (EXACT, NOTHING):
         result.detail += f"; {len(remarks)} notes: {remarks[0][:160]}"

@@ -49,6 +49,8 @@ class Matrix(NamedTuple):
     keys: int
     dtype: torch.dtype
     device: torch.device
+    #: rows and columns of the image whose positions, row by row, are the keys
+    grid: tuple[int, int] | None = None
 
     def own(self, tensor: Tensor) -> Tensor:
         """What a (batch or 1, …) tensor has for this example; zeros where there are no examples."""

@@ -241,7 +241,8 @@ def _matrices(shape: Shape, together: bool) -> Iterator[tuple[int, range]]:
 def _matrix(recipe: Recipe, batch: int, heads: Sequence[int]) -> Matrix:
     examples, n_heads, queries, keys = recipe.shape
     first = heads[0] if len(heads) else 0
-    return Matrix(batch, examples, first, n_heads, queries, keys, recipe.dtype, recipe.device)
+    sizes = (batch, examples, first, n_heads, queries, keys)
+    return Matrix(*sizes, recipe.dtype, recipe.device, recipe.grid)
 
 
 def _stack(results: list[Any], recipe: Recipe, reducer: Reducer) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from regard.errors import DtypeError, RegardError, ShapeError
 from regard.normalise import autocasting
@@ -24,6 +25,12 @@ def check_features(
     """
     name = type(unit).__name__
     expected = f"({', '.join((*axes, 'width'))})"
+    if isinstance(tensor, PackedSequence):
+        raise ShapeError(
+            f"{name}: {argument} is a PackedSequence, expected a tensor {expected}: {argument}, "
+            f"lengths = torch.nn.utils.rnn.pad_packed_sequence({argument}, batch_first=True); "
+            "steps behind the end of a sequence change no output before it"
+        )
     if tensor.dim() != len(axes) + 1:
         raise ShapeError(
             f"{name}: {argument} has {tensor.dim()} axes {tuple(tensor.shape)}, expected "
@@ -46,3 +53,14 @@ def check_width(unit: nn.Module, argument: str, tensor: Tensor, width: int) -> N
             f"{name}: {argument} is {tensor.dtype}, expected {dtype} as the parameters; convert "
             f"one of them, as {argument}.to({dtype})"
         )
+
+
+def check_broadcast(unit: nn.Module, x: Tensor, control: Tensor) -> None:
+    """Raise where the axes of x and the control before the last do not broadcast."""
+    leads = tuple(x.shape[:-1]), tuple(control.shape[:-1])
+    for axis, (size, other) in enumerate(zip(*(reversed(lead) for lead in leads)), start=2):
+        if size != other and 1 not in (size, other):
+            raise ShapeError(
+                f"{type(unit).__name__}: x has leading axes {leads[0]}, control {leads[1]}: axis "
+                f"-{axis} has sizes {size} and {other}, expected equal ones, or 1"
+            )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import DtypeError, ShapeError, StateError, UnavailableError
+from regard.errors import DtypeError, RegardError, ShapeError, StateError, UnavailableError
 from regard.memory.checks import check_features, check_sizes
 from regard.memory.steps import step_trace
 from regard.normalise import autocasting
@@ -59,6 +59,12 @@ class HyperOutput:
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.output, self.state))
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise RegardError(
+            f"HyperOutput[{index!r}]: no tuple; write `lstm(x).output`, or "
+            "`output, state = lstm(x)`"
+        )
 
     @property
     def trace(self) -> Trace:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.contract import Attended
 from regard.errors import RegardError, ShapeError
-from regard.memory.checks import check_features, check_sizes, check_width
+from regard.memory.checks import check_broadcast, check_features, check_sizes, check_width
 from regard.recipe import Given
 from regard.types import Features, Kind
 
@@ -140,6 +140,7 @@ class Bilinear(nn.Module):
         """The output; leading axes of x and of the control broadcast."""
         check_width(self, "x", x, self.weight.shape[1])
         check_width(self, "control", control, self.weight.shape[2])
+        check_broadcast(self, x, control)
         pairs = x[..., :, None] * control[..., None, :]  # (…, width, control width)
         return nn.functional.linear(pairs.flatten(-2), self.weight.flatten(1), self.bias)
 
@@ -206,5 +207,6 @@ class LowRankBilinear(nn.Module):
         """The output; leading axes of x and of the control broadcast."""
         check_width(self, "x", x, self.to_factors.in_features)
         check_width(self, "control", control, self.to_gates.in_features)
+        check_broadcast(self, x, control)
         output: Tensor = self.to_output(self.to_factors(x) * self.to_gates(control))
         return output

@@ -35,7 +35,7 @@ def overlay(
     Args:
         attention: a Trace, a Record, an Attended that holds its recipe, or a list of tensors. Of a
             Trace with gates and no attention, its one gate of positions. A gate is shown as it is.
-        image: (row, column, 3) or (3, row, column), from 0 to 1.
+        image: (row, column, 3) or (3, row, column), from 0 to 1; 1 in the place of 3 is grey.
         token: the query that looks; 0 is the class token of most models.
         how: "rollout", "relevance" or "mean" over the layers. When None rollout, or the mean of
             the heads for one attention whose recipe has a grid.
@@ -106,7 +106,7 @@ def windows(
 
     Args:
         attention: a Record, or a tensor (image × window, head, query, key).
-        image: (row, column, 3) or (3, row, column), from 0 to 1.
+        image: (row, column, 3) or (3, row, column), from 0 to 1; 1 in the place of 3 is grey.
         windows: how many windows there are down and across.
         patches: rows and columns of patches of the whole image, where windows at its lower and
             right edge are filled up beyond it; all places of all windows when None.
@@ -269,12 +269,16 @@ def _check_token(what: str, token: Any) -> None:
 
 def checked_image(image: Tensor, what: str) -> Float[Tensor, "y x 3"]:
     """The image as (row, column, 3), from 0 to 1; what the error begins with is `what`."""
-    if image.dim() == 3 and image.shape[2] != 3 and image.shape[0] == 3:
-        image = image.permute(1, 2, 0)
+    if image.dim() == 3:
+        first, _, last = image.shape
+        if last != 3 and (first == 3 or (first == 1 and last != 1)):
+            image = image.permute(1, 2, 0)
+        if image.shape[2] == 1:  # grey
+            image = image.expand(-1, -1, 3)
     if image.dim() != 3 or image.shape[2] != 3 or not image.numel():
         raise ShapeError(
             f"{what}: the image is {tuple(image.shape)}, expected (row, column, 3) or "
-            "(3, row, column)"
+            "(3, row, column), with 1 in the place of 3 where it is grey"
         )
     low, high = float(image.min()), float(image.max())
     if not image.is_floating_point() or not -0.001 <= low <= high <= 1.001:

@@ -56,7 +56,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Gate:
+class OtherSoftmax:
     """A softmax that weighed something and is not attention by the rules, with the reason."""
 
     path: str

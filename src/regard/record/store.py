@@ -44,7 +44,7 @@ from regard.recipe import (
 )
 from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
-from regard.record.site import Gate, Note, Site
+from regard.record.site import Note, OtherSoftmax, Site
 from regard.record.tensor_file import TensorFile
 from regard.record.trace import Trace
 from regard.types import Kind, Shape
@@ -94,7 +94,7 @@ def save(trace: Trace, path: Path) -> Path:
     header = {
         "records": [_record(record, names.of(str(i))) for i, record in enumerate(trace)],
         "notes": [asdict(note) for note in trace.notes],
-        "gates": [asdict(gate) for gate in trace.gates],
+        "other_softmaxes": [asdict(other) for other in trace.other_softmaxes],
     }
     _FILE.write(path, tensors, header)
     return path
@@ -127,9 +127,12 @@ def _load_folder(folder: Path) -> Trace:
 
 
 def _said(header: dict[str, Any]) -> dict[str, Any]:
-    """Notes and gates."""
-    gates = [Gate(**{**gate, "shape": tuple(gate["shape"])}) for gate in header["gates"]]
-    return {"notes": [Note(**note) for note in header["notes"]], "gates": gates}
+    """Notes, and softmaxes that were not taken for attention."""
+    entries = ({**other, "shape": tuple(other["shape"])} for other in header["other_softmaxes"])
+    return {
+        "notes": [Note(**note) for note in header["notes"]],
+        "other_softmaxes": [OtherSoftmax(**entry) for entry in entries],
+    }
 
 
 def load_recipe(path: Path) -> Recipe:

@@ -111,11 +111,15 @@ def _shortened(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def _remarks(trace: Trace) -> list[str]:
     notes = [f"note: {note}" for note in dict.fromkeys(trace.notes)]
-    if trace.gates:
-        places = list(dict.fromkeys(gate.path or gate.module_class for gate in trace.gates))
+    if trace.other_softmaxes:
+        places = list(
+            dict.fromkeys(other.path or other.module_class for other in trace.other_softmaxes)
+        )
         some = ", ".join(places[:3]) + (", …" if len(places) > 3 else "")
         many = f"{len(places)} softmax{'es' * (len(places) != 1)}"
-        notes.append(f"{many} not taken for attention ({some}): trace.gates has the reasons")
+        notes.append(
+            f"{many} not taken for attention ({some}): trace.other_softmaxes has the reasons"
+        )
     return notes
 
 

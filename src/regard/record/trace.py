@@ -14,7 +14,7 @@ from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.record import forms, table, upward
 from regard.record.record import Record
-from regard.record.site import Attends, Gate, Note
+from regard.record.site import Attends, Note, OtherSoftmax
 from regard.record.tokens import Tokens, checked_tokens, count, fit
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class Trace:
     times, `trace["name"]` is a trace of all its calls and `trace["name#2"]` the second one.
     Iterating gives records.
 
-    `notes` says what could not be read, was dropped or never seen; `gates` lists softmaxes that
-    weighed something and were not taken for attention, with the reason.
+    `notes` says what could not be read, was dropped or never seen; `other_softmaxes` lists
+    those that weighed something and were not taken for attention, with the reason.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Trace:
         records: Sequence[Record] = (),
         *,
         notes: Sequence[Note] = (),
-        gates: Sequence[Gate] = (),
+        other_softmaxes: Sequence[OtherSoftmax] = (),
         output: Any = None,
     ) -> None:
         self._records = list(records)
         self.notes = list(notes)
-        self.gates = list(gates)
+        self.other_softmaxes = list(other_softmaxes)
         self.output = output  #: what the model returned, from `regard.trace`
 
     def __len__(self) -> int:
@@ -296,7 +296,7 @@ class Trace:
         return upward.shown(self)
 
     def _of(self, records: Any) -> Trace:
-        return Trace(list(records), notes=self.notes, gates=self.gates)
+        return Trace(list(records), notes=self.notes, other_softmaxes=self.other_softmaxes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "output": None}

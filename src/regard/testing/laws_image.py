@@ -10,10 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.contract import Attended, Blocked
 from regard.kernel.reducers import HeadMean, Received
+from regard.recipe import per_head
 from regard.testing.image_law import ImageSubject, all_weights, attentions, image_law, run
 from regard.testing.laws_errors import refuses
 from regard.testing.subject import Unchecked, close, largest
+from regard.types import Kind
 
 
 @image_law(
@@ -52,8 +55,11 @@ def sizes(subject: ImageSubject) -> None:
     "weights are as the declared kind says: gates from 0 to 1, rows of a distribution sum to 1"
 )
 def declared_kind(subject: ImageSubject) -> None:
-    kind = subject.kind
-    result = run(subject.module(), 3 * subject.image(), weights=True)
+    for scale in (3.0, 1e3):  # a gate function without a bound may stay below 1 on a tame image
+        _of_kind(subject.kind, run(subject.module(), scale * subject.image(), weights=True))
+
+
+def _of_kind(kind: Kind, result: Attended | Blocked) -> None:
     for name, attended in attentions(result).items():
         if attended.recipe is not None:
             got = attended.recipe.kind
@@ -110,6 +116,50 @@ def close_to_gates(result: Any, image: Tensor, tolerance: float, what: str) -> N
         whole = (batch, -1, height, width) if of_positions else (batch, channels, 1, 1)
         want = want * weights.reshape(whole)
     close(result.output, want, tolerance, f"{what}: output against the image times the gates")
+
+
+def _mixing(subject: ImageSubject, image: Tensor) -> tuple[Attended | Blocked, dict[str, Attended]]:
+    """A result, and those of its attentions whose recipes have values to mix."""
+    if subject.kind == "gate":
+        raise Unchecked("a gate multiplies; it has no values that it mixes")
+    result = run(subject.module(), image, weights=True)
+    found = {
+        name: attended
+        for name, attended in attentions(result).items()
+        if attended.recipe is not None and attended.recipe.value is not None
+    }
+    if not found:
+        raise Unchecked("no recipe with values is kept, so the mixed values cannot be seen")
+    return result, found
+
+
+@image_law("the returned weights times the recipe's values are its mixed values")
+def mixes(subject: ImageSubject) -> None:
+    _, found = _mixing(subject, subject.image())
+    for name, attended in found.items():
+        recipe, weights = attended.recipe, attended.weights
+        assert recipe is not None and recipe.value is not None and weights is not None
+        values = per_head(recipe.value, weights.shape[1])
+        close(recipe.mixed(), weights @ values, 1e-9, f"mixed values of {name}")
+
+
+@image_law("the output of a position is a linear map of its mixed values, beside one of the image")
+def output_of_mixed(subject: ImageSubject) -> None:
+    image = subject.image(batch=16)
+    result, found = _mixing(subject, image)
+    if result.output.shape[2:] != image.shape[2:] or len(found) > 1:
+        raise Unchecked(f"{len(found)} attentions, output {tuple(result.output.shape)}")
+    (attended,) = found.values()
+    assert attended.recipe is not None
+    mixed = attended.recipe.mixed().detach().transpose(1, 2).flatten(2)
+    parts = [mixed, image.flatten(2).mT, mixed.new_ones(*mixed.shape[:2], 1)]
+    known = torch.cat(parts, 2).flatten(0, 1)  # (batch · position, features of both, and 1)
+    if known.shape[0] < 2 * known.shape[1]:
+        raise Unchecked(f"{known.shape[0]} positions are too few for {known.shape[1]} features")
+    output = result.output.detach().flatten(2).mT.flatten(0, 1)
+    # gelsd: features may depend on each other, as mixed values of a single position on its image
+    linear = torch.linalg.lstsq(known, output, driver="gelsd").solution
+    close(output, known @ linear, 1e-6, "output against the best linear map of the mixed values")
 
 
 @image_law("the output does not depend on whether weights or reductions are asked")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
@@ -15,8 +18,9 @@ from torch.utils._pytree import tree_map_only
 
 from regard.errors import UnavailableError
 from regard.interception import OPERATORS, Block, pass_signals_on
+from regard.kernel.attend import run
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, Recurrent, tensors
-from regard.record import Gate, Note, Record, Site, Trace
+from regard.record import Note, OtherSoftmax, Record, Site, Trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
@@ -27,8 +31,8 @@ from regard.tracing.delta_rule import EARLIER, JOINED, STATE, Call, DeltaRules
 from regard.tracing.flow import Flow
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
-from regard.tracing.learned import GateEntry, Lesson, SoftmaxEntry, key_of
-from regard.tracing.names import Names, Place, attentive, related
+from regard.tracing.learned import Lesson, OtherEntry, SoftmaxEntry, key_of
+from regard.tracing.names import Names, Place, argument, attentive, related
 from regard.tracing.operators import Reading, reader_of
 from regard.tracing.roles import Contraction, Roles
 from regard.tracing.tagging import local_tensor, plain_tensors
@@ -97,7 +101,7 @@ class Collector:
         self.attentive = attentive(self.names)
         self.waiting: list[tuple[int, Tensor, OutputGradient]] = []  # by thread
         self._calls: dict[str, int] = {}
-        self._gates: set[tuple[str, str, str]] = set()
+        self._others: set[tuple[str, str, str]] = set()
         self._dropped: dict[str, list[int]] = {}  # index of a site's note, and later calls
         self._lock = threading.RLock()
 
@@ -312,6 +316,8 @@ class Collector:
                 lesson.attended(key, "unknown")
             return
         recipe = reading.recipe
+        if isinstance(recipe, Dot) and (grid := _own_grid()) is not None:
+            recipe = replace(recipe, grid=grid)
         attends = attends or self._between(place, reading)
         site = self._site(place, operator, attends, single=_is_single(recipe.shape))
         if lesson is not None:
@@ -326,7 +332,7 @@ class Collector:
             recipe = recipe.map(detached)
         held: Held | None = None
         references = isinstance(recipe, Dot) and self.keeper.keep == "recipe" and not self.attached
-        if references and isinstance(recipe, Dot) and recipe.value is None:
+        if references and isinstance(recipe, Dot) and recipe.value is None and recipe.grid is None:
             in_place = tag is not None and tag.written and self.keeper.max_bytes is None
             take = self.growth.written if in_place else self.growth.held
             held = take(site.base, recipe)
@@ -433,16 +439,16 @@ class Collector:
                     self.failed("softmax", error)
         return True
 
-    def read_gate(self, entry: GateEntry, output: Tensor, place: Place) -> None:
+    def read_other(self, entry: OtherEntry, output: Tensor, place: Place) -> None:
         if self._wanted(place, attention=False):
-            self.gate(place, tuple(output.shape), entry.reason)
+            self.other_softmax(place, tuple(output.shape), entry.reason)
 
-    def gate(self, place: Place, shape: tuple[int, ...], reason: str) -> None:
+    def other_softmax(self, place: Place, shape: tuple[int, ...], reason: str) -> None:
         """A softmax that is no attention: listed once, however often it runs."""
-        if (place.path, place.source, reason) not in self._gates:
-            self._gates.add((place.path, place.source, reason))
-            self.trace.gates.append(
-                Gate(place.path, place.module_class, place.source, shape, reason)
+        if (place.path, place.source, reason) not in self._others:
+            self._others.add((place.path, place.source, reason))
+            self.trace.other_softmaxes.append(
+                OtherSoftmax(place.path, place.module_class, place.source, shape, reason)
             )
 
     def _registered(self, operator: str, recipe: Recipe, out: Any) -> None:
@@ -576,7 +582,7 @@ class Collector:
         lesson = self._lesson_of(candidate)
         if lesson is not None:
             lesson.rejected(candidate)
-        self.gate(candidate.place, candidate.shape, candidate.reason or "")
+        self.other_softmax(candidate.place, candidate.shape, candidate.reason or "")
 
     def _unread(self, operator: str) -> None:
         self._unlearnable()
@@ -715,10 +721,12 @@ class Collector:
                 note = self.trace.notes[index]
                 text = f"{note.text} (and {later} later calls)"
                 self.trace.notes[index] = replace(note, text=text)
-        seen = {record.path for record in self.trace} | {gate.path for gate in self.trace.gates}
+        seen = {record.path for record in self.trace} | {
+            other.path for other in self.trace.other_softmaxes
+        }
         seen |= self.filtered | {note.where for note in self.trace.notes}
         lines = {(record.path, record.site.source) for record in self.trace}
-        lines |= {(gate.path, gate.source) for gate in self.trace.gates}
+        lines |= {(other.path, other.source) for other in self.trace.other_softmaxes}
         unread = [
             (
                 place,
@@ -751,14 +759,14 @@ class Collector:
                     "",
                     f"where={self._asked} matched none of {len(self.filtered)} sites: {some}{more}",
                 )
-            elif self.trace.gates:
-                gates = len(self.trace.gates)
-                softmaxes = f"{gates} softmaxes were" if gates > 1 else "1 softmax was"
+            elif self.trace.other_softmaxes:
+                others = len(self.trace.other_softmaxes)
+                softmaxes = f"{others} softmaxes were" if others > 1 else "1 softmax was"
                 self.note(
                     "empty",
                     "",
                     f"no {self.sought} was seen; {softmaxes} taken for something else: "
-                    "trace.gates has the reasons",
+                    "trace.other_softmaxes has the reasons",
                 )
             elif not self.trace.notes:
                 ran = f"no {self.sought} was seen in the model, which ran"
@@ -775,6 +783,20 @@ class Collector:
                             "was started before the capture; open the capture there"
                         )
                 self.note("empty", "", ran)
+
+
+_RUN = inspect.unwrap(run).__code__
+
+
+def _own_grid() -> tuple[int, int] | None:
+    """The grid of our own recipe whose operator is running: its arguments do not tell it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_call_impl":
+        if frame.f_code is _RUN:
+            grid: tuple[int, int] | None = argument(frame, "recipe").grid
+            return grid
+        frame = frame.f_back
+    return None
 
 
 def _is_single(shape: Shape) -> bool:

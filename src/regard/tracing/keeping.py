@@ -176,7 +176,7 @@ class Keeper:
         if isinstance(self.keep, Path):
             said = {
                 "notes": [asdict(note) for note in trace.notes],
-                "gates": [asdict(gate) for gate in trace.gates],
+                "other_softmaxes": [asdict(other) for other in trace.other_softmaxes],
             }
             (self.keep / "said.json").write_text(json.dumps(said, indent=1))
 

@@ -1,7 +1,7 @@
 """What a full pass of a model consisted of, so that later passes of the kind need not follow data.
 
 A full pass tells for every operator that may attend, by module, line and operator, what it is: one
-that attends by itself, a softmax whose result is the weights, one that is none (a gate), or nothing
+that attends by itself, a softmax whose result is the weights, one that is not attention, or nothing
 of concern. That is a *plan*. Under a plan nothing but those operators is looked at. Plans belong to
 a model, for as long as it lives and is what it was (`fingerprint`), and to a kind of call
 (`signature`). A pass that holds anything else is not learned, and neither is a model whose passes
@@ -169,18 +169,18 @@ class SoftmaxEntry(NamedTuple):
     attends: Attends
 
 
-class GateEntry(NamedTuple):
+class OtherEntry(NamedTuple):
     """A softmax that is no attention."""
 
     reason: str
 
 
 class _Harmless(enum.Enum):
-    HARMLESS = "neither attention nor listed as a gate"
+    HARMLESS = "neither attention nor listed beside it"
 
 
 HARMLESS = _Harmless.HARMLESS
-Entry = FusedEntry | SoftmaxEntry | GateEntry | _Harmless
+Entry = FusedEntry | SoftmaxEntry | OtherEntry | _Harmless
 
 
 class PassPlan(NamedTuple):
@@ -290,7 +290,7 @@ class Lesson:
         if softmax is None:
             self.refuse()
         else:
-            self._outcome(softmax.key, GateEntry(candidate.reason or ""))
+            self._outcome(softmax.key, OtherEntry(candidate.reason or ""))
 
     def _outcome(self, key: Key, entry: Entry) -> None:
         if self.learnable:

@@ -36,8 +36,8 @@ from regard.tracing.gates import GateCollector
 from regard.tracing.learned import (
     HARMLESS,
     FusedEntry,
-    GateEntry,
     Lesson,
+    OtherEntry,
     PassPlan,
     Plans,
     Signature,
@@ -552,8 +552,8 @@ class Run:
         if not wrapped and isinstance(entry, FusedEntry):
             arguments = dict(zip(names, args)) | kwargs
             self.collector.read_operator(operator, arguments, out, place, entry.attends)
-        elif isinstance(entry, GateEntry):
-            self.collector.read_gate(entry, out, place)
+        elif isinstance(entry, OtherEntry):
+            self.collector.read_other(entry, out, place)
         elif wrapped or not isinstance(entry, SoftmaxEntry):
             self._forget(call, place, operator, None if wrapped else (names, args, kwargs, out))
         else:

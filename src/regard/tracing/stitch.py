@@ -72,7 +72,7 @@ def stitch(trace: Trace, output: Any = None) -> Trace:
         stitched.append(
             Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
         )
-    return Trace(stitched, notes=trace.notes, gates=trace.gates)
+    return Trace(stitched, notes=trace.notes, other_softmaxes=trace.other_softmaxes)
 
 
 def _sequences(output: Any) -> Tensor | None:

@@ -82,7 +82,8 @@ def page(
         prompt: of a generation that is put together, how many tokens were given; a slider then
             goes over the steps. A trace of several steps knows it by itself. Of cross-attention
             alone it may be 0: all that looks was generated.
-        image: what a vision model looked at, (row, column, 3) or (3, row, column), from 0 to 1.
+        image: what a vision model looked at, (row, column, 3) or (3, row, column), from 0 to 1;
+            1 in the place of 3 is grey.
         patches: rows and columns of patches that the image was cut into; a square of the last
             positions when None.
         names: what the text that looks and the one that is looked at are called, as

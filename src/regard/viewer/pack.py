@@ -137,6 +137,7 @@ def about(scene: Scene, number: int) -> dict[str, Any]:
     return {
         "name": record.name,
         "layer": site.layer,
+        "label": site.label,
         "attends": record.attends,
         "heads": record.shape.heads,
         "queries": record.shape.queries,
@@ -163,13 +164,14 @@ def types_of(record: Record, example: int) -> list[str] | None:
     """What each head is, in a word, on one example; padding does not count."""
     if record.kind in ("signed", "gate"):  # no shares of a whole
         return None
-    recipe, cross = record.recipe.plain(), record.attends == "cross"
-    heads = [recipe.at(example, head) for head in range(record.shape.heads)]
+    recipe, shape = record.recipe.plain(), record.shape
+    cross = record.attends == "cross" or shape.queries > shape.keys  # keys of every second row
+    heads = [recipe.at(example, head) for head in range(shape.heads)]
     tokens = record.key_tokens
     if tokens and not isinstance(tokens[0], str):
         tokens = tokens[example]
     seen = None
-    if not cross and record.shape.queries == record.shape.keys:
+    if not cross and shape.queries == shape.keys:
         seen = reduce(heads[0], [Received()])[0][0, 0].cpu() > 0  # nobody sees padding
         seen = None if bool(seen.all()) else seen
     report = Report.of(heads, tokens=tokens, real=seen, cross=cross)

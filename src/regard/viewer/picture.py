@@ -41,7 +41,8 @@ class Picture:
         sizes: Sequence[int],
         grids: Mapping[int, tuple[int, int]],
     ) -> Picture:
-        """An image from 0 to 1, (row, column, 3) or (3, row, column), over sequences of sizes."""
+        """An image from 0 to 1, (row, column, 3) or (3, row, column), over sequences of sizes; 1 in
+        the place of 3 is grey."""
         image = checked_image(image, "page")
         if patches is None and grids:
             line = max(grids, key=lambda number: sizes[number])

@@ -47,6 +47,7 @@ class Site:
     layer: int  #: as its path says, or its place in the stack where paths do not tell
     queries: int  #: number of the sequence
     keys: int
+    label: str | None = None  #: its name, where it is no layer: "read" of a memory
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,10 @@ def scenes_of(
         for name, label, members in _parts(records):
             first = len(sites)
             numbers, _ = layer_numbers([layer_of(record) for record in members])
-            sites += [Site(r, number, *lines.of(r, name)) for r, number in zip(members, numbers)]
+            sites += [
+                Site(record, number, *lines.of(record, name), label)
+                for record, number, label in zip(members, numbers, _labels(members))
+            ]
             parts.append(Part(name, label, list(range(first, len(sites)))))
         made, used = lines.finished()
         if names is not None:
@@ -121,7 +125,7 @@ def scenes_of(
         picture = None
         if image is not None:
             picture = Picture.of(image, patches, _places(sites, lines.sizes), _grids(sites))
-        named = f"attention of {_named(records)}" if named is None else named
+        named = f"attention of {_named(sites)}" if named is None else named
         batch = max(record.shape.batch for record in records)
         if batch > 1:
             named = f"{named} (example {example} of {batch})"
@@ -346,9 +350,18 @@ def _marked(tokens: list[str]) -> Words | None:
     return None
 
 
-def _named(records: Sequence[Record]) -> str:
-    layers = len(records)
-    return f"{layers} layer{'s' * (layers != 1)}"
+def _labels(members: Sequence[Record]) -> list[str | None]:
+    """Names of sites that are no layers: told apart by one word each, as those of a memory."""
+    paths = [record.site.path for record in members]
+    words = {path for path in paths if path.isidentifier()}
+    return [*paths] if len(words) == len(paths) else [None] * len(paths)
+
+
+def _named(sites: Sequence[Site]) -> str:
+    labels = [site.label for site in sites if site.label is not None]
+    if len(labels) == len(sites) > 1:
+        return ", ".join(labels)
+    return f"{len(sites)} layer{'s' * (len(sites) != 1)}"
 
 
 def _check_example(example: int, records: Sequence[Record]) -> None:

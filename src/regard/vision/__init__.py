@@ -1,7 +1,7 @@
 """Attention over images: gates of channels and positions, and windows of positions.
 
 All take (batch, channel, height, width), and return an `Attended` under `ImageMechanism`; CBAM,
-which has two gates, a `Blocked` of two.
+which has two gates, a `Blocked` of two. `OutputOnly` stands behind one in an `nn.Sequential`.
 """
 
 from regard.vision.axial import Axial
@@ -14,6 +14,7 @@ from regard.vision.grid_sinusoids import GridSinusoids
 from regard.vision.local_self_attention import LocalSelfAttention
 from regard.vision.local_stem import LocalStem
 from regard.vision.multi_head_convolutional import MultiHeadConvolutional
+from regard.vision.output_only import OutputOnly
 from regard.vision.pooling import MaxPooling, MeanPooling
 from regard.vision.shifted_window import ShiftedWindow
 from regard.vision.spatial_gate import SpatialGate
@@ -32,6 +33,7 @@ __all__ = [
     "MaxPooling",
     "MeanPooling",
     "MultiHeadConvolutional",
+    "OutputOnly",
     "ShiftedWindow",
     "SpatialGate",
     "SqueezeExcitation",

@@ -12,6 +12,7 @@ from regard.kernel.reduce import Reducer
 from regard.types import Kind
 from regard.vision.channel_gate import ChannelGate
 from regard.vision.from_timm import check_class, part
+from regard.vision.gate import Gate
 from regard.vision.spatial_gate import SpatialGate
 
 
@@ -51,6 +52,9 @@ class CBAM(nn.Module):
         super().__init__()
         self.channel = ChannelGate(channels) if channel is None else channel
         self.spatial = SpatialGate() if spatial is None else spatial
+        for place, gate in (("channel", self.channel), ("spatial", self.spatial)):
+            if not isinstance(gate, Gate):
+                raise RegardError(f"{type(self).__name__}: {place}={gate!r}, expected a Gate")
         if self.channel.channels != channels:
             raise RegardError(
                 f"{type(self).__name__}: channel is a gate of {self.channel.channels} channels, "

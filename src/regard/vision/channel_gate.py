@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.vision.from_timm import check_class, convolution, load, part
-from regard.vision.gate import Bottleneck, Gate, hidden_channels
+from regard.vision.gate import Bottleneck, Gate, check_parts, hidden_channels
 from regard.vision.pooling import MaxPooling, MeanPooling
 
 
@@ -69,9 +69,13 @@ class ChannelGate(Gate):
         super().__init__()
         name = type(self).__name__
         hidden = hidden_channels(name, channels, reduction, hidden)
+        check_parts(name, activation=activation, gate=gate)
         poolings = (MeanPooling(), MaxPooling()) if poolings is None else poolings
+        if not isinstance(poolings, Iterable):
+            raise RegardError(f"{name}: poolings={poolings!r}, expected a list of them")
         if not poolings:
             raise RegardError(f"{name}: poolings={poolings!r}, expected at least one")
+        check_parts(name, **{f"poolings[{place}]": part for place, part in enumerate(poolings)})
         self.channels = channels
         self.poolings = nn.ModuleList(poolings)
         activation = nn.ReLU() if activation is None else activation

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.vision.gate import Gate, hidden_channels
+from regard.vision.gate import Gate, check_parts, hidden_channels
 
 
 class MultiHeadConvolutional(Gate):
@@ -58,6 +58,7 @@ class MultiHeadConvolutional(Gate):
         super().__init__()
         name = type(self).__name__
         hidden = hidden_channels(name, channels, reduction, hidden)
+        check_parts(name, activation=activation, gate=gate)
         if not kernels or min(kernels) < 1:
             raise RegardError(f"{name}: kernels={tuple(kernels)}, expected sizes from 1 on")
         self.channels = channels

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.vision.from_timm import check_class, convolution, part
-from regard.vision.gate import Gate
+from regard.vision.gate import Gate, check_parts
 
 
 class SpatialGate(Gate):
@@ -50,8 +50,10 @@ class SpatialGate(Gate):
             gate: scores to numbers between 0 and 1; a sigmoid when None.
         """
         super().__init__()
+        name = type(self).__name__
         if kernel < 1 or kernel % 2 == 0:
-            raise RegardError(f"{type(self).__name__}: kernel={kernel}, expected an odd number")
+            raise RegardError(f"{name}: kernel={kernel}, expected an odd number")
+        check_parts(name, norm=norm, gate=gate)
         self.convolution = nn.Conv2d(2, 1, kernel, padding=kernel // 2, bias=False)
         self.norm = nn.BatchNorm2d(1, momentum=0.01) if norm is None else norm
         self.gate = nn.Sigmoid() if gate is None else gate

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.vision.from_timm import check_class, convolution, load, part
-from regard.vision.gate import Bottleneck, Gate, hidden_channels
+from regard.vision.gate import Bottleneck, Gate, check_parts, hidden_channels
 from regard.vision.pooling import MeanPooling
 
 
@@ -68,7 +68,9 @@ class SqueezeExcitation(Gate):
             gate: scores to numbers between 0 and 1, as `nn.Hardsigmoid()`; a sigmoid when None.
         """
         super().__init__()
-        hidden = hidden_channels(type(self).__name__, channels, reduction, hidden)
+        name = type(self).__name__
+        hidden = hidden_channels(name, channels, reduction, hidden)
+        check_parts(name, pooling=pooling, activation=activation, gate=gate)
         self.channels = channels
         self.pooling = MeanPooling() if pooling is None else pooling
         activation = nn.ReLU() if activation is None else activation

@@ -124,14 +124,19 @@ def _compare(model_type, config, model, given, softmaxes) -> Result:
         if not error <= TOLERANCE:
             problems.append(f"{record.name} {tuple(record.shape)} output off by {error:.1e}")
     result.roles = [f"{record.name} {record.attends}" for record in trace if _role_is_odd(record)]
-    result.notes += [f"gate: {gate.path} {tuple(gate.shape)} {gate.reason}" for gate in trace.gates]
+    result.notes += [
+        f"softmax: {other.path} {tuple(other.shape)} {other.reason}"
+        for other in trace.other_softmaxes
+    ]
 
     if problems:
         result.verdict, result.reason = "wrong", "; ".join(dict.fromkeys(problems))
     elif not len(trace):
         known = NO_ATTENTION.get(model_type)
-        result.verdict = "none" if known or softmaxes <= len(trace.gates) else "wrong"
-        result.reason = known or f"{softmaxes} softmaxes ran, {len(trace.gates)} of them gates"
+        result.verdict = "none" if known or softmaxes <= len(trace.other_softmaxes) else "wrong"
+        result.reason = (
+            known or f"{softmaxes} softmaxes ran, {len(trace.other_softmaxes)} of them listed"
+        )
     return result
 
 

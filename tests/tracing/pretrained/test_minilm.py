@@ -32,7 +32,7 @@ def test_weights_are_those_of_the_eager_twin_on_a_padded_batch(model, twin, batc
         want = twin(**batch, output_attentions=True).attentions
         trace = regard.trace(model, **batch)
     assert trace.names() == [f"encoder.layer.{i}.attention.self" for i in range(6)]
-    assert not trace.notes and not trace.gates
+    assert not trace.notes and not trace.other_softmaxes
     for got, true in zip(trace.attentions, want, strict=True):
         torch.testing.assert_close(got, true, atol=1e-5, rtol=0)
     padded = batch["attention_mask"][1] == 0

@@ -38,6 +38,12 @@ COLOURS = """
   return new Set(new Uint32Array(data.buffer)).size;
 }
 """
+#: Resolves after what the page does by itself once it has drawn: timers of one thread keep their
+#: order, however slow the machine is.
+RESTED = """
+pause => new Promise(resolve =>
+  requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(resolve, pause))))
+"""
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -98,13 +104,13 @@ class Looking:
 
     def hash(self) -> dict[str, str]:
         """The state as the address tells it; what is as at the start is not there."""
-        self.page.wait_for_timeout(300)  # written after a pause
+        self.page.evaluate(RESTED, 300)  # written after a pause
         fragment = urlsplit(self.page.url).fragment
         return {name: values[0] for name, values in parse_qs(fragment).items()}
 
     def zoom(self) -> list[float] | None:
         """Rows and columns in sight, as the address tells them once the matrix rests."""
-        self.page.wait_for_timeout(200)
+        self.page.evaluate(RESTED, 200)
         edges = self.hash().get("zoom")
         return None if edges is None else [float(edge) for edge in edges.split(",")]
 

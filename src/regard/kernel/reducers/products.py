@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import RegardError, ShapeError
+from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.kernel.reduce import Matrix, Sum
 
 
@@ -200,6 +200,9 @@ class Distance(Sum):
 
     Positions are aligned at the end, as for causal masks. `signed=True` gives the mean of j − i,
     negative for looking back. A row is not renormalised: one that attends to nothing gives 0.
+
+    Where the recipe has a `grid`, positions lie in an image, and the distance is the length of
+    (dy, dx), √(dy² + dx²), with one position as its unit.
     """
 
     needs_log_weights = False
@@ -209,12 +212,34 @@ class Distance(Sum):
         self.signed = signed
 
     def start(self, matrix: Matrix) -> None:
+        if matrix.grid is not None:
+            self._check_grid(matrix, matrix.grid)
         self.total = matrix.zeros(matrix.queries)
+
+    def _check_grid(self, matrix: Matrix, grid: tuple[int, int]) -> None:
+        if self.signed:
+            raise UnavailableError(
+                f"Distance: signed=True, but keys are positions of a {grid[0]} × {grid[1]} image, "
+                "where a direction is (dy, dx): Distance() gives its length, recipe.offsets() both"
+            )
+        if matrix.queries != matrix.keys:
+            raise UnavailableError(
+                f"Distance: {matrix.queries} queries, but keys are the positions of a {grid[0]} × "
+                f"{grid[1]} image, expected {matrix.keys} queries, one for each: elsewhere they "
+                "have no distance to them"
+            )
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
+        if self.matrix.grid is not None:
+            width = self.matrix.grid[1]
+            here, there = (_range(where, weights) for where in (rows, columns))
+            down = there // width - (here // width)[:, None]
+            across = there % width - (here % width)[:, None]
+            self.total[rows] += (weights * torch.hypot(down, across)).sum(1)
+            return
         shift = self.matrix.keys - self.matrix.queries
         here = _range(rows, weights) + shift
         there = _range(columns, weights)

@@ -223,7 +223,11 @@
   }
   function layerName(scene, part, index) {
     const site = scene.sites[scene.parts[part].sites[index]];
+    if (site.label) return site.label;
     return site.layer === null || site.layer === void 0 ? `Site ${index}` : `Layer ${site.layer}`;
+  }
+  function layersName(scene, part) {
+    return part.sites.every((number) => scene.sites[number].label) ? "site" : "layer";
   }
 
   // drawing/elements.js
@@ -1959,7 +1963,8 @@
   function layerOptions(scene, state) {
     const part = scene.parts[state.part];
     const isStored = Object.keys(part.maps ?? {}).length > 0;
-    const whole = { value: "all", text: "All layers", problem: isStored ? null : "no map over all layers was stored" };
+    const all = `all ${layersName(scene, part)}s`;
+    const whole = { value: "all", text: capitalised(all), problem: isStored ? null : `no map over ${all} was stored` };
     return [whole, ...part.sites.map((_, index) => ({ value: index, text: layerName(scene, state.part, index), problem: null }))];
   }
   function headOptions(site) {
@@ -2033,7 +2038,7 @@
     const words = [];
     if (scene.parts.length > 1) words.push(part.label);
     const isWhole = state.layer === "all";
-    words.push(isWhole ? "all layers" : layerName(scene, state.part, state.layer).toLowerCase());
+    words.push(isWhole ? `all ${layersName(scene, part)}s` : layerName(scene, state.part, state.layer).toLowerCase());
     if (state.mode !== "head") words.push(MODE_PHRASES[state.mode]);
     else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
     if (!frame) return words.join(" · ");
@@ -2049,7 +2054,7 @@
   function mapStatus(scene, part) {
     const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
     const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-    return `${part.label} · ${counted(part.sites.length, "layer")} · ${counted(heads, "head")} · each coloured from 0 to its own largest weight`;
+    return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · each coloured from 0 to its own largest weight`;
   }
 
   // controls/step_slider.js
@@ -2237,7 +2242,7 @@
     const whole = state.layer === "all" || state.mode === "rollout" || state.mode === "relevance";
     if (whole) return [state.mode];
     const site = scene.sites[part.sites[state.layer]];
-    const layer = `layer${site?.layer ?? state.layer}`;
+    const layer = site?.label ?? `layer${site?.layer ?? state.layer}`;
     return [layer, state.mode === "head" ? `head${state.head}` : state.mode];
   }
   function fileNamePart(word) {
@@ -3593,7 +3598,7 @@
     };
   }
   function gridShape(scene, part) {
-    return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].heads, scene.sites[number].types])]);
+    return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].label, scene.sites[number].heads, scene.sites[number].types])]);
   }
   function renewCells(model) {
     const { scene } = model.context;

@@ -1,6 +1,6 @@
 // The control bar of a pane: which map, how it is coloured and grouped, what leaves the page.
 
-import { layerName } from "../data/scene.js";
+import { layerName, layersName } from "../data/scene.js";
 import { icon, make } from "../drawing/elements.js";
 import { capitalised } from "../drawing/labels.js";
 import { hasAddress } from "../state/fragment.js";
@@ -191,7 +191,8 @@ class ControlBar {
 function layerOptions(scene, state) {
   const part = scene.parts[state.part];
   const isStored = Object.keys(part.maps ?? {}).length > 0;
-  const whole = { value: "all", text: "All layers", problem: isStored ? null : "no map over all layers was stored" };
+  const all = `all ${layersName(scene, part)}s`;
+  const whole = { value: "all", text: capitalised(all), problem: isStored ? null : `no map over ${all} was stored` };
   return [whole, ...part.sites.map((_, index) => ({ value: index, text: layerName(scene, state.part, index), problem: null }))];
 }
 

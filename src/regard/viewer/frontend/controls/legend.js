@@ -1,7 +1,7 @@
 // The colour scale with its numbers, and the line that says what is shown.
 
 import { readableWeight } from "../data/numbers.js";
-import { layerName } from "../data/scene.js";
+import { layerName, layersName } from "../data/scene.js";
 import { weightAtShare, weightColour } from "../drawing/colour.js";
 import { make } from "../drawing/elements.js";
 
@@ -53,7 +53,7 @@ export function statusText(scene, state, frame) {
   const words = [];
   if (scene.parts.length > 1) words.push(part.label);
   const isWhole = state.layer === "all";
-  words.push(isWhole ? "all layers" : layerName(scene, state.part, state.layer).toLowerCase());
+  words.push(isWhole ? `all ${layersName(scene, part)}s` : layerName(scene, state.part, state.layer).toLowerCase());
   if (state.mode !== "head") words.push(MODE_PHRASES[state.mode]);
   else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
   if (!frame) return words.join(" · ");
@@ -71,5 +71,5 @@ function headTypes(scene, part, state) {
 function mapStatus(scene, part) {
   const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
   const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-  return `${part.label} · ${counted(part.sites.length, "layer")} · ${counted(heads, "head")} · each coloured from 0 to its own largest weight`;
+  return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · each coloured from 0 to its own largest weight`;
 }

@@ -181,8 +181,14 @@ async function correctTop(scene, top, map) {
   return { count, places };
 }
 
-/** The name people know a site by: its layer, or where it stands in its part. */
+/** The name people know a site by: its label, its layer, or where it stands in its part. */
 export function layerName(scene, part, index) {
   const site = scene.sites[scene.parts[part].sites[index]];
+  if (site.label) return site.label;
   return site.layer === null || site.layer === undefined ? `Site ${index}` : `Layer ${site.layer}`;
+}
+
+/** What the sites of a part are called together. */
+export function layersName(scene, part) {
+  return part.sites.every((number) => scene.sites[number].label) ? "site" : "layer";
 }

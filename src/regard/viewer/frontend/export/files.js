@@ -19,7 +19,7 @@ function weightsName(state, scene, part) {
   const whole = state.layer === "all" || state.mode === "rollout" || state.mode === "relevance";
   if (whole) return [state.mode];
   const site = scene.sites[part.sites[state.layer]];
-  const layer = `layer${site?.layer ?? state.layer}`;
+  const layer = site?.label ?? `layer${site?.layer ?? state.layer}`;
   return [layer, state.mode === "head" ? `head${state.head}` : state.mode];
 }
 

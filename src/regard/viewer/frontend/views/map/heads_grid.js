@@ -40,7 +40,7 @@ export function createHeadsGrid(host, context, kind, choose) {
 
 /** What the buttons of a grid depend on: part, names of layers, types of heads. */
 function gridShape(scene, part) {
-  return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].heads, scene.sites[number].types])]);
+  return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].label, scene.sites[number].heads, scene.sites[number].types])]);
 }
 
 /** Another scene of the same shape: old thumbnails stay until the new ones are there. */
