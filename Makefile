@@ -10,15 +10,22 @@ PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING := 1
 READY := .venv/.ready
 
-.PHONY: setup browser look test test-all lint types layers unit compiled docs bench bench-translate clean
+.PHONY: setup browser packages page look test test-all lint types layers unit compiled docs bench bench-translate clean
 
 # Packages and the browser are installed side by side.
 setup:
 	@$(MAKE) --no-print-directory -j2 $(READY) browser
 
-# Debian's Chromium and axe-core, for tests/viewer/browser; says what it cannot install.
+# Debian's Chromium, and esbuild, TypeScript and axe-core from npm; says what it cannot install.
 browser:
 	@tools/browser_setup.sh
+
+packages:
+	@tools/browser_setup.sh packages
+
+# The bundle of viewer/frontend, which is committed and in the wheel.
+page: packages
+	tools/page_build.sh
 
 $(READY): pyproject.toml constraints.txt pretrained.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -39,9 +46,10 @@ test: setup
 test-all: export SLOW := 1
 test-all: test
 
-lint: $(READY)
+lint: $(READY) packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	tools/page_check.sh
 
 types: $(READY)
 	$(BIN)/mypy

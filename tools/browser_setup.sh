@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# What the tests in a browser need: Debian's Chromium, and axe-core from npm.
-# Quick where both are there. What it cannot install it names, and the tests then say the same:
+# What the page's build, its check and its tests need: Debian's Chromium, and esbuild, TypeScript and
+# axe-core from npm. `tools/browser_setup.sh packages` installs those from npm alone.
+# Quick where all are there. What it cannot install it names, and the tests then say the same:
 # they are skipped on a desk, and fail where CI is set.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-AXE=4.14.0
+FRONTEND=src/regard/viewer/frontend
 MODULES=.venv/node
 
 as_root() {
@@ -30,8 +31,19 @@ have_browser() {
         command -v google-chrome >/dev/null
 }
 
-have_axe() {
-    grep -qs "\"version\": *\"$AXE\"" "$MODULES/node_modules/axe-core/package.json"
+# npm writes node_modules/.package-lock.json last, so an install that broke off lacks it.
+have_packages() {
+    cmp -s "$FRONTEND/package-lock.json" "$MODULES/package-lock.json" &&
+        [ -e "$MODULES/node_modules/.package-lock.json" ]
+}
+
+install_packages() {
+    command -v npm >/dev/null || install_package npm
+    command -v npm >/dev/null || return
+    mkdir -p "$MODULES"
+    rm -f "$MODULES/node_modules/.package-lock.json"
+    cp "$FRONTEND/package.json" "$FRONTEND/package-lock.json" "$MODULES"
+    (cd -P "$MODULES" && npm ci --silent --no-audit --no-fund --ignore-scripts >/dev/null)
 }
 
 missing() {
@@ -40,12 +52,10 @@ missing() {
 }
 
 complete=true
-have_browser || install_package chromium
-have_browser || missing "a browser (apt-get install chromium, or set REGARD_CHROMIUM to one)"
-if ! have_axe; then
-    command -v npm >/dev/null || install_package npm
-    command -v npm >/dev/null &&
-        npm install --silent --no-audit --no-fund --prefix "$MODULES" "axe-core@$AXE" >/dev/null
-    have_axe || missing "axe-core (npm install --prefix $MODULES axe-core@$AXE)"
+if [ "${1:-}" != packages ]; then
+    have_browser || install_package chromium
+    have_browser || missing "a browser (apt-get install chromium, or set REGARD_CHROMIUM to one)"
 fi
-$complete || echo "tests in a browser are skipped without these, and fail where CI is set" >&2
+have_packages || install_packages
+have_packages || missing "esbuild, TypeScript and axe-core (npm ci, in a copy of $FRONTEND at $MODULES)"
+$complete || echo "checks that need these are skipped, and fail where CI is set" >&2

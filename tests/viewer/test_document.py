@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
-from importlib import resources
 
 import pytest
 import torch
@@ -25,11 +24,6 @@ HOSTILE = [
     "\u2028\u2029",
     "\ud800",
     "\"'\\",
-]
-STATIC = [
-    entry
-    for entry in resources.files("regard.viewer").joinpath("static").iterdir()
-    if entry.name.endswith(".js")
 ]
 
 
@@ -133,37 +127,6 @@ class TestSave:
         said = r"page: the trace has 2 passes of the model; take one, as trace\.steps\[0\], or put"
         with pytest.raises(RegardError, match=said):
             trace.save(tmp_path / "x.html")
-
-
-class TestScript:
-    def test_names_at_the_top_are_used_once(self):
-        """All files become one script."""
-        pattern = re.compile(
-            r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+|\{[^}]*\}|\[[^\]]*\])",
-            re.MULTILINE,
-        )
-        names = Counter(
-            name
-            for file in STATIC
-            for found in pattern.findall(file.read_text())
-            for name in re.findall(r"\w+", found)
-        )
-        assert [name for name, count in names.items() if count > 1] == []
-
-    def test_nothing_is_left_of_modules(self):
-        assert not re.search(r"^(import|export)\b", script(), re.MULTILINE)
-
-    @pytest.mark.parametrize("file", STATIC, ids=lambda file: file.name)
-    def test_text_is_never_markup(self, file):
-        text = file.read_text()
-        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
-            assert word not in text
-
-    @pytest.mark.parametrize("file", STATIC, ids=lambda file: file.name)
-    def test_every_file_is_in_the_script(self, file):
-        body = re.sub(r"^import .*\n", "", file.read_text()).strip().splitlines()
-        line = next(one for one in body if one.startswith(("export ", "function ", "const ")))
-        assert line.removeprefix("export ") in script()
 
 
 class TestPair:

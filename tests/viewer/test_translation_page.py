@@ -144,7 +144,7 @@ def test_wrong_names_and_starts_are_told(without_shape_checks):
 
 
 def test_every_field_of_a_link_can_be_started_with():
-    state = (Path(regard.viewer.__file__).parent / "static/state.js").read_text()
+    state = (Path(regard.viewer.__file__).parent / "frontend/state/state.js").read_text()
     start = re.search(r"return \{(.*?)\n  \};", state, re.DOTALL)[1]
     assert set(re.findall(r"(\w+): ", re.sub(r"\{.*?\}", "0", start))) == set(_FIELDS)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from regard.viewer import page
 
 ROOT = Path(__file__).parents[2]
-STATIC = ROOT / "src/regard/viewer/static"
+FRONTEND = ROOT / "src/regard/viewer/frontend"
 VIEWER = (ROOT / "docs/viewer.md").read_text()
 
 
@@ -18,7 +18,9 @@ def codes(text):
 
 
 def test_every_key_of_the_help_is_in_the_docs():
-    table = re.search(r"KEY_TABLE = \[(.*?)\n\];", (STATIC / "keyboard.js").read_text(), re.DOTALL)
+    table = re.search(
+        r"KEY_TABLE = \[(.*?)\n\];", (FRONTEND / "page/keyboard.js").read_text(), re.DOTALL
+    )
     keys = [key for row in re.findall(r'^  \["([^"]+)"', table[1], re.M) for key in row.split()]
     assert len(keys) > 20
     for key in keys:
@@ -26,7 +28,9 @@ def test_every_key_of_the_help_is_in_the_docs():
 
 
 def test_every_field_of_a_link_is_in_the_docs():
-    start = re.search(r"return \{(.*?)\n  \};", (STATIC / "state.js").read_text(), re.DOTALL)[1]
+    start = re.search(
+        r"return \{(.*?)\n  \};", (FRONTEND / "state/state.js").read_text(), re.DOTALL
+    )[1]
     fields = re.findall(r"(\w+): ", re.sub(r"\{.*?\}", "0", start))
     assert {"view", "limit", "zoom"} <= set(fields)
     assert set(fields) <= codes(VIEWER)

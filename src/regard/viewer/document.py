@@ -15,7 +15,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -34,8 +34,6 @@ from regard.viewer.pack import BUDGET, LEAST, Packed, packed
 from regard.viewer.scene import scenes_of
 
 FORMAT = 1
-_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>\w+\.js)";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(async )?(function|const|let|class)\b)", re.MULTILINE)
 
 
 class Page:
@@ -154,16 +152,14 @@ def policy(live: bool = False) -> str:
 
 @functools.cache
 def style() -> str:
-    """All style sheets, that of the page first."""
-    others = sorted(name for name in _names() if name.endswith(".css") and name != "style.css")
-    return "\n".join(_static(name) for name in ("style.css", *others))
+    """The page's style sheets, bundled."""
+    return _static("page.css")
 
 
 @functools.cache
 def script() -> str:
-    """All scripts as one: each file after those that it imports from."""
-    parts = [_EXPORT.sub("", _IMPORT.sub("", _static(name))) for name in _ordered("main.js", {})]
-    return "\n".join(['"use strict";', "(() => {", *parts, "})();"])
+    """The page's scripts, bundled."""
+    return _static("page.js")
 
 
 def checked_page_path(path: str | Path) -> Path:
@@ -173,21 +169,6 @@ def checked_page_path(path: str | Path) -> Path:
         raise RegardError(f"{path}: ends in {path.suffix!r}, expected .html")
     check_folder(path)
     return path
-
-
-def _ordered(name: str, done: dict[str, bool]) -> list[str]:
-    """The files that one needs, and itself last."""
-    done[name] = False
-    for found in _IMPORT.finditer(_static(name)):
-        if found["file"] not in done:
-            _ordered(found["file"], done)
-    del done[name]  # to the end of the order
-    done[name] = True
-    return [file for file, ready in done.items() if ready]
-
-
-def _names() -> Iterator[str]:
-    return (entry.name for entry in resources.files("regard.viewer").joinpath("static").iterdir())
 
 
 def _static(name: str) -> str:

@@ -16,7 +16,7 @@ from regard.record import Record, Site
 from regard.record.held import Ready
 from regard.viewer.server.generation import Chosen, encoded
 
-STATIC = Path(regard.viewer.__file__).parent / "static"
+FRONTEND = Path(regard.viewer.__file__).parent / "frontend"
 NODE = shutil.which("node")
 BEGIN = [
     {"event": "begin", "tokens": ["a", "b"], "special": [False, False]},
@@ -55,11 +55,11 @@ def page(tmp_path):
     """Runs a script beside those of the page, and returns what it prints."""
     if NODE is None:
         missing("there is no node")
-    shutil.copytree(STATIC, tmp_path / "static")
+    shutil.copytree(FRONTEND, tmp_path / "frontend")
     (tmp_path / "package.json").write_text('{"type": "module"}')
 
     def run(events, script):
-        code = f"""import {{ Growth }} from "./static/live_growth.js";
+        code = f"""import {{ Growth }} from "./frontend/live/growth.js";
             const growth = new Growth("x");
             for (const event of {json.dumps(events)}) growth.take(event);
             {script}"""

@@ -1,0 +1,233 @@
+// What is shown now: a map over pieces or words, special tokens shown or folded, some steps of it.
+
+export const TILE = 256; // cells of a side
+
+const FOLDED_LABEL = "[special]";
+const ROW_CACHE_SIZE = 256; // of a server's map
+const SMALL_MAP = 64; // rows and columns up to which colours reach to the largest weight
+const BRIGHT_SHARE = 0.99; // of larger maps, the share of cells whose colours differ
+
+/** The frame of a scene in a state; an error says what is not there. */
+export async function frameOf(scene, state) {
+  const part = scene.parts[state.part];
+  const layer = state.layer === "all" ? 0 : state.layer;
+  const siteNumber = part.sites[layer];
+  const site = scene.sites[siteNumber];
+  const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
+  const map = await mapOf(scene, state, siteNumber, isOverLayers);
+  const square = site.query_sequence === site.key_sequence;
+  const shownCount = shownPositions(scene, state, site.query_sequence);
+  const rows = axisOf(scene, state, site.query_sequence, shownCount);
+  const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
+  const signed = site.kind === "signed";
+  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount };
+  if (map.data === null) return remoteFrame(frame, scene, state, siteNumber);
+  return wholeFrame(frame, map);
+}
+
+/**
+ * How many rows and columns a tile has, being cut at the edge.
+ * @returns {[number, number]}
+ */
+export function tileShape(frame, level, r, c) {
+  const side = (count, place) => Math.min(TILE, Math.ceil(count / 2 ** level) - place * TILE);
+  return [side(frame.rows.labels.length, r), side(frame.columns.labels.length, c)];
+}
+
+/** The weight of the strongest colour: a few strong weights must not darken all others of a large map. */
+export function scaleTop(frame, colour) {
+  return colour === "linear" && !frame.signed ? frame.bright : frame.peak;
+}
+
+/** How many steps the rows of a part grew by after the prompt; 0 of an encoder. */
+export function stepCount(scene, partNumber) {
+  const site = scene.sites[scene.parts[partNumber].sites[0]];
+  if (scene.steps?.sequence !== site.query_sequence) return 0;
+  return Math.max(0, site.queries - scene.steps.prompt);
+}
+
+function mapOf(scene, state, site, isOverLayers) {
+  if (isOverLayers) {
+    const name = ["rollout", "relevance"].includes(state.mode) ? state.mode : state.mode === "max" ? "max" : "mean";
+    return scene.partMap(state.part, name);
+  }
+  return state.mode === "head" ? scene.headMap(site, state.head) : scene.layerMap(site, state.mode);
+}
+
+/** Positions shown of a sequence that was generated: the prompt and as many steps as the state says; null for all. */
+function shownPositions(scene, state, sequence) {
+  if (scene.steps?.sequence !== sequence || state.step === null || state.step === undefined) return null;
+  return scene.steps.prompt + state.step;
+}
+
+/** Labels of one side, and the positions that each stands for. */
+function axisOf(scene, state, number, shownCount) {
+  const prompt = (scene.steps?.sequence === number && scene.steps.prompt) || Infinity;
+  const sequence = scene.sequences[number];
+  const groups = groupsOf(sequence, state.unit === "words");
+  const shownGroups = groups.filter((group) => shownCount === null || group.members.every((i) => i < shownCount));
+  if (state.special !== "folded") return axisOfGroups(shownGroups, prompt, sequence.name);
+  const specialGroups = shownGroups.filter((group) => group.special);
+  const otherGroups = shownGroups.filter((group) => !group.special);
+  if (specialGroups.length) {
+    otherGroups.push({ label: FOLDED_LABEL, special: true, members: specialGroups.flatMap((group) => group.members) });
+  }
+  return axisOfGroups(otherGroups, prompt, sequence.name);
+}
+
+function groupsOf(sequence, asWords) {
+  const { tokens, words, special } = sequence;
+  if (!asWords || !words) {
+    return tokens.map((label, i) => ({ label, special: special[i], members: [i] }));
+  }
+  const groups = words.names.map((label) => ({ label, special: false, members: [] }));
+  words.pieces.forEach((word, i) => word !== null && groups[word].members.push(i));
+  for (const group of groups) group.special = group.members.length > 0 && group.members.every((i) => special[i]);
+  return groups;
+}
+
+/** An axis; what a model wrote comes after the prompt. */
+function axisOfGroups(groups, prompt, name) {
+  return {
+    name,
+    labels: groups.map((group) => group.label),
+    special: groups.map((group) => group.special),
+    members: groups.map((group) => group.members),
+    written: groups.map(({ members }) => members.length > 0 && members.every((position) => position >= prompt)),
+  };
+}
+
+function wholeFrame(frame, map) {
+  const { rows, columns } = frame;
+  const plain = isPlain(rows, map.queries) && isPlain(columns, map.keys);
+  const whole = plain ? map.data : mergedWeights(map, rows, columns);
+  const breadth = columns.labels.length;
+  const pyramid = [whole];
+  frame.whole = whole;
+  frame.peak = largestWeight(whole);
+  frame.levels = levelCount(frame);
+  frame.bright = brightWeight(frame, pyramid);
+  frame.value = (i, j) => ({
+    value: whole[i * breadth + j],
+    exact: map.exact || (plain && isTopWeight(map.top, i, j)),
+  });
+  frame.row = async (i) => whole.slice(i * breadth, (i + 1) * breadth);
+  frame.column = async (j) => Float32Array.from(rows.labels, (_, i) => whole[i * breadth + j]);
+  frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
+  return frame;
+}
+
+/** Whether every position stands for itself. */
+function isPlain(axis, count) {
+  return axis.members.length === count && axis.members.every((m, i) => m.length === 1 && m[0] === i);
+}
+
+/** Attention to a word is the sum over its pieces, attention from a word the mean over them. */
+function mergedWeights(map, rows, columns) {
+  const breadth = columns.labels.length;
+  const target = new Int32Array(map.keys).fill(-1);
+  columns.members.forEach((members, j) => members.forEach((key) => (target[key] = j)));
+  const whole = new Float32Array(rows.labels.length * breadth);
+  const row = new Float64Array(breadth);
+  rows.members.forEach((members, i) => {
+    row.fill(0);
+    for (const query of members) {
+      const start = query * map.keys;
+      for (let key = 0; key < map.keys; key += 1) {
+        if (target[key] >= 0) row[target[key]] += map.data[start + key];
+      }
+    }
+    for (let j = 0; j < breadth; j += 1) whole[i * breadth + j] = row[j] / Math.max(1, members.length);
+  });
+  return whole;
+}
+
+function isTopWeight(top, i, j) {
+  if (!top) return false;
+  return top.places.subarray(i * top.count, (i + 1) * top.count).includes(j);
+}
+
+function largestWeight(values) {
+  let peak = 0;
+  for (let i = 0; i < values.length; i += 1) peak = Math.max(peak, Math.abs(values[i]));
+  return peak;
+}
+
+function levelCount(frame) {
+  const longest = Math.max(frame.rows.labels.length, frame.columns.labels.length, 1);
+  return 1 + Math.max(0, Math.ceil(Math.log2(longest / TILE)));
+}
+
+/** A weight that only few of the cells exceed, as they are seen when the whole map is. */
+function brightWeight(frame, pyramid) {
+  const longest = Math.max(frame.rows.labels.length, frame.columns.labels.length);
+  if (longest <= SMALL_MAP) return frame.peak;
+  const weights = pyramidLevel(pyramid, frame, frame.levels - 1).filter((weight) => weight > 0).sort();
+  return weights.length ? weights[Math.floor(BRIGHT_SHARE * (weights.length - 1))] : frame.peak;
+}
+
+function pyramidLevel(pyramid, frame, level) {
+  for (let l = pyramid.length; l <= level; l += 1) pyramid.push(halvedLevel(pyramid[l - 1], frame, l));
+  return pyramid[level];
+}
+
+/** The next level: of each four cells the one farthest from 0, so that nothing strong is lost. */
+function halvedLevel(fine, frame, level) {
+  const size = (count, l) => Math.ceil(count / 2 ** l);
+  const [height, breadth] = [size(frame.rows.labels.length, level - 1), size(frame.columns.labels.length, level - 1)];
+  const [rows, columns] = [size(frame.rows.labels.length, level), size(frame.columns.labels.length, level)];
+  const coarse = new Float32Array(rows * columns);
+  for (let i = 0; i < height; i += 1) {
+    const start = (i >> 1) * columns;
+    for (let j = 0, at = i * breadth; j < breadth; j += 1, at += 1) {
+      const cell = start + (j >> 1);
+      if (Math.abs(fine[at]) > Math.abs(coarse[cell])) coarse[cell] = fine[at];
+    }
+  }
+  return coarse;
+}
+
+function cutTile(values, frame, level, r, c) {
+  const [height, breadth] = tileShape(frame, level, r, c);
+  const columns = Math.ceil(frame.columns.labels.length / 2 ** level);
+  const tile = new Float32Array(height * breadth);
+  for (let i = 0; i < height; i += 1) {
+    const start = (r * TILE + i) * columns + c * TILE;
+    tile.set(values.subarray(start, start + breadth), i * breadth);
+  }
+  return tile;
+}
+
+/** A frame whose numbers the server makes when they are asked for. */
+function remoteFrame(frame, scene, state, site) {
+  const rowCache = new Map();
+  const parameters = new URLSearchParams({
+    part: state.part,
+    layer: state.layer,
+    mode: state.mode,
+    head: state.head,
+    unit: state.unit,
+    special: state.special,
+  });
+  const request = (path, position) => {
+    const query = new URLSearchParams(parameters);
+    for (const [name, value] of Object.entries(position)) query.set(name, value);
+    return scene.loader.remote.floats(`${path}?${query}`);
+  };
+  frame.whole = null;
+  frame.peak = state.mode === "head" && state.layer !== "all" ? scene.sites[site].peak[state.head] : 1;
+  frame.bright = frame.peak;
+  frame.levels = levelCount(frame);
+  frame.row = (i) => {
+    if (!rowCache.has(i)) {
+      if (rowCache.size >= ROW_CACHE_SIZE) rowCache.clear();
+      rowCache.set(i, request("row", { row: i }));
+      rowCache.get(i).catch(() => rowCache.delete(i)); // a refused row may be asked for again
+    }
+    return rowCache.get(i);
+  };
+  frame.column = (j) => request("column", { column: j });
+  frame.value = async (i, j) => ({ value: (await frame.row(i))[j], exact: true });
+  frame.tile = (level, row, column) => request("tile", { level, row, column });
+  return frame;
+}

@@ -1,0 +1,26 @@
+// Weights as text: short for reading, whole for telling two of them apart.
+
+/** A weight as people read it: three significant digits, no exponent above one in a hundred thousand. */
+export function readableWeight(value) {
+  if (!Number.isFinite(value)) return String(value);
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  if (size < 1e-5) return value.toExponential(1);
+  if (size >= 1000) return value.toFixed(0);
+  return String(Number(value.toPrecision(3)));
+}
+
+/** The fewest digits that are read back as the same 32-bit number: six are always kept by one, nine are always enough. */
+export function shortestFloat(value) {
+  const float = Math.fround(value);
+  for (let digits = 6; digits < 9; digits += 1) {
+    const rounded = Number(float.toPrecision(digits));
+    if (Math.fround(rounded) === float) return String(rounded);
+  }
+  return String(Number(float.toPrecision(9)));
+}
+
+/** A weight with every digit that a 32-bit number has; "≈" says that the page does not hold it exactly. */
+export function markedWeight(value, exact) {
+  return `${exact ? "" : "≈ "}${shortestFloat(value)}`;
+}
