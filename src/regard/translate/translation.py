@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from regard.aggregate import Words
 from regard.errors import RegardError, UnavailableError
-from regard.record import Trace, upward
+from regard.plots.specs import FORMATS, Heatmap
+from regard.record import Trace
+from regard.record.upward import PAGES
 from regard.translate.alignment import Head, Links, Matrix, Reading, word_matrix
 from regard.translate.search import Hypothesis
-
-if TYPE_CHECKING:
-    from regard.record.upward import Heatmap
+from regard.viewer.notebook import shown
 
 NO_ALIGNMENT = "this model has no attention from target to source, so there is no alignment"
 _EMPTY = "the translation is empty, so no word of it looked anywhere"
@@ -80,14 +80,14 @@ class Translation:
         aligned = self.matrix is not None
         whole = len(matrix.source) > len(self.words[0].without_special().names)
         end = "" if whole else " without its end"
-        shown = f"{self.head} ({self.reading})" if aligned else "inside the encoder"
-        return upward.heatmap(
+        subject = f"{self.head} ({self.reading})" if aligned else "inside the encoder"
+        return Heatmap(
             matrix.weights,
             rows=matrix.target,
             columns=matrix.source,
             title=f"{self.source} → {self.text}" if aligned else self.source,
             row_title="translation" if aligned else "source",
-            column_title=f"source{end}; {shown}",
+            column_title=f"source{end}; {subject}",
         )
 
     def save(self, path: str | Path, **options: Any) -> Path:
@@ -104,14 +104,14 @@ class Translation:
         if not self.trace[0].shape.queries:
             raise UnavailableError(_EMPTY)
         ending = Path(path).suffix.lower()
-        if ending in upward.PAGES:
+        if ending in PAGES:
             return self.trace.save(path, **(self.page_options | options))
         if options or ending == ".safetensors":
             return self.trace.save(path, **options)  # which says that options are a page's
-        if ending in upward.pictures():
+        if ending in FORMATS:
             return self.plot().save(path)
         raise RegardError(
-            f"{path}: ends in {ending!r}, expected .html (a page), {', '.join(upward.pictures())} "
+            f"{path}: ends in {ending!r}, expected .html (a page), {', '.join(FORMATS)} "
             "(a picture) or .safetensors (the trace)"
         )
 
@@ -124,13 +124,13 @@ class Translation:
         if self.head is None:
             return {"title": title, "words": [self.words[0]], "start": start}
         layer = list(self.trace.keys()).index(self.head.site)
-        shown = "mode=mean" if self.head.index is None else f"head={self.head.index}"
+        mode = "mode=mean" if self.head.index is None else f"head={self.head.index}"
         return {
             "title": title,
             "words": list(self.words),
             "names": ("Translation", "Source"),
             "prompt": 0,  # all that looks was written by the model
-            "start": f"{start}&layer={layer}&{shown}",
+            "start": f"{start}&layer={layer}&{mode}",
         }
 
     @property
@@ -164,4 +164,4 @@ class Translation:
         """The page of the attention in a notebook; where there is none, the text is shown."""
         if not len(self.trace) or not self.trace[0].shape.queries:
             return None
-        return upward.shown(self.trace, **self.page_options)
+        return shown(self.trace, **self.page_options)
