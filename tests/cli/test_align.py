@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from regard.cli.align import align
 from regard.errors import RegardError
-from regard.translate import remembered
 from regard.translate.alignment import (
     Head,
     Sentence,
@@ -18,6 +17,7 @@ from regard.translate.alignment import (
     force,
     read_links,
 )
+from regard.translate.alignment.preferred_head import save_preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build
@@ -288,7 +288,7 @@ def test_what_is_remembered_is_read(folder, tmp_path):
     assert usual.stdout != again.stdout and "the usual one" in usual.stderr
     gold = run(path, *texts(folder), "--gold", folder / "gold", "--gold-first", 1)
     assert "least alignment error" in gold.stderr
-    remembered.remember(path, Head("7.cross", 1), "output")
+    save_preferred_head(path, Head("7.cross", 1), "output")
     with pytest.raises(RegardError, match=r"head that the checkpoint remembers, 7\.cross:1, ex"):
         run(path, *texts(folder))
 

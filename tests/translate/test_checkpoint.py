@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from regard.errors import RegardError
 from regard.translate.checkpoint import (
     FILE,
-    SHIPPED,
     STATE_FILE,
     Checkpoint,
     load_checkpoint,
@@ -20,6 +19,7 @@ from regard.translate.checkpoint import (
 )
 from regard.translate.config import Config
 from regard.translate.models.build import build, names
+from regard.translate.shipped import SHIPPED
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
 
 TEXTS = ["the cat sat on the mat", "a dog ran over the hill", "cats and dogs sat"]

@@ -9,12 +9,11 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from regard.cli.align_gold import check_gold, made_links, read_gold, sentence_pairs
-from regard.cli.needed import check_needed
-from regard.cli.unknown import tell_strange_languages
+from regard.cli.alignment_files import check_gold, made_links, read_gold, sentence_pairs
+from regard.cli.option_checks import check_needed
+from regard.cli.unknown_words import tell_strange_languages
 from regard.errors import RegardError
 from regard.files import check_folder
-from regard.translate import remembered
 from regard.translate.alignment import (
     SYMMETRISERS,
     AllHeads,
@@ -39,8 +38,9 @@ from regard.translate.alignment import (
 )
 from regard.translate.alignment.links import Rule
 from regard.translate.alignment.matrix import check_reading
+from regard.translate.alignment.preferred_head import preferred_head, save_preferred_head
 from regard.translate.checkpoint import load_checkpoint
-from regard.translate.shipped_translator import is_shipped
+from regard.translate.shipped import is_shipped
 
 _RULES = {"strongest": strongest, "mutual": mutual}
 
@@ -214,7 +214,7 @@ class _Direction:
         said, all are there, the model's own first.
         """
         loaded = load_checkpoint(path)
-        named = remembered.remembered(loaded.extra) if remembers else None
+        named = preferred_head(loaded.extra) if remembers else None
         if reading is None and named is not None:
             reading = named.reading
         own = loaded.model.reading if reading is None else reading
@@ -323,7 +323,7 @@ def _remember(
         (backward, choice.backward, back),
     ):
         if path is not None and head is not None and seen is not None:
-            remembered.remember(path, head, seen.reading)
+            save_preferred_head(path, head, seen.reading)
             print(f"remembered in {path}: {head} ({seen.reading})", file=sys.stderr)
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.needed import check_needed
+from regard.cli.option_checks import check_needed
 from regard.cli.terminal import ink_of, label
 from regard.errors import RegardError
 from regard.translate import evaluation

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.translated import check_words, no_matrix, show, write_lines, write_links_of
-from regard.cli.unknown import tell_unknown
+from regard.cli.translation_output import check_words, no_matrix, show, write_lines, write_links_of
+from regard.cli.unknown_words import tell_unknown
 from regard.errors import RegardError
 from regard.files import check_folder
 from regard.plots.specs import checked_path

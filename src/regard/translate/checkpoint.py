@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from regard.record.tensor_file import OtherFormatError, TensorFile, under
 from regard.translate.config import Config
 from regard.translate.models.build import build
 from regard.translate.models.contract import TranslationModel
-from regard.translate.shipped_translator import SHIPPED, is_shipped
+from regard.translate.shipped import is_shipped, shipped_file
 from regard.translate.vocabulary import Vocabulary, vocabulary_from
 
 FILE = TensorFile("translator", "regard-translator")
@@ -66,8 +65,8 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
     that ships, where no file has that name.
     """
     if is_shipped(path):
-        with as_file(files("regard.translate") / "shipped" / f"{SHIPPED}.safetensors") as shipped:
-            return load_checkpoint(shipped, device)
+        with shipped_file() as file:
+            return load_checkpoint(file, device)
     path = Path(path)
     header, tensors = _read(path)
     config, source, target, weights = unpacked(path, header, tensors)

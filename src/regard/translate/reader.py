@@ -27,7 +27,7 @@ from regard.translate.alignment.matrix import with_end, without_end
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.models.contract import TranslationModel
 from regard.translate.search import Hypothesis
-from regard.translate.second_look import Rows, SecondLook
+from regard.translate.source_batch import HeadWeights, SourceBatch
 from regard.translate.tokens import END
 from regard.translate.translation import Translation
 from regard.types import Kind
@@ -43,7 +43,7 @@ class Reader:
     end: End
 
     def read(
-        self, texts: list[str], found: list[list[Hypothesis]], seen: SecondLook, weights: bool
+        self, texts: list[str], found: list[list[Hypothesis]], seen: SourceBatch, weights: bool
     ) -> list[list[Translation]]:
         """Hypotheses of some sentences as translations, with what was looked at if `weights`."""
         last = self._last_rows(found, seen) if weights else {}
@@ -67,8 +67,8 @@ class Reader:
         return word_matrix(translation.rows, source, said)  # which are as they are read
 
     def _last_rows(
-        self, found: list[list[Hypothesis]], seen: SecondLook
-    ) -> dict[tuple[int, int], dict[str, Rows]]:
+        self, found: list[list[Hypothesis]], seen: SourceBatch
+    ) -> dict[tuple[int, int], dict[str, HeadWeights]]:
         """The rows that the search did not make: of last words that were no input yet."""
         if self.head is None or self.reading == "output":
             return {}
@@ -82,7 +82,11 @@ class Reader:
         return dict(zip(places, seen.last_rows([sentence for sentence, _ in places], said)))
 
     def _translation(
-        self, text: str, found: Hypothesis, last: dict[str, Rows], inside: dict[str, Rows]
+        self,
+        text: str,
+        found: Hypothesis,
+        last: dict[str, HeadWeights],
+        inside: dict[str, HeadWeights],
     ) -> Translation:
         source = self.checkpoint.source.words(text)
         target = self.checkpoint.target.words_of(found.tokens)
@@ -109,7 +113,7 @@ class Reader:
             text, said, score, found, words, matrix, trace, self.head, inner, self.reading
         )
 
-    def _records(self, weights: dict[str, Rows], words: tuple[Words, Words]) -> list[Record]:
+    def _records(self, weights: dict[str, HeadWeights], words: tuple[Words, Words]) -> list[Record]:
         """The attention from target to source of every site, rows as the reading has them."""
         source, target = words
         model = self.checkpoint.model
@@ -120,7 +124,7 @@ class Reader:
             for site, one in weights.items()
         ]
 
-    def _inner_records(self, weights: dict[str, Rows], source: Words) -> list[Record]:
+    def _inner_records(self, weights: dict[str, HeadWeights], source: Words) -> list[Record]:
         """The attention inside the encoder of every site."""
         model, tokens = self.checkpoint.model, (source.tokens, source.tokens)
         return [
@@ -138,7 +142,7 @@ def _cut(found: Hypothesis, size: int) -> Hypothesis:
 def _record(
     model: TranslationModel,
     site: str,
-    rows: Rows,
+    rows: HeadWeights,
     tokens: tuple[list[str], list[str]],
     attends: Attends,
     kind: Kind,

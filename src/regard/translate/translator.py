@@ -23,17 +23,17 @@ from regard.translate.alignment import (
     usual_head,
 )
 from regard.translate.alignment.matrix import check_end, check_reading
+from regard.translate.alignment.preferred_head import preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.data import padded
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.reader import Reader
-from regard.translate.remembered import remembered
 from regard.translate.search import Hypothesis, search, search_steps
-from regard.translate.second_look import SecondLook, inner_sites
-from regard.translate.shipped_translator import SHIPPED
+from regard.translate.shipped import SHIPPED
+from regard.translate.source_batch import SourceBatch, inner_sites
 from regard.translate.tokens import END, UNKNOWN
 from regard.translate.translation import Translation
-from regard.translate.vocabulary.unknown import unknown_words
+from regard.translate.vocabulary.unknown_words import unknown_words
 
 __all__ = ["Translation", "Translator"]
 
@@ -69,7 +69,7 @@ class Translator:
             )
         self.checkpoint = checkpoint
         self.model = checkpoint.model
-        named = remembered(checkpoint.extra) if self.model.sites else None
+        named = preferred_head(checkpoint.extra) if self.model.sites else None
         self.head: Head | None = None
         if head is not None:
             self.head = _known_head(head, self.model.sites)
@@ -309,10 +309,10 @@ class Translator:
             )
         return numbers
 
-    def _sources(self, rows: list[list[int]]) -> SecondLook:
+    def _sources(self, rows: list[list[int]]) -> SourceBatch:
         device = next(self.model.parameters()).device
         tokens, mask = padded(rows)
-        return SecondLook(self.model, tokens.to(device), mask.to(device))
+        return SourceBatch(self.model, tokens.to(device), mask.to(device))
 
 
 def _one_text(name: str, value: str) -> str:

@@ -10,7 +10,7 @@ import torch
 from toy_training import toy_table
 
 from regard.translate.checkpoint import load_checkpoint
-from regard.translate.settings import write_toml
+from regard.translate.config.tables import write_toml
 from regard.translate.training import read_log
 from regard.translate.training.state import load_state
 

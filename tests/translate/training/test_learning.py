@@ -8,8 +8,8 @@ from toy_training import toy_table, write_pairs
 
 from regard.translate.checkpoint import load_checkpoint
 from regard.translate.config import Config, SearchConfig
+from regard.translate.config.tables import write_toml
 from regard.translate.data import read_pairs
-from regard.translate.settings import write_toml
 from regard.translate.training import train, translate_texts
 
 PEOPLE = {"I": "je", "you": "tu", "he": "il", "she": "elle"}

@@ -13,8 +13,8 @@ from toy_training import toy_table
 
 from regard.errors import RegardError
 from regard.translate.config import Config
+from regard.translate.config.tables import write_toml
 from regard.translate.models.build import build
-from regard.translate.settings import write_toml
 from regard.translate.training import read_log, train
 from regard.translate.training.corpus import read_data, train_vocabularies
 from regard.translate.training.plan import plan_epoch

@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 from regard.mechanisms import Additive
 from regard.translate.models.decoders import Advanced
 from regard.translate.models.gru_steps import Steps
+from regard.translate.models.observed import is_observed
 from regard.translate.models.previous_state import PreviousState
-from regard.translate.models.unwatched import unwatched
 
 
 class AdditiveSteps(torch.autograd.Function):
@@ -126,15 +126,15 @@ class AdditiveGRU(PreviousState):
     """`PreviousState` for additive attention and GRU cells, wired as Bahdanau's: the same numbers,
     with all steps of the layer that looks in one function.
 
-    Where a module of that layer is watched (hooks, a capture, a graft) it goes step by step, so
-    that what watches hears every call.
+    If a module of that layer is observed (hooks, a capture, a graft), it goes step by step, so that
+    every call is seen.
     """
 
     def over(
         self, memory: dict[str, Any], mask: Tensor, embedded: Tensor, *, weights: bool = False
     ) -> Advanced:
         cell, additive, fixed = self.cells.layers[0], self.look.mechanism, memory["look"]
-        if not all(unwatched(part) for part in (*cell.modules(), *self.look.modules())):
+        if any(map(is_observed, (*cell.modules(), *self.look.modules()))):
             return super().over(memory, mask, embedded, weights=weights)
         assert isinstance(additive, Additive)
         of_embedded, of_context = cell.from_input.weight.split(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.translate.models.embeddings import Embeddings
+from regard.translate.models.observed import is_observed
 from regard.translate.models.prepared import PreparedLinear, prepared_product
-from regard.translate.models.unwatched import unwatched
 
 
 def lay_out_for_search(model: nn.Module) -> None:
@@ -30,7 +30,7 @@ def _prepare_layers(model: nn.Module) -> None:
     prepared: dict[nn.Module, PreparedLinear] = {}  # a layer that stands in two places stays one
     for parent in list(model.modules()):
         for name, child in parent.named_children():
-            if type(child) is nn.Linear and unwatched(child):
+            if type(child) is nn.Linear and not is_observed(child):
                 if child not in prepared:
                     prepared[child] = PreparedLinear.of(child)
                 setattr(parent, name, prepared[child])

@@ -13,7 +13,7 @@ from regard.contract import State
 from regard.kernel.attend import attend
 from regard.mechanisms import MultiHead
 from regard.recipe import Softmax
-from regard.translate.models.unwatched import unwatched
+from regard.translate.models.observed import is_observed
 from regard.types import Features
 
 
@@ -48,9 +48,9 @@ def step_cross(
 
 
 def plain_part(sublayer: Sublayer) -> MultiHead | None:
-    """The part, where it is a softmax of dot products and nothing else, unwatched; else None."""
+    """The attention, if it is plain softmax(q·k) and not observed; else None."""
     part = sublayer.part
-    if type(part) is not MultiHead or not (unwatched(part) and unwatched(sublayer)):
+    if type(part) is not MultiHead or is_observed(part) or is_observed(sublayer):
         return None
     if part.training and part.dropout:
         return None

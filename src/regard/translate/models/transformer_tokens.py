@@ -26,9 +26,9 @@ from regard.contract import State
 from regard.kernel.attend import attend
 from regard.mechanisms import MultiHead
 from regard.translate.models.dropout import Dropout
+from regard.translate.models.observed import is_observed
 from regard.translate.models.prepared import PreparedLinear
 from regard.translate.models.transformer_step import plain_part, queries_of
-from regard.translate.models.unwatched import unwatched
 
 _WORTH_IT = 0.1  # the share of padding from which it is tried
 #: Modules of an encoder that, attention itself apart, answer each position by itself.
@@ -77,7 +77,7 @@ def packs(encoder: Stack, across: Sequence[Sublayer]) -> bool:
     """Plain multi-head attention is all that there is between the positions of a source.
 
     Every module is one of ours or torch's that answers each position by itself, is not trained, and
-    is not watched: hooks, captures and grafts see a batch as it is.
+    is not observed: hooks, captures and grafts see a batch as it is.
 
     Args:
         encoder: what reads the source.
@@ -87,7 +87,7 @@ def packs(encoder: Stack, across: Sequence[Sublayer]) -> bool:
     own = [one for one in modules if isinstance(one, Sublayer) and isinstance(one.part, MultiHead)]
     plain = all(plain_part(one) is not None for one in (*own, *across))
     return plain and all(
-        type(one) in _APART and not one.training and unwatched(one) for one in modules
+        type(one) in _APART and not one.training and not is_observed(one) for one in modules
     )
 
 

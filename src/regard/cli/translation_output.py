@@ -15,7 +15,7 @@ from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.files import written_whole
 from regard.translate.alignment import Matrix, write_pharaoh
-from regard.translate.remembered import remembered
+from regard.translate.alignment.preferred_head import preferred_head
 from regard.translate.translator import Translation, Translator
 
 
@@ -80,7 +80,7 @@ def _tell_of_reading(console: Console, translator: Translator) -> None:
     name = translator.checkpoint.config.model.name
     if name == "tutorial":
         said = "the coefficients of this model never see the source words: this is no alignment"
-    elif translator.reading == "input" and remembered(translator.checkpoint.extra) is None:
+    elif translator.reading == "input" and preferred_head(translator.checkpoint.extra) is None:
         said = (
             "a row is the step in which its word is the input, as is usual for Transformers; if "
             "all rows look one word too far, --reading output shows the step before"

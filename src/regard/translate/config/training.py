@@ -1,11 +1,11 @@
-"""What a training is told about its steps: batches, optimiser, schedules, looks at validation."""
+"""`[training]`: batches, optimiser, schedules, teacher forcing, validation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from regard.translate.settings import check_numbers
+from regard.translate.config.tables import check_numbers
 
 Metric = Literal["loss", "bleu", "chrf"]
 

@@ -1,4 +1,4 @@
-"""Tables of settings into frozen dataclasses and back; what does not fit is named."""
+"""Nested tables (TOML, JSON) to frozen dataclasses and back, with errors that name the setting."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any, Literal, TypeVar
 
 from regard.errors import RegardError
 
-Made = TypeVar("Made")
+Section = TypeVar("Section")
 Table = dict[str, Any]
 
 
-def read_table(kind: type[Made], table: Mapping[str, Any], place: str = "") -> Made:
+def read_table(kind: type[Section], table: Mapping[str, Any], place: str = "") -> Section:
     """A dataclass from a table, as TOML or JSON hold one.
 
     Args:

@@ -1,0 +1,29 @@
+"""Configuration of a training: dataclasses with the defaults, read from TOML and checked."""
+
+from regard.translate.config.config import PRESETS, Config, SearchConfig
+from regard.translate.config.data import DataConfig, VectorsConfig, VocabularyConfig
+from regard.translate.config.training import (
+    ForcingConfig,
+    Metric,
+    OptimiserConfig,
+    ScheduleConfig,
+    TrainingConfig,
+    ValidationConfig,
+)
+from regard.translate.models.build import ModelConfig
+
+__all__ = [
+    "PRESETS",
+    "Config",
+    "DataConfig",
+    "ForcingConfig",
+    "Metric",
+    "ModelConfig",
+    "OptimiserConfig",
+    "ScheduleConfig",
+    "SearchConfig",
+    "TrainingConfig",
+    "ValidationConfig",
+    "VectorsConfig",
+    "VocabularyConfig",
+]
