@@ -20,7 +20,7 @@ from regard.translate.config import Config, VectorsConfig
 from regard.translate.models.build import build
 from regard.translate.models.transformer import Transformer
 from regard.translate.training.corpus import read_data, train_vocabularies
-from regard.translate.training.word_vectors import put_vectors
+from regard.translate.training.setup import put_vectors
 
 
 @torch.no_grad()

@@ -17,7 +17,14 @@ from rich.table import Table
 
 from regard.errors import RegardError
 from regard.translate.config import Config, SearchConfig
-from regard.translate.training import FinalScores, Now, RunFolder, Trained, Validated, Watcher
+from regard.translate.training import (
+    FinalScores,
+    RunFolder,
+    TrainingProgress,
+    TrainingResult,
+    Validation,
+    Watcher,
+)
 from regard.translate.training import train as train_translator
 
 _SECONDS_BETWEEN_LINES = 20.0
@@ -75,13 +82,13 @@ class Lines(Watcher):
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def stepped(self, now: Now) -> None:
+    def stepped(self, progress: TrainingProgress) -> None:
         if time.monotonic() - self.said >= _SECONDS_BETWEEN_LINES:
             self.said = time.monotonic()
-            self.note(f"step {now.step:,} of {now.steps:,}  {_numbers(now)}")
+            self.note(f"step {progress.step:,} of {progress.steps:,}  {_progress_text(progress)}")
 
-    def validated(self, step: int, found: Validated, best: bool) -> None:
-        self.note(_validation(step, found, best))
+    def validated(self, step: int, validation: Validation, best: bool) -> None:
+        self.note(_validation_text(step, validation, best))
 
 
 class Bar(Watcher):
@@ -95,16 +102,16 @@ class Bar(Watcher):
     def note(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False)
 
-    def stepped(self, now: Now) -> None:
+    def stepped(self, progress: TrainingProgress) -> None:
         if self.bar is None:
             columns = TextColumn("step {task.completed:,} of {task.total:,}"), BarColumn()
             self.bar = Progress(*columns, TextColumn("{task.description}"), console=self.console)
-            self.task = self.bar.add_task("", total=now.steps)
+            self.task = self.bar.add_task("", total=progress.steps)
             self.bar.start()
-        self.bar.update(self.task, completed=now.step, description=_numbers(now))
+        self.bar.update(self.task, completed=progress.step, description=_progress_text(progress))
 
-    def validated(self, step: int, found: Validated, best: bool) -> None:
-        self.note(_validation(step, found, best))
+    def validated(self, step: int, validation: Validation, best: bool) -> None:
+        self.note(_validation_text(step, validation, best))
 
     def done(self) -> None:
         if self.bar is not None:
@@ -112,28 +119,28 @@ class Bar(Watcher):
             self.bar = None
 
 
-def _numbers(now: Now) -> str:
-    loss = "" if now.loss is None else f"training loss {now.loss:.3f}  "
+def _progress_text(progress: TrainingProgress) -> str:
+    loss = "" if progress.loss is None else f"training loss {progress.loss:.3f}  "
     return (
-        f"epoch {now.epoch + 1}  {loss}{now.tokens_per_second:,.0f} tokens/s  "
-        f"ends in {_duration(now.seconds_left)}"
+        f"epoch {progress.epoch + 1}  {loss}{progress.tokens_per_second:,.0f} tokens/s  "
+        f"ends in {_duration(progress.seconds_left)}"
     )
 
 
-def _validation(step: int, found: Validated, best: bool) -> str:
+def _validation_text(step: int, validation: Validation, best: bool) -> str:
     scores = "".join(
         f"  {name} {value:.2f}"
-        for name, value in (("greedy BLEU", found.bleu), ("chrF", found.chrf))
+        for name, value in (("greedy BLEU", validation.bleu), ("chrF", validation.chrf))
         if value is not None
     )
     mark = "  best so far" if best else ""
     return (
-        f"step {step:,}: validation loss {found.loss:.4f}, "
-        f"{found.accuracy:.1%} of tokens right{scores}{mark}"
+        f"step {step:,}: validation loss {validation.loss:.4f}, "
+        f"{validation.accuracy:.1%} of tokens right{scores}{mark}"
     )
 
 
-def _show(trained: Trained, search: SearchConfig, console: Console) -> None:
+def _show(trained: TrainingResult, search: SearchConfig, console: Console) -> None:
     folder = trained.folder
     minutes = _duration(trained.seconds)
     print(f"{_ENDINGS[trained.ending]}: {trained.step:,} steps in {minutes}")
@@ -156,7 +163,7 @@ def _show(trained: Trained, search: SearchConfig, console: Console) -> None:
         print(f'try it: regard translate --model {model} "a sentence"')
 
 
-def _better(trained: Trained) -> Path:
+def _better(trained: TrainingResult) -> Path:
     """Of the two translators, the one with more BLEU on the validation pairs."""
     best, average = (trained.scores[name, "valid"].bleu.value for name in ("best", "average"))
     return trained.folder.average if average > best else trained.folder.best
@@ -170,9 +177,9 @@ def _show_scores(
     table = Table("translator", "pairs", title=f"by {how}", title_justify="left")
     for column in ("BLEU", "chrF", "BLEU of words"):
         table.add_column(column, justify="right")
-    for (name, part), found in scores.items():
-        counted = (found.bleu, found.chrf, found.words_bleu)
-        table.add_row(name, part, *(f"{one.value:.2f}" for one in counted))
+    for (name, split), split_scores in scores.items():
+        counted = (split_scores.bleu, split_scores.chrf, split_scores.words_bleu)
+        table.add_row(name, split, *(f"{figure.value:.2f}" for figure in counted))
     console.print(table)
     first = next(iter(scores.values()))
     print(f"BLEU: {first.bleu.signature}")

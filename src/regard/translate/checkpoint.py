@@ -147,11 +147,11 @@ def _without_aliases(
     shared: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
     for name, tensor in weights.items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in first:
-            shared[name] = first[place]
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and memory in first:
+            shared[name] = first[memory]
         else:
-            first[place] = name
+            first[memory] = name
             stored[name] = tensor
     return stored, shared
 

@@ -24,12 +24,12 @@ from regard.translate.evaluation import score
 from regard.translate.models.build import ModelConfig, build
 from regard.translate.training import Watcher, read_log, train, translate_texts
 from regard.translate.training.corpus import fingerprint, read_data, train_vocabularies, within
-from regard.translate.training.final_scores import final_scores, lower_words
 from regard.translate.training.folder import average_files
-from regard.translate.training.plan import plan_epoch
-from regard.translate.training.random_states import random_states, restore_random_states
-from regard.translate.training.setting_up import say_by_frequency
-from regard.translate.training.stopping import Best, Clock, Kept
+from regard.translate.training.resuming import random_states, restore_random_states
+from regard.translate.training.scoring import final_scores, lower_words
+from regard.translate.training.setup import say_by_frequency
+from regard.translate.training.step import plan_epoch
+from regard.translate.training.stopping import Best, Clock, RankedStep
 from regard.translate.vocabulary import WordVocabulary
 
 
@@ -59,11 +59,11 @@ def test_the_best_are_kept_in_order():
     best = Best("bleu", size=2)
     for step, value in enumerate([1.0, 3.0, 2.0, 3.0, 0.0], start=1):
         best = best.look(step, value)
-    assert best.kept == (Kept(2, 3.0), Kept(4, 3.0)) and best.since == 3
+    assert best.kept == (RankedStep(2, 3.0), RankedStep(4, 3.0)) and best.since == 3
     assert best.holds(4) and not best.holds(1)
     assert Best.of(ValidationConfig(metric="bleu", average=2), best.table()) == best
     fewer = Best.of(ValidationConfig(metric="bleu", average=1), best.table())
-    assert fewer == Best("bleu", 1, (Kept(2, 3.0),), since=3)
+    assert fewer == Best("bleu", 1, (RankedStep(2, 3.0),), since=3)
 
 
 def test_the_least_loss_is_best():

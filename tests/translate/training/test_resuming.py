@@ -13,7 +13,7 @@ from regard.translate.alignment import Head
 from regard.translate.alignment.preferred_head import save_preferred_head
 from regard.translate.checkpoint import FILE, STATE_FILE, load_checkpoint
 from regard.translate.training import Watcher, read_log, train
-from regard.translate.training.state import load_state
+from regard.translate.training.resuming import load_state
 
 
 def rows(folder, kind="train"):

@@ -9,7 +9,7 @@ from toy_training import toy
 from regard.errors import MissingExtraError, RegardError
 from regard.translate.config import Config
 from regard.translate.training import RunFolder, Watcher, train
-from regard.translate.training.logs import COLUMNS
+from regard.translate.training.folder import COLUMNS
 
 
 def contents(folder):

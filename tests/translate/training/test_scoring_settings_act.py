@@ -14,14 +14,13 @@ from regard.translate.evaluation import score
 from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
 from regard.translate.training import score_pairs, train, translate_texts
 from regard.translate.training.corpus import Vocabularies
-from regard.translate.training.final_scores import final_scores
 from regard.translate.training.folder import RunFolder
-from regard.translate.training.loop import Loop, Setting
+from regard.translate.training.loop import Loop, TrainingSetup, Watcher
 from regard.translate.training.processes import new_fabric
-from regard.translate.training.state import Position
-from regard.translate.training.stepper import Stepper, new_optimiser
-from regard.translate.training.stopping import Asked, Clock
-from regard.translate.training.watch import Watcher
+from regard.translate.training.resuming import Position
+from regard.translate.training.scoring import final_scores
+from regard.translate.training.step import Stepper, new_optimiser
+from regard.translate.training.stopping import Clock, StopRequest
 from regard.translate.vocabulary import WordVocabulary
 
 CPU = torch.device("cpu")
@@ -138,12 +137,12 @@ def new_loop(tmp_path, chances, pairs, *settings):
     both = Vocabularies(WORDS, WORDS)
     examples = both.examples(pairs)
     folder = RunFolder(tmp_path / "run")
-    setting = Setting(fabric, config, folder, both, model, examples, examples, pairs)
+    setting = TrainingSetup(fabric, config, folder, both, model, examples, examples, pairs)
     optimiser = new_optimiser(config.training.optimiser, model)
     stepper = Stepper(fabric, model, optimiser, examples, config.training)
     return Loop(
         setting, stepper, Position(), torch.zeros(0, dtype=torch.float64),
-        clock=Clock(None), asked=Asked(), logs=[], watcher=Watcher(),
+        clock=Clock(None), asked=StopRequest(), logs=[], watcher=Watcher(),
     )  # fmt: skip
 
 

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from regard.translate.training.step import Step, Stepper, new_optimiser
 
 from regard.translate.config import OptimiserConfig, TrainingConfig
 from regard.translate.data import Examples, collate
 from regard.translate.models.build import ModelConfig, build
 from regard.translate.tokens import BEGIN, END
-from regard.translate.training.plan import Step
 from regard.translate.training.processes import new_fabric
-from regard.translate.training.stepper import Stepper, new_optimiser
 
 SIZE = 11
 RATES = (0.05, 0.02, 0.08)  # of the steps; that of the configuration is another

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from regard.translate.training.setup import say_by_frequency
+from regard.translate.training.step import Stepper, new_optimiser, plan_epoch
 from safetensors.torch import load_file
 from toy_training import toy_table
 
@@ -17,11 +19,8 @@ from regard.translate.config.tables import write_toml
 from regard.translate.models.build import build
 from regard.translate.training import read_log, train
 from regard.translate.training.corpus import read_data, train_vocabularies
-from regard.translate.training.plan import plan_epoch
 from regard.translate.training.processes import new_fabric
-from regard.translate.training.random_states import seed_all
-from regard.translate.training.setting_up import say_by_frequency
-from regard.translate.training.stepper import Stepper, new_optimiser
+from regard.translate.training.resuming import seed_all
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 EPOCHS = 2

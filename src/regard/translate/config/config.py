@@ -92,13 +92,13 @@ class Config:
     def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Config:
         """From nested tables, over the preset they name; then settings such as
         `model.hidden=256`."""
-        said = dict(table)
+        settings = dict(table)
         for setting in overrides:
-            said = override(Config, said, setting)
-        name = said.get("preset", "")
+            settings = override(Config, settings, setting)
+        name = settings.get("preset", "")
         if name != "" and (not isinstance(name, str) or name not in PRESETS):
             raise RegardError(f"preset must be one of {', '.join(PRESETS)}; found {name!r}")
-        return read_table(Config, merged(PRESETS.get(name, {}), said))
+        return read_table(Config, merged(PRESETS.get(name, {}), settings))
 
     @staticmethod
     def from_file(path: str | Path, overrides: Iterable[str] = ()) -> Config:
@@ -115,7 +115,7 @@ class Config:
             config = Config.from_table(table, overrides)
             check_model_config(config.model)
             check_unused_settings(config)
-            return _found(config, path.parent)
+            return _with_absolute_paths(config, path.parent)
         except RegardError as error:
             over = f" with {', '.join(overrides)}" if overrides else ""
             raise RegardError(f"{path}{over}: {error}") from error
@@ -147,18 +147,18 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def _hint(text: str, error: Exception) -> str:
     """The line that an error is about, and what is usual there."""
-    place = re.search(r"\(at line (\d+)", str(error))
-    if place is None:
+    position = re.search(r"\(at line (\d+)", str(error))
+    if position is None:
         return ""
-    line = text.split("\n")[int(place[1]) - 1].strip()
+    line = text.split("\n")[int(position[1]) - 1].strip()
     capital = re.search(r"=\s*(True|False)\b", line)
     return f": {line:.60}" + (f"; TOML writes {capital[1].lower()}" if capital else "")
 
 
-def _found(config: Config, folder: Path) -> Config:
+def _with_absolute_paths(config: Config, folder: Path) -> Config:
     """With absolute paths."""
 
-    def place(text: str) -> str:
+    def resolve(text: str) -> str:
         filled = os.path.expanduser(os.path.expandvars(text))
         missing = re.search(r"\$\{?(\w+)", filled)
         if missing:
@@ -168,15 +168,15 @@ def _found(config: Config, folder: Path) -> Config:
         start = Path() if text.startswith("$") else folder
         return str((start / filled).resolve())
 
-    parts = {
-        name: tuple(map(place, getattr(config.data, name))) for name in ("train", "valid", "test")
+    splits = {
+        name: tuple(map(resolve, getattr(config.data, name))) for name in ("train", "valid", "test")
     }
-    vectors = {side: place(file) for side, file in config.vectors.files.items()}
+    vectors = {side: resolve(file) for side, file in config.vectors.files.items()}
     start = config.training.start
     ships = is_shipped(start, folder)
     return replace(
         config,
-        data=replace(config.data, **parts),  # type: ignore[arg-type]
+        data=replace(config.data, **splits),  # type: ignore[arg-type]
         vectors=replace(config.vectors, **vectors),  # type: ignore[arg-type]
-        training=replace(config.training, start=place(start) if start and not ships else start),
+        training=replace(config.training, start=resolve(start) if start and not ships else start),
     )

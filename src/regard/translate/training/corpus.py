@@ -94,19 +94,19 @@ def within(examples: Examples, longest_source: int | None) -> Examples:
     """Those whose source a model has places for."""
     if longest_source is None:
         return examples
-    fit = [place for place, source in enumerate(examples.source) if len(source) <= longest_source]
+    fit = [index for index, source in enumerate(examples.source) if len(source) <= longest_source]
     return Examples(
-        [examples.source[place] for place in fit], [examples.target[place] for place in fit]
+        [examples.source[index] for index in fit], [examples.target[index] for index in fit]
     )
 
 
 def fingerprint(examples: Examples) -> int:
     """A number that other examples do not have: a resumed run must go on with its own."""
-    found = 0
+    checksum = 0
     for side in (examples.source, examples.target):
         for sentence in side:
-            found = zlib.crc32(array("q", sentence).tobytes(), found)
-    return found
+            checksum = zlib.crc32(array("q", sentence).tobytes(), checksum)
+    return checksum
 
 
 def _split(config: DataConfig, pairs: list[Pair]) -> Split:
@@ -129,8 +129,8 @@ def _whole(config: DataConfig, files: tuple[str, ...]) -> list[Pair]:
 
 def _columns(config: DataConfig) -> dict[str, Any]:
     """The columns by number or by name, and whether there is a header; where any are said."""
-    said = {"source": config.source, "target": config.target, "header": config.header or ""}
-    return {name: value for name, value in said.items() if value != ""}
+    options = {"source": config.source, "target": config.target, "header": config.header or ""}
+    return {name: value for name, value in options.items() if value != ""}
 
 
 def _train(config: VocabularyConfig, sentences: list[str], size: int) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""The loop of a training: steps, lines of the log, looks at the validation pairs, savings."""
+"""The training loop: steps, log lines, validation, saved states; and who is told about them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,69 @@ from regard.translate.config import Config
 from regard.translate.data import Examples, Pair
 from regard.translate.models.contract import TranslationModel
 from regard.translate.training.corpus import Vocabularies
-from regard.translate.training.folder import RunFolder
-from regard.translate.training.logs import Log
-from regard.translate.training.plan import Step, plan_epoch
+from regard.translate.training.folder import Log, RunFolder
 from regard.translate.training.processes import random_states_of_ranks, sum_over_ranks
+from regard.translate.training.resuming import Position, State, optimiser_tensors, save_state
 from regard.translate.training.schedules import forcing_at, rate_factor
-from regard.translate.training.state import Position, State, optimiser_tensors, save_state
-from regard.translate.training.stepper import Stepper
-from regard.translate.training.stopping import Asked, Best, Clock
-from regard.translate.training.validation import loss_and_accuracy, score_pairs
-from regard.translate.training.watch import Now, Validated, Watcher
+from regard.translate.training.scoring import loss_and_accuracy, score_pairs
+from regard.translate.training.step import Step, Stepper, plan_epoch
+from regard.translate.training.stopping import Best, Clock, StopRequest
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """Where a training is.
+
+    | field               | meaning                                                            |
+    |---------------------|--------------------------------------------------------------------|
+    | `step`, `steps`     | made, and how many there will be                                   |
+    | `epoch`             | the current one, from 0                                            |
+    | `loss`              | a target token's, over the last interval of the log; None at first |
+    | `tokens_per_second` | target tokens, since this part of the run began; looks at the      |
+    |                     | validation pairs do not count                                      |
+    | `seconds_left`      | until the last step or the end of the time, whichever is first     |
+    """
+
+    step: int
+    steps: int
+    epoch: int
+    loss: float | None
+    tokens_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How a model does on the validation pairs; `loss` in nats a token, without smoothing."""
+
+    loss: float
+    accuracy: float
+    bleu: float | None = None
+    chrf: float | None = None
+
+
+class Watcher:
+    """Is told what happens, on the first process only."""
+
+    def note(self, text: str) -> None:
+        """Something that is said once."""
+
+    def stepped(self, progress: TrainingProgress) -> None:
+        """A step was made."""
+
+    def validated(self, step: int, validation: Validation, best: bool) -> None:
+        """The validation pairs were looked at."""
+
+    def done(self) -> None:
+        """No more steps will follow."""
+
 
 Ending = Literal["finished", "no better", "time", "asked"]
 _BETWEEN_TALKS = 1.0  # seconds, about, after which several processes agree whether to end
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingSetup:
     """What a training works with, and that does not change."""
 
     fabric: Any
@@ -65,13 +111,13 @@ class Loop:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: TrainingSetup,
         stepper: Stepper,
         position: Position,
         pending: Tensor,
         *,
         clock: Clock,
-        asked: Asked,
+        asked: StopRequest,
         logs: list[Log],
         watcher: Watcher,
     ) -> None:
@@ -116,21 +162,23 @@ class Loop:
                 return ending
         return "finished"
 
-    def look(self) -> Validated:
+    def look(self) -> Validation:
         """Look at the validation pairs; keep the parameters if they are among the best."""
         fabric, step, begun = self.setting.fabric, self.position.step, self.clock.here
-        found: Validated = fabric.broadcast(self._validated() if fabric.is_global_zero else None)
-        self._check_finite("validation loss", [torch.tensor(found.loss)])
+        validation: Validation = fabric.broadcast(
+            self._validated() if fabric.is_global_zero else None
+        )
+        self._check_finite("validation loss", [torch.tensor(validation.loss)])
         self.stepper.wrapped.train()
-        self.best = self.best.look(step, getattr(found, self.best.metric))
+        self.best = self.best.look(step, getattr(validation, self.best.metric))
         if step <= self.training.schedule.warmup:  # the rate is low still: patience waits
             self.best = replace(self.best, since=0)
         if fabric.is_global_zero:
             if self.best.holds(step):
-                self._keep(found)
-            self.watcher.validated(step, found, self.best.kept[0].step == step)
+                self._keep(validation)
+            self.watcher.validated(step, validation, self.best.kept[0].step == step)
         self.looked += self.clock.here - begun
-        return found
+        return validation
 
     def look_and_log(self) -> None:
         """A look, and its line in the log."""
@@ -164,7 +212,7 @@ class Loop:
         if due or ending is not None or step % self.training.save_every == 0:
             self._save()
         if self.setting.fabric.is_global_zero:
-            self.watcher.stepped(self._now())
+            self.watcher.stepped(self._progress())
         return ending
 
     def _over(self) -> bool:
@@ -189,9 +237,9 @@ class Loop:
 
     def _steps_until_talk(self) -> int:
         """How many steps take the time between two talks; talks wait for the device."""
-        made = self.position.step - self.begun.step
-        each = max(self.clock.here - self.set_up - self.looked, 1e-9) / max(made, 1)
-        return max(1, int(_BETWEEN_TALKS / each))
+        steps = self.position.step - self.begun.step
+        seconds_per_step = max(self.clock.here - self.set_up - self.looked, 1e-9) / max(steps, 1)
+        return max(1, int(_BETWEEN_TALKS / seconds_per_step))
 
     def _no_better(self) -> bool:
         patience = self.training.validation.patience
@@ -218,22 +266,22 @@ class Loop:
         """The probability of teacher forcing in the next step."""
         return forcing_at(self.training.forcing, self.position.step)
 
-    def _validated(self) -> Validated:
+    def _validated(self) -> Validation:
         setting, validation = self.setting, self.training.validation
         device = setting.fabric.device
         setting.model.eval()
         with setting.fabric.autocast():
             loss, accuracy = loss_and_accuracy(setting.model, setting.valid, self.training, device)
             if validation.metric == "loss":
-                return Validated(loss, accuracy)
+                return Validation(loss, accuracy)
             pairs = setting.valid_pairs[: validation.sentences or None]
             greedy = replace(setting.config.search, beam=1)
             scores = score_pairs(setting.checkpoint, pairs, greedy, device)
-        return Validated(loss, accuracy, scores.bleu.value, scores.chrf.value)
+        return Validation(loss, accuracy, scores.bleu.value, scores.chrf.value)
 
-    def _keep(self, found: Validated) -> None:
+    def _keep(self, validation: Validation) -> None:
         step = self.position.step
-        extra = {"step": step, "valid": asdict(found)}
+        extra = {"step": step, "valid": asdict(validation)}
         kept = replace(self.setting.checkpoint, extra=extra)
         save_checkpoint(self.setting.folder.kept(step), kept)
         if self.best.kept[0].step == step:
@@ -249,7 +297,7 @@ class Loop:
         self.logged = (now, self.position.tokens)
 
     def _log(self, row: dict[str, Any]) -> None:
-        place = {
+        common = {
             "step": self.position.step,
             "epoch": self.position.epoch,
             "rate": self.used[0],
@@ -258,7 +306,7 @@ class Loop:
             "seconds": self.clock.total,
         }
         for log in self.logs:
-            log.write(place | row)
+            log.write(common | row)
 
     def _pending_losses(self) -> Tensor:
         """The losses that no line of the log has told yet, one a step, of all processes."""
@@ -299,20 +347,20 @@ class Loop:
             save_state(setting.folder.last, state)
             setting.folder.prune(self.best)
 
-    def _now(self) -> Now:
-        here = self.clock.here - self.set_up
-        made = max(self.position.step - self.begun.step, 1)
-        left = here / made * max(self.total - self.position.step, 0)
+    def _progress(self) -> TrainingProgress:
+        seconds = self.clock.here - self.set_up
+        steps = max(self.position.step - self.begun.step, 1)
+        seconds_left = seconds / steps * max(self.total - self.position.step, 0)
         if self.clock.limit is not None:
-            left = min(left, max(self.clock.limit - self.clock.here, 0.0))
-        return Now(
+            seconds_left = min(seconds_left, max(self.clock.limit - self.clock.here, 0.0))
+        return TrainingProgress(
             step=self.position.step,
             steps=self.total,
             epoch=self.position.epoch,
             loss=self.loss,
             tokens_per_second=(self.position.tokens - self.begun.tokens)
-            / max(here - self.looked, 1e-9),
-            seconds_left=left,
+            / max(seconds - self.looked, 1e-9),
+            seconds_left=seconds_left,
         )
 
     def _plan(self, epoch: int) -> list[Step]:

@@ -65,17 +65,17 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         logits, target, log_total = ctx.saved_tensors
-        made, rows = ctx.room(logits), _rows(logits)
+        gradients, rows = ctx.room(logits), _rows(logits)
         for first in range(0, len(target), rows):
             piece = slice(first, first + rows)
-            now = (logits[piece] - log_total[piece, None]).exp_()  # the probabilities
+            values = (logits[piece] - log_total[piece, None]).exp_()  # the probabilities
             if ctx.smoothing:
-                now -= ctx.smoothing / now.shape[-1]
+                values -= ctx.smoothing / values.shape[-1]
             chosen = target[piece, None]
-            now.scatter_add_(1, chosen, now.new_full(chosen.shape, ctx.smoothing - 1))
-            torch.mul(now, gradient, out=now)
-            made[piece] = now
-        return made, None, None, None
+            values.scatter_add_(1, chosen, values.new_full(chosen.shape, ctx.smoothing - 1))
+            torch.mul(values, gradient, out=values)
+            gradients[piece] = values
+        return gradients, None, None, None
 
 
 def _rows(logits: Tensor) -> int:

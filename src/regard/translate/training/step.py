@@ -1,7 +1,8 @@
-"""One step: gradients of a few batches, clipped, one change of the parameters."""
+"""One optimiser step: which sentences it sees, their gradients, the update."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,10 +11,56 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from regard.translate.config import OptimiserConfig, TrainingConfig
-from regard.translate.data import Batch, Examples, collate
+from regard.translate.data import Batch, Examples, batches, collate
 from regard.translate.models.contract import TranslationModel
 from regard.translate.training.loss import last_cross_entropy
-from regard.translate.training.plan import Step
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change of the parameters.
+
+    | field     | meaning                                                                     |
+    |-----------|-----------------------------------------------------------------------------|
+    | `batches` | numbers of the sentences that this process sees, batch by batch             |
+    | `tokens`  | target tokens that all processes see together                               |
+
+    Every process knows `tokens` without asking the others, so each can divide its loss by it: the
+    gradient is that of one process with all the sentences.
+    """
+
+    batches: list[list[int]]
+    tokens: int
+
+
+def plan_epoch(
+    examples: Examples, config: TrainingConfig, epoch: int, rank: int = 0, ranks: int = 1
+) -> list[Step]:
+    """The steps of an epoch, as one of `ranks` processes makes them."""
+    by_rank = [
+        batches(
+            examples,
+            tokens=None if config.batch_sentences else config.batch_tokens,
+            sentences=config.batch_sentences or None,
+            seed=config.seed,
+            epoch=epoch,
+            rank=other,
+            ranks=ranks,
+        )
+        for other in range(ranks)
+    ]
+    steps = []
+    for start in range(0, len(by_rank[0]), config.accumulate):
+        end = start + config.accumulate
+        sentences = [
+            number
+            for rank_batches in by_rank
+            for batch in rank_batches[start:end]
+            for number in batch
+        ]
+        tokens = sum(len(examples.target[number]) for number in sentences)
+        steps.append(Step(by_rank[rank][start:end], tokens))
+    return steps
 
 
 def new_optimiser(config: OptimiserConfig, model: TranslationModel) -> Optimizer:
@@ -56,7 +103,7 @@ class Stepper:
     ) -> None:
         self.fabric = fabric
         self.wrapped, _ = fabric.setup(model, optimiser)
-        self.parameters = [one for one in model.parameters() if one.requires_grad]
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimiser = optimiser
         self.examples = examples
         self.config = config
