@@ -208,8 +208,8 @@ def test_rules(folder):
     [
         ([], "align needs a checkpoint, --source and --target"),
         (["--links", "gold"], "--links scores a file of links: say --gold, and no checkpoint"),
-        (["there", "texts", "--head", "9.cross:0"], "--head 9.cross:0, expected one of 0.cross:0"),
-        (["there", "texts", "--rule", "best"], "--rule best, expected strongest, mutual or a"),
+        (["there", "texts", "--head", "9.cross:0"], "head 9.cross:0, expected one of 0.cross:0"),
+        (["there", "texts", "--rule", "best"], "rule 'best', expected 'strongest', 'mutual' or a"),
         (["there", "texts", "--symmetrise", "all"], "--symmetrise all, expected one of intersect"),
         (
             ["there", "texts", "--backward-head", "0.cross"],
@@ -226,7 +226,7 @@ def test_rules(folder):
         ),
         (
             ["there", "texts", "--backward", "there", "--backward-head", "foo"],
-            "--backward-head foo, expected one of 0.cross:0",
+            "backward_head foo, expected one of 0.cross:0",
         ),
         (["none", "texts"], "has no attention from target to source, so nothing to align by"),
         (["there", "texts", "--gold", "short"], "short has 1 lines, but .*en has 3"),

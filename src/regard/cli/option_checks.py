@@ -1,4 +1,4 @@
-"""Options that go with others."""
+"""Options that need other options."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from regard.errors import RegardError
 
 
-def check_needed(needed: str, given: object, said: dict[str, Any]) -> None:
-    """Refuse options that do nothing without another one.
+def check_needed(needed: str, value: object, dependents: dict[str, Any]) -> None:
+    """Refuse options that have no effect without another one.
 
     Args:
-        needed: the other one, such as "--gold".
-        given: its value; None where it was not said.
-        said: the options that need it, with their values.
+        needed: the option they need, such as "--gold".
+        value: its value; None if it was not given.
+        dependents: the options that need it, with their values.
     """
-    for option, value in said.items():
-        if given is None and value is not None:
+    for option, setting in dependents.items():
+        if value is None and setting is not None:
             raise RegardError(
-                f"{option} {value}: there is no {needed}, without which it does nothing"
+                f"{option} {setting}: there is no {needed}, without which it does nothing"
             )

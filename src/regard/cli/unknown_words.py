@@ -1,9 +1,9 @@
-"""What is said of words that a model does not know, on standard error."""
+"""Remarks on standard error about words that a model does not know."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from regard.cli.terminal import label
@@ -12,47 +12,50 @@ from regard.translate.vocabulary import Vocabulary
 from regard.translate.vocabulary.unknown_words import unknown_words
 
 _NAMED = 5
-_MANY = 0.2  #: a share that a language which the model was trained on seldom has
+_MANY = 0.2  #: share of unknown words that is rare in a language the model was trained on
 
 
-def tell_unknown(texts: Iterable[str], vocabulary: Vocabulary) -> None:
-    """Name words of texts that are to be translated and that the model does not know."""
-    found: list[str] = []
+def report_unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> None:
+    """Name the words of source texts that the model does not know."""
+    unknown: list[str] = []
     count = 0
     for text in texts:
         words = vocabulary.words(text)
-        found += unknown_words(vocabulary.encode(text), words)
+        unknown += unknown_words(vocabulary.encode(text), words)
         count += len(words.names)
-    if not found:
+    if not unknown:
         return
-    different = list(dict.fromkeys(map(label, found)))
-    more = len(different) - _NAMED
-    named = ", ".join(different[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    kinds = f", {len(different)} different" if len(different) < len(found) else ""
-    _say(
-        f"the model has no tokens of its own for {len(found)} of {count} words{kinds}, and may get "
-        f"them wrong: {named}"
+    distinct = list(dict.fromkeys(map(label, unknown)))
+    more = len(distinct) - _NAMED
+    names = ", ".join(distinct[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    kinds = f", {len(distinct)} different" if len(distinct) < len(unknown) else ""
+    _remark(
+        f"the model has no tokens of its own for {len(unknown)} of {count} words{kinds}, and may "
+        f"get them wrong: {names}"
     )
 
 
-def tell_strange_languages(checkpoint: Path, sides: Iterable[tuple[Path, list[Sentence]]]) -> None:
-    """Say so where a good part of the words of a file is unknown to a model.
+def warn_of_unknown_language(
+    checkpoint: Path, sides: Iterable[tuple[Path, Sequence[str], Vocabulary]]
+) -> None:
+    """Say so if many words of a file are unknown to a model.
 
     Args:
         checkpoint: the file of the model.
-        sides: the file of the sources and that of the targets, with their sentences.
+        sides: source and target: the file, its sentences, and the model's vocabulary.
     """
-    shares = [(path, _share(sentences)) for path, sentences in sides]
+    shares = [(path, _unknown_share(texts, vocabulary)) for path, texts, vocabulary in sides]
     if max(share for _, share in shares) < _MANY:
         return
-    said = " and ".join(f"{100 * share:.0f} % of the words of {path}" for path, share in shares)
-    _say(f"{checkpoint} does not know {said}; are the files the right way round?")
+    unknown = " and ".join(f"{100 * share:.0f} % of the words of {path}" for path, share in shares)
+    _remark(f"{checkpoint} does not know {unknown}; are the files the right way round?")
 
 
-def _share(sentences: list[Sentence]) -> float:
-    unknown = sum(len(unknown_words(one.numbers, one.words)) for one in sentences)
-    return unknown / max(1, sum(len(one.words.names) for one in sentences))
+def _unknown_share(texts: Sequence[str], vocabulary: Vocabulary) -> float:
+    sentences = [Sentence.spaced(text, vocabulary) for text in texts]
+    unknown = sum(len(unknown_words(each.numbers, each.words)) for each in sentences)
+    return unknown / max(1, sum(len(each.words.names) for each in sentences))
 
 
-def _say(text: str) -> None:
+def _remark(text: str) -> None:
     print(f"regard: {text}", file=sys.stderr)

@@ -5,7 +5,8 @@ A link is (source word, target word), both counted from 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Bool, Float
@@ -46,6 +47,28 @@ def above(threshold: float) -> Rule:
         return weights >= threshold
 
     return chosen
+
+
+RULES: Mapping[str, Rule] = MappingProxyType({"strongest": strongest, "mutual": mutual})
+
+
+def rule_named(rule: Rule | str | float) -> Rule:
+    """A rule by its name, or `above` for a number; a function is returned as it is.
+
+    >>> rule_named("0.3")(torch.tensor([[0.2, 0.8], [0.4, 0.6]])).int()
+    tensor([[0, 1],
+            [1, 1]], dtype=torch.int32)
+    """
+    if callable(rule):
+        return rule
+    if rule in RULES:
+        return RULES[str(rule)]
+    try:
+        return above(float(rule))
+    except ValueError as error:
+        raise RegardError(
+            f"rule {rule!r}, expected {', '.join(map(repr, RULES))} or a number"
+        ) from error
 
 
 def links_of(chosen: Bool[Tensor, "target source"]) -> Links:

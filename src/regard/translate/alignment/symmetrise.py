@@ -81,9 +81,14 @@ def symmetrise(forward: Links, backward: Links, how: str = "grow-diag") -> Links
         backward: links of the model from target to source, `flipped`.
         how: "intersection", "union", "grow-diag", "grow-diag-final" or "grow-diag-final-and".
     """
+    check_symmetriser(how)
+    return SYMMETRISERS[how](forward, backward)
+
+
+def check_symmetriser(how: str) -> None:
+    """Refuse an unknown symmetriser."""
     if how not in SYMMETRISERS:
         raise RegardError(f"symmetrise: {how!r}, expected one of {', '.join(SYMMETRISERS)}")
-    return SYMMETRISERS[how](forward, backward)
 
 
 class _Grown:
