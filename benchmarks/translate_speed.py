@@ -36,7 +36,7 @@ from regard.translate.models.embeddings import Embeddings
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.models.transformer import Transformer
 from regard.translate.models.transformer_positions import Positions
-from regard.translate.search import search
+from regard.translate.search import SearchOptions, beam_search
 from regard.translate.tokens import BEGIN, END, PAD
 
 
@@ -203,7 +203,8 @@ def translators(
     processors = LogitsProcessorList([EndingProcessor(lengths)])
 
     def run_ours() -> list[list[int]]:
-        found = search(mine, source, mask, beam=beam, longest=100, weights=weights)
+        options = SearchOptions(beam=beam, longest=100)
+        found = beam_search(mine, source, mask, options, weights=weights)
         return [hypotheses[0].tokens for hypotheses in found]
 
     def run_theirs() -> list[list[int]]:

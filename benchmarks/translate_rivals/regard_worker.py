@@ -21,9 +21,8 @@ from regard.translate.models.build import ModelConfig, build
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.parts import read_by
 from regard.translate.models.previous_state import Wiring
-from regard.translate.training.step import Step, plan_epoch
 from regard.translate.training.processes import new_fabric
-from regard.translate.training.step import Stepper, new_optimiser
+from regard.translate.training.step import Step, Stepper, new_optimiser, plan_epoch
 from regard.translate.vocabulary import WordVocabulary
 
 RATE = 3e-4

@@ -231,7 +231,7 @@ def test_an_empty_translation_has_no_page(translator, tmp_path):
         tokens=[END],
         weights={site: one[:, :1] for site, one in real.hypothesis.weights.items()},
     )
-    seen = chosen._sources([chosen._encoded("I love you.", 1)])
+    seen = chosen._source_batch([chosen._encoded("I love you.", 1)])
     found = chosen._reader.read(["I love you."], [[ended]], seen, True)[0][0]
     assert found.text == "" and found.matrix.target == [] and found.links == frozenset()
     with pytest.raises(UnavailableError, match="the translation is empty, so no word of it"):
@@ -361,7 +361,7 @@ def test_translations_of_a_text_are_different():
         assert scores == sorted(scores, reverse=True)
     hypotheses = [one.hypothesis for one in loaded.translate(texts[:1], n_best=3)[0]]
     double = replace(hypotheses[1], tokens=hypotheses[0].tokens, score=-9.0)
-    assert loaded._different([hypotheses[0], double, hypotheses[2]]) == [
+    assert loaded._distinct([hypotheses[0], double, hypotheses[2]]) == [
         hypotheses[0], hypotheses[2]
     ]  # fmt: skip
 

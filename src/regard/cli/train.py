@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from regard.errors import RegardError
-from regard.translate.config import Config, SearchConfig
+from regard.translate.config import Config, SearchOptions
 from regard.translate.training import (
     FinalScores,
     RunFolder,
@@ -140,7 +140,7 @@ def _validation_text(step: int, validation: Validation, best: bool) -> str:
     )
 
 
-def _show(trained: TrainingResult, search: SearchConfig, console: Console) -> None:
+def _show(trained: TrainingResult, search: SearchOptions, console: Console) -> None:
     folder = trained.folder
     minutes = _duration(trained.seconds)
     print(f"{_ENDINGS[trained.ending]}: {trained.step:,} steps in {minutes}")
@@ -170,7 +170,7 @@ def _better(trained: TrainingResult) -> Path:
 
 
 def _show_scores(
-    scores: Mapping[tuple[str, str], FinalScores], search: SearchConfig, console: Console
+    scores: Mapping[tuple[str, str], FinalScores], search: SearchOptions, console: Console
 ) -> None:
     """A table, and under it how each column was counted."""
     how = "greedy search" if search.beam == 1 else f"beam search, {search.beam} hypotheses"

@@ -161,6 +161,8 @@ def translate(
     empty. Words that the model does not know are named on standard error.
     """
     text = None if text == "-" else text
+    if longest is not None and longest < 1:
+        raise RegardError(f"--longest is {longest}, expected at least 1")
     _check_options(text, file, out, n_best, plot, html, pharaoh)
     translator = _load(model, head, reading, end)
     _check_attention(translator, plot, html, pharaoh)

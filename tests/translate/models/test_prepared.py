@@ -15,7 +15,7 @@ import regard
 from regard.translate.models.build import ModelConfig, build
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.models.prepared import PreparedLinear, prepared_product
-from regard.translate.search import search
+from regard.translate.search import SearchOptions, beam_search
 
 
 class Operators(TorchDispatchMode):
@@ -171,11 +171,11 @@ def sources(rows=40):
 def test_search_says_the_same_and_looks_at_the_same(beam):
     plain, prepared, given = transformer(), transformer(), sources()
     lay_out_for_search(prepared)
-    options = {"beam": beam, "longest": 12, "shortest": 6}
+    options = SearchOptions(beam=beam, longest=12, shortest=6)
     with Operators() as operators:
-        found = search(prepared, *given, **options)
+        found = beam_search(prepared, *given, options)
     assert operators.prepared > 100
-    for (one,), (other,) in zip(found, search(plain, *given, **options)):
+    for (one,), (other,) in zip(found, beam_search(plain, *given, options)):
         assert one.tokens == other.tokens
         assert one.score == pytest.approx(other.score, abs=1e-4)
         for site, weights in other.weights.items():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.translate.models.build import ModelConfig, build, names
 from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
-from regard.translate.search import Hypothesis
+from regard.translate.search import Hypothesis, SearchOptions, beam_search, beam_search_steps
 from regard.translate.tokens import BEGIN, END
 
 NAMES = names()
@@ -114,3 +114,16 @@ def same(first: Hypothesis, second: Hypothesis) -> bool:
     """Equal in tokens, and nearly in all numbers."""
     close = abs(first.score - second.score) < 1e-4
     return close and first.tokens == second.tokens and first.weights.keys() == second.weights.keys()
+
+
+def search(model, source, mask, *, n_best=1, prefix=None, weights=True, **options):
+    """`beam_search`, greedy unless a beam is given."""
+    chosen = SearchOptions(**{"beam": 1, **options})
+    arguments = {"n_best": n_best, "prefix": prefix, "weights": weights}
+    return beam_search(model, source, mask, chosen, **arguments)
+
+
+def search_steps(model, source, mask, *, prefix=None, weights=True, **options):
+    """`beam_search_steps`, greedy unless a beam is given."""
+    chosen = SearchOptions(**{"beam": 1, **options})
+    return beam_search_steps(model, source, mask, chosen, prefix=prefix, weights=weights)

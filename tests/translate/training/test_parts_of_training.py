@@ -14,7 +14,7 @@ from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint
 from regard.translate.config import (
     Config,
     DataConfig,
-    SearchConfig,
+    SearchOptions,
     TrainingConfig,
     ValidationConfig,
     VocabularyConfig,
@@ -304,7 +304,7 @@ def test_scores_of_words_are_blind_to_case_and_spacing():
     config = Config(model=ModelConfig("none", embedding=4, hidden=4))
     checkpoint = Checkpoint(config, words, words, build(config.model, 5, 5).eval())
     pairs = [Pair("x", "Je t'aime.", 1)] * 2
-    found = final_scores(checkpoint, pairs, SearchConfig(beam=1, longest=3), torch.device("cpu"))
+    found = final_scores(checkpoint, pairs, SearchOptions(beam=1, longest=3), torch.device("cpu"))
     assert found.words_bleu.value == pytest.approx(100) and found.bleu.value < 50
 
 

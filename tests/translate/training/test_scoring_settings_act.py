@@ -8,7 +8,7 @@ import torch
 from toy_training import toy
 
 from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint
-from regard.translate.config import Config, SearchConfig
+from regard.translate.config import Config, SearchOptions
 from regard.translate.data import Pair, read_pairs
 from regard.translate.evaluation import score
 from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
@@ -78,6 +78,8 @@ SEARCHES = [
     ("search.length_penalty=0.6", SHORT_OR_LONG, "deux trois quatre"),
     ("search.coverage_penalty=0.0", {"<s>": {"un": 0.6, "deux": 0.4}}, "un"),
     ("search.coverage_penalty=0.2", {"<s>": {"un": 0.6, "deux": 0.4}}, "deux"),
+    ("search.shortest=0", {"<s>": {"un": 1.0}}, "un"),
+    ("search.shortest=2", {"<s>": {"un": 1.0}, "un": {"</s>": 0.9, "deux": 0.1}}, "un deux"),
     ("search.longest=3", {"<s>": {"un": 1.0}, "un": {"un": 1.0}}, "un un un"),
     ("search.longest=0", {"<s>": {"un": 1.0}, "un": {"un": 1.0}}, " ".join(["un"] * 14)),
     ("search.beam=1", GARDEN_PATH, "un trois"),
@@ -110,7 +112,7 @@ def test_the_scores_of_a_run_are_those_of_its_search(tmp_path):
     for name, path in (("best", run.folder.best), ("average", run.folder.average)):
         found, other = (
             final_scores(load_checkpoint(path), pairs, search, CPU)
-            for search in (SearchConfig(beam=2, longest=2), SearchConfig(beam=2))
+            for search in (SearchOptions(beam=2, longest=2), SearchOptions(beam=2))
         )
         assert run.scores[name, "valid"] == found != other
 
@@ -123,8 +125,8 @@ def test_case_counts_where_the_vocabulary_keeps_it(lower):
         words=words,
     )
     pairs = [Pair("un", "UN Deux TROIS Quatre", 1)]
-    validated = score_pairs(checkpoint, pairs, SearchConfig(), CPU)
-    final = final_scores(checkpoint, pairs, SearchConfig(), CPU)
+    validated = score_pairs(checkpoint, pairs, SearchOptions(), CPU)
+    final = final_scores(checkpoint, pairs, SearchOptions(), CPU)
     for found in (validated.bleu, validated.chrf, final.bleu, final.chrf):
         assert found.value == pytest.approx(100) if lower else found.value < 50
     assert final.words_bleu.value == pytest.approx(100)

@@ -1,6 +1,6 @@
 """Configuration of a training: dataclasses with the defaults, read from TOML and checked."""
 
-from regard.translate.config.config import PRESETS, Config, SearchConfig
+from regard.translate.config.config import PRESETS, Config
 from regard.translate.config.data import DataConfig, VectorsConfig, VocabularyConfig
 from regard.translate.config.training import (
     ForcingConfig,
@@ -11,6 +11,7 @@ from regard.translate.config.training import (
     ValidationConfig,
 )
 from regard.translate.models.build import ModelConfig
+from regard.translate.search import SearchOptions
 
 __all__ = [
     "PRESETS",
@@ -21,7 +22,7 @@ __all__ = [
     "ModelConfig",
     "OptimiserConfig",
     "ScheduleConfig",
-    "SearchConfig",
+    "SearchOptions",
     "TrainingConfig",
     "ValidationConfig",
     "VectorsConfig",

@@ -17,35 +17,12 @@ from typing import Any
 from regard.errors import RegardError
 from regard.files import reading
 from regard.translate.config.data import DataConfig, VectorsConfig, VocabularyConfig
-from regard.translate.config.tables import check_numbers, merged, override, read_table, write_toml
+from regard.translate.config.tables import merged, override, read_table, write_toml
 from regard.translate.config.training import TrainingConfig
 from regard.translate.config.unused_settings import check_unused_settings
 from regard.translate.models.build import ModelConfig, check_model_config
+from regard.translate.search import SearchOptions
 from regard.translate.shipped import is_shipped
-
-
-@dataclass(frozen=True)
-class SearchConfig:
-    """How the finished model is asked for translations, unless the command says otherwise.
-
-    | field              | meaning                                                              |
-    |--------------------|----------------------------------------------------------------------|
-    | `beam`             | hypotheses that are kept; 1 for greedy search                        |
-    | `length_penalty`   | α of Wu et al. (2016, equation 14): more favours long translations,  |
-    |                    | 0 compares the probabilities as they are                             |
-    | `coverage_penalty` | β of it: more punishes source tokens that got little attention       |
-    | `longest`          | most tokens of a translation; 0 for twice its source and ten more    |
-    | `unknown`          | allow the token for unknown words                                    |
-    """
-
-    beam: int = 5
-    length_penalty: float = 0.6
-    coverage_penalty: float = 0.0
-    longest: int = 0
-    unknown: bool = True
-
-    def __post_init__(self) -> None:
-        check_numbers("search", self, above_0=("beam",), at_least_0=("coverage_penalty", "longest"))
 
 
 @dataclass(frozen=True)
@@ -64,7 +41,7 @@ class Config:
     | `model`      | which model, and its sizes: `ModelConfig`                                  |
     | `vectors`    | word vectors to begin with: `VectorsConfig`                                |
     | `training`   | how long, in which batches, how: `TrainingConfig`                          |
-    | `search`     | how the finished model is asked for translations: `SearchConfig`           |
+    | `search`     | how the finished model is asked for translations: `SearchOptions`          |
     """
 
     preset: str = ""
@@ -73,7 +50,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     vectors: VectorsConfig = field(default_factory=VectorsConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    search: SearchConfig = field(default_factory=SearchConfig)
+    search: SearchOptions = field(default_factory=SearchOptions)
 
     def __post_init__(self) -> None:
         if self.training.start and self.vectors.files:

@@ -10,11 +10,11 @@ from itertools import islice
 import torch
 
 from regard.translate.checkpoint import Checkpoint
-from regard.translate.config import SearchConfig, TrainingConfig
+from regard.translate.config import TrainingConfig
 from regard.translate.data import Examples, Pair, batches, collate, padded
-from regard.translate.evaluation import Score, Scores, score
+from regard.translate.evaluation import EvaluationOptions, Score, Scores, score
 from regard.translate.models.contract import TranslationModel
-from regard.translate.search import search
+from regard.translate.search import SearchOptions, beam_search
 from regard.translate.tokens import END
 from regard.translate.training.loss import cross_entropy
 from regard.translate.vocabulary import Vocabulary, tidy, tokenise
@@ -42,7 +42,7 @@ def loss_and_accuracy(
 
 @torch.inference_mode()
 def translate_texts(
-    checkpoint: Checkpoint, texts: Sequence[str], config: SearchConfig, device: torch.device
+    checkpoint: Checkpoint, texts: Sequence[str], options: SearchOptions, device: torch.device
 ) -> list[str]:
     """The best translation of each text; the longest sentences first, in batches of like length."""
     model = checkpoint.model
@@ -51,28 +51,19 @@ def translate_texts(
     translations = [""] * len(texts)
     while indices := list(islice(remaining, _SENTENCES)):
         tokens, mask = padded([sentences[index] for index in indices])
-        hypotheses = search(
-            model,
-            tokens.to(device),
-            mask.to(device),
-            beam=config.beam,
-            length_penalty=config.length_penalty,
-            coverage_penalty=config.coverage_penalty,
-            longest=config.longest or None,
-            unknown=config.unknown,
-            weights=False,
-        )
+        hypotheses = beam_search(model, tokens.to(device), mask.to(device), options, weights=False)
         for index, (best, *_) in zip(indices, hypotheses):
             translations[index] = checkpoint.target.decode(best.tokens)
     return translations
 
 
 def score_pairs(
-    checkpoint: Checkpoint, pairs: Sequence[Pair], config: SearchConfig, device: torch.device
+    checkpoint: Checkpoint, pairs: Sequence[Pair], options: SearchOptions, device: torch.device
 ) -> Scores:
     """BLEU and chrF of the translations of pairs; in lower case where the vocabulary is."""
-    texts = translate_texts(checkpoint, [pair.source for pair in pairs], config, device)
-    return score(texts, [pair.target for pair in pairs], lower=checkpoint.target.lower)
+    texts = translate_texts(checkpoint, [pair.source for pair in pairs], options, device)
+    references = [pair.target for pair in pairs]
+    return score(texts, references, EvaluationOptions(lower=checkpoint.target.lower))
 
 
 def _numbers(vocabulary: Vocabulary, text: str, longest: int | None) -> list[int]:
@@ -106,17 +97,16 @@ Scored = Mapping[tuple[str, str], FinalScores]  #: by translator and part
 
 
 def final_scores(
-    checkpoint: Checkpoint, pairs: Sequence[Pair], config: SearchConfig, device: torch.device
+    checkpoint: Checkpoint, pairs: Sequence[Pair], options: SearchOptions, device: torch.device
 ) -> FinalScores:
     """Translate some pairs' sources and score what came of it."""
-    texts = translate_texts(checkpoint, [pair.source for pair in pairs], config, device)
+    texts = translate_texts(checkpoint, [pair.source for pair in pairs], options, device)
     references = [pair.target for pair in pairs]
-    natural = score(texts, references, lower=checkpoint.target.lower)
+    natural = score(texts, references, EvaluationOptions(lower=checkpoint.target.lower))
     words = score(
         list(map(lower_words, texts)),
         list(map(lower_words, references)),
-        lower=True,
-        tokenizer="none",
+        EvaluationOptions(lower=True, tokenizer="none"),
     )
     return FinalScores(natural.bleu, natural.chrf, words.bleu, len(pairs))
 
@@ -130,7 +120,7 @@ def lower_words(text: str) -> str:
     return " ".join(tokenise(tidy(text.lower())))
 
 
-def as_json(scores: Scored, search: SearchConfig) -> str:
+def as_json(scores: Scored, search: SearchOptions) -> str:
     """All scores with their signatures, and the search that found the translations."""
     by_translator: dict[str, dict[str, object]] = {}
     for (translator, split), split_scores in scores.items():
