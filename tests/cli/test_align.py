@@ -20,7 +20,7 @@ from regard.translate.alignment import (
 from regard.translate.alignment.preferred_head import save_preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import WordVocabulary
 
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
     ):
         torch.manual_seed(seed)
         config = ModelConfig(kind, **sizes, **(inner if kind == "transformer" else {}))
-        model = build(config, len(source), len(target))
+        model = build_model(config, len(source), len(target))
         saved = Checkpoint(Config(model=config), source, target, model)
         save_checkpoint(place / f"{name}.safetensors", saved)
     return place

@@ -7,7 +7,7 @@ import torch
 
 from regard.errors import RegardError
 from regard.translate.checks import check_model
-from regard.translate.models.build import ModelConfig, build, names
+from regard.translate.models.build import ModelConfig, build_model, names
 from regard.translate.models.contract import Decoded, TranslationModel
 from regard.translate.tokens import BEGIN
 
@@ -19,7 +19,7 @@ NO_ATTENTION = ("none", "encoder-dot", "encoder-qkv")
 def made(name, **settings):
     """A model with all parameters stirred: some attentions begin with weights that are constant."""
     torch.manual_seed(0)
-    model = build(ModelConfig(name, **SIZES, **OWN.get(name, {}), **settings), 30, 40)
+    model = build_model(ModelConfig(name, **SIZES, **OWN.get(name, {}), **settings), 30, 40)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -153,7 +153,7 @@ def test_a_model_that_never_sees_the_source_is_found():
 
 
 def test_constant_weights_prove_nothing():
-    model = build(ModelConfig("bahdanau", **SIZES), 30, 40)
+    model = build_model(ModelConfig("bahdanau", **SIZES), 30, 40)
     found = verdicts(model)["uses the encoder"]
     assert found.passed is None and "nothing has been learned there yet" in found.why
     assert "what is looked at moves the logits" in found.why

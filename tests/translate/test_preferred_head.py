@@ -9,7 +9,7 @@ from regard.translate.alignment import Head
 from regard.translate.alignment.preferred_head import preferred_head, save_preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import WordVocabulary
 
@@ -23,7 +23,7 @@ def test_a_head_is_written_and_nothing_else_changes(tmp_path):
     path = tmp_path / "small.safetensors"
     vocabulary = WordVocabulary.train(["a b c"], size=10)
     config = ModelConfig("transformer", hidden=8, heads=2, layers=2, feed_forward=8)
-    model = build(config, len(vocabulary), len(vocabulary))
+    model = build_model(config, len(vocabulary), len(vocabulary))
     made = Checkpoint(Config(model=config), vocabulary, vocabulary, model, {"languages": "x to y"})
     save_checkpoint(path, made, dtype=torch.float16)
     before = tensors(path)
@@ -59,7 +59,7 @@ def test_the_preferred_head_is_read_so_by_its_name_too(tmp_path):
     path = tmp_path / "small.safetensors"
     vocabulary = WordVocabulary.train(["a b c"], size=10)
     config = ModelConfig("transformer", hidden=8, heads=2, layers=2, feed_forward=8)
-    model = build(config, len(vocabulary), len(vocabulary))
+    model = build_model(config, len(vocabulary), len(vocabulary))
     save_checkpoint(path, Checkpoint(Config(model=config), vocabulary, vocabulary, model))
     assert Translator.load(path, head="1.cross").reading == "input"
     save_preferred_head(path, Head("1.cross", None), "output")

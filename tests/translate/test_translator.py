@@ -11,7 +11,7 @@ from regard.errors import RegardError, UnavailableError
 from regard.translate.alignment import Head
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.tokens import BEGIN, END
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
@@ -217,7 +217,7 @@ def test_an_unknown_reading_or_end_is_refused_at_once():
 
 def test_a_text_that_becomes_no_token_is_empty(translator):
     pieces = PieceVocabulary.train(ENGLISH * 4, size=300)
-    model = build(translator.checkpoint.config.model, len(pieces), 40).eval()
+    model = build_model(translator.checkpoint.config.model, len(pieces), 40).eval()
     source = replace(translator.checkpoint, source=pieces, model=model)
     with pytest.raises(RegardError, match="text 1 is empty, expected a sentence: '▁'"):
         Translator(source)("▁")
@@ -255,7 +255,7 @@ def test_a_text_beyond_what_the_model_reads_is_refused():
     config = Config(model=ModelConfig(name="tutorial", embedding=8, hidden=8, longest=3))
     source = WordVocabulary.train(ENGLISH, size=40)
     target = WordVocabulary.train(FRENCH, size=40)
-    model = build(config.model, len(source), len(target)).eval()
+    model = build_model(config.model, len(source), len(target)).eval()
     with pytest.raises(RegardError, match=r"text 1 has 5 tokens with its end, .* at most 4"):
         Translator(Checkpoint(config, source, target, model))("the small cat sleeps")
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.record.tensor_file import OtherFormatError, TensorFile, under
 from regard.translate.config import Config
-from regard.translate.models.build import build
+from regard.translate.models.build import build_model
 from regard.translate.models.contract import TranslationModel
 from regard.translate.shipped import is_shipped, shipped_file
 from regard.translate.vocabulary import Vocabulary, vocabulary_from
@@ -70,7 +70,7 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
     path = Path(path)
     header, tensors = _read(path)
     config, source, target, weights = unpacked(path, header, tensors)
-    model = build(config.model, len(source), len(target))
+    model = build_model(config.model, len(source), len(target))
     load_weights(path, model, weights)
     extra = header.get("extra", {})
     return Checkpoint(config, source, target, model.to(device).eval(), extra)

@@ -21,7 +21,7 @@ from regard.translate.alignment import (
 )
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.vocabulary import WordVocabulary
 
 SOURCES = ["the cat sleeps", "a dog", "yes sir"]
@@ -36,7 +36,7 @@ def checkpoint(seed, sources, targets, name="transformer"):
     inner = {"heads": 2, "feed_forward": 8} if name == "transformer" else {}
     torch.manual_seed(seed)
     config = ModelConfig(name, embedding=8, hidden=8, layers=2, **inner)
-    model = build(config, len(source), len(target))
+    model = build_model(config, len(source), len(target))
     return Checkpoint(Config(model=config), source, target, model)
 
 

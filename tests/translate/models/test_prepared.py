@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.models.prepared import PreparedLinear, prepared_product
 from regard.translate.search import SearchOptions, beam_search
@@ -155,7 +155,7 @@ def test_watched_layers_and_shared_ones_are_left_as_they_are():
 def transformer():
     torch.manual_seed(0)
     config = ModelConfig("transformer", hidden=256, layers=2, heads=4, feed_forward=512)
-    model = build(config, 400, 500)
+    model = build_model(config, 400, 500)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.05)
     return model.eval()

@@ -9,7 +9,7 @@ from translator_laws import LENGTHS, SOURCE, TARGET, model_of, same, sentences, 
 
 from regard.mechanisms import GeneralScore, LocalMonotonic, Luong
 from regard.translate.models.attentions import LocalLook
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.cells import GRU, LSTM, Cell
 from regard.translate.models.encoders import Both
 
@@ -87,7 +87,7 @@ def read(model, row: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 def test_bahdanau_is_its_equations():
-    model = model_of(lambda: build(ModelConfig("bahdanau", **SIZES), SOURCE, TARGET))
+    model = model_of(lambda: build_model(ModelConfig("bahdanau", **SIZES), SOURCE, TARGET))
     decoder, additive = model.decoder, model.decoder.look.mechanism
     target = targets()
     decoded = model.decode(model.encode(*sentences()), target, weights=True)
@@ -114,7 +114,7 @@ def test_bahdanau_is_its_equations():
 @pytest.mark.parametrize("feeding", [False, True])
 def test_luong_general_is_its_equations(feeding):
     config = ModelConfig("luong-general", input_feeding=feeding, **SIZES)
-    model = model_of(lambda: build(config, SOURCE, TARGET))
+    model = model_of(lambda: build_model(config, SOURCE, TARGET))
     decoder, score = model.decoder, model.decoder.look.mechanism.score
     target = targets()
     decoded = model.decode(model.encode(*sentences()), target, weights=True)
@@ -136,7 +136,9 @@ def test_luong_general_is_its_equations(feeding):
 
 def test_tutorial_never_sees_the_keys():
     """Its weights are softmax(W [embedded; state]) over the true length, whatever stands there."""
-    model = model_of(lambda: build(ModelConfig("tutorial", longest=15, **SIZES), SOURCE, TARGET))
+    model = model_of(
+        lambda: build_model(ModelConfig("tutorial", longest=15, **SIZES), SOURCE, TARGET)
+    )
     source, mask = sentences()
     encoded = model.encode(source, mask)
     state, tokens = model.start(encoded), targets()[:, 0]
@@ -165,8 +167,8 @@ def test_local_m_is_the_mechanisms_window_until_the_source_ends():
 def test_reading_backwards_is_reading_the_reversed_sentence():
     sizes = {**SIZES, "bidirectional": False}
     config = ModelConfig("luong-general", reverse_source=True, **sizes)
-    model = model_of(lambda: build(config, SOURCE, TARGET))
-    plain = model_of(lambda: build(ModelConfig("luong-general", **sizes), SOURCE, TARGET))
+    model = model_of(lambda: build_model(config, SOURCE, TARGET))
+    plain = model_of(lambda: build_model(ModelConfig("luong-general", **sizes), SOURCE, TARGET))
     plain.load_state_dict(model.state_dict())
     source, mask = sentences()
     length = LENGTHS[2]

@@ -12,7 +12,7 @@ import regard
 from regard.mechanisms import Heads, MultiHead, Scoring, Sparsemax
 from regard.mechanisms.positions import Rotary
 from regard.translate.models import transformer as module
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.transformer_tokens import Packing
 from regard.translate.search import SearchOptions, beam_search
 
@@ -22,7 +22,7 @@ LENGTHS = [5, 2, 1, 4]
 def transformer(dtype=torch.float32, **options):
     torch.manual_seed(0)
     given = {"hidden": 12, "layers": 3, "heads": 3, "feed_forward": 20, "dropout": 0.3}
-    model = build(ModelConfig("transformer", **{**given, **options}), 11, 13)
+    model = build_model(ModelConfig("transformer", **{**given, **options}), 11, 13)
     for parameter in model.parameters():  # biases are 0 in a new model
         nn.init.normal_(parameter, std=0.3)
     return model.eval().to(dtype)

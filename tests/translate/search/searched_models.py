@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.translate.models.build import ModelConfig, build, names
+from regard.translate.models.build import ModelConfig, build_model, names
 from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
 from regard.translate.search import Hypothesis, SearchOptions, beam_search, beam_search_steps
 from regard.translate.tokens import BEGIN, END
@@ -22,7 +22,7 @@ def tiny(name: str, *, size: int = SIZE, seed: int = 0, **options: Any) -> Trans
     """A small model with weights large enough that hypotheses differ."""
     torch.manual_seed(seed)
     sizes = {"embedding": 8, "hidden": 8, "layers": 2, **OWN.get(name, {}), **options}
-    model = build(ModelConfig(name, **sizes), SIZE, size).eval()
+    model = build_model(ModelConfig(name, **sizes), SIZE, size).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:

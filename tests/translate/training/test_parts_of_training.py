@@ -21,7 +21,7 @@ from regard.translate.config import (
 )
 from regard.translate.data import Examples, Pair
 from regard.translate.evaluation import score
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.training import Watcher, read_log, train, translate_texts
 from regard.translate.training.corpus import fingerprint, read_data, train_vocabularies, within
 from regard.translate.training.folder import average_files
@@ -255,7 +255,7 @@ def test_a_clock_counts_earlier_parts_but_not_for_its_limit():
 
 def test_a_model_begins_by_saying_tokens_as_often_as_they_come():
     """The output layer alone: with features of 0 it has the frequencies, one added to each."""
-    model = build(ModelConfig("none", embedding=4, hidden=4), 6, 6)
+    model = build_model(ModelConfig("none", embedding=4, hidden=4), 6, 6)
     say_by_frequency(model, Examples([[4, 2], [4, 2]], [[4, 4, 5, 2], [4, 2]]))
     with torch.no_grad():
         said = model.logits(torch.zeros(4)).softmax(0)
@@ -302,7 +302,7 @@ def test_scores_of_words_are_blind_to_case_and_spacing():
 
     words = Oracle(["x"])
     config = Config(model=ModelConfig("none", embedding=4, hidden=4))
-    checkpoint = Checkpoint(config, words, words, build(config.model, 5, 5).eval())
+    checkpoint = Checkpoint(config, words, words, build_model(config.model, 5, 5).eval())
     pairs = [Pair("x", "Je t'aime.", 1)] * 2
     found = final_scores(checkpoint, pairs, SearchOptions(beam=1, longest=3), torch.device("cpu"))
     assert found.words_bleu.value == pytest.approx(100) and found.bleu.value < 50

@@ -38,8 +38,8 @@ def check_model(model: TranslationModel, source_size: int, *, seed: int = 0) -> 
 
     All fail where a parameter, or what the model says, is NaN or infinite.
 
-    >>> from regard.translate.models.build import ModelConfig, build
-    >>> model = build(ModelConfig("tutorial", embedding=8, hidden=8), 20, 20)
+    >>> from regard.translate.models.build import ModelConfig, build_model
+    >>> model = build_model(ModelConfig("tutorial", embedding=8, hidden=8), 20, 20)
     >>> [(verdict.name, verdict.word) for verdict in check_model(model, 20)]
     [('causal', 'passed'), ('padding', 'passed'), ('uses the encoder', 'failed')]
 

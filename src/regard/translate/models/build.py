@@ -11,7 +11,7 @@ from regard.translate.models.config import ModelConfig
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.transformer import build_transformer
 
-__all__ = ["BUILDERS", "ModelConfig", "build", "check_model_config", "names"]
+__all__ = ["BUILDERS", "ModelConfig", "build_model", "check_model_config", "names"]
 
 #: A builder takes the sizes of the source's and the target's vocabulary. The dot product of the
 #: well-known figure is Luong's: one model, under both names.
@@ -54,11 +54,11 @@ def names() -> list[str]:
     return list(BUILDERS)
 
 
-def build(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+def build_model(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
     """The model of a configuration, for vocabularies of these sizes.
 
-    >>> from regard.translate.models.build import ModelConfig, build
-    >>> model = build(ModelConfig("bahdanau", embedding=8, hidden=16), 20, 30)
+    >>> from regard.translate.models.build import ModelConfig, build_model
+    >>> model = build_model(ModelConfig("bahdanau", embedding=8, hidden=16), 20, 30)
     >>> model.sites
     {'cross': 1}
     """

@@ -13,7 +13,7 @@ from regard.errors import RegardError, ShapeError
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, load_weights
 from regard.translate.config import Config, VectorsConfig
 from regard.translate.data import Examples, collate
-from regard.translate.models.build import build
+from regard.translate.models.build import build_model
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.embeddings import Embeddings
 from regard.translate.training.corpus import (
@@ -77,7 +77,7 @@ def set_up(
         vocabularies = train_vocabularies(config.vocabulary, pairs.train)
     _check_tie(config, vocabularies)
     seed_all(config.training.seed)
-    model = build(config.model, len(vocabularies.source), len(vocabularies.target))
+    model = build_model(config.model, len(vocabularies.source), len(vocabularies.target))
     if config.training.precision == "64":
         model.double()  # before weights are put in, which would lose digits otherwise
     if state is not None:
