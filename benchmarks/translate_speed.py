@@ -31,7 +31,7 @@ from transformers import (
 
 from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PostNorm, Stack
 from regard.mechanisms import MultiHead
-from regard.translate.models.contract import Encoded, Stepped, TranslationModel
+from regard.translate.models.contract import EncoderOutput, StepOutput, TranslationModel
 from regard.translate.models.embeddings import Embeddings
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.models.transformer import Transformer
@@ -152,15 +152,15 @@ class Ending(TranslationModel):
         super().__init__()
         self.model, self.lengths, self.sites = model, lengths, model.sites
 
-    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> Encoded:
-        return Encoded(mask, (self.model.read(source, mask), self.lengths))
+    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> EncoderOutput:
+        return EncoderOutput(mask, (self.model.read(source, mask), self.lengths))
 
-    def start(self, encoded: Encoded, beams: int = 1) -> Any:
+    def start(self, encoded: EncoderOutput, beams: int = 1) -> Any:
         return self.model.start(encoded.memory[0], beams)
 
     def step(
-        self, encoded: Encoded, state: Any, tokens: Tensor, *, weights: bool = False
-    ) -> Stepped:
+        self, encoded: EncoderOutput, state: Any, tokens: Tensor, *, weights: bool = False
+    ) -> StepOutput:
         inner, lengths = encoded.memory
         stepped = self.model.step(inner, state, tokens, weights=weights)
         end_rows(stepped.logits, lengths, state[0].keys + 1)

@@ -16,7 +16,7 @@ from regard.mechanisms import Additive
 from regard.translate.config import OptimiserConfig, TrainingConfig
 from regard.translate.data import Examples, read_pairs
 from regard.translate.models.additive_steps import AdditiveGRU
-from regard.translate.models.attentions import Look
+from regard.translate.models.attentions import SourceAttention
 from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.parts import read_by
@@ -56,7 +56,7 @@ def new_model(task: Task, source_size: int, target_size: int) -> TranslationMode
         return build_model(config, source_size, target_size)
     read = read_by(replace(config, hidden=narrow), source_size, target_size)
     parts, context = replace(read, config=config), read.encoder.width
-    look = Look(Additive(config.hidden, context, width=config.hidden), context)
+    look = SourceAttention(Additive(config.hidden, context, width=config.hidden), context)
     cells = parts.cells(config.embedding + context)
     readout = parts.readout(config.hidden + config.embedding + context)
     return parts.translator(AdditiveGRU(cells, parts.bridge(cells), look, readout, Wiring()))

@@ -8,7 +8,7 @@ import torch
 from regard.errors import RegardError
 from regard.translate.checks import check_model
 from regard.translate.models.build import ModelConfig, build_model, names
-from regard.translate.models.contract import Decoded, TranslationModel
+from regard.translate.models.contract import DecoderOutput, TranslationModel
 from regard.translate.tokens import BEGIN
 
 SIZES = {"embedding": 16, "hidden": 16, "layers": 2}
@@ -73,7 +73,7 @@ class Peeking(Wrapped):
     def decode(self, encoded, target, *, weights=False, forcing=1.0):
         right = super().decode(encoded, target, weights=weights)
         ahead = right.features.roll(-1, 1)
-        return Decoded(right.features + 0.01 * ahead, right.weights)
+        return DecoderOutput(right.features + 0.01 * ahead, right.weights)
 
 
 class Deaf(Wrapped):
@@ -95,7 +95,7 @@ class Sociable(Wrapped):
 
     def decode(self, encoded, target, *, weights=False, forcing=1.0):
         right = super().decode(encoded, target, weights=weights)
-        return Decoded(right.features - right.features.mean(0), right.weights)
+        return DecoderOutput(right.features - right.features.mean(0), right.weights)
 
 
 class Blind(Wrapped):
@@ -223,7 +223,7 @@ class BreakingAtPadding(Wrapped):
     def decode(self, encoded, target, *, weights=False, forcing=1.0):
         right = super().decode(encoded, target, weights=weights)
         broken = torch.where(encoded.mask.all(1)[:, None, None], right.features, torch.nan)
-        return Decoded(broken, right.weights)
+        return DecoderOutput(broken, right.weights)
 
 
 def test_answers_that_are_not_finite_fail():

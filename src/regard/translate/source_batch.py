@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.translate.data import padded
-from regard.translate.models.contract import Encoded, TranslationModel
+from regard.translate.models.contract import EncoderOutput, TranslationModel
 from regard.translate.models.modes import evaluating
 from regard.translate.tokens import BEGIN, END
 
@@ -40,7 +40,7 @@ class SourceBatch:
         self.sizes: list[int] = mask.sum(1).tolist()
 
     @functools.cached_property
-    def _encoded(self) -> Encoded:
+    def _encoded(self) -> EncoderOutput:
         with evaluating(self.model), torch.no_grad():
             return self.model.encode(self.source, self.mask, weights=not self.model.sites)
 

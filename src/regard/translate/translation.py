@@ -64,7 +64,9 @@ class Translation:
             raise self._lack
         source, target = (len(words.without_special().names) for words in self.words)
         return frozenset(
-            (one, other) for one, other in self.matrix.links() if one < source and other < target
+            (source_word, target_word)
+            for source_word, target_word in self.matrix.links()
+            if source_word < source and target_word < target
         )
 
     def plot(self) -> Heatmap:
@@ -138,7 +140,7 @@ class Translation:
         """What `head` looked at, (target token, source token), as it is read; the end is last."""
         if self.matrix is None or self.head is None:
             raise self._lack
-        return self.head.of({site: one.weights()[0] for site, one in self.trace.items()})
+        return self.head.of({site: record.weights()[0] for site, record in self.trace.items()})
 
     @property
     def at_the_end(self) -> list[float]:
@@ -151,8 +153,8 @@ class Translation:
         """Why there is no `matrix`, where there is none."""
         if self.head is None:
             return UnavailableError(NO_ALIGNMENT)
-        said = "this translation was made with weights=False, so there is no alignment"
-        return UnavailableError(said)
+        reason = "this translation was made with weights=False, so there is no alignment"
+        return UnavailableError(reason)
 
     def __str__(self) -> str:
         return self.text

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from translator_laws import LENGTHS, SOURCE, TARGET, model_of, same, sentences, targets
 
 from regard.mechanisms import GeneralScore, LocalMonotonic, Luong
-from regard.translate.models.attentions import LocalLook
+from regard.translate.models.attentions import LocalSourceAttention
 from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.cells import GRU, LSTM, Cell
-from regard.translate.models.encoders import Both
+from regard.translate.models.encoders import BidirectionalLayer
 
 SIZES = {"embedding": 6, "hidden": 8, "dropout": 0.0}
 
@@ -33,7 +33,7 @@ def copied(cell: Cell, into: nn.RNNBase, suffix: str = "") -> None:
 
 @pytest.mark.parametrize(("kind", "theirs"), [(GRU, nn.GRU), (LSTM, nn.LSTM)])
 def test_both_directions_are_torchs_packed_ones(kind, theirs):
-    layer = shaken(Both(kind(6, 8), kind(6, 8)))
+    layer = shaken(BidirectionalLayer(kind(6, 8), kind(6, 8)))
     reference = theirs(6, 8, bidirectional=True, batch_first=True).double()
     copied(layer.forwards, reference)
     copied(layer.backwards, reference, "_reverse")
@@ -51,7 +51,7 @@ def test_both_directions_are_torchs_packed_ones(kind, theirs):
 
 @pytest.mark.parametrize("kind", [GRU, LSTM])
 def test_a_sentence_without_a_token_is_read_as_zeros(kind):
-    layer = shaken(Both(kind(6, 8), kind(6, 8)))
+    layer = shaken(BidirectionalLayer(kind(6, 8), kind(6, 8)))
     mask = torch.tensor([[True, True], [False, False]])
     annotations, summary = layer(torch.randn(2, 2, 6, dtype=torch.float64), mask)
     assert annotations.isfinite().all() and (summary[1] == 0).all() and (summary[0] != 0).all()
@@ -154,7 +154,7 @@ def test_tutorial_never_sees_the_keys():
 def test_local_m_is_the_mechanisms_window_until_the_source_ends():
     torch.manual_seed(0)
     score = shaken(GeneralScore(4, 5))
-    look = LocalLook(Luong(score), 5, reach=2)
+    look = LocalSourceAttention(Luong(score), 5, reach=2)
     query, keys = torch.randn(1, 12, 4).double(), torch.randn(1, 7, 5).double()
     mask, steps = torch.ones(1, 7, dtype=torch.bool), torch.arange(12)[None]
     weights = look(query, look.fix(keys, mask), mask, steps, weights=True).weights

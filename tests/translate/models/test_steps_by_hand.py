@@ -68,7 +68,7 @@ def test_bahdanau_over_is_step_by_step(layers):
 
     def decoded(how: type[PreviousState]) -> tuple[list[Tensor], ...]:
         encoded = model.encode(source, mask)
-        made = how.over(model.decoder, encoded.memory, mask, embedded, weights=True)
+        made = how.over(model.decoder, encoded, embedded, weights=True)
         assert made.weights is not None
         both = torch.cat([made.features.flatten(), made.weights.flatten()])
         used = [*model.encoder.parameters(), *model.decoder.parameters()]

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from regard.translate.models.build import ModelConfig, build_model, names
-from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.models.contract import (
+    DecoderOutput,
+    EncoderOutput,
+    StepOutput,
+    TranslationModel,
+)
 from regard.translate.search import Hypothesis, SearchOptions, beam_search, beam_search_steps
 from regard.translate.tokens import BEGIN, END
 
@@ -89,22 +94,22 @@ class Flat(TranslationModel):
         super().__init__()
         self.table, self.sites, self.rows = table, {}, []
 
-    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> Encoded:
-        return Encoded(mask, ())
+    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> EncoderOutput:
+        return EncoderOutput(mask, ())
 
-    def start(self, encoded: Encoded, beams: int = 1) -> tuple[()]:
+    def start(self, encoded: EncoderOutput, beams: int = 1) -> tuple[()]:
         return ()
 
     def step(
-        self, encoded: Encoded, state: Any, tokens: Tensor, *, weights: bool = False
-    ) -> Stepped:
+        self, encoded: EncoderOutput, state: Any, tokens: Tensor, *, weights: bool = False
+    ) -> StepOutput:
         self.rows.append(len(tokens))
-        return Stepped(self.table[tokens], ())
+        return StepOutput(self.table[tokens], ())
 
     def decode(
-        self, encoded: Encoded, target: Tensor, *, weights: bool = False, forcing: float = 1.0
-    ) -> Decoded:
-        return Decoded(self.table[target])
+        self, encoded: EncoderOutput, target: Tensor, *, weights: bool = False, forcing: float = 1.0
+    ) -> DecoderOutput:
+        return DecoderOutput(self.table[target])
 
     def logits(self, features: Tensor) -> Tensor:
         return features

@@ -11,7 +11,12 @@ from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint
 from regard.translate.config import Config, SearchOptions
 from regard.translate.data import Pair, read_pairs
 from regard.translate.evaluation import score
-from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.models.contract import (
+    DecoderOutput,
+    EncoderOutput,
+    StepOutput,
+    TranslationModel,
+)
 from regard.translate.training import score_pairs, train, translate_texts
 from regard.translate.training.corpus import Vocabularies
 from regard.translate.training.folder import RunFolder
@@ -43,17 +48,17 @@ class Told(TranslationModel):
         self.sites = {"cross": 1}
 
     def encode(self, source, mask, *, weights=False):
-        return Encoded(mask, ())
+        return EncoderOutput(mask, ())
 
     def start(self, encoded, beams=1):
         return ()
 
     def step(self, encoded, state, tokens, *, weights=False):
         seen = torch.nn.functional.one_hot(self.looks[tokens], encoded.mask.shape[1]).float()
-        return Stepped(self.table[tokens], (), {"cross": seen[:, None]} if weights else {})
+        return StepOutput(self.table[tokens], (), {"cross": seen[:, None]} if weights else {})
 
     def decode(self, encoded, target, *, weights=False, forcing=1.0):
-        return Decoded(self.table[target])
+        return DecoderOutput(self.table[target])
 
     def logits(self, features):
         return features

@@ -3,12 +3,12 @@
 from regard.translate.alignment.align import Alignment, align
 from regard.translate.alignment.choice import Choice, best_readings, choose, usual_head
 from regard.translate.alignment.error_rate import ErrorRate, error_rate
-from regard.translate.alignment.forced import Forced, Sentence, force
+from regard.translate.alignment.forced import ForcedAttention, Sentence, force
 from regard.translate.alignment.heads import (
     AllHeads,
-    ByAgreement,
-    ByError,
     Head,
+    HeadAgreement,
+    HeadError,
     by_agreement,
     by_error,
     head_named,
@@ -39,14 +39,14 @@ __all__ = [
     "SYMMETRISERS",
     "Alignment",
     "AllHeads",
-    "ByAgreement",
-    "ByError",
     "Choice",
     "End",
     "ErrorRate",
-    "Forced",
+    "ForcedAttention",
     "Gold",
     "Head",
+    "HeadAgreement",
+    "HeadError",
     "Links",
     "Matrix",
     "Reading",

@@ -35,15 +35,15 @@ def choose(
         gold: the links that people drew, if there are some.
         rule: how weights become links.
     """
-    for seen in (forward, backward):
-        if seen is not None and not seen.heads:
+    for heads in (forward, backward):
+        if heads is not None and not heads.heads:
             raise RegardError("choose: there are no sentences, so there is no head to choose")
     if gold is not None:
-        there = by_error(forward, gold, rule)[0].head
+        forward_head = by_error(forward, gold, rule)[0].head
         if backward is None:
-            return Choice(there, None, "least alignment error")
-        back = by_error(backward, _turned(gold), rule)[0].head
-        return Choice(there, back, "least alignment error")
+            return Choice(forward_head, None, "least alignment error")
+        backward_head = by_error(backward, _flipped_gold(gold), rule)[0].head
+        return Choice(forward_head, backward_head, "least alignment error")
     if backward is not None:
         best = by_agreement(forward, backward, rule)[0]
         why = f"most agreement of both directions, {100 * best.agreement:.1f} %"
@@ -70,10 +70,14 @@ def best_readings(
     others = {} if backward is None else backward
     if gold is not None:
         links = list(gold)
-        one = min(forward, key=lambda reading: _least(forward[reading], links, rule))
-        turned = _turned(links)
-        return one, min(
-            others, key=lambda reading: _least(others[reading], turned, rule), default=None
+        forward_reading = min(
+            forward, key=lambda reading: _least_error(forward[reading], links, rule)
+        )
+        flipped_gold = _flipped_gold(links)
+        return forward_reading, min(
+            others,
+            key=lambda reading: _least_error(others[reading], flipped_gold, rule),
+            default=None,
         )
     if others:
         return max(
@@ -83,12 +87,12 @@ def best_readings(
     return next(iter(forward)), None
 
 
-def _least(seen: AllHeads, gold: Sequence[Gold], rule: Rule) -> float:
-    return by_error(seen, gold, rule)[0].error.error
+def _least_error(heads: AllHeads, gold: Sequence[Gold], rule: Rule) -> float:
+    return by_error(heads, gold, rule)[0].error.error
 
 
-def _turned(gold: Sequence[Gold]) -> list[Gold]:
-    return [Gold(flipped(one.sure), flipped(one.possible)) for one in gold]
+def _flipped_gold(gold: Sequence[Gold]) -> list[Gold]:
+    return [Gold(flipped(sentence.sure), flipped(sentence.possible)) for sentence in gold]
 
 
 def usual_head(heads: Sequence[Head]) -> Head:

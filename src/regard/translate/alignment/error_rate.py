@@ -64,8 +64,8 @@ def error_rate(links: Sequence[Links], gold: Sequence[Gold]) -> ErrorRate:
         raise RegardError(f"{len(links)} sentences have links, but {len(gold)} have gold links")
     return ErrorRate(
         links=sum(map(len, links)),
-        sure=sum(len(one.sure) for one in gold),
-        in_sure=sum(len(found & one.sure) for found, one in zip(links, gold)),
-        in_possible=sum(len(found & one.possible) for found, one in zip(links, gold)),
+        sure=sum(len(sentence.sure) for sentence in gold),
+        in_sure=sum(len(a & sentence.sure) for a, sentence in zip(links, gold)),
+        in_possible=sum(len(a & sentence.possible) for a, sentence in zip(links, gold)),
         sentences=len(links),
     )

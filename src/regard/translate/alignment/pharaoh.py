@@ -43,16 +43,16 @@ def parse_links(text: str, *, first: int = 0, place: str = "links") -> Gold:
         place: where the text is from, for errors.
     """
     _check_first(first)
-    found: dict[str, set[tuple[int, int]]] = {"-": set(), "p": set()}
-    for written in text.split():
-        match = _LINK.fullmatch(written)
+    links: dict[str, set[tuple[int, int]]] = {"-": set(), "p": set()}
+    for token in text.split():
+        match = _LINK.fullmatch(token)
         if match is None:
-            raise RegardError(f"{place}: {written!r:.40}, expected a link such as 0-0 or 0p1")
+            raise RegardError(f"{place}: {token!r:.40}, expected a link such as 0-0 or 0p1")
         source, target = int(match[1]) - first, int(match[3]) - first
         if min(source, target) < 0:
-            raise RegardError(f"{place}: {written!r} has a word 0, but words count from {first}")
-        found[match[2]].add((source, target))
-    return Gold.of(found["-"], found["p"])
+            raise RegardError(f"{place}: {token!r} has a word 0, but words count from {first}")
+        links[match[2]].add((source, target))
+    return Gold.of(links["-"], links["p"])
 
 
 def write_pharaoh(links: Iterable[tuple[int, int]], *, first: int = 0) -> str:

@@ -36,7 +36,7 @@ def grow_diag(forward: Links, backward: Links) -> Links:
     links are walked by source word, then target word, again and again until nothing is added; one
     that is added counts at once.
     """
-    grown = _Grown(forward & backward)
+    grown = _GrowingLinks(forward & backward)
     either = forward | backward
     while grown.spread(either):
         pass
@@ -45,7 +45,7 @@ def grow_diag(forward: Links, backward: Links) -> Links:
 
 def grow_diag_final(forward: Links, backward: Links) -> Links:
     """`grow_diag`, then the links of one direction and the other *one* of whose words has none."""
-    grown = _Grown(grow_diag(forward, backward))
+    grown = _GrowingLinks(grow_diag(forward, backward))
     for links in (forward, backward):
         grown.add(links, grown.lacks_one)
     return grown.links
@@ -53,7 +53,7 @@ def grow_diag_final(forward: Links, backward: Links) -> Links:
 
 def grow_diag_final_and(forward: Links, backward: Links) -> Links:
     """`grow_diag`, then the links of one direction and the other whose *two* words have none."""
-    grown = _Grown(grow_diag(forward, backward))
+    grown = _GrowingLinks(grow_diag(forward, backward))
     for links in (forward, backward):
         grown.add(links, grown.lacks_both)
     return grown.links
@@ -91,7 +91,7 @@ def check_symmetriser(how: str) -> None:
         raise RegardError(f"symmetrise: {how!r}, expected one of {', '.join(SYMMETRISERS)}")
 
 
-class _Grown:
+class _GrowingLinks:
     """A set of links that grows, and the words that have one."""
 
     def __init__(self, links: Links) -> None:

@@ -51,13 +51,13 @@ def check_model(model: TranslationModel, source_size: int, *, seed: int = 0) -> 
     with evaluating(model), torch.inference_mode():
         try:
             probe = Probe.of(model, source_size, seed)
-        except NotFiniteError as found:
-            return [Verdict(one.name, one.wanted, False, str(found)) for one in _CHECKS]
+        except NotFiniteError as error:
+            return [Verdict(check.name, check.wanted, False, str(error)) for check in _CHECKS]
         return [_verdict(check, probe) for check in _CHECKS]
 
 
 def _verdict(check: _Check, probe: Probe) -> Verdict:
     try:
         return Verdict(check.name, check.wanted, *check.run(probe))
-    except NotFiniteError as found:
-        return Verdict(check.name, check.wanted, False, str(found))
+    except NotFiniteError as error:
+        return Verdict(check.name, check.wanted, False, str(error))

@@ -74,17 +74,17 @@ def check_model_config(config: ModelConfig) -> None:
         raise RegardError(
             f"model.name is {config.name!r}, expected one of {', '.join(names())}{meant}"
         )
-    _refuse_what_it_has_not(config)
+    _check_settings(config)
 
 
-def _refuse_what_it_has_not(config: ModelConfig) -> None:
+def _check_settings(config: ModelConfig) -> None:
     """Nothing that was asked for is passed over in silence."""
     for setting, (models, why) in _ONLY.items():
-        found, expected = getattr(config, setting), getattr(ModelConfig, setting)
-        if found != expected and config.name not in models:
+        value, default = getattr(config, setting), getattr(ModelConfig, setting)
+        if value != default and config.name not in models:
             raise RegardError(
-                f"model.{setting} is {_written(found)} with model.name {config.name!r}, expected "
-                f"{_written(expected)}, the default: {why}"
+                f"model.{setting} is {_written(value)} with model.name {config.name!r}, expected "
+                f"{_written(default)}, the default: {why}"
             )
 
 

@@ -19,7 +19,7 @@ from regard.types import Kind, Weights, register_pytree
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncoderOutput:
     """A source, read: everything a decoder needs of it, once a sentence.
 
     | field     | meaning                                                                     |
@@ -33,14 +33,14 @@ class Encoded:
     memory: Any
     weights: dict[str, Weights] = field(default_factory=dict)
 
-    def select(self, sentences: Int[Tensor, " chosen"]) -> Encoded:
+    def select(self, sentences: Int[Tensor, " chosen"]) -> EncoderOutput:
         """These sentences alone, in this order."""
-        chosen: Encoded = select(self, sentences)
+        chosen: EncoderOutput = select(self, sentences)
         return chosen
 
 
 @dataclass(frozen=True, eq=False)
-class Stepped:
+class StepOutput:
     """One step of decoding.
 
     | field     | meaning                                                                     |
@@ -56,7 +56,7 @@ class Stepped:
 
 
 @dataclass(frozen=True, eq=False)
-class Decoded:
+class DecoderOutput:
     """A whole target, decoded with its own tokens given (teacher forcing).
 
     | field      | meaning                                                                    |
@@ -69,9 +69,9 @@ class Decoded:
     weights: dict[str, Weights] = field(default_factory=dict)
 
 
-register_pytree(Encoded)
-register_pytree(Stepped)
-register_pytree(Decoded)
+register_pytree(EncoderOutput)
+register_pytree(StepOutput)
+register_pytree(DecoderOutput)
 
 
 class TranslationModel(nn.Module, ABC):
@@ -96,34 +96,39 @@ class TranslationModel(nn.Module, ABC):
         mask: Bool[Tensor, "batch source"],
         *,
         weights: bool = False,
-    ) -> Encoded:
+    ) -> EncoderOutput:
         """Read the sources; `mask` is True at their tokens. Padding changes nothing."""
 
     def read(
         self, source: Int[Tensor, "batch source"], mask: Bool[Tensor, "batch source"]
-    ) -> Encoded:
+    ) -> EncoderOutput:
         """`encode` for a search, which a model may do in a shorter way."""
         return self.encode(source, mask)
 
     @abstractmethod
-    def start(self, encoded: Encoded, beams: int = 1) -> Any:
+    def start(self, encoded: EncoderOutput, beams: int = 1) -> Any:
         """The decoder's state before its first token, for `beams` rows of each sentence."""
 
     @abstractmethod
     def step(
-        self, encoded: Encoded, state: Any, tokens: Int[Tensor, " row"], *, weights: bool = False
-    ) -> Stepped:
+        self,
+        encoded: EncoderOutput,
+        state: Any,
+        tokens: Int[Tensor, " row"],
+        *,
+        weights: bool = False,
+    ) -> StepOutput:
         """The logits of the token after `tokens`, the last of each row (`BEGIN` at first)."""
 
     @abstractmethod
     def decode(
         self,
-        encoded: Encoded,
+        encoded: EncoderOutput,
         target: Int[Tensor, "batch target"],
         *,
         weights: bool = False,
         forcing: float = 1.0,
-    ) -> Decoded:
+    ) -> DecoderOutput:
         """Decode whole targets; equal to `step` token by token.
 
         Args:

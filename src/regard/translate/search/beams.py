@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.translate.models.contract import Encoded, Stepped, TranslationModel, select
+from regard.translate.models.contract import EncoderOutput, StepOutput, TranslationModel, select
 from regard.translate.search.candidates import Candidates, best_candidates
 from regard.translate.search.history import Ends, History
 from regard.translate.search.options import SearchOptions, check_vocabulary
@@ -44,7 +44,7 @@ class Beams:
     def __init__(
         self,
         model: TranslationModel,
-        encoded: Encoded,
+        encoded: EncoderOutput,
         options: SearchOptions,
         prefix: Tensor,
         *,
@@ -95,7 +95,7 @@ class Beams:
         self._finish(candidates, last, step)
         self._go_on(candidates, last, stepped.state, step)
 
-    def _look(self, stepped: Stepped) -> None:
+    def _look(self, stepped: StepOutput) -> None:
         """Accumulate the attention of each hypothesis, if coverage counts."""
         if self.options.coverage_penalty:
             heads = torch.cat(list(stepped.weights.values()), dim=1)  # (row, all heads, source)

@@ -190,7 +190,7 @@ class RunFolder:
                 self._check_begun()
 
     @contextmanager
-    def made(self) -> Iterator[None]:
+    def created(self) -> Iterator[None]:
         """The folder is there, and can be written; after an error it goes if it is new and empty.
 
         So a place that cannot be written is known before the work, and a wrong setting that is

@@ -113,7 +113,7 @@ def train(
         told = watcher if fabric.is_global_zero else Watcher()
         for line in [] if state is None else changed_settings(state.config, config):
             told.note(line)
-        with folder.made() if fabric.is_global_zero else nullcontext():
+        with folder.created() if fabric.is_global_zero else nullcontext():
             try:
                 return _train(fabric, config, folder, state, clock, asked, told)
             except _StoppedBeforeSteps:

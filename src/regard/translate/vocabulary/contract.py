@@ -62,13 +62,13 @@ class Vocabulary(ABC):
 
 def spoken(numbers: Iterable[int]) -> list[int]:
     """What is said: numbers up to the first `END`, without padding and `BEGIN`."""
-    found = []
+    text_numbers = []
     for number in numbers:
         if number == END:
             break
         if number not in _SILENT:
-            found.append(int(number))
-    return found
+            text_numbers.append(int(number))
+    return text_numbers
 
 
 def silent(numbers: Iterable[int]) -> list[bool]:
