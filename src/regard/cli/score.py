@@ -1,4 +1,4 @@
-"""`regard score`: BLEU and chrF of translations, by length, and two systems side by side."""
+"""`regard score`: BLEU and chrF of translations, by length, and two systems compared."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def score(
             f"{_DEFAULTS.examples}).",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """BLEU and chrF with their signatures, by length; with --other also significance.
+    """BLEU and chrF with their signatures, by sentence length; with --other also significance.
 
-    Files may be gzip. The scores are sacrebleu's. Two systems are compared by a paired bootstrap;
-    its p is two-sided.
+    Files may be gzipped. Scores are sacrebleu's. Two systems are compared by a paired bootstrap
+    test (two-sided).
     """
     check_needed("--other", other, {"--resamples": resamples, "--examples": examples})
     files = {"hypotheses": hypotheses, "references": references, "other": other, "source": source}
@@ -123,7 +123,7 @@ def _edges(text: str) -> tuple[int, ...]:
 
 
 def _names(hypotheses: Path, other: Path | None) -> list[str]:
-    """What the systems are called: their files, with folders where the names alone are the same."""
+    """Names of the systems: their files, with folders if the names alone are equal."""
     paths = [hypotheses] if other is None else [hypotheses, other]
     short = len({path.name for path in paths}) == len(paths)
     return [label(path.name if short else str(path)) for path in paths]
@@ -158,7 +158,7 @@ def _table(console: Console, title: str) -> Table:
 def _by_length(
     console: Console, systems: list[list[Bucket]], names: Sequence[str], measured: str
 ) -> Table:
-    """A row for each length that there is; with two systems, one under the other."""
+    """A row per bucket; with two systems, one below the other."""
     table = _table(console, f"by words of the {measured}")
     for title in ("words", "sentences", *["system"] * (len(systems) > 1), "BLEU", "chrF"):
         table.add_column(title, justify="right")

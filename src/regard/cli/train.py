@@ -37,27 +37,26 @@ _ENDINGS = {
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="A configuration in TOML.")],
+    config: Annotated[Path, typer.Argument(help="Configuration file (TOML).")],
     out: Annotated[
-        Path | None, typer.Option(help="The folder of the run; runs/NAME of the config if none.")
+        Path | None, typer.Option(help="Folder of the run (default: runs/NAME of the config).")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the run in the folder was left.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="A setting over the file's, such as model.hidden=256; paths are relative to it.",
+            help="Override a setting, such as model.hidden=256; paths are relative to the config.",
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="End after so many minutes, with what is best by then.")
+        float | None,
+        typer.Option(help="Stop after this many minutes, and keep the best translator."),
     ] = None,
 ) -> None:
-    """Train a translator; its folder holds checkpoints, logs and all that resuming needs.
+    """Train a translator; the folder of the run holds checkpoints, logs and the state to resume.
 
-    Ctrl-C (or SIGTERM) lets it finish its step, save and end; --resume goes on exactly there.
+    Ctrl-C (or SIGTERM) finishes the step, saves and stops; --resume continues exactly there.
     """
     read = Config.from_file(config, settings or [])
     folder = Path("runs") / config.stem if out is None else out
@@ -74,7 +73,7 @@ def train(
 
 
 class Lines(Watcher):
-    """A line now and then, for files and pipes."""
+    """A line every few seconds, for files and pipes."""
 
     def __init__(self) -> None:
         self.said = time.monotonic()
@@ -92,7 +91,7 @@ class Lines(Watcher):
 
 
 class Bar(Watcher):
-    """A bar at the foot of a terminal, with what is worth keeping above it."""
+    """A progress bar at the bottom of a terminal, with notes above it."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -164,7 +163,7 @@ def _show(trained: TrainingResult, search: SearchOptions, console: Console) -> N
 
 
 def _better(trained: TrainingResult) -> Path:
-    """Of the two translators, the one with more BLEU on the validation pairs."""
+    """The translator with the higher validation BLEU."""
     best, average = (trained.scores[name, "valid"].bleu.value for name in ("best", "average"))
     return trained.folder.average if average > best else trained.folder.best
 
@@ -172,7 +171,7 @@ def _better(trained: TrainingResult) -> Path:
 def _show_scores(
     scores: Mapping[tuple[str, str], FinalScores], search: SearchOptions, console: Console
 ) -> None:
-    """A table, and under it how each column was counted."""
+    """A table, and below it the signature of each column."""
     how = "greedy search" if search.beam == 1 else f"beam search, {search.beam} hypotheses"
     table = Table("translator", "pairs", title=f"by {how}", title_justify="left")
     for column in ("BLEU", "chrF", "BLEU of words"):
@@ -188,7 +187,7 @@ def _show_scores(
 
 
 def _duration(seconds: float) -> str:
-    """Hours, minutes, seconds; the small ones alone where there are no large ones."""
+    """Hours and minutes, or minutes and seconds if shorter than an hour."""
     whole = round(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"

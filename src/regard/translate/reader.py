@@ -1,4 +1,4 @@
-"""From what a search found to translations: words, matrices, records."""
+"""From hypotheses of a search to translations: words, matrices, records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from regard.types import Kind
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """How the attention of a checkpoint is read; the fields are the arguments of `Translator`."""
+    """Builds translations; the fields are the arguments of `Translator`."""
 
     checkpoint: Checkpoint
     head: Head | None
@@ -49,7 +49,7 @@ class Reader:
         batch: SourceBatch,
         weights: bool,
     ) -> list[list[Translation]]:
-        """Hypotheses of some sentences as translations, with what was looked at if `weights`."""
+        """Translations of the hypotheses of some texts, with attention if `weights`."""
         last = self._last_rows(hypotheses, batch) if weights else {}
         return [
             [
@@ -65,7 +65,7 @@ class Reader:
         ]
 
     def between_spaces(self, translation: Translation) -> Matrix:
-        """The matrix of the words between the spaces of both texts."""
+        """The matrix between words separated by spaces."""
         source = spaced_words(translation.source, self.checkpoint.source)
         target = spaced_words_of(translation.hypothesis.tokens, self.checkpoint.target)
         return word_matrix(translation.rows, source, target)  # which are as they are read
@@ -73,7 +73,7 @@ class Reader:
     def _last_rows(
         self, hypotheses: list[list[Hypothesis]], batch: SourceBatch
     ) -> dict[tuple[int, int], dict[str, HeadWeights]]:
-        """The rows that the search did not make: of last words that were no input yet."""
+        """The rows that the search did not make: of last tokens that were not an input yet."""
         if self.head is None or self.reading == "output":
             return {}
         unfinished = [

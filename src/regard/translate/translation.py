@@ -1,4 +1,4 @@
-"""One translation of one text, and what the model looked at."""
+"""A translation of a text, with the attention of the model."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class Translation:
     | `matrix`     | attention between words, of one head; None where the model has none        |
     | `trace`      | attention between tokens, of every head: to plot, reduce, save             |
     | `head`       | the head that `matrix` shows; None where there is none                     |
-    | `inside`     | of a model whose only attention is inside its encoder: that, among the     |
-    |              | words of the source; the trace then holds it too                           |
-    | `reading`    | which row is a word's: the one that says it ("output"), or is given it     |
+    | `inside`     | self-attention of the encoder between source words, if the model has no    |
+    |              | other; the trace then holds it too                                         |
+    | `reading`    | which row belongs to a word: that of the step that predicts it ("output"), |
+    |              | or that is fed it ("input")                                                |
 
     Words are the tokeniser's: "t'aime." has three of them. `Translator.between_spaces` gives the
     matrix of what stands between spaces.
@@ -56,9 +57,9 @@ class Translation:
 
     @property
     def links(self) -> Links:
-        """The source word that each target word looked at most, as (source, target) pairs.
+        """The source word that each target word attends to most, as (source, target) pairs.
 
-        The end of a sentence is no word: where it got the most (`end="kept"`), there is no link.
+        A word that attends most to the end of the sentence (`end="kept"`) has no link.
         """
         if self.matrix is None:
             raise self._lack
@@ -70,7 +71,7 @@ class Translation:
         )
 
     def plot(self) -> Heatmap:
-        """A picture of `matrix`, or of `inside` where there is no other: words on both axes.
+        """A heatmap of `matrix`, or of `inside` if there is no other, with words on both axes.
 
         `.save("file.png")` writes it, a notebook shows it. Needs `regard[plots]`.
         """
@@ -93,7 +94,7 @@ class Translation:
         )
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the alignment, or the attention inside the encoder: a page, a picture, or data.
+        """Save the attention as a page, a picture or data.
 
         Args:
             path: `.html` is a page of both texts and every head; `.png`, `.svg` and `.pdf` are the
@@ -119,7 +120,7 @@ class Translation:
 
     @property
     def page_options(self) -> dict[str, Any]:
-        """What `regard.viewer.page` is told of a translation, besides its trace."""
+        """Options of `regard.viewer.page` that suit a translation."""
         title, start = f"{self.source} → {self.text}", "view=lines&unit=words"
         if self.head is not None and self.reading == "input":
             title += " (a row is where its word is the input)"
@@ -137,14 +138,14 @@ class Translation:
 
     @property
     def rows(self) -> Tensor:
-        """What `head` looked at, (target token, source token), as it is read; the end is last."""
+        """Weights of `head`, (target token, source token), in its reading; the end is last."""
         if self.matrix is None or self.head is None:
             raise self._lack
         return self.head.of({site: record.weights()[0] for site, record in self.trace.items()})
 
     @property
     def at_the_end(self) -> list[float]:
-        """How much of its attention each word of the translation gave to the source's end."""
+        """The attention of each target word to the end of the source."""
         kept = word_matrix(self.rows, *self.words, end="kept")
         return kept.weights[: len(self.words[1].without_special().names), -1].tolist()
 
@@ -163,7 +164,7 @@ class Translation:
         return f"Translation({self.source!r} → {self.text!r}, score {self.score:.2f})"
 
     def _repr_html_(self) -> str | None:
-        """The page of the attention in a notebook; where there is none, the text is shown."""
+        """The page of the attention in a notebook; None without attention."""
         if not len(self.trace) or not self.trace[0].shape.queries:
             return None
         return shown(self.trace, **self.page_options)

@@ -1,4 +1,4 @@
-"""Word vectors that others trained, in an embedding.
+"""Pretrained word vectors in an embedding.
 
 Three forms are read, each plain or gzip: GloVe's text (a word and its numbers in each line),
 word2vec's text (the same behind a line with the count of words and of numbers) and word2vec's
@@ -40,7 +40,7 @@ class Vectors(NamedTuple):
 
 @dataclass(frozen=True)
 class VectorReport:
-    """How many words of a vocabulary have a vector now."""
+    """How many words of a vocabulary have a vector in the file."""
 
     path: str
     words: int  #: in the vocabulary, without the four tokens it begins with
@@ -66,16 +66,15 @@ def load_vectors(
     *,
     frozen: bool = False,
 ) -> VectorReport:
-    """Put the vectors of a file into an embedding, which is changed only when all of it was read.
+    """Load the vectors of a file into an embedding, after all of it has been read.
 
-    A word that the file has not is looked for in lower case; what is not found keeps the values it
-    has.
+    A word that is not in the file is looked up in lower case; words without a vector keep theirs.
 
     Args:
         path: the file of vectors.
         vocabulary: the words of the embedding's rows.
         embedding: as many rows as words, as wide as the vectors.
-        frozen: keep the whole embedding as it is then: training does not change it.
+        frozen: exclude the whole embedding from training.
     """
     size, width = embedding.weight.shape
     if size != len(vocabulary):

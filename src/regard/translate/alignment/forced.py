@@ -1,4 +1,4 @@
-"""The attention of a model that is made to say a given translation."""
+"""Attention of a model that is forced to produce given translations."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from regard.translate.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence as numbers, without its end, and the words these are pieces of."""
+    """A sentence as token numbers, without its end, and the words over them."""
 
     numbers: list[int]
     words: Words
 
     @classmethod
     def spaced(cls, text: str, vocabulary: Vocabulary) -> Sentence:
-        """A text whose words are what stands between spaces, as in files of links.
+        """A text whose words are separated by spaces, as in files of links.
 
-        Each word is encoded by itself, so that no piece reaches over two of them.
+        Each word is encoded by itself, so that no token spans two words.
         """
         names = text.split()
         pieces_of_words = [vocabulary.encode(name) for name in names]
@@ -42,7 +42,7 @@ class Sentence:
 
 @dataclass(frozen=True, eq=False)
 class ForcedAttention:
-    """Sentences, and what each of their target words attended to.
+    """Sentence pairs, and the attention from target to source.
 
     `weights` has for each sentence, by site, (head, target + 1, source + 1): both have their end.
     """
@@ -70,13 +70,13 @@ def force(
     *,
     batch: int = 32,
 ) -> ForcedAttention:
-    """Let a model read the sources and say the targets, and keep where it looked.
+    """Run a model with teacher forcing on sentence pairs, and keep its attention.
 
     Args:
-        model: one with attention from target to source.
-        sources: what it reads.
-        targets: what it is made to say.
-        batch: how many sentences go through it at once; those of like length go together.
+        model: a model with attention from target to source.
+        sources: the sources.
+        targets: the targets it is forced to produce.
+        batch: how many sentences go through it at once, sorted by length.
     """
     if not model.sites:
         raise UnavailableError(

@@ -1,8 +1,8 @@
-"""Which head to read: the one nearest to gold links, or the pair that agrees most.
+"""Heads of a model, ranked by alignment error or by agreement of two directions.
 
-The choice without gold is that of two models, one of each direction: of all pairs of their heads
-the one whose links, seen from both sides, are most alike (after Chen et al., 2020, who choose
-layers so). Two heads that see nothing but places could agree too; look at what was chosen.
+Without gold links, the pair of heads of two models (one per direction) is chosen whose links agree
+most (after Chen et al., 2020, who choose layers in this way). Two heads that attend by position
+alone may agree too, so look at what was chosen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard.translate.alignment.pharaoh import Gold
 
 @dataclass(frozen=True)
 class Head:
-    """A head of a site of attention; `index` None is the mean of the site's heads."""
+    """A head of an attention site; `index` None is the mean of its heads."""
 
     site: str
     index: int | None
@@ -34,13 +34,13 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The head as commands have it: `3.cross:5`, or `3.cross` for the mean of all."""
+        """The name in commands: `3.cross:5`, or `3.cross` for the mean of all heads."""
         return self.site if self.index is None else f"{self.site}:{self.index}"
 
     def of(
         self, weights: Mapping[str, Float[Tensor, "_ target source"]]
     ) -> Float[Tensor, "target source"]:
-        """This head's part of a model's weights."""
+        """The weights of this head."""
         if self.site not in weights:
             raise RegardError(f"there is no site {self.site!r}; there are {', '.join(weights)}")
         heads = weights[self.site]
@@ -52,7 +52,7 @@ class Head:
 
 
 def heads_of(sites: Mapping[str, int]) -> list[Head]:
-    """All heads of a model's `sites`, and behind those of a site their mean if they are several.
+    """All heads of a model's `sites`; after several heads of a site, their mean.
 
     >>> [str(head) for head in heads_of({"0.cross": 2, "1.cross": 1})]
     ['0.cross, head 0', '0.cross, head 1', '0.cross, mean of heads', '1.cross, head 0']
@@ -65,12 +65,12 @@ def heads_of(sites: Mapping[str, int]) -> list[Head]:
 
 
 def head_named(text: str, heads: Sequence[Head], option: str = "head") -> Head:
-    """The head of this name, such as `3.cross:5`; the only head of a site by the site's too.
+    """The head of a name such as `3.cross:5`; a site's only head also by the name of the site.
 
     Args:
         text: the name.
-        heads: those of a model, as `heads_of` gives them.
-        option: what is wrong if there is none, for the error.
+        heads: the heads of a model, from `heads_of`.
+        option: how errors call the argument.
     """
     by_name = {head.name: head for head in heads}
     if text not in by_name and f"{text}:0" in by_name and f"{text}:1" not in by_name:
@@ -82,20 +82,20 @@ def head_named(text: str, heads: Sequence[Head], option: str = "head") -> Head:
 
 @dataclass(frozen=True, eq=False)
 class AllHeads:
-    """Sentences as every head sees them: `matrices` have weights (head, target, source)."""
+    """Attention of every head over sentences: `matrices` have weights (head, target, source)."""
 
     heads: list[Head]
     matrices: list[Matrix]
 
     def of(self, head: Head) -> list[Matrix]:
-        """The sentences as one head sees them."""
+        """The matrices of one head."""
         index = self._index(head)
         return [
             Matrix(matrix.weights[index], matrix.source, matrix.target) for matrix in self.matrices
         ]
 
     def only(self, head: Head) -> AllHeads:
-        """The same with no other head."""
+        """This head alone."""
         index = slice(self._index(head), self._index(head) + 1)
         matrices = [
             Matrix(matrix.weights[index], matrix.source, matrix.target) for matrix in self.matrices
@@ -114,21 +114,21 @@ class AllHeads:
 
 
 class HeadError(NamedTuple):
-    """A head and how far its links are from gold."""
+    """A head and its alignment error."""
 
     head: Head
     error: ErrorRate
 
 
 def by_error(heads: AllHeads, gold: Sequence[Gold], rule: Rule = strongest) -> list[HeadError]:
-    """All heads, the one with the least alignment error first.
+    """All heads, the lowest alignment error first.
 
-    An error rate on the very sentences that chose the head flatters it a little: choose on some,
+    The error rate on the sentences that chose the head is optimistic: choose on some sentences,
     report on others.
 
     Args:
-        heads: what the heads of one model attended to.
-        gold: the links that people drew.
+        heads: attention of one model.
+        gold: gold links.
         rule: how weights become links.
     """
     errors = [HeadError(head, error_rate(heads.links(head, rule), gold)) for head in heads.heads]
@@ -146,14 +146,14 @@ class HeadAgreement(NamedTuple):
 def by_agreement(
     forward: AllHeads, backward: AllHeads, rule: Rule = strongest
 ) -> list[HeadAgreement]:
-    """All pairs of heads of two models, those that agree most first.
+    """All pairs of heads of two models, the highest agreement first.
 
     Agreement is 2 |A ∩ B| / (|A| + |B|) over all sentences, with B the links of the other
     direction, flipped.
 
     Args:
-        forward: what the heads of the model from source to target attended to.
-        backward: what those of the model from target to source did, on the same sentences.
+        forward: attention of the model from source to target.
+        backward: attention of the model from target to source, on the same sentences.
         rule: how weights become links.
     """
     if len(forward.matrices) != len(backward.matrices):

@@ -1,4 +1,4 @@
-"""Links between words, and how a matrix of weights becomes some.
+"""Links between words, and rules that make them from a matrix of weights.
 
 A link is (source word, target word), both counted from 0.
 """
@@ -22,9 +22,9 @@ Chosen = Bool[Tensor, "*rest target source"]
 
 
 def strongest(weights: Weights) -> Chosen:
-    """For each target word the source word with most weight, the first of equals.
+    """For each target word the source word with the largest weight, the first if equal.
 
-    A word with no weight at all (its attention went to the end of the sentence) gets no link.
+    A word without any weight (all of it is on the end of the sentence) gets no link.
     """
     if not weights.shape[-1]:
         return weights > 0
@@ -32,14 +32,14 @@ def strongest(weights: Weights) -> Chosen:
 
 
 def mutual(weights: Weights) -> Chosen:
-    """The pairs of which each has most weight for the other, along its row and its column."""
+    """The pairs whose weight is the largest of both its row and its column."""
     if not weights.shape[-2]:
         return weights > 0
     return strongest(weights) & _peak(weights, -2)
 
 
 def above(threshold: float) -> Rule:
-    """A rule: all pairs with at least so much weight, so that a word may have several links."""
+    """A rule: all pairs with at least this weight, so that a word may have several links."""
     if not 0.0 < threshold <= 1.0:
         raise RegardError(f"threshold={threshold}, expected above 0 and at most 1")
 
@@ -81,7 +81,7 @@ def links_of(chosen: Bool[Tensor, "target source"]) -> Links:
 
 
 def flipped(links: Iterable[tuple[int, int]]) -> Links:
-    """The links seen from the other side, as those of a model of the other direction have to be.
+    """Links with source and target swapped, as needed for a model of the other direction.
 
     >>> sorted(flipped({(0, 2), (1, 1)}))
     [(1, 1), (2, 0)]

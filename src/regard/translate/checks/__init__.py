@@ -1,7 +1,7 @@
-"""Checks of a translation model that a learner would want to make, each with a plain verdict.
+"""Checks of a translation model, each with a verdict in plain words.
 
-They know the contract of a model and nothing of its inside. They are experiments: change what must
-not matter and nothing may move; change what must matter and something has to.
+They use the contract of a model only. Each is an experiment: changing what must not matter must not
+change the output; changing what must matter must.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHECKS = (
 def check_model(model: TranslationModel, source_size: int, *, seed: int = 0) -> list[Verdict]:
     """Run all checks on a model, trained or not.
 
-    All fail where a parameter, or what the model says, is NaN or infinite.
+    All fail if a parameter or a logit is NaN or infinite.
 
     >>> from regard.translate.models.build import ModelConfig, build_model
     >>> model = build_model(ModelConfig("tutorial", embedding=8, hidden=8), 20, 20)

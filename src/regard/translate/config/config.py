@@ -27,7 +27,7 @@ from regard.translate.shipped import is_shipped
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a training is told; kept in its checkpoints.
+    """The configuration of a training; stored in its checkpoints.
 
     >>> config = Config.from_table({"model": {"name": "bahdanau"}}, ["model.hidden=256"])
     >>> config.model.hidden, config.training.epochs
@@ -98,7 +98,7 @@ class Config:
             raise RegardError(f"{path}{over}: {error}") from error
 
     def without_paths(self) -> Config:
-        """Without data, vectors and a checkpoint to begin with, which name places of a machine."""
+        """Without paths of a machine: data, vectors and the initial checkpoint."""
         training = replace(self.training, start="")
         return replace(self, data=DataConfig(), vectors=VectorsConfig(), training=training)
 
@@ -123,7 +123,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def _hint(text: str, error: Exception) -> str:
-    """The line that an error is about, and what is usual there."""
+    """The line of an error, and a hint."""
     position = re.search(r"\(at line (\d+)", str(error))
     if position is None:
         return ""

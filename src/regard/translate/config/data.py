@@ -12,7 +12,7 @@ from regard.translate.tokens import NAMES
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the pairs are, and which of them count.
+    """Files of pairs, and which pairs are used.
 
     | field                       | meaning                                                     |
     |-----------------------------|-------------------------------------------------------------|
@@ -78,7 +78,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class VocabularyConfig:
-    """What sentences are cut into.
+    """How sentences are tokenised.
 
     | field                        | meaning                                                    |
     |------------------------------|------------------------------------------------------------|
@@ -112,7 +112,7 @@ class VocabularyConfig:
 
 @dataclass(frozen=True)
 class VectorsConfig:
-    """Word vectors that others trained, to begin with: files of GloVe or word2vec.
+    """Pretrained word vectors to start from: files of GloVe or word2vec.
 
     | field              | meaning                                                              |
     |--------------------|----------------------------------------------------------------------|

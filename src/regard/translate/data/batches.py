@@ -1,4 +1,4 @@
-"""Which sentences go together: of like length, in an order that follows from seed and epoch."""
+"""Batches of sentences of similar length, in an order determined by seed and epoch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def batches(
 
 @dataclass(frozen=True)
 class Padding:
-    """How many tokens are padding, and how many there are with it."""
+    """The number of padding tokens, and of all tokens."""
 
     padding: int
     total: int

@@ -1,4 +1,4 @@
-"""Pairs that no model should learn from, left out and counted.
+"""Cleaning of pairs: what is removed is counted.
 
 >>> pairs = [Pair("Go.", "Va !"), Pair("Go.", "Va !"), Pair("Oh", ""), Pair("OK", "OK")]
 >>> cleaned = clean(pairs, Cleaning(identical=True))

@@ -1,4 +1,4 @@
-"""The lines of a text file, plain or gzip, each with its place in what goes wrong."""
+"""Lines of a text file, plain or gzip; errors name file and line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _decoded(stream: Iterable[bytes], name: str | None) -> Iterator[tuple[int, s
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedIOBase]:
-    """A file's bytes, unpacked where they are gzip."""
+    """A binary stream of a file, decompressed if it is gzip."""
     try:
         with path.open("rb") as plain:
             if plain.peek(2)[:2] != _GZIP:

@@ -54,14 +54,14 @@ def split(
 
 
 def hash_value(source: str, seed: int) -> int:
-    """Where a sentence lies among all that there could be, from 0 to 2⁶⁴."""
+    """A hash of a sentence, from 0 to 2⁶⁴, which decides its split."""
     same = " ".join(unicodedata.normalize("NFKC", source).casefold().split())
     text = f"{seed}\n{same}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 def _end(name: str, size: float | int, start: int, distinct: list[int]) -> int:
-    """Where a part ends that begins at `start`."""
+    """The hash at which a split ends that begins at `start`."""
     if isinstance(size, float):
         end = start + round(size * _ALL)
         if not 0 <= size < 1 or end > _ALL:

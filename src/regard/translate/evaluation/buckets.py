@@ -1,4 +1,4 @@
-"""Scores by the length of sentences: does a system fail on long ones?"""
+"""Scores by sentence length: does a system fail on long sentences?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.translate.evaluation.scores import Score, check_parallel, has_bleu, 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The sentences of some lengths, and what their translations score.
+    """Scores of the sentences in a range of lengths.
 
     | field  | meaning                                                                        |
     |--------|--------------------------------------------------------------------------------|

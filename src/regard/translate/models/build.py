@@ -1,4 +1,4 @@
-"""From a name and sizes to a model: the registry of all translation models."""
+"""The registry of all translation models: a builder per name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def build_model(config: ModelConfig, source_size: int, target_size: int) -> Tran
 
 
 def check_model_config(config: ModelConfig) -> None:
-    """Refuse a model that there is not, and settings that it has not."""
+    """Refuse an unknown model, and settings that it does not have."""
     if config.name not in BUILDERS:
         near = get_close_matches(config.name, names(), 1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
@@ -78,7 +78,7 @@ def check_model_config(config: ModelConfig) -> None:
 
 
 def _check_settings(config: ModelConfig) -> None:
-    """Nothing that was asked for is passed over in silence."""
+    """Refuse settings that the model would ignore."""
     for setting, (models, why) in _ONLY.items():
         value, default = getattr(config, setting), getattr(ModelConfig, setting)
         if value != default and config.name not in models:

@@ -1,4 +1,4 @@
-"""How weights lie in memory, which search feels."""
+"""Memory layout of weights for faster search."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from regard.translate.models.prepared import PreparedLinear, prepared_product
 
 
 def lay_out_for_search(model: nn.Module) -> None:
-    """Lay the weights of linear layers and of the output layer out for the few rows of a step.
+    """Store the weights of linear layers and of the output layer for products with few rows.
 
-    No value, name or shape changes. They lie column by column, which takes a third to a half
-    less time for a single row; those that are large are held once more, as `PreparedProduct`
-    multiplies them. Training gains nothing: its backward pass multiplies by W, and its weights
-    change.
+    Values, names and shapes stay the same. Column-major weights take a third to a half less time
+    for a single row; large ones are also copied into the layout of `PreparedProduct`. Training
+    gains nothing: its backward pass multiplies by W, and its weights change.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):

@@ -1,4 +1,4 @@
-"""What the recurrent models are put together from: encoder, cells, readout, of the sizes asked."""
+"""Parts of the recurrent models: encoder, cells, readout, in the configured sizes."""
 
 from __future__ import annotations
 

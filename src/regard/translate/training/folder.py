@@ -36,10 +36,10 @@ COLUMNS = (
 
 
 class CsvLog:
-    """One row a log interval (`train`) and a look at the validation pairs (`valid`).
+    """One row per log interval (`train`) and per validation (`valid`).
 
-    A run that is resumed continues the file: rows after the step it resumes from are taken out, and
-    so is a row that was cut off.
+    A resumed run continues the file: rows after the step it resumes from, and a truncated row, are
+    removed.
     """
 
     def __init__(self, path: Path, after: int) -> None:
@@ -50,7 +50,7 @@ class CsvLog:
             self.file = path.open("a", encoding="utf-8", newline="")
 
     def write(self, row: dict[str, Any]) -> None:
-        """One row; it is in the file when this returns."""
+        """Write and flush a row."""
         values = [row.get(column) for column in COLUMNS]
         with writing(self.path):
             self.file.write(_line(["" if value is None else value for value in values]))
@@ -62,7 +62,7 @@ class CsvLog:
 
 
 class EventLog:
-    """The same numbers as events for TensorBoard."""
+    """The same numbers as TensorBoard events."""
 
     def __init__(self, folder: Path, after: int) -> None:
         with writing(folder):
@@ -83,7 +83,7 @@ Log = CsvLog | EventLog
 
 
 def event_writer() -> Any:
-    """What writes events, or an error that says how to install it."""
+    """TensorBoard's writer, or an error that says how to install it."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -101,7 +101,7 @@ def is_log(path: Path) -> bool:
 
 
 def read_log(path: Path) -> list[dict[str, str]]:
-    """The rows of a log by column; what was not measured is an empty text."""
+    """The rows of a log by column; empty if not measured."""
     return [dict(zip(COLUMNS, row)) for row in _rows(path)]
 
 
@@ -175,7 +175,7 @@ class RunFolder:
         return not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
 
     def check(self, resume: bool) -> None:
-        """Refuse to begin where something lies already that is no run."""
+        """Refuse a folder with other files."""
         if not self.path.exists():
             return
         if not self.path.is_dir():
@@ -191,10 +191,10 @@ class RunFolder:
 
     @contextmanager
     def created(self) -> Iterator[None]:
-        """The folder is there, and can be written; after an error it goes if it is new and empty.
+        """Create and lock the folder; on exit remove it if it is new and still empty.
 
-        So a place that cannot be written is known before the work, and a wrong setting that is
-        found later leaves nothing behind. Meanwhile it is locked: nobody else trains into it.
+        An unwritable path fails before any work, and a wrong setting that is found later leaves
+        nothing behind.
         """
         new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path)
@@ -209,14 +209,13 @@ class RunFolder:
                     folder.rmdir()
 
     def begin(self, config: Config) -> None:
-        """Write down what is about to be done."""
+        """Write the configuration."""
         write_text(self.config, config.toml())
 
     def _check_begun(self) -> None:
-        """Without a saved state, refuse all but what a run leaves that was killed before it saved.
+        """Without a saved state, accept only the files of a run that was killed before it saved.
 
-        Nothing of somebody else's may be overwritten: neither files with other names, nor a
-        configuration or a log that no run wrote.
+        Other files, and a configuration or log that no run wrote, must not be overwritten.
         """
         own = (self.config, self.log, self.best, self.events, self.path / "kept")
         strange = {path.name for path in self.path.iterdir()} - {path.name for path in own}
@@ -233,7 +232,7 @@ class RunFolder:
             )
 
     def prune(self, best: Best) -> None:
-        """Take away what is no longer among the best, and what was half written."""
+        """Delete checkpoints that are no longer among the best, and partial files."""
         kept_files = {self.kept(ranked.step) for ranked in best.kept}
         with writing(self.path):
             for path in self.path.glob("kept/*"):
@@ -250,9 +249,9 @@ class RunFolder:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Refuse a folder that another process has locked; the lock ends with its process.
+    """Lock a folder, or refuse it if another process has; the lock ends with the process.
 
-    Where a file system or Windows knows no such locks, there is none.
+    No lock on Windows and on file systems that do not support it.
     """
     if fcntl is None:
         yield

@@ -25,7 +25,7 @@ from regard.translate.training.stopping import Best, Clock, StopRequest
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Where a training is.
+    """The progress of a training.
 
     | field               | meaning                                                            |
     |---------------------|--------------------------------------------------------------------|
@@ -47,7 +47,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class Validation:
-    """How a model does on the validation pairs; `loss` in nats a token, without smoothing."""
+    """Scores on the validation pairs; `loss` is in nats per token, without label smoothing."""
 
     loss: float
     accuracy: float
@@ -56,19 +56,19 @@ class Validation:
 
 
 class Watcher:
-    """Is told what happens, on the first process only."""
+    """Receives events of a training, on the first process only; override what you need."""
 
     def note(self, text: str) -> None:
-        """Something that is said once."""
+        """A message."""
 
     def stepped(self, progress: TrainingProgress) -> None:
-        """A step was made."""
+        """After each step."""
 
     def validated(self, step: int, validation: Validation, best: bool) -> None:
-        """The validation pairs were looked at."""
+        """After each validation; `best` if it is the best so far."""
 
     def done(self) -> None:
-        """No more steps will follow."""
+        """After the last step."""
 
 
 Ending = Literal["finished", "no better", "time", "asked"]
@@ -77,7 +77,7 @@ _BETWEEN_TALKS = 1.0  # seconds, about, after which several processes agree whet
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What a training works with, and that does not change."""
+    """What a training works with; does not change during a run."""
 
     fabric: Any
     config: Config
@@ -90,23 +90,23 @@ class TrainingSetup:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The translator as it is now."""
+        """The translator with its current weights."""
         both = self.vocabularies
         return Checkpoint(self.config, both.source, both.target, self.model)
 
 
 class Loop:
-    """Makes the steps of a training, from any place in it.
+    """Runs the steps of a training, from any position.
 
     Args:
         setting: what it works with.
-        stepper: what makes a step.
-        position: how far it has come.
-        pending: losses of the last steps that no line of the log has told yet.
-        clock: the time.
-        asked: whether somebody asks to end.
-        logs: where lines of the log go.
-        watcher: who is told.
+        stepper: performs a step.
+        position: where to start.
+        pending: losses of steps that are not logged yet.
+        clock: elapsed time and the limit.
+        asked: whether a stop was requested.
+        logs: where log rows go.
+        watcher: receives events.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Loop:
         self.used = self.rate, self.forcing  # of the last step
 
     def run(self) -> Ending:
-        """Make the steps that are left."""
+        """Run the remaining steps; returns why it ended."""
         if self._no_better():
             return "no better"
         self._tell_of_warm_up()
@@ -163,7 +163,7 @@ class Loop:
         return "finished"
 
     def look(self) -> Validation:
-        """Look at the validation pairs; keep the parameters if they are among the best."""
+        """Validate, and keep the parameters if they are among the best."""
         fabric, step, begun = self.setting.fabric, self.position.step, self.clock.here
         validation: Validation = fabric.broadcast(
             self._validated() if fabric.is_global_zero else None
@@ -181,11 +181,11 @@ class Loop:
         return validation
 
     def look_and_log(self) -> None:
-        """A look, and its line in the log."""
+        """Validate, and log the result."""
         self._log({"kind": "valid", **asdict(self.look())})
 
     def _make(self, step: Step, in_epoch: int) -> None:
-        """Make a step and move on."""
+        """Run a step and advance the position."""
         before = self.position
         self.used = self.rate, self.forcing
         self.pending.append(self.stepper.make(step, *self.used))
@@ -200,7 +200,7 @@ class Loop:
         self.pending_tokens += step.tokens
 
     def _after(self) -> Ending | None:
-        """What is due after a step; says why there will be no more, if so."""
+        """Log, validate and save as due after a step; returns why to end, if so."""
         step, last = self.position.step, self._over()
         if step % self.training.log_every == 0 or last:
             self._log_losses()
@@ -236,7 +236,7 @@ class Loop:
         return ending
 
     def _steps_until_talk(self) -> int:
-        """How many steps take the time between two talks; talks wait for the device."""
+        """Steps until processes agree again whether to end: agreeing waits for the device."""
         steps = self.position.step - self.begun.step
         seconds_per_step = max(self.clock.here - self.set_up - self.looked, 1e-9) / max(steps, 1)
         return max(1, int(_BETWEEN_TALKS / seconds_per_step))
@@ -246,7 +246,7 @@ class Loop:
         return bool(patience) and self.best.since >= patience
 
     def _tell_of_warm_up(self) -> None:
-        """Say so where all of the training is warm-up: it will have learned next to nothing."""
+        """Warn if the whole training is warm-up."""
         warmup = self.training.schedule.warmup
         if self.total < warmup:
             self.watcher.note(
@@ -309,7 +309,7 @@ class Loop:
             log.write(common | row)
 
     def _pending_losses(self) -> Tensor:
-        """The losses that no line of the log has told yet, one a step, of all processes."""
+        """Losses that are not logged yet, one per step, summed over processes."""
         own = torch.stack(self.pending) if self.pending else torch.zeros(0, dtype=torch.float64)
         losses = sum_over_ranks(self.setting.fabric, own).cpu()
         self._check_finite("loss", [losses])
@@ -325,7 +325,7 @@ class Loop:
         )
 
     def _save(self) -> None:
-        """Save everything that resuming needs; only then is what was kept before let go."""
+        """Save the state for resuming; only then delete checkpoints that are no longer kept."""
         setting = self.setting
         self._check_finite("model", list(setting.model.parameters()))
         self.position = replace(

@@ -1,4 +1,4 @@
-"""What is made small: the cross-entropy with label smoothing, summed over real tokens."""
+"""Cross-entropy with label smoothing, summed over tokens, with a hand-written gradient."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def last_cross_entropy(
     target: Int[Tensor, " place"],
     smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """`cross_entropy` of logits that nobody needs afterwards: their gradient takes their memory.
+    """`cross_entropy` whose gradient overwrites the logits, to save memory traffic.
 
-    A second matrix of places × vocabulary would cost more time than what is written into it. A
-    second backward pass is refused by torch, as the logits have changed.
+    A second matrix of tokens × vocabulary would cost more time than computing it. Torch refuses a
+    second backward pass, as the logits have changed.
     """
     loss: Tensor = _CrossEntropy.apply(logits, target, smoothing, _itself)  # type: ignore[no-untyped-call]
     return loss

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.errors import MissingExtraError
 from regard.translate.training.resuming import random_states
 
-_ALONE = timedelta(days=1)  # how long the first process may translate while the others wait
+_ALONE = timedelta(days=1)  # timeout: the others wait while the first process translates
 _PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed"}
 
 

@@ -23,7 +23,7 @@ from regard.translate.training.corpus import Vocabularies
 
 
 def random_states() -> dict[str, Tensor]:
-    """Where every generator stands, as tensors."""
+    """The state of every random generator, as tensors."""
     _, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = numpy.random.get_state()
     states = {
@@ -39,7 +39,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def restore_random_states(states: Mapping[str, Tensor]) -> None:
-    """Put every generator where it stood."""
+    """Restore every random generator."""
     has_python_gauss, gauss = states["python_gauss"].tolist()
     words = tuple(states["python"].tolist())
     random.setstate((3, words, gauss if has_python_gauss else None))
@@ -53,7 +53,7 @@ def restore_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Begin every generator from one number."""
+    """Seed every random generator."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -61,7 +61,7 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Whatever happens inside, every generator stands afterwards where it stood before."""
+    """Restore every random generator on exit."""
     before = random_states()
     try:
         yield
@@ -71,7 +71,7 @@ def random_states_kept() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a training has come.
+    """The position of a training.
 
     | field      | meaning                                                                    |
     |------------|----------------------------------------------------------------------------|
@@ -101,8 +101,8 @@ class Position:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A training, interrupted: `random` has the generators of every rank, `pending` the losses
-    since the last line of the log."""
+    """An interrupted training: `random` holds the generators of every rank, `pending` the losses
+    that are not logged yet."""
 
     position: Position
     config: Config
@@ -140,7 +140,7 @@ def load_state(path: Path) -> State:
 
 
 def optimiser_tensors(optimiser: Optimizer) -> dict[str, Tensor]:
-    """What an optimiser remembers, as `number of the parameter.name`."""
+    """The state of an optimiser, as `number of the parameter.name`."""
     state = optimiser.state_dict()["state"]
     return {
         f"{number}.{name}": torch.as_tensor(value)
@@ -151,7 +151,7 @@ def optimiser_tensors(optimiser: Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimiser back what it remembered."""
+    """Restore the state of an optimiser."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, key = name.split(".", 1)
@@ -173,7 +173,7 @@ _HELD = (
 
 
 def check_settings(before: Config, now: Config) -> None:
-    """Refuse to go on with another model, order of data, optimiser, metric or frozen part."""
+    """Refuse to resume with another model, data order, optimiser, metric or frozen embedding."""
     vectors = [(config.vectors.frozen, *config.vectors.files) for config in (before, now)]
     if vectors[0] != vectors[1]:
         raise RegardError(
@@ -195,7 +195,7 @@ def check_settings(before: Config, now: Config) -> None:
 
 
 def changed_settings(before: Config, now: Config) -> list[str]:
-    """A line for each setting that is another one than the run had."""
+    """A line for each setting that has changed."""
     was, is_now = (_flat(config.table()) for config in (before, now))
     return [
         f"{name} is now {is_now[name]!r}; the run had {was[name]!r}"
@@ -205,7 +205,7 @@ def changed_settings(before: Config, now: Config) -> list[str]:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The settings of nested tables by their full names."""
+    """Nested tables flattened to dotted names."""
     settings: dict[str, Any] = {}
     for key, value in table.items():
         entries = (
@@ -216,7 +216,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check_surroundings(before: Position, now: Position) -> None:
-    """Refuse to go on with other data or other processes."""
+    """Refuse to resume with other data or another number of processes."""
     if now.ranks != before.ranks:
         raise RegardError(
             f"the run began with {before.ranks} processes and cannot be resumed with {now.ranks}"

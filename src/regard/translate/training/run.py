@@ -52,15 +52,15 @@ from regard.translate.training.stopping import Best, Clock, StopRequest, stop_on
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came of a training.
+    """The result of a training.
 
     | field     | meaning                                                                     |
     |-----------|-----------------------------------------------------------------------------|
-    | `folder`  | where everything lies                                                       |
+    | `folder`  | the folder of the run                                                       |
     | `ending`  | why it ended: `finished`, `no better`, `time`, or `asked` (by a signal)     |
-    | `step`    | steps made, with those before it was resumed                                |
+    | `step`    | number of steps, including those before it was resumed                      |
     | `seconds` | time spent, likewise                                                        |
-    | `best`    | the best looks at the validation pairs                                      |
+    | `best`    | the steps with the best validation scores                                   |
     | `scores`  | by translator and part: `{("best", "test"): …}`; none where it was `asked`  |
     """
 
@@ -80,18 +80,18 @@ def train(
     minutes: float | None = None,
     watcher: Watcher | None = None,
 ) -> TrainingResult:
-    """Train a translator, as the configuration says, into a folder.
+    """Train a translator into a folder.
 
-    SIGTERM and SIGINT let it finish its step, save and return; before the first step and in the
-    scoring at the end it returns after the part it is at, with nothing to save. A second one
-    interrupts. Under torchrun every process calls this; the first one writes.
+    On SIGTERM or SIGINT it finishes the current step, saves and returns; before the first step and
+    during final scoring there is nothing to save, and it returns after the current phase. A second
+    signal interrupts. Under torchrun every process calls this; the first one writes.
 
     Args:
         config: data, vocabularies, model, training, search.
-        out: the folder; it must be empty or not there, unless `resume` finds a run in it.
-        resume: go on where the run in the folder was left, exactly; begin where there is none.
-        minutes: end after so much time, counted from now.
-        watcher: who is told what happens.
+        out: the folder; empty or new, unless `resume` is set.
+        resume: continue the run in the folder exactly where it stopped, or start one.
+        minutes: time limit, counted from now.
+        watcher: receives progress and validation results.
     """
     if not isinstance(config, Config):
         raise RegardError(
@@ -123,7 +123,7 @@ def train(
 
 
 class _StoppedBeforeSteps(Exception):
-    """Somebody asked to end before this part of the run made a step: there is nothing to save."""
+    """A stop was requested before the first step: there is nothing to save."""
 
 
 def _train(
@@ -180,14 +180,13 @@ def _train(
 
 
 def _go_on_unless(asked: StopRequest, fabric: Any) -> None:
-    """Between two parts of the work before the first step; the first process decides for all."""
+    """Raise if a stop was requested before the first step; the first process decides for all."""
     if fabric.broadcast(bool(asked)):
         raise _StoppedBeforeSteps
 
 
 def _wants_a_look(loop: Loop, ending: Ending) -> bool:
-    """Whether the best cannot be chosen yet: none was looked at, or not the last before time was
-    over."""
+    """Whether to validate once more: nothing was validated yet, or not since time ran out."""
     if ending == "asked":
         return False
     return not loop.best.kept or (ending == "time" and not loop.best.holds(loop.position.step))
@@ -195,7 +194,7 @@ def _wants_a_look(loop: Loop, ending: Ending) -> bool:
 
 @contextmanager
 def _opened_logs(setting: TrainingSetup, after: int) -> Iterator[list[Log]]:
-    """The logs, on the first process."""
+    """The logs; none except on the first process."""
     logs: list[Log] = []
     if setting.fabric.is_global_zero:
         logs.append(CsvLog(setting.folder.log, after))
@@ -211,9 +210,9 @@ def _opened_logs(setting: TrainingSetup, after: int) -> Iterator[list[Log]]:
 def finish(
     setting: TrainingSetup, pairs: Pairs, best: Best, asked: StopRequest, watcher: Watcher
 ) -> dict[tuple[str, str], FinalScores] | None:
-    """Average the best parameters, and score what there is; None when asked to end meanwhile.
+    """Average the best parameters and score the translators; None if a stop is requested.
 
-    All of it can be done again, so nothing is lost then.
+    Resuming repeats all of it.
     """
     folder, search = setting.folder, setting.config.search
     folder.prune(best)
@@ -236,7 +235,7 @@ def finish(
 
 
 def _write_translators(folder: RunFolder, best: Best) -> None:
-    """The best and the average; those that are there already stay, with what was added to them."""
+    """Write the best and the averaged translator, unless they are there (with a preferred head)."""
     steps = [ranked.step for ranked in best.kept]
     if _extra(folder.best).get("step") != steps[0]:
         folder.publish(steps[0])
@@ -247,7 +246,7 @@ def _write_translators(folder: RunFolder, best: Best) -> None:
 
 
 def _extra(path: Path) -> dict[str, Any]:
-    """What a translator's file says besides the translator; nothing where there is none."""
+    """The `extra` of a translator's file; empty if there is no file."""
     if not path.exists():
         return {}
     extra: dict[str, Any] = FILE.header(path).get("extra", {})

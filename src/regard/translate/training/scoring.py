@@ -26,8 +26,7 @@ _SENTENCES = 64  # translated at once
 def loss_and_accuracy(
     model: TranslationModel, examples: Examples, config: TrainingConfig, device: torch.device
 ) -> tuple[float, float]:
-    """Nats a target token, without smoothing, and the share of tokens that are the model's first
-    choice, each with the true tokens before it given."""
+    """Teacher-forced loss in nats per target token, without smoothing, and token accuracy."""
     tokens = max(config.batch_tokens, max(map(len, examples.target), default=1))
     total = torch.zeros(2, dtype=torch.float64)
     for numbers in batches(examples, tokens=tokens, seed=0, epoch=0, shuffle=False):
@@ -44,7 +43,7 @@ def loss_and_accuracy(
 def translate_texts(
     checkpoint: Checkpoint, texts: Sequence[str], options: SearchOptions, device: torch.device
 ) -> list[str]:
-    """The best translation of each text; the longest sentences first, in batches of like length."""
+    """The best translation of each text, in batches of similar length, the longest first."""
     model = checkpoint.model
     sentences = [_numbers(checkpoint.source, text, model.longest_source) for text in texts]
     remaining = iter(sorted(range(len(texts)), key=lambda index: -len(sentences[index])))
@@ -60,21 +59,21 @@ def translate_texts(
 def score_pairs(
     checkpoint: Checkpoint, pairs: Sequence[Pair], options: SearchOptions, device: torch.device
 ) -> Scores:
-    """BLEU and chrF of the translations of pairs; in lower case where the vocabulary is."""
+    """BLEU and chrF of translated pairs; case-insensitive if the vocabulary is lower-case."""
     texts = translate_texts(checkpoint, [pair.source for pair in pairs], options, device)
     references = [pair.target for pair in pairs]
     return score(texts, references, EvaluationOptions(lower=checkpoint.target.lower))
 
 
 def _numbers(vocabulary: Vocabulary, text: str, longest: int | None) -> list[int]:
-    """A source as numbers; cut at its end where the model has no place for more."""
+    """A source as numbers, truncated to the longest that the model reads."""
     numbers = vocabulary.encode(text)
     return [*(numbers if longest is None else numbers[: longest - 1]), END]
 
 
 @dataclass(frozen=True)
 class FinalScores:
-    """What a translator scores on some pairs.
+    """Scores of a translator on some pairs.
 
     | field        | meaning                                                                    |
     |--------------|----------------------------------------------------------------------------|
@@ -99,7 +98,7 @@ Scored = Mapping[tuple[str, str], FinalScores]  #: by translator and part
 def final_scores(
     checkpoint: Checkpoint, pairs: Sequence[Pair], options: SearchOptions, device: torch.device
 ) -> FinalScores:
-    """Translate some pairs' sources and score what came of it."""
+    """Translate the sources of pairs and score the translations."""
     texts = translate_texts(checkpoint, [pair.source for pair in pairs], options, device)
     references = [pair.target for pair in pairs]
     natural = score(texts, references, EvaluationOptions(lower=checkpoint.target.lower))
@@ -121,7 +120,7 @@ def lower_words(text: str) -> str:
 
 
 def as_json(scores: Scored, search: SearchOptions) -> str:
-    """All scores with their signatures, and the search that found the translations."""
+    """All scores with their signatures, and the search options."""
     by_translator: dict[str, dict[str, object]] = {}
     for (translator, split), split_scores in scores.items():
         by_translator.setdefault(translator, {})[split] = asdict(split_scores)

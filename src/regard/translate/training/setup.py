@@ -33,7 +33,7 @@ from regard.translate.vocabulary import WordVocabulary
 def put_vectors(
     config: VectorsConfig, vocabularies: Vocabularies, model: TranslationModel
 ) -> list[VectorReport]:
-    """Put the vectors of the files that a configuration names into a model; says what was found."""
+    """Load pretrained word vectors into a model's embeddings; returns a report per file."""
     reports = []
     for side, file in config.files.items():
         vocabulary = getattr(vocabularies, side)
@@ -49,7 +49,7 @@ def put_vectors(
 
 
 def freeze_vectors(config: VectorsConfig, model: TranslationModel) -> None:
-    """Keep training from the embeddings that have vectors of a file, where it shall not."""
+    """Freeze embeddings with pretrained vectors, if the configuration says so."""
     for side in config.files:
         _embedding(model, side).weight.requires_grad_(not config.frozen)
 
@@ -65,7 +65,7 @@ _MANY = 0.1  # of the validation sources: more of them in the training pairs is 
 def set_up(
     fabric: Any, config: Config, folder: RunFolder, state: State | None, pairs: Pairs
 ) -> TrainingSetup:
-    """Vocabularies, examples and the model; from the state where there is one."""
+    """Vocabularies, examples and the model; from a saved state if there is one."""
     start = None
     if state is not None:
         vocabularies = state.vocabularies
@@ -95,10 +95,10 @@ def set_up(
 
 @torch.no_grad()
 def say_by_frequency(model: TranslationModel, examples: Examples) -> None:
-    """Have the output layer say tokens as often as they come, before anything is learned.
+    """Initialise the output bias with the log frequencies of target tokens.
 
-    Otherwise that is what the first steps teach all at once, and with a tanh before the output
-    layer it can be learned by driving every feature to 1 or -1, where nothing is learned any more.
+    Otherwise the first steps learn them, and with a tanh before the output layer that can drive
+    every feature to saturation, where gradients vanish.
     """
     tokens = torch.tensor([token for target in examples.target for token in target])
     embeddings = model.embeddings
@@ -109,7 +109,7 @@ def say_by_frequency(model: TranslationModel, examples: Examples) -> None:
 
 
 def _loaded_start(config: Config) -> Checkpoint:
-    """The checkpoint to begin with; its model must be the one that the configuration says."""
+    """The checkpoint to start from; its model must match the configuration."""
     try:
         start = load_checkpoint(config.training.start)
     except RegardError as error:
@@ -128,7 +128,7 @@ def _loaded_start(config: Config) -> Checkpoint:
 
 
 def _check_tie(config: Config, vocabularies: Vocabularies) -> None:
-    """Refuse one embedding for two vocabularies, in which a number is two different words."""
+    """Refuse a shared embedding for two different vocabularies."""
     if config.model.tie == "all" and vocabularies.source is not vocabularies.target:
         raise RegardError(
             "model.tie is 'all', one embedding for both languages, but each has a vocabulary of "
@@ -137,7 +137,7 @@ def _check_tie(config: Config, vocabularies: Vocabularies) -> None:
 
 
 def _fitting(split: str, examples: Examples, model: TranslationModel, config: Config) -> Examples:
-    """The examples of a part that the model has places for; there must be some."""
+    """The examples that are not too long for the model; an error if there are none."""
     fitting = within(examples, model.longest_source)
     if not len(fitting):
         raise RegardError(
@@ -148,7 +148,7 @@ def _fitting(split: str, examples: Examples, model: TranslationModel, config: Co
 
 
 def check_search(setting: TrainingSetup) -> None:
-    """Refuse, before the folder is begun, a search that the finished model could not serve."""
+    """Refuse search options that the model does not support, before anything is written."""
     penalty = setting.config.search.coverage_penalty
     if penalty and not setting.model.sites:
         raise RegardError(
@@ -158,7 +158,7 @@ def check_search(setting: TrainingSetup) -> None:
 
 
 def check_forcing(setting: TrainingSetup) -> None:
-    """Ask the model, before the folder is begun, whether it can do without the true tokens."""
+    """Refuse teacher forcing below 1 if the model needs it, before anything is written."""
     least = least_forcing(setting.config.training.forcing)
     if least == 1.0:
         return
@@ -175,7 +175,7 @@ def check_forcing(setting: TrainingSetup) -> None:
 
 
 def summary(setting: TrainingSetup, pairs: Pairs, position: Position) -> str:
-    """The data, the vocabularies and the model in a few lines."""
+    """A summary of data, vocabularies and model."""
     parameters = sum(parameter.numel() for parameter in setting.model.parameters())
     vocabularies = setting.vocabularies
     start = setting.config.training.start
@@ -196,7 +196,7 @@ def summary(setting: TrainingSetup, pairs: Pairs, position: Position) -> str:
 
 
 def _about_losses(config: Config) -> str:
-    """What the losses are, and what that of training has that validation has not."""
+    """The unit of losses, and how training and validation loss differ."""
     training = config.training
     on = {
         "dropout": config.model.dropout > 0,
@@ -210,7 +210,7 @@ def _about_losses(config: Config) -> str:
 
 
 def _known_already(pairs: Pairs) -> str:
-    """A line where a good part of the validation sentences are learned from, too."""
+    """A warning if many validation sources are in the training data."""
     learned = {pair.source for pair in pairs.train}
     repeated = sum(pair.source in learned for pair in pairs.valid)
     if repeated <= _MANY * len(pairs.valid):
@@ -222,7 +222,7 @@ def _known_already(pairs: Pairs) -> str:
 
 
 def _without_places(setting: TrainingSetup, pairs: Pairs) -> str:
-    """A line on the pairs that the model has no places for, where there are any."""
+    """How many pairs are too long for the model, if any."""
     train = len(pairs.train) - len(setting.train)
     valid = len(pairs.valid) - len(setting.valid)
     if not train and not valid:

@@ -18,7 +18,7 @@ from regard.translate.training.loss import last_cross_entropy
 
 @dataclass(frozen=True)
 class Step:
-    """One change of the parameters.
+    """One optimiser step.
 
     | field     | meaning                                                                     |
     |-----------|-----------------------------------------------------------------------------|
@@ -36,7 +36,7 @@ class Step:
 def plan_epoch(
     examples: Examples, config: TrainingConfig, epoch: int, rank: int = 0, ranks: int = 1
 ) -> list[Step]:
-    """The steps of an epoch, as one of `ranks` processes makes them."""
+    """The steps of an epoch for one of `ranks` processes."""
     by_rank = [
         batches(
             examples,
@@ -64,7 +64,7 @@ def plan_epoch(
 
 
 def new_optimiser(config: OptimiserConfig, model: TranslationModel) -> Optimizer:
-    """The optimiser of a configuration; fused where torch can, which is everywhere it runs."""
+    """The (fused) optimiser of a configuration."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if config.name == "sgd":
         return SGD(parameters, config.rate, weight_decay=config.weight_decay, fused=True)
@@ -80,17 +80,17 @@ def new_optimiser(config: OptimiserConfig, model: TranslationModel) -> Optimizer
 
 
 class Stepper:
-    """Makes steps.
+    """Performs optimiser steps.
 
-    The loss is divided by the target tokens of the whole step, on all processes and in all its
-    batches. So neither their number nor the way sentences fall into batches changes the gradient.
+    The loss is divided by the target tokens of the whole step, over all processes and batches, so
+    the gradient does not depend on how sentences are distributed among them.
 
     Args:
         fabric: device, precision, distribution.
-        model: what is trained.
-        optimiser: what changes its parameters.
-        examples: what it learns from.
-        config: how.
+        model: the model.
+        optimiser: its optimiser.
+        examples: the training examples.
+        config: the `[training]` settings.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class Stepper:
         self.config = config
 
     def make(self, step: Step, rate: float, forcing: float) -> Tensor:
-        """Make a step; returns the loss of this process, summed over its tokens, as float64.
+        """Perform a step; returns the loss of this process, summed over its tokens, as float64.
 
-        Nothing here waits for the device.
+        It does not synchronise with the device.
         """
         losses = []
         for number, sentences in enumerate(step.batches, start=1):
@@ -130,7 +130,7 @@ class Stepper:
         return torch.stack(losses).double().sum()
 
     def _gather(self, batch: Batch, tokens: int, forcing: float) -> Tensor:
-        """Add a batch's share of the gradient; returns its loss, summed over tokens."""
+        """Accumulate the gradient of a batch; returns its loss, summed over tokens."""
         logits = self.wrapped(
             batch.source, batch.source_mask, batch.target_in, batch.target_mask, forcing
         )

@@ -1,4 +1,4 @@
-"""When to end: the validation does not get better, the time is over, somebody asks."""
+"""When to stop: no better validation, time limit, or a signal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAME = 1.0  # seconds within which several signals are one
 
 @dataclass(frozen=True)
 class RankedStep:
-    """Parameters worth keeping: the step they are from, and how well they do."""
+    """A step whose parameters are kept, and its validation score."""
 
     step: int
     value: float
@@ -27,7 +27,7 @@ class RankedStep:
 
 @dataclass(frozen=True)
 class Best:
-    """The best parameters so far, best first, and how many looks ago the best one was.
+    """The best steps so far, best first, and how many validations ago the best one was.
 
     >>> best = Best("loss", size=2)
     >>> for step, loss in enumerate([3.0, 1.0, 2.0]):
@@ -43,13 +43,13 @@ class Best:
 
     @staticmethod
     def of(config: ValidationConfig, table: dict[str, Any]) -> Best:
-        """As a configuration wants it, with what `table` gave; no more of it than that."""
+        """From a configuration and the saved `table`."""
         kept = tuple(RankedStep(step, value) for step, value in table.get("kept", []))
         size = config.average
         return Best(config.metric, size, kept[:size], table.get("since", 0))
 
     def look(self, step: int, value: float) -> Best:
-        """After one more look; of equal values the earlier is better."""
+        """With one more validation; of equal scores the earlier is better."""
         sign = 1 if self.metric == "loss" else -1
         kept = sorted(
             (*self.kept, RankedStep(step, value)),
@@ -68,7 +68,7 @@ class Best:
 
 
 class Clock:
-    """How long it took; earlier parts of a resumed run count for `total`, not for the limit."""
+    """Elapsed time; earlier parts of a resumed run count for `total`, not for the limit."""
 
     def __init__(self, minutes: float | None, earlier: float = 0.0) -> None:
         if minutes is not None and not minutes >= 0:
@@ -94,7 +94,7 @@ class Clock:
 
 
 class StopRequest:
-    """Whether somebody has asked to end, and when (`time.monotonic`)."""
+    """Whether a stop was requested, and when (`time.monotonic`)."""
 
     def __init__(self) -> None:
         self.since: float | None = None
@@ -105,10 +105,10 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Inside, the first SIGTERM or SIGINT only asks; a second one interrupts at once.
+    """Within the block, the first SIGTERM or SIGINT requests a stop; a second one interrupts.
 
-    What comes within a second of the first is taken for the same: a terminal and torchrun each
-    pass Ctrl-C on.
+    Signals within a second of the first count as the same: a terminal and torchrun each forward
+    Ctrl-C.
     """
     asked = StopRequest()
     if threading.current_thread() is not threading.main_thread():

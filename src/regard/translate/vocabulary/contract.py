@@ -1,4 +1,4 @@
-"""What every vocabulary promises: text to numbers and back, and which words the numbers are of."""
+"""The contract of vocabularies: text to token numbers and back, and the words over them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Vocabulary(ABC):
 
 
 def spoken(numbers: Iterable[int]) -> list[int]:
-    """What is said: numbers up to the first `END`, without padding and `BEGIN`."""
+    """Numbers up to the first `END`, without padding and `BEGIN`."""
     text_numbers = []
     for number in numbers:
         if number == END:
