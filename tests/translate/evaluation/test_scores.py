@@ -10,7 +10,14 @@ import pytest
 from sacrebleu.significance import PairedTest
 
 from regard.errors import MissingExtraError, RegardError
-from regard.translate.evaluation import EvaluationOptions, buckets, compare, differing, score
+from regard.translate.evaluation import (
+    EvaluationOptions,
+    buckets,
+    compare,
+    differing,
+    evaluate,
+    score,
+)
 from regard.translate.evaluation.scores import metrics
 
 WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat", "and", "saw", "two", "red", "birds", "in"]
@@ -253,3 +260,18 @@ def test_few_sentences_prove_little():
         ):
             assert found.difference > 80
             assert found.two_sided_p == 2.0 ** (1 - count) and not found.at_floor
+
+
+def test_one_call_gives_what_the_others_give():
+    right = sentences(12, 1)
+    first, second = noisy(right, 0.4, 2), noisy(right, 0.1, 3)
+    options = EvaluationOptions(edges=(8,), resamples=30, examples=2)
+    alone = evaluate(first, right, options)
+    assert alone.scores == score(first, right, options)
+    assert alone.buckets == buckets(first, right, options)
+    assert (alone.other_buckets, alone.comparison, alone.differing) == ([], [], [])
+    both = evaluate(first, right, options, other=second, sources=["word"] * 12)
+    assert both.comparison == compare(first, second, right, options)
+    assert both.differing == differing(first, second, right, options)
+    assert both.other_buckets == buckets(second, right, options, sources=["word"] * 12)
+    assert evaluate(first, right, EvaluationOptions(edges=())).buckets == []
