@@ -31,12 +31,12 @@ from transformers import (
 
 from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PostNorm, Stack
 from regard.mechanisms import MultiHead
-from regard.translate.models.contract import Encoded, Stepped, TranslationModel
+from regard.translate.models.contract import EncoderOutput, StepOutput, TranslationModel
 from regard.translate.models.embeddings import Embeddings
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.models.transformer import Transformer
 from regard.translate.models.transformer_positions import Positions
-from regard.translate.search import search
+from regard.translate.search import SearchOptions, beam_search
 from regard.translate.tokens import BEGIN, END, PAD
 
 
@@ -152,15 +152,15 @@ class Ending(TranslationModel):
         super().__init__()
         self.model, self.lengths, self.sites = model, lengths, model.sites
 
-    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> Encoded:
-        return Encoded(mask, (self.model.read(source, mask), self.lengths))
+    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> EncoderOutput:
+        return EncoderOutput(mask, (self.model.read(source, mask), self.lengths))
 
-    def start(self, encoded: Encoded, beams: int = 1) -> Any:
+    def start(self, encoded: EncoderOutput, beams: int = 1) -> Any:
         return self.model.start(encoded.memory[0], beams)
 
     def step(
-        self, encoded: Encoded, state: Any, tokens: Tensor, *, weights: bool = False
-    ) -> Stepped:
+        self, encoded: EncoderOutput, state: Any, tokens: Tensor, *, weights: bool = False
+    ) -> StepOutput:
         inner, lengths = encoded.memory
         stepped = self.model.step(inner, state, tokens, weights=weights)
         end_rows(stepped.logits, lengths, state[0].keys + 1)
@@ -203,7 +203,8 @@ def translators(
     processors = LogitsProcessorList([EndingProcessor(lengths)])
 
     def run_ours() -> list[list[int]]:
-        found = search(mine, source, mask, beam=beam, longest=100, weights=weights)
+        options = SearchOptions(beam=beam, longest=100)
+        found = beam_search(mine, source, mask, options, weights=weights)
         return [hypotheses[0].tokens for hypotheses in found]
 
     def run_theirs() -> list[list[int]]:

@@ -1,6 +1,9 @@
 """The public names, exactly: adding or dropping one is a decision, made here too."""
 
+import pytest
+
 import regard
+from regard import translate
 
 NAMES = """
 Apply Around Attended CaptureWarning Distance Entropy HeadMax HeadMean HeadMin Histogram Mass
@@ -9,7 +12,20 @@ capture flow fuse gradient_attention graft head_importance load masks mean_atten
 prune reduce register_recipe relevance rollout stitch trace
 """
 
+TRANSLATE = """
+Alignment Checkpoint Config EvaluationOptions Hypothesis ModelConfig SearchOptions Translation
+TranslationModel Translator align beam_search build_model check_model compare evaluate
+load_checkpoint save_checkpoint score train
+"""
 
-def test_public_names_are_exact():
-    assert sorted(regard.__all__) == NAMES.split()
-    assert all(hasattr(regard, name) for name in NAMES.split())
+
+@pytest.mark.parametrize(("module", "names"), [(regard, NAMES), (translate, TRANSLATE)])
+def test_public_names_are_exact(module, names):
+    assert sorted(module.__all__) == names.split()
+    assert all(hasattr(module, name) for name in names.split())
+    assert {*names.split()} <= {*dir(module)}
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"'regard\.translate' has no attribute 'Trained'"):
+        _ = translate.Trained

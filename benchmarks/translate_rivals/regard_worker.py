@@ -16,14 +16,13 @@ from regard.mechanisms import Additive
 from regard.translate.config import OptimiserConfig, TrainingConfig
 from regard.translate.data import Examples, read_pairs
 from regard.translate.models.additive_steps import AdditiveGRU
-from regard.translate.models.attentions import Look
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.attentions import SourceAttention
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.parts import read_by
 from regard.translate.models.previous_state import Wiring
-from regard.translate.training.plan import Step, plan_epoch
 from regard.translate.training.processes import new_fabric
-from regard.translate.training.stepper import Stepper, new_optimiser
+from regard.translate.training.step import Step, Stepper, new_optimiser, plan_epoch
 from regard.translate.vocabulary import WordVocabulary
 
 RATE = 3e-4
@@ -54,10 +53,10 @@ def new_model(task: Task, source_size: int, target_size: int) -> TranslationMode
     which the configuration cannot say."""
     config, narrow = model_config(task), task.shape.get("encoder", task.shape["hidden"])
     if narrow == config.hidden:
-        return build(config, source_size, target_size)
+        return build_model(config, source_size, target_size)
     read = read_by(replace(config, hidden=narrow), source_size, target_size)
     parts, context = replace(read, config=config), read.encoder.width
-    look = Look(Additive(config.hidden, context, width=config.hidden), context)
+    look = SourceAttention(Additive(config.hidden, context, width=config.hidden), context)
     cells = parts.cells(config.embedding + context)
     readout = parts.readout(config.hidden + config.embedding + context)
     return parts.translator(AdditiveGRU(cells, parts.bridge(cells), look, readout, Wiring()))

@@ -25,7 +25,7 @@ from regard.translate.alignment import (
     SYMMETRISERS,
     AllHeads,
     Choice,
-    Forced,
+    ForcedAttention,
     Gold,
     Links,
     Reading,
@@ -46,7 +46,7 @@ from regard.translate.checkpoint import load_checkpoint
 RULES: dict[str, Rule] = {"strongest": strongest, "mutual": mutual}
 
 
-def forced(path: Path, pairs: Sequence[tuple[str, str]]) -> Forced:
+def forced(path: Path, pairs: Sequence[tuple[str, str]]) -> ForcedAttention:
     """What a model attends to when it is made to say the second of each pair."""
     loaded = load_checkpoint(path)
     sources = [Sentence.spaced(source, loaded.source) for source, _ in pairs]
@@ -67,7 +67,9 @@ def links_by_way(
         yield how, [symmetrise(one, other, how) for one, other in zip(ahead, behind)]
 
 
-def table(forward: Forced, backward: Forced, gold: Sequence[Gold], rule: Rule, name: str) -> Table:
+def table(
+    forward: ForcedAttention, backward: ForcedAttention, gold: Sequence[Gold], rule: Rule, name: str
+) -> Table:
     """Error, precision and recall, a line for each reading, choice and way."""
     made = Table(title=f"{len(gold)} Hansards sentences, rule {name}")
     for column in ("reading", "heads chosen by", "links"):

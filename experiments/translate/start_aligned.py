@@ -17,10 +17,10 @@ import torch
 
 from regard.translate.checkpoint import Checkpoint, save_checkpoint
 from regard.translate.config import Config, VectorsConfig
-from regard.translate.models.build import build
+from regard.translate.models.build import build_model
 from regard.translate.models.transformer import Transformer
 from regard.translate.training.corpus import read_data, train_vocabularies
-from regard.translate.training.word_vectors import put_vectors
+from regard.translate.training.setup import put_vectors
 
 
 @torch.no_grad()
@@ -40,7 +40,7 @@ def main() -> None:
     config = Config.from_file(given.config, ["training.start="])
     vocabularies = train_vocabularies(config.vocabulary, read_data(config.data).train)
     torch.manual_seed(config.training.seed)
-    model = build(config.model, len(vocabularies.source), len(vocabularies.target))
+    model = build_model(config.model, len(vocabularies.source), len(vocabularies.target))
     assert isinstance(model, Transformer)
     files = VectorsConfig(str(given.vectors / "source.txt"), str(given.vectors / "target.txt"))
     for report in put_vectors(files, vocabularies, model):

@@ -24,7 +24,7 @@ from pathlib import Path
 from regard.files import write_text
 from regard.translate.config import DataConfig
 from regard.translate.data import Pair
-from regard.translate.data.split import place
+from regard.translate.data.split import hash_value
 from regard.translate.training.corpus import read_data
 
 #: What is split, and how; the translator that ships remembers it, so that it can be tested.
@@ -91,7 +91,7 @@ def to_learn_from(pairs: list[Pair]) -> Iterator[tuple[str, str]]:
 
 def _choice(pair: Pair, question: int, copy: int = 0) -> int:
     """A number for a pair's source, the same at every run; questions are 1 to 9."""
-    return place(pair.source, question + 10 * copy)
+    return hash_value(pair.source, question + 10 * copy)
 
 
 def write(path: Path, pairs: Iterable[tuple[str, str]]) -> None:

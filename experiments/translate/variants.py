@@ -22,7 +22,7 @@ import torch
 from regard.translate.checkpoint import load_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import BUILDERS, names
-from regard.translate.training import Validated, Watcher, train
+from regard.translate.training import Validation, Watcher, train
 
 HERE = Path(__file__).parent
 #: What a model needs besides its name: a Transformer of about the others' size and speed.
@@ -55,7 +55,7 @@ class Lines(Watcher):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def validated(self, step: int, found: Validated, best: bool) -> None:
+    def validated(self, step: int, found: Validation, best: bool) -> None:
         said = f"{self.name}: step {step}, validation loss {found.loss:.4f}"
         print(said, file=sys.stderr, flush=True)
 

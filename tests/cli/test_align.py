@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from regard.cli.align import align
 from regard.errors import RegardError
-from regard.translate import remembered
 from regard.translate.alignment import (
     Head,
     Sentence,
@@ -18,9 +17,10 @@ from regard.translate.alignment import (
     force,
     read_links,
 )
+from regard.translate.alignment.preferred_head import save_preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import WordVocabulary
 
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
     ):
         torch.manual_seed(seed)
         config = ModelConfig(kind, **sizes, **(inner if kind == "transformer" else {}))
-        model = build(config, len(source), len(target))
+        model = build_model(config, len(source), len(target))
         saved = Checkpoint(Config(model=config), source, target, model)
         save_checkpoint(place / f"{name}.safetensors", saved)
     return place
@@ -208,8 +208,8 @@ def test_rules(folder):
     [
         ([], "align needs a checkpoint, --source and --target"),
         (["--links", "gold"], "--links scores a file of links: say --gold, and no checkpoint"),
-        (["there", "texts", "--head", "9.cross:0"], "--head 9.cross:0, expected one of 0.cross:0"),
-        (["there", "texts", "--rule", "best"], "--rule best, expected strongest, mutual or a"),
+        (["there", "texts", "--head", "9.cross:0"], "head 9.cross:0, expected one of 0.cross:0"),
+        (["there", "texts", "--rule", "best"], "rule 'best', expected 'strongest', 'mutual' or a"),
         (["there", "texts", "--symmetrise", "all"], "--symmetrise all, expected one of intersect"),
         (
             ["there", "texts", "--backward-head", "0.cross"],
@@ -226,7 +226,7 @@ def test_rules(folder):
         ),
         (
             ["there", "texts", "--backward", "there", "--backward-head", "foo"],
-            "--backward-head foo, expected one of 0.cross:0",
+            "backward_head foo, expected one of 0.cross:0",
         ),
         (["none", "texts"], "has no attention from target to source, so nothing to align by"),
         (["there", "texts", "--gold", "short"], "short has 1 lines, but .*en has 3"),
@@ -288,7 +288,7 @@ def test_what_is_remembered_is_read(folder, tmp_path):
     assert usual.stdout != again.stdout and "the usual one" in usual.stderr
     gold = run(path, *texts(folder), "--gold", folder / "gold", "--gold-first", 1)
     assert "least alignment error" in gold.stderr
-    remembered.remember(path, Head("7.cross", 1), "output")
+    save_preferred_head(path, Head("7.cross", 1), "output")
     with pytest.raises(RegardError, match=r"head that the checkpoint remembers, 7\.cross:1, ex"):
         run(path, *texts(folder))
 

@@ -14,7 +14,7 @@ from regard.record.tensor_file import TensorFile
 from regard.translate import checks
 from regard.translate.checkpoint import Checkpoint, save_checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.vocabulary import WordVocabulary
 
 VOCABULARY = WordVocabulary.train(["one two three four five six seven eight"], size=30)
@@ -36,7 +36,7 @@ def saved(tmp_path):
         torch.manual_seed(0)
         own = {"heads": 2, "feed_forward": 8} if name == "transformer" else {}
         config = ModelConfig(name, embedding=8, hidden=8, **own, **settings)
-        model = build(config, len(VOCABULARY), len(VOCABULARY))
+        model = build_model(config, len(VOCABULARY), len(VOCABULARY))
         change(model)
         path = tmp_path / f"{name}.safetensors"
         save_checkpoint(path, Checkpoint(Config(model=config), VOCABULARY, VOCABULARY, model))

@@ -57,7 +57,7 @@ def test_two_systems_side_by_side(files):
     result = run(files / "bad", files / "right", "--other", files / "good", "--resamples", 50)
     assert "two systems, with 95 % intervals" in result.stdout
     rows = cells(result.stdout)
-    compared = evaluation.compare(BAD, GOOD, RIGHT, resamples=50)
+    compared = evaluation.compare(BAD, GOOD, RIGHT, evaluation.EvaluationOptions(resamples=50))
     for name, systems in (
         ("bad", [c.first for c in compared]),
         ("good", [c.second for c in compared]),

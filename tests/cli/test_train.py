@@ -15,7 +15,13 @@ import pytest
 from regard.cli import main
 from regard.cli.train import Bar, Lines, _duration
 from regard.translate.checkpoint import load_checkpoint
-from regard.translate.training import Now, RunFolder, Trained, Validated, read_log
+from regard.translate.training import (
+    RunFolder,
+    TrainingProgress,
+    TrainingResult,
+    Validation,
+    read_log,
+)
 from regard.translate.training.stopping import Best
 
 CONFIG = """
@@ -115,7 +121,7 @@ def test_there_must_be_a_run_to_resume(folder, monkeypatch, capsys, made):
 
 
 def test_stopped_before_anything_is_saved(folder, monkeypatch, capsys):
-    ended = Trained(RunFolder(folder / "run"), "asked", 0, 1.0, Best("loss", 1))
+    ended = TrainingResult(RunFolder(folder / "run"), "asked", 0, 1.0, Best("loss", 1))
     monkeypatch.setattr("regard.cli.train.train_translator", lambda *_, **options: ended)
     _, said, _ = run(monkeypatch, capsys, folder / "config.toml")
     assert said.endswith("nothing is saved yet: begin again\n") and "--resume" not in said
@@ -184,7 +190,9 @@ def _wait_for(log: Path, running: subprocess.Popen) -> None:
     raise AssertionError("no steps were made")
 
 
-NOW = Now(step=5, steps=10, epoch=0, loss=2.5, tokens_per_second=1234.5, seconds_left=3725.0)
+NOW = TrainingProgress(
+    step=5, steps=10, epoch=0, loss=2.5, tokens_per_second=1234.5, seconds_left=3725.0
+)
 
 
 def test_lines_come_a_while_apart(capsys):
@@ -205,7 +213,7 @@ def test_the_bar_shows_the_same():
     console = Console(force_terminal=True, width=120, record=True, file=io.StringIO())
     bar = Bar(console)
     bar.stepped(NOW)
-    bar.validated(5, Validated(1.5, 0.25, 30.0, 50.0), best=True)
+    bar.validated(5, Validation(1.5, 0.25, 30.0, 50.0), best=True)
     bar.done()
     shown = console.export_text()
     assert "step 5 of 10" in shown and "loss 2.500" in shown and "ends in 1 h 02 min" in shown

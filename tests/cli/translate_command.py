@@ -9,7 +9,7 @@ import torch
 from regard.cli import main
 from regard.translate.checkpoint import Checkpoint, save_checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.tokens import END
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
 
@@ -25,7 +25,7 @@ def checkpoint(name, vocabulary=WordVocabulary):
     config = Config(model=ModelConfig(name, embedding=12, hidden=12))
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        model = build(config.model, len(source), len(target)).eval()
+        model = build_model(config.model, len(source), len(target)).eval()
     return Checkpoint(config, source, target, model)
 
 

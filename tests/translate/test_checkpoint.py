@@ -12,14 +12,14 @@ from safetensors.torch import save_file
 from regard.errors import RegardError
 from regard.translate.checkpoint import (
     FILE,
-    SHIPPED,
     STATE_FILE,
     Checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
 from regard.translate.config import Config
-from regard.translate.models.build import build, names
+from regard.translate.models.build import build_model, names
+from regard.translate.shipped import SHIPPED
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
 
 TEXTS = ["the cat sat on the mat", "a dog ran over the hill", "cats and dogs sat"]
@@ -30,7 +30,7 @@ def made(name="bahdanau", joint=False, **settings):
     source = WordVocabulary.train(TEXTS, size=50)
     target = source if joint else WordVocabulary.train(TEXTS[:2], size=40)
     config = Config.from_table({"model": {"name": name, **SMALL, **settings}})
-    model = build(config.model, len(source), len(target))
+    model = build_model(config.model, len(source), len(target))
     return Checkpoint(config, source, target, model, {"note": "é", "valid": {"loss": 1.5}})
 
 
@@ -58,7 +58,7 @@ def test_every_model_comes_back(tmp_path, name):
 def test_pieces_come_back(tmp_path):
     pieces = PieceVocabulary.train(TEXTS * 3, size=300)
     config = Config.from_table({"model": {"name": "dot", **SMALL}})
-    model = build(config.model, len(pieces), len(pieces))
+    model = build_model(config.model, len(pieces), len(pieces))
     save_checkpoint(tmp_path / "a.safetensors", Checkpoint(config, pieces, pieces, model))
     found = load_checkpoint(tmp_path / "a.safetensors")
     assert found.source is found.target

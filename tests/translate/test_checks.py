@@ -7,8 +7,8 @@ import torch
 
 from regard.errors import RegardError
 from regard.translate.checks import check_model
-from regard.translate.models.build import ModelConfig, build, names
-from regard.translate.models.contract import Decoded, TranslationModel
+from regard.translate.models.build import ModelConfig, build_model, names
+from regard.translate.models.contract import DecoderOutput, TranslationModel
 from regard.translate.tokens import BEGIN
 
 SIZES = {"embedding": 16, "hidden": 16, "layers": 2}
@@ -19,7 +19,7 @@ NO_ATTENTION = ("none", "encoder-dot", "encoder-qkv")
 def made(name, **settings):
     """A model with all parameters stirred: some attentions begin with weights that are constant."""
     torch.manual_seed(0)
-    model = build(ModelConfig(name, **SIZES, **OWN.get(name, {}), **settings), 30, 40)
+    model = build_model(ModelConfig(name, **SIZES, **OWN.get(name, {}), **settings), 30, 40)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -73,7 +73,7 @@ class Peeking(Wrapped):
     def decode(self, encoded, target, *, weights=False, forcing=1.0):
         right = super().decode(encoded, target, weights=weights)
         ahead = right.features.roll(-1, 1)
-        return Decoded(right.features + 0.01 * ahead, right.weights)
+        return DecoderOutput(right.features + 0.01 * ahead, right.weights)
 
 
 class Deaf(Wrapped):
@@ -95,7 +95,7 @@ class Sociable(Wrapped):
 
     def decode(self, encoded, target, *, weights=False, forcing=1.0):
         right = super().decode(encoded, target, weights=weights)
-        return Decoded(right.features - right.features.mean(0), right.weights)
+        return DecoderOutput(right.features - right.features.mean(0), right.weights)
 
 
 class Blind(Wrapped):
@@ -153,7 +153,7 @@ def test_a_model_that_never_sees_the_source_is_found():
 
 
 def test_constant_weights_prove_nothing():
-    model = build(ModelConfig("bahdanau", **SIZES), 30, 40)
+    model = build_model(ModelConfig("bahdanau", **SIZES), 30, 40)
     found = verdicts(model)["uses the encoder"]
     assert found.passed is None and "nothing has been learned there yet" in found.why
     assert "what is looked at moves the logits" in found.why
@@ -223,7 +223,7 @@ class BreakingAtPadding(Wrapped):
     def decode(self, encoded, target, *, weights=False, forcing=1.0):
         right = super().decode(encoded, target, weights=weights)
         broken = torch.where(encoded.mask.all(1)[:, None, None], right.features, torch.nan)
-        return Decoded(broken, right.weights)
+        return DecoderOutput(broken, right.weights)
 
 
 def test_answers_that_are_not_finite_fail():

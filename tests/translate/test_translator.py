@@ -11,7 +11,7 @@ from regard.errors import RegardError, UnavailableError
 from regard.translate.alignment import Head
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.tokens import BEGIN, END
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
@@ -217,7 +217,7 @@ def test_an_unknown_reading_or_end_is_refused_at_once():
 
 def test_a_text_that_becomes_no_token_is_empty(translator):
     pieces = PieceVocabulary.train(ENGLISH * 4, size=300)
-    model = build(translator.checkpoint.config.model, len(pieces), 40).eval()
+    model = build_model(translator.checkpoint.config.model, len(pieces), 40).eval()
     source = replace(translator.checkpoint, source=pieces, model=model)
     with pytest.raises(RegardError, match="text 1 is empty, expected a sentence: '▁'"):
         Translator(source)("▁")
@@ -231,7 +231,7 @@ def test_an_empty_translation_has_no_page(translator, tmp_path):
         tokens=[END],
         weights={site: one[:, :1] for site, one in real.hypothesis.weights.items()},
     )
-    seen = chosen._sources([chosen._encoded("I love you.", 1)])
+    seen = chosen._source_batch([chosen._encoded("I love you.", 1)])
     found = chosen._reader.read(["I love you."], [[ended]], seen, True)[0][0]
     assert found.text == "" and found.matrix.target == [] and found.links == frozenset()
     with pytest.raises(UnavailableError, match="the translation is empty, so no word of it"):
@@ -255,7 +255,7 @@ def test_a_text_beyond_what_the_model_reads_is_refused():
     config = Config(model=ModelConfig(name="tutorial", embedding=8, hidden=8, longest=3))
     source = WordVocabulary.train(ENGLISH, size=40)
     target = WordVocabulary.train(FRENCH, size=40)
-    model = build(config.model, len(source), len(target)).eval()
+    model = build_model(config.model, len(source), len(target)).eval()
     with pytest.raises(RegardError, match=r"text 1 has 5 tokens with its end, .* at most 4"):
         Translator(Checkpoint(config, source, target, model))("the small cat sleeps")
 
@@ -361,7 +361,7 @@ def test_translations_of_a_text_are_different():
         assert scores == sorted(scores, reverse=True)
     hypotheses = [one.hypothesis for one in loaded.translate(texts[:1], n_best=3)[0]]
     double = replace(hypotheses[1], tokens=hypotheses[0].tokens, score=-9.0)
-    assert loaded._different([hypotheses[0], double, hypotheses[2]]) == [
+    assert loaded._distinct([hypotheses[0], double, hypotheses[2]]) == [
         hypotheses[0], hypotheses[2]
     ]  # fmt: skip
 

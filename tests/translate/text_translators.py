@@ -5,7 +5,7 @@ import torch
 
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import WordVocabulary
 
@@ -19,7 +19,7 @@ def checkpoint(name="bahdanau", **extra):
     torch.manual_seed(0)
     heads = {"heads": 2} if name == "transformer" else {}
     config = Config(model=ModelConfig(name=name, embedding=16, hidden=16, layers=1, **heads))
-    model = build(config.model, len(source), len(target)).eval()
+    model = build_model(config.model, len(source), len(target)).eval()
     return Checkpoint(config, source, target, model, extra)
 
 

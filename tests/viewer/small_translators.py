@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from regard.translate.checkpoint import Checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.data import padded
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.tokens import BEGIN, END
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import PieceVocabulary
@@ -59,7 +59,7 @@ def _checkpoint(name: str) -> Checkpoint:
     config = Config(model=ModelConfig(name=name, dropout=0.0, **sizes))
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = build(config.model, len(source), len(target))
+        model = build_model(config.model, len(source), len(target))
         _learn(
             model,
             [[*source.encode(text), END] for text in PAIRS],

@@ -18,7 +18,7 @@ from regard.cli.packaged.translation import looked, run_name
 from regard.cli.serve import _served
 from regard.errors import RegardError
 from regard.translate.alignment import Head
-from regard.translate.config import SearchConfig
+from regard.translate.config import SearchOptions
 from regard.translate.translator import Translator
 from regard.viewer import page
 from regard.viewer.scene import _FIELDS
@@ -193,7 +193,7 @@ def test_a_notebook_shows_the_head_that_aligns():
 def test_the_server_keeps_the_limit_of_the_checkpoint():
     model = translator()
     limited = replace(
-        model.checkpoint, config=replace(model.checkpoint.config, search=SearchConfig(longest=3))
+        model.checkpoint, config=replace(model.checkpoint.config, search=SearchOptions(longest=3))
     )
     *_, last = Translating("x", Translator(limited)).steps(LOVE, 200)
     assert last.written == Translator(limited)(LOVE).text

@@ -23,12 +23,12 @@ _LOGITS = (
 
 def check_model_command(
     checkpoint: Annotated[
-        Path, typer.Argument(help="A checkpoint that regard trained, or english-french.")
+        Path, typer.Argument(help="A checkpoint of `regard train`, or english-french.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the sentences it is tried with.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random test sentences.")] = 0,
 ) -> None:
-    """Check a translator: does it see the future, or padding? Does its attention see the source?
+    """Check a translator: is it causal, unaffected by padding, and does attention use the source?
 
     Each verdict is explained. The exit code is 1 if a check fails.
     """

@@ -16,8 +16,15 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from regard.errors import RegardError
-from regard.translate.config import Config, SearchConfig
-from regard.translate.training import FinalScores, Now, RunFolder, Trained, Validated, Watcher
+from regard.translate.config import Config, SearchOptions
+from regard.translate.training import (
+    FinalScores,
+    RunFolder,
+    TrainingProgress,
+    TrainingResult,
+    Validation,
+    Watcher,
+)
 from regard.translate.training import train as train_translator
 
 _SECONDS_BETWEEN_LINES = 20.0
@@ -30,27 +37,26 @@ _ENDINGS = {
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="A configuration in TOML.")],
+    config: Annotated[Path, typer.Argument(help="Configuration file (TOML).")],
     out: Annotated[
-        Path | None, typer.Option(help="The folder of the run; runs/NAME of the config if none.")
+        Path | None, typer.Option(help="Folder of the run (default: runs/NAME of the config).")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the run in the folder was left.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="A setting over the file's, such as model.hidden=256; paths are relative to it.",
+            help="Override a setting, such as model.hidden=256; paths are relative to the config.",
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="End after so many minutes, with what is best by then.")
+        float | None,
+        typer.Option(help="Stop after this many minutes, and keep the best translator."),
     ] = None,
 ) -> None:
-    """Train a translator; its folder holds checkpoints, logs and all that resuming needs.
+    """Train a translator; the folder of the run holds checkpoints, logs and the state to resume.
 
-    Ctrl-C (or SIGTERM) lets it finish its step, save and end; --resume goes on exactly there.
+    Ctrl-C (or SIGTERM) finishes the step, saves and stops; --resume continues exactly there.
     """
     read = Config.from_file(config, settings or [])
     folder = Path("runs") / config.stem if out is None else out
@@ -67,7 +73,7 @@ def train(
 
 
 class Lines(Watcher):
-    """A line now and then, for files and pipes."""
+    """A line every few seconds, for files and pipes."""
 
     def __init__(self) -> None:
         self.said = time.monotonic()
@@ -75,17 +81,17 @@ class Lines(Watcher):
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def stepped(self, now: Now) -> None:
+    def stepped(self, progress: TrainingProgress) -> None:
         if time.monotonic() - self.said >= _SECONDS_BETWEEN_LINES:
             self.said = time.monotonic()
-            self.note(f"step {now.step:,} of {now.steps:,}  {_numbers(now)}")
+            self.note(f"step {progress.step:,} of {progress.steps:,}  {_progress_text(progress)}")
 
-    def validated(self, step: int, found: Validated, best: bool) -> None:
-        self.note(_validation(step, found, best))
+    def validated(self, step: int, validation: Validation, best: bool) -> None:
+        self.note(_validation_text(step, validation, best))
 
 
 class Bar(Watcher):
-    """A bar at the foot of a terminal, with what is worth keeping above it."""
+    """A progress bar at the bottom of a terminal, with notes above it."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -95,16 +101,16 @@ class Bar(Watcher):
     def note(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False)
 
-    def stepped(self, now: Now) -> None:
+    def stepped(self, progress: TrainingProgress) -> None:
         if self.bar is None:
             columns = TextColumn("step {task.completed:,} of {task.total:,}"), BarColumn()
             self.bar = Progress(*columns, TextColumn("{task.description}"), console=self.console)
-            self.task = self.bar.add_task("", total=now.steps)
+            self.task = self.bar.add_task("", total=progress.steps)
             self.bar.start()
-        self.bar.update(self.task, completed=now.step, description=_numbers(now))
+        self.bar.update(self.task, completed=progress.step, description=_progress_text(progress))
 
-    def validated(self, step: int, found: Validated, best: bool) -> None:
-        self.note(_validation(step, found, best))
+    def validated(self, step: int, validation: Validation, best: bool) -> None:
+        self.note(_validation_text(step, validation, best))
 
     def done(self) -> None:
         if self.bar is not None:
@@ -112,28 +118,28 @@ class Bar(Watcher):
             self.bar = None
 
 
-def _numbers(now: Now) -> str:
-    loss = "" if now.loss is None else f"training loss {now.loss:.3f}  "
+def _progress_text(progress: TrainingProgress) -> str:
+    loss = "" if progress.loss is None else f"training loss {progress.loss:.3f}  "
     return (
-        f"epoch {now.epoch + 1}  {loss}{now.tokens_per_second:,.0f} tokens/s  "
-        f"ends in {_duration(now.seconds_left)}"
+        f"epoch {progress.epoch + 1}  {loss}{progress.tokens_per_second:,.0f} tokens/s  "
+        f"ends in {_duration(progress.seconds_left)}"
     )
 
 
-def _validation(step: int, found: Validated, best: bool) -> str:
+def _validation_text(step: int, validation: Validation, best: bool) -> str:
     scores = "".join(
         f"  {name} {value:.2f}"
-        for name, value in (("greedy BLEU", found.bleu), ("chrF", found.chrf))
+        for name, value in (("greedy BLEU", validation.bleu), ("chrF", validation.chrf))
         if value is not None
     )
     mark = "  best so far" if best else ""
     return (
-        f"step {step:,}: validation loss {found.loss:.4f}, "
-        f"{found.accuracy:.1%} of tokens right{scores}{mark}"
+        f"step {step:,}: validation loss {validation.loss:.4f}, "
+        f"{validation.accuracy:.1%} of tokens right{scores}{mark}"
     )
 
 
-def _show(trained: Trained, search: SearchConfig, console: Console) -> None:
+def _show(trained: TrainingResult, search: SearchOptions, console: Console) -> None:
     folder = trained.folder
     minutes = _duration(trained.seconds)
     print(f"{_ENDINGS[trained.ending]}: {trained.step:,} steps in {minutes}")
@@ -156,23 +162,23 @@ def _show(trained: Trained, search: SearchConfig, console: Console) -> None:
         print(f'try it: regard translate --model {model} "a sentence"')
 
 
-def _better(trained: Trained) -> Path:
-    """Of the two translators, the one with more BLEU on the validation pairs."""
+def _better(trained: TrainingResult) -> Path:
+    """The translator with the higher validation BLEU."""
     best, average = (trained.scores[name, "valid"].bleu.value for name in ("best", "average"))
     return trained.folder.average if average > best else trained.folder.best
 
 
 def _show_scores(
-    scores: Mapping[tuple[str, str], FinalScores], search: SearchConfig, console: Console
+    scores: Mapping[tuple[str, str], FinalScores], search: SearchOptions, console: Console
 ) -> None:
-    """A table, and under it how each column was counted."""
+    """A table, and below it the signature of each column."""
     how = "greedy search" if search.beam == 1 else f"beam search, {search.beam} hypotheses"
     table = Table("translator", "pairs", title=f"by {how}", title_justify="left")
     for column in ("BLEU", "chrF", "BLEU of words"):
         table.add_column(column, justify="right")
-    for (name, part), found in scores.items():
-        counted = (found.bleu, found.chrf, found.words_bleu)
-        table.add_row(name, part, *(f"{one.value:.2f}" for one in counted))
+    for (name, split), split_scores in scores.items():
+        counted = (split_scores.bleu, split_scores.chrf, split_scores.words_bleu)
+        table.add_row(name, split, *(f"{figure.value:.2f}" for figure in counted))
     console.print(table)
     first = next(iter(scores.values()))
     print(f"BLEU: {first.bleu.signature}")
@@ -181,7 +187,7 @@ def _show_scores(
 
 
 def _duration(seconds: float) -> str:
-    """Hours, minutes, seconds; the small ones alone where there are no large ones."""
+    """Hours and minutes, or minutes and seconds if shorter than an hour."""
     whole = round(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"

@@ -1,4 +1,4 @@
-"""`regard translate`: a text in another language, and which word looked at which."""
+"""`regard translate`: translations, and which source word each of their words attends to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.translated import check_words, no_matrix, show, write_lines, write_links_of
-from regard.cli.unknown import tell_unknown
+from regard.cli.translation_output import (
+    check_words,
+    no_attention,
+    show,
+    write_lines,
+    write_links_of,
+)
+from regard.cli.unknown_words import report_unknown_words
 from regard.errors import RegardError
 from regard.files import check_folder
 from regard.plots.specs import checked_path
@@ -20,7 +26,7 @@ from regard.translate.data.lines import lines
 from regard.translate.translator import Translator
 from regard.viewer.document import checked_page_path
 
-_SEARCH, _ATTENTION, _FILES = "How it searches", "What is shown of attention", "Lines and files"
+_SEARCH, _ATTENTION, _FILES = "Search", "Attention", "Lines and files"
 _WIDEST = 1000  # a beam; each hypothesis takes memory
 _ENDS = {"left-out": "left out", "renormalised": "renormalised", "kept": "kept"}
 
@@ -29,23 +35,23 @@ def translate(
     text: Annotated[
         str | None,
         typer.Argument(
-            help="The text, in quotes; without it, or with -, lines are read from --file or "
+            help="The text, in quotes. Without it, or with -, lines are read from --file or "
             "standard input."
         ),
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="A checkpoint that `regard train` wrote; English to French if none."),
+        typer.Option(help="A checkpoint of `regard train` (default: English to French)."),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Where a picture of the alignment goes (png, svg or pdf); of a model that has "
-            "attention inside its encoder alone, of that."
+            help="Save a picture of the alignment (png, svg or pdf), or of the encoder's "
+            "self-attention if the model has no other."
         ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Where a page of every head's attention goes (html).")
+        Path | None, typer.Option(help="Save a page with the attention of every head (html).")
     ] = None,
     file: Annotated[
         Path | None,
@@ -57,15 +63,16 @@ def translate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where translations of lines go; else standard output.", rich_help_panel=_FILES
+            help="Output file for translated lines (default: standard output).",
+            rich_help_panel=_FILES,
         ),
     ] = None,
     pharaoh: Annotated[
         Path | None,
         typer.Option(
-            help="Where links go, a line a text, source-target; - is standard output, and of one "
-            "text all else then goes to standard error. What stands between spaces is counted, "
-            "from 0, in the text and in its translation, as `regard align` does.",
+            help="Output file for links, one line per text, as source-target; - is standard output "
+            "(for a single text, everything else then goes to standard error). Words are separated "
+            "by spaces and counted from 0, as in `regard align`.",
             rich_help_panel=_FILES,
         ),
     ] = None,
@@ -77,7 +84,7 @@ def translate(
         typer.Option(
             min=1,
             max=_WIDEST,
-            help="Hypotheses kept while searching; 1 is greedy; else as in training (5).",
+            help="Beam width; 1 is greedy (default: the checkpoint's, usually 5).",
             rich_help_panel=_SEARCH,
         ),
     ] = None,
@@ -85,53 +92,58 @@ def translate(
         int,
         typer.Option(
             min=1,
-            help="How many translations of each text, at most --beam; the first is drawn. Of "
-            "lines, each comes as line number, score and translation, with tabs between.",
+            help="Translations per text, at most --beam; the best is drawn. Translations of lines "
+            "are written as line number, score and text, separated by tabs.",
             rich_help_panel=_SEARCH,
         ),
     ] = 1,
     prefix: Annotated[
         str | None,
         typer.Option(
-            help="What a translation must begin with. A model of pieces of words may go on within "
-            "the last word.",
+            help="Text that a translation must begin with. A model of subwords may continue its "
+            "last word.",
             rich_help_panel=_SEARCH,
         ),
     ] = None,
     shortest: Annotated[
         int | None,
-        typer.Option(help="The least tokens of a translation.", rich_help_panel=_SEARCH),
+        typer.Option(help="Minimum number of tokens.", rich_help_panel=_SEARCH),
     ] = None,
     longest: Annotated[
         int | None,
         typer.Option(
-            help="The most, its end among them; else as in training.", rich_help_panel=_SEARCH
+            help="Maximum number of tokens, including the end token (default: the checkpoint's).",
+            rich_help_panel=_SEARCH,
         ),
     ] = None,
     length_penalty: Annotated[
         float | None,
-        typer.Option(help="More favours long translations.", rich_help_panel=_SEARCH),
+        typer.Option(
+            help="Length penalty; larger values favour long translations.", rich_help_panel=_SEARCH
+        ),
     ] = None,
     coverage_penalty: Annotated[
         float | None,
         typer.Option(
-            help="More favours translations that looked at all of the source.",
+            help="Coverage penalty; larger values favour translations that attend to the whole "
+            "source.",
             rich_help_panel=_SEARCH,
         ),
     ] = None,
     head: Annotated[
         str | None,
         typer.Option(
-            help="Show this head, such as 3.cross:5, or 3.cross for the mean of all; else the one "
-            "that `regard align --remember` chose, or what is usual.",
+            help="Head to show, such as 3.cross:5, or 3.cross for the mean of its heads (default: "
+            "the one stored by `regard align --remember`, else the mean of the last layer but "
+            "one).",
             rich_help_panel=_ATTENTION,
         ),
     ] = None,
     reading: Annotated[
         str | None,
         typer.Option(
-            help="Which step is a word's: output (it says it) or input (it is given it); else as "
-            "suits the model.",
+            help="Row that belongs to a word: output (of the step that predicts it) or input (of "
+            "the step that is fed it); default: the model's own.",
             rich_help_panel=_ATTENTION,
         ),
     ] = None,
@@ -143,12 +155,14 @@ def translate(
         ),
     ] = "left-out",
 ) -> None:
-    """Translate a text and show which source word each word looked at; or translate many lines.
+    """Translate a text and show which source word each word attends to; or translate many lines.
 
-    A text is one sentence, and so is a line: that is what translators are trained on. An empty line
-    stays an empty line. Words that the model does not know are named on standard error.
+    A text, like a line, is one sentence: that is what translators are trained on. Empty lines stay
+    empty. Words that the model does not know are named on standard error.
     """
     text = None if text == "-" else text
+    if longest is not None and longest < 1:
+        raise RegardError(f"--longest is {longest}, expected at least 1")
     _check_options(text, file, out, n_best, plot, html, pharaoh)
     translator = _load(model, head, reading, end)
     _check_attention(translator, plot, html, pharaoh)
@@ -162,19 +176,19 @@ def translate(
         "length_penalty": length_penalty,
         "coverage_penalty": coverage_penalty,
     }
-    said = {name: value for name, value in search.items() if value is not None}
+    overrides = {name: value for name, value in search.items() if value is not None}
     if text is None:
         linked = pharaoh is not None
-        found = translator.stream(
-            texts, n_best=n_best, batch=batch, weights=linked, empty=True, show=None, **said
+        translated = translator.stream(
+            texts, n_best=n_best, batch=batch, weights=linked, empty=True, show=None, **overrides
         )
-        write_lines(translator, found, out, pharaoh, numbered=n_best > 1)
-        tell_unknown(texts, translator.checkpoint.source)
+        write_lines(translator, translated, out, pharaoh, numbered=n_best > 1)
+        report_unknown_words(texts, translator.checkpoint.source)
         return
-    (translations,) = translator.translate(texts, n_best=n_best, **said)
+    (translations,) = translator.translate(texts, n_best=n_best, **overrides)
     best = translations[0]
-    tell_unknown(texts, translator.checkpoint.source)
-    _tell_lines(text)
+    report_unknown_words(texts, translator.checkpoint.source)
+    _remark_on_lines(text)
     if plot is not None or html is not None:
         check_words(best)
     show(console, translator, translations)
@@ -199,7 +213,7 @@ def _check_options(
     html: Path | None,
     pharaoh: Path | None,
 ) -> None:
-    """Refuse what does not go together, and places that cannot be written, before any work."""
+    """Refuse conflicting options, and paths that cannot be written, before any work."""
     if plot is not None:
         checked_path(plot)
     if html is not None:
@@ -226,7 +240,7 @@ def _check_options(
 
 
 def _check_apart(files: dict[str, Path | None]) -> None:
-    """Refuse one file for two things."""
+    """Refuse one file for two purposes."""
     taken: dict[Path, str] = {}
     for option, path in files.items():
         if path is None or str(path) == "-":
@@ -239,11 +253,11 @@ def _check_apart(files: dict[str, Path | None]) -> None:
 
 
 def _load(model: Path | None, head: str | None, reading: Any, end: str) -> Translator:
-    """The translator, its attention read as was asked."""
+    """The translator, with the attention options."""
     if end not in _ENDS:
         raise RegardError(f"--end {end}, expected one of {', '.join(_ENDS)}")
     try:
-        found = Translator.load(model)
+        translator = Translator.load(model)
     except RegardError as error:
         if model is not None:
             raise
@@ -251,29 +265,31 @@ def _load(model: Path | None, head: str | None, reading: Any, end: str) -> Trans
             f"the translator that ships with regard cannot be read: {error}; say another with "
             "--model, such as `regard train` makes"
         ) from error
-    if head is not None and found.head is None:
-        raise RegardError(f"--head {head}: {no_matrix(found)}")
+    if head is not None and translator.head is None:
+        raise RegardError(f"--head {head}: {no_attention(translator.checkpoint)}")
     options: dict[str, Any] = {"reading": reading, "end": _ENDS[end]}
     if head is not None:
-        options["head"] = head_named(head, heads_of(found.model.sites), "--head")
-    return Translator(found.checkpoint, **options)
+        options["head"] = head_named(head, heads_of(translator.model.sites), "--head")
+    return Translator(translator.checkpoint, **options)
 
 
 def _check_attention(
     translator: Translator, plot: Path | None, html: Path | None, pharaoh: Path | None
 ) -> None:
-    """Refuse to show what the model has not."""
+    """Refuse to show attention that the model does not have."""
     if translator.head is not None:
         return
     if pharaoh is not None:
-        raise RegardError(f"--pharaoh: {no_matrix(translator)}")
+        raise RegardError(f"--pharaoh: {no_attention(translator.checkpoint)}")
     for option, path in (("--plot", plot), ("--html", html)):
         if path is not None and not translator.inside:
-            raise RegardError(f"{option}: {no_matrix(translator)}, nor any inside its encoder")
+            raise RegardError(
+                f"{option}: {no_attention(translator.checkpoint)}, nor any inside its encoder"
+            )
 
 
-def _tell_lines(text: str) -> None:
-    """Say so where lines were meant, as it seems, but one text came."""
+def _remark_on_lines(text: str) -> None:
+    """Say so if the text seems to be meant as lines."""
     count = len(text.splitlines())
     if count > 1:
         print(

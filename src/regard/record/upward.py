@@ -1,7 +1,6 @@
-"""Conveniences of traces, records and what is made of them that reach upward: lazy calls of
-packages that lie above.
+"""`trace.report()`, `trace.plot()`, pages: lazy calls of packages above `record`.
 
-Nowhere else does `record` know of them.
+Nothing else in `record` knows of those packages.
 """
 
 from __future__ import annotations
@@ -9,26 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
     from regard.aggregate.report import Report as Report
-    from regard.plots.specs import Heatmap as Heatmap
     from regard.plots.specs import Spec as Spec
     from regard.record.record import Record
     from regard.record.trace import Trace
 
 
 PAGES = (".html", ".htm")  #: how the names of pages end
-
-
-def pictures() -> tuple[str, ...]:
-    """How the names of pictures end."""
-    from regard.plots.specs import FORMATS
-
-    return FORMATS
 
 
 def report(trace: Trace, **options: Any) -> Report:
@@ -43,13 +32,6 @@ def plot(trace: Trace, what: str | None, **options: Any) -> Spec:
     from regard.plots.of_trace import plot
 
     return plot(trace, what, **options)
-
-
-def heatmap(values: Tensor, **options: Any) -> Heatmap:
-    """A picture of one map, whose labels are known."""
-    from regard.plots.specs import Heatmap
-
-    return Heatmap(values, **options)
 
 
 def save(what: Trace | Record, path: str | Path, **options: Any) -> Path:

@@ -1,6 +1,6 @@
-"""A trained translator as one file: configuration, both vocabularies, weights.
+"""A trained translator as one file: configuration, vocabularies, weights.
 
-Loading one runs no code.
+Loading a file executes no code from it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,18 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.record.tensor_file import OtherFormatError, TensorFile, under
 from regard.translate.config import Config
-from regard.translate.models.build import build
+from regard.translate.models.build import build_model
 from regard.translate.models.contract import TranslationModel
-from regard.translate.shipped_translator import SHIPPED, is_shipped
+from regard.translate.shipped import is_shipped, shipped_file
 from regard.translate.vocabulary import Vocabulary, vocabulary_from
 
 FILE = TensorFile("translator", "regard-translator")
-STATE_FILE = TensorFile("training", "regard-training")  #: what a training saves to be resumed
+STATE_FILE = TensorFile("training", "regard-training")  #: the state of an unfinished training
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A translator: how it was trained, its vocabularies, the model; `extra` is any JSON."""
+    """A translator: training configuration, vocabularies, model; `extra` is any JSON."""
 
     config: Config
     source: Vocabulary
@@ -41,12 +40,12 @@ class Checkpoint:
 def save_checkpoint(
     path: str | Path, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None
 ) -> None:
-    """Write a translator, whole or not at all.
+    """Write a translator atomically.
 
     Args:
-        path: the file; the name should end in `.safetensors`.
+        path: the file, usually named `*.safetensors`.
         checkpoint: the translator.
-        dtype: store weights so, such as `torch.float16` to halve the file; loading gives float32.
+        dtype: precision of stored weights, such as `torch.float16`; loading gives float32.
     """
     header, tensors = packed(
         checkpoint.config, checkpoint.source, checkpoint.target, checkpoint.model.state_dict()
@@ -60,18 +59,18 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
-    """Read a translator, ready to translate: its model is in eval mode.
+    """Read a translator; its model is in eval mode.
 
-    Weights that were stored in half precision come back as float32. `"english-french"` is the one
-    that ships, where no file has that name.
+    Weights stored in half precision are loaded as float32. `"english-french"` is the translator
+    that ships with the package, unless a file has that name.
     """
     if is_shipped(path):
-        with as_file(files("regard.translate") / "shipped" / f"{SHIPPED}.safetensors") as shipped:
-            return load_checkpoint(shipped, device)
+        with shipped_file() as file:
+            return load_checkpoint(file, device)
     path = Path(path)
     header, tensors = _read(path)
     config, source, target, weights = unpacked(path, header, tensors)
-    model = build(config.model, len(source), len(target))
+    model = build_model(config.model, len(source), len(target))
     load_weights(path, model, weights)
     extra = header.get("extra", {})
     return Checkpoint(config, source, target, model.to(device).eval(), extra)
@@ -80,7 +79,7 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
 def packed(
     config: Config, source: Vocabulary, target: Vocabulary, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A header and tensors that say it all; weights and vocabularies that are shared come once."""
+    """Header and tensors of a file; shared weights and vocabularies are stored once."""
     stored, shared = _without_aliases(weights)
     joint = source is target
     header = {
@@ -99,7 +98,7 @@ def packed(
 def unpacked(
     path: Path, header: dict[str, Any], tensors: dict[str, Tensor]
 ) -> tuple[Config, Vocabulary, Vocabulary, dict[str, Tensor]]:
-    """What `packed` was given; the weights as float32 where they were stored smaller."""
+    """The inverse of `packed`; half-precision weights become float32."""
     try:
         config = Config.from_table(header["config"])
         source = vocabulary_from(header["source"], under("source.", tensors))
@@ -114,7 +113,7 @@ def unpacked(
 
 
 def load_weights(path: Path, model: TranslationModel, weights: Mapping[str, Tensor]) -> None:
-    """Put weights into a model; those that do not fit are named with the file."""
+    """Load weights into a model; errors name the file."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -122,7 +121,7 @@ def load_weights(path: Path, model: TranslationModel, weights: Mapping[str, Tens
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors; the folder of a run, or its saved state, is told from its translator."""
+    """Header and tensors; for a run folder or a training state, the error names the translator."""
     if os.path.isdir(path):  # False, and not an error, where nobody may look
         raise RegardError(f"{path} is a folder, expected the file of a translator{_best_in(path)}")
     try:
@@ -143,16 +142,16 @@ def _best_in(folder: Path) -> str:
 def _without_aliases(
     weights: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once, and the other names that some have."""
+    """Each tensor once, and the aliases of shared ones."""
     stored: dict[str, Tensor] = {}
     shared: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
     for name, tensor in weights.items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in first:
-            shared[name] = first[place]
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and memory in first:
+            shared[name] = first[memory]
         else:
-            first[place] = name
+            first[memory] = name
             stored[name] = tensor
     return stored, shared
 

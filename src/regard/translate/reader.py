@@ -1,4 +1,4 @@
-"""From what a search found to translations: words, matrices, records."""
+"""From hypotheses of a search to translations: words, matrices, records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from regard.translate.alignment.matrix import with_end, without_end
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.models.contract import TranslationModel
 from regard.translate.search import Hypothesis
-from regard.translate.second_look import Rows, SecondLook
+from regard.translate.source_batch import HeadWeights, SourceBatch
 from regard.translate.tokens import END
 from regard.translate.translation import Translation
 from regard.types import Kind
@@ -35,7 +35,7 @@ from regard.types import Kind
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """How the attention of a checkpoint is read; the fields are the arguments of `Translator`."""
+    """Builds translations; the fields are the arguments of `Translator`."""
 
     checkpoint: Checkpoint
     head: Head | None
@@ -43,102 +43,121 @@ class Reader:
     end: End
 
     def read(
-        self, texts: list[str], found: list[list[Hypothesis]], seen: SecondLook, weights: bool
+        self,
+        texts: list[str],
+        hypotheses: list[list[Hypothesis]],
+        batch: SourceBatch,
+        weights: bool,
     ) -> list[list[Translation]]:
-        """Hypotheses of some sentences as translations, with what was looked at if `weights`."""
-        last = self._last_rows(found, seen) if weights else {}
+        """Translations of the hypotheses of some texts, with attention if `weights`."""
+        last = self._last_rows(hypotheses, batch) if weights else {}
         return [
             [
                 self._translation(
                     text,
-                    _cut(one, seen.sizes[sentence]),
+                    _cut(hypothesis, batch.sizes[sentence]),
                     last.get((sentence, rank), {}),
-                    seen.inside(sentence) if weights else {},
+                    batch.inside(sentence) if weights else {},
                 )
-                for rank, one in enumerate(hypotheses)
+                for rank, hypothesis in enumerate(of_text)
             ]
-            for sentence, (text, hypotheses) in enumerate(zip(texts, found))
+            for sentence, (text, of_text) in enumerate(zip(texts, hypotheses))
         ]
 
     def between_spaces(self, translation: Translation) -> Matrix:
-        """The matrix of the words between the spaces of both texts."""
+        """The matrix between words separated by spaces."""
         source = spaced_words(translation.source, self.checkpoint.source)
-        said = spaced_words_of(translation.hypothesis.tokens, self.checkpoint.target)
-        return word_matrix(translation.rows, source, said)  # which are as they are read
+        target = spaced_words_of(translation.hypothesis.tokens, self.checkpoint.target)
+        return word_matrix(translation.rows, source, target)  # which are as they are read
 
     def _last_rows(
-        self, found: list[list[Hypothesis]], seen: SecondLook
-    ) -> dict[tuple[int, int], dict[str, Rows]]:
-        """The rows that the search did not make: of last words that were no input yet."""
+        self, hypotheses: list[list[Hypothesis]], batch: SourceBatch
+    ) -> dict[tuple[int, int], dict[str, HeadWeights]]:
+        """The rows that the search did not make: of last tokens that were not an input yet."""
         if self.head is None or self.reading == "output":
             return {}
-        places = [
+        unfinished = [
             (sentence, rank)
-            for sentence, hypotheses in enumerate(found)
-            for rank, one in enumerate(hypotheses)
-            if END not in one.tokens
+            for sentence, of_text in enumerate(hypotheses)
+            for rank, hypothesis in enumerate(of_text)
+            if END not in hypothesis.tokens
         ]
-        said = [found[sentence][rank].tokens for sentence, rank in places]
-        return dict(zip(places, seen.last_rows([sentence for sentence, _ in places], said)))
+        targets = [hypotheses[sentence][rank].tokens for sentence, rank in unfinished]
+        return dict(
+            zip(unfinished, batch.last_rows([sentence for sentence, _ in unfinished], targets))
+        )
 
     def _translation(
-        self, text: str, found: Hypothesis, last: dict[str, Rows], inside: dict[str, Rows]
+        self,
+        text: str,
+        hypothesis: Hypothesis,
+        last: dict[str, HeadWeights],
+        inside: dict[str, HeadWeights],
     ) -> Translation:
         source = self.checkpoint.source.words(text)
-        target = self.checkpoint.target.words_of(found.tokens)
+        target = self.checkpoint.target.words_of(hypothesis.tokens)
         rows = {
             site: torch.cat([weights, last[site][..., : weights.shape[2]]], 1) if last else weights
-            for site, weights in found.weights.items()
+            for site, weights in hypothesis.weights.items()
         }
-        rows = {site: one.float().cpu() for site, one in rows.items()}
+        rows = {site: site_weights.float().cpu() for site, site_weights in rows.items()}
         matrix = inner = None
         if self.head is not None and rows:
             matrix = word_matrix(
                 self.head.of(rows), source, target, reading=self.reading, end=self.end
             )
         if inside:
-            chosen = usual_head(heads_of({site: len(one) for site, one in inside.items()}))
+            chosen = usual_head(
+                heads_of({site: len(site_weights) for site, site_weights in inside.items()})
+            )
             inner = word_matrix(chosen.of(inside), source, source, end=self.end)
         if self.reading == "input":  # which has no row for the end
             target = without_end(target)
         words = (with_end(source, len(source.pieces) + 1, "source"), target)
         records = [*self._records(rows, words), *self._inner_records(inside, words[0])]
-        said, score = self.checkpoint.target.decode(found.tokens), found.score
+        decoded, score = self.checkpoint.target.decode(hypothesis.tokens), hypothesis.score
         trace = Trace(records)
         return Translation(
-            text, said, score, found, words, matrix, trace, self.head, inner, self.reading
+            text, decoded, score, hypothesis, words, matrix, trace, self.head, inner, self.reading
         )
 
-    def _records(self, weights: dict[str, Rows], words: tuple[Words, Words]) -> list[Record]:
+    def _records(self, weights: dict[str, HeadWeights], words: tuple[Words, Words]) -> list[Record]:
         """The attention from target to source of every site, rows as the reading has them."""
         source, target = words
         model = self.checkpoint.model
-        said = sum(piece not in target.special for piece in target.pieces)
+        pieces = sum(piece not in target.special for piece in target.pieces)
         tokens = target.tokens, source.tokens
         return [
-            _record(model, site, read_rows(one, said, self.reading), tokens, "cross", model.kind)
-            for site, one in weights.items()
+            _record(
+                model,
+                site,
+                read_rows(site_weights, pieces, self.reading),
+                tokens,
+                "cross",
+                model.kind,
+            )
+            for site, site_weights in weights.items()
         ]
 
-    def _inner_records(self, weights: dict[str, Rows], source: Words) -> list[Record]:
+    def _inner_records(self, weights: dict[str, HeadWeights], source: Words) -> list[Record]:
         """The attention inside the encoder of every site."""
         model, tokens = self.checkpoint.model, (source.tokens, source.tokens)
         return [
-            _record(model, site, one, tokens, "self", "distribution")
-            for site, one in weights.items()
+            _record(model, site, site_weights, tokens, "self", "distribution")
+            for site, site_weights in weights.items()
         ]
 
 
-def _cut(found: Hypothesis, size: int) -> Hypothesis:
+def _cut(hypothesis: Hypothesis, size: int) -> Hypothesis:
     """A hypothesis whose weights have no column for padding."""
-    weights = {site: one[..., :size] for site, one in found.weights.items()}
-    return replace(found, weights=weights)
+    weights = {site: site_weights[..., :size] for site, site_weights in hypothesis.weights.items()}
+    return replace(hypothesis, weights=weights)
 
 
 def _record(
     model: TranslationModel,
     site: str,
-    rows: Rows,
+    rows: HeadWeights,
     tokens: tuple[list[str], list[str]],
     attends: Attends,
     kind: Kind,

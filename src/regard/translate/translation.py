@@ -1,21 +1,21 @@
-"""One translation of one text, and what the model looked at."""
+"""A translation of a text, with the attention of the model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from regard.aggregate import Words
 from regard.errors import RegardError, UnavailableError
-from regard.record import Trace, upward
+from regard.plots.specs import FORMATS, Heatmap
+from regard.record import Trace
+from regard.record.upward import PAGES
 from regard.translate.alignment import Head, Links, Matrix, Reading, word_matrix
 from regard.translate.search import Hypothesis
-
-if TYPE_CHECKING:
-    from regard.record.upward import Heatmap
+from regard.viewer.notebook import shown
 
 NO_ALIGNMENT = "this model has no attention from target to source, so there is no alignment"
 _EMPTY = "the translation is empty, so no word of it looked anywhere"
@@ -35,9 +35,10 @@ class Translation:
     | `matrix`     | attention between words, of one head; None where the model has none        |
     | `trace`      | attention between tokens, of every head: to plot, reduce, save             |
     | `head`       | the head that `matrix` shows; None where there is none                     |
-    | `inside`     | of a model whose only attention is inside its encoder: that, among the     |
-    |              | words of the source; the trace then holds it too                           |
-    | `reading`    | which row is a word's: the one that says it ("output"), or is given it     |
+    | `inside`     | self-attention of the encoder between source words, if the model has no    |
+    |              | other; the trace then holds it too                                         |
+    | `reading`    | which row belongs to a word: that of the step that predicts it ("output"), |
+    |              | or that is fed it ("input")                                                |
 
     Words are the tokeniser's: "t'aime." has three of them. `Translator.between_spaces` gives the
     matrix of what stands between spaces.
@@ -56,19 +57,21 @@ class Translation:
 
     @property
     def links(self) -> Links:
-        """The source word that each target word looked at most, as (source, target) pairs.
+        """The source word that each target word attends to most, as (source, target) pairs.
 
-        The end of a sentence is no word: where it got the most (`end="kept"`), there is no link.
+        A word that attends most to the end of the sentence (`end="kept"`) has no link.
         """
         if self.matrix is None:
             raise self._lack
         source, target = (len(words.without_special().names) for words in self.words)
         return frozenset(
-            (one, other) for one, other in self.matrix.links() if one < source and other < target
+            (source_word, target_word)
+            for source_word, target_word in self.matrix.links()
+            if source_word < source and target_word < target
         )
 
     def plot(self) -> Heatmap:
-        """A picture of `matrix`, or of `inside` where there is no other: words on both axes.
+        """A heatmap of `matrix`, or of `inside` if there is no other, with words on both axes.
 
         `.save("file.png")` writes it, a notebook shows it. Needs `regard[plots]`.
         """
@@ -80,18 +83,18 @@ class Translation:
         aligned = self.matrix is not None
         whole = len(matrix.source) > len(self.words[0].without_special().names)
         end = "" if whole else " without its end"
-        shown = f"{self.head} ({self.reading})" if aligned else "inside the encoder"
-        return upward.heatmap(
+        subject = f"{self.head} ({self.reading})" if aligned else "inside the encoder"
+        return Heatmap(
             matrix.weights,
             rows=matrix.target,
             columns=matrix.source,
             title=f"{self.source} → {self.text}" if aligned else self.source,
             row_title="translation" if aligned else "source",
-            column_title=f"source{end}; {shown}",
+            column_title=f"source{end}; {subject}",
         )
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the alignment, or the attention inside the encoder: a page, a picture, or data.
+        """Save the attention as a page, a picture or data.
 
         Args:
             path: `.html` is a page of both texts and every head; `.png`, `.svg` and `.pdf` are the
@@ -104,45 +107,45 @@ class Translation:
         if not self.trace[0].shape.queries:
             raise UnavailableError(_EMPTY)
         ending = Path(path).suffix.lower()
-        if ending in upward.PAGES:
+        if ending in PAGES:
             return self.trace.save(path, **(self.page_options | options))
         if options or ending == ".safetensors":
             return self.trace.save(path, **options)  # which says that options are a page's
-        if ending in upward.pictures():
+        if ending in FORMATS:
             return self.plot().save(path)
         raise RegardError(
-            f"{path}: ends in {ending!r}, expected .html (a page), {', '.join(upward.pictures())} "
+            f"{path}: ends in {ending!r}, expected .html (a page), {', '.join(FORMATS)} "
             "(a picture) or .safetensors (the trace)"
         )
 
     @property
     def page_options(self) -> dict[str, Any]:
-        """What `regard.viewer.page` is told of a translation, besides its trace."""
+        """Options of `regard.viewer.page` that suit a translation."""
         title, start = f"{self.source} → {self.text}", "view=lines&unit=words"
         if self.head is not None and self.reading == "input":
             title += " (a row is where its word is the input)"
         if self.head is None:
             return {"title": title, "words": [self.words[0]], "start": start}
         layer = list(self.trace.keys()).index(self.head.site)
-        shown = "mode=mean" if self.head.index is None else f"head={self.head.index}"
+        mode = "mode=mean" if self.head.index is None else f"head={self.head.index}"
         return {
             "title": title,
             "words": list(self.words),
             "names": ("Translation", "Source"),
             "prompt": 0,  # all that looks was written by the model
-            "start": f"{start}&layer={layer}&{shown}",
+            "start": f"{start}&layer={layer}&{mode}",
         }
 
     @property
     def rows(self) -> Tensor:
-        """What `head` looked at, (target token, source token), as it is read; the end is last."""
+        """Weights of `head`, (target token, source token), in its reading; the end is last."""
         if self.matrix is None or self.head is None:
             raise self._lack
-        return self.head.of({site: one.weights()[0] for site, one in self.trace.items()})
+        return self.head.of({site: record.weights()[0] for site, record in self.trace.items()})
 
     @property
     def at_the_end(self) -> list[float]:
-        """How much of its attention each word of the translation gave to the source's end."""
+        """The attention of each target word to the end of the source."""
         kept = word_matrix(self.rows, *self.words, end="kept")
         return kept.weights[: len(self.words[1].without_special().names), -1].tolist()
 
@@ -151,8 +154,8 @@ class Translation:
         """Why there is no `matrix`, where there is none."""
         if self.head is None:
             return UnavailableError(NO_ALIGNMENT)
-        said = "this translation was made with weights=False, so there is no alignment"
-        return UnavailableError(said)
+        reason = "this translation was made with weights=False, so there is no alignment"
+        return UnavailableError(reason)
 
     def __str__(self) -> str:
         return self.text
@@ -161,7 +164,7 @@ class Translation:
         return f"Translation({self.source!r} → {self.text!r}, score {self.score:.2f})"
 
     def _repr_html_(self) -> str | None:
-        """The page of the attention in a notebook; where there is none, the text is shown."""
+        """The page of the attention in a notebook; None without attention."""
         if not len(self.trace) or not self.trace[0].shape.queries:
             return None
-        return upward.shown(self.trace, **self.page_options)
+        return shown(self.trace, **self.page_options)

@@ -1,9 +1,9 @@
-"""A trained translator: text in, text and its alignment out."""
+"""A trained translator: text in, translation and alignment out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
@@ -23,34 +23,34 @@ from regard.translate.alignment import (
     usual_head,
 )
 from regard.translate.alignment.matrix import check_end, check_reading
+from regard.translate.alignment.preferred_head import preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.data import padded
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.reader import Reader
-from regard.translate.remembered import remembered
-from regard.translate.search import Hypothesis, search, search_steps
-from regard.translate.second_look import SecondLook, inner_sites
-from regard.translate.shipped_translator import SHIPPED
+from regard.translate.search import Hypothesis, SearchOptions, beam_search, beam_search_steps
+from regard.translate.shipped import SHIPPED
+from regard.translate.source_batch import SourceBatch, inner_sites
 from regard.translate.tokens import END, UNKNOWN
 from regard.translate.translation import Translation
-from regard.translate.vocabulary.unknown import unknown_words
+from regard.translate.vocabulary.unknown_words import unknown_words
 
 __all__ = ["Translation", "Translator"]
 
 
 class Translator:
-    """Translates with a checkpoint, and says which source word each target word looked at.
+    """Translates text, and shows which source word each target word attends to.
 
-    A model without attention from target to source has no `head`; `inside` then names the
-    attentions inside its encoder, and is empty where there are none either.
+    A model without attention from target to source has no `head`; `inside` then names the sites of
+    its encoder's self-attention, if any.
 
     Args:
         checkpoint: a trained model with its vocabularies.
-        head: whose attention the matrices show, as a `Head` or by name: "3.cross:5", or "3.cross"
-            for the mean of all; when None, the head that the checkpoint names, else the mean of the
-            heads of the last layer but one (of the only layer, if there is one).
-        reading: which row is a word's; when None, of the head which the checkpoint names that which
-            it names with it, else as the model says.
+        head: the head whose attention matrices show, as a `Head` or by name: "3.cross:5", or
+            "3.cross" for the mean of its heads. By default the checkpoint's preferred head, else
+            the mean of the heads of the last layer but one (or of the only layer).
+        reading: which row belongs to a word: "output" or "input". By default the one stored with
+            the preferred head, else the model's own.
         end: what becomes of attention to the end of the source, as in `alignment.word_matrix`.
     """
 
@@ -69,16 +69,16 @@ class Translator:
             )
         self.checkpoint = checkpoint
         self.model = checkpoint.model
-        named = remembered(checkpoint.extra) if self.model.sites else None
+        preferred = preferred_head(checkpoint.extra) if self.model.sites else None
         self.head: Head | None = None
         if head is not None:
             self.head = _known_head(head, self.model.sites)
-        elif named is not None:
-            self.head = _known_head(named.head, self.model.sites)
+        elif preferred is not None:
+            self.head = _known_head(preferred.head, self.model.sites)
         elif self.model.sites:
             self.head = usual_head(heads_of(self.model.sites))
-        if named is not None and self.head == named.head and reading is None:
-            reading = named.reading
+        if preferred is not None and self.head == preferred.head and reading is None:
+            reading = preferred.reading
         self.reading: Reading = self.model.reading if reading is None else reading
         self.end: End = end
         check_reading(self.reading)
@@ -100,57 +100,47 @@ class Translator:
         return f"Translator({self.checkpoint.config.model.name}, {looks})"
 
     def __call__(self, text: str, *, prefix: str | None = None, **options: Any) -> Translation:
-        """The best translation of one text, which may have to begin with `prefix`.
-
-        Other options as for `translate`.
-        """
+        """The best translation of one text; options as for `translate`."""
         if options.get("n_best", 1) != 1:
             raise RegardError(
                 "a call gives the best translation; .translate([text], n_best=…) more"
             )
         if not isinstance(text, str) and isinstance(text, Iterable):
             raise RegardError("text is a list, expected one text; .translate(texts) takes several")
-        starts = None if prefix is None else [_one_text("prefix", prefix)]
-        return self.translate([text], prefix=starts, **options)[0][0]
+        prefixes = None if prefix is None else [_one_text("prefix", prefix)]
+        return self.translate([text], prefix=prefixes, **options)[0][0]
 
     def translate(
         self,
         texts: Iterable[str],
         *,
-        beam: int | None = None,
         n_best: int = 1,
         batch: int = 64,
         prefix: Sequence[str] | None = None,
         weights: bool = True,
         empty: bool = False,
         show: bool | None = False,
-        **options: Any,
+        **search: Any,
     ) -> list[list[Translation]]:
-        """The best translations of each text, best first: a list of them for every text.
+        """The best translations of each text, best first: one list per text.
 
         Args:
             texts: one sentence each.
-            beam: hypotheses kept while searching; 1 is greedy; as the checkpoint says when None.
-            n_best: how many translations of each text, at most as many as the beam. All are
-                different; there may be fewer, as two hypotheses can be one text in other pieces.
-            batch: how many texts go through the model at once; those of like length go together.
-            prefix: for each text, what its translation must begin with. A model of pieces of words
-                may go on within the last word of it.
-            weights: whether to keep what the model looked at; without, translations have no matrix.
-            empty: whether a text may be empty: it then has no translations. Otherwise it is an
-                error.
-            show: whether to draw a progress bar; when None, on a terminal.
-            options: of `search`: length_penalty, coverage_penalty, shortest, longest, unknown; what
-                is not said is as the checkpoint says.
+            n_best: maximum number of translations per text, at most the beam width. All are
+                different; there may be fewer, as two hypotheses can decode to the same text.
+            batch: how many texts go through the model at once, sorted by length.
+            prefix: for each text, what its translation must begin with. A model of subwords may
+                continue the last word of it.
+            weights: whether to keep attention; without it, translations have no matrix.
+            empty: whether to accept empty texts, which have no translations; an error otherwise.
+            show: whether to draw a progress bar; on a terminal when None.
+            search: fields of `SearchOptions`, such as `beam=1`; the checkpoint's by default.
         """
-        options = self._search("translate", beam, options)
-        asked: dict[str, Any] = {
-            "n_best": n_best,
-            "batch": batch,
-            "prefix": prefix,
-            "weights": weights,
-        }
-        return list(self.stream(texts, window=None, empty=empty, show=show, **asked, **options))
+        return list(
+            self._stream(
+                "translate", texts, None, n_best, batch, prefix, weights, empty, show, search
+            )
+        )
 
     def stream(
         self,
@@ -163,17 +153,34 @@ class Translator:
         weights: bool = True,
         empty: bool = False,
         show: bool | None = False,
-        **options: Any,
+        **search: Any,
     ) -> Iterator[list[Translation]]:
-        """What `translate` returns, one text after the other, while the others still wait.
+        """The results of `translate` one after the other, while later texts still wait.
 
-        All texts are looked at before the first is translated, so that one that cannot be is told
-        at once.
+        All texts are checked before the first is translated.
 
         Args:
             texts: as for `translate`, and so are the other arguments.
             window: how many texts are sorted by length together, and held; all when None.
         """
+        return self._stream(
+            "stream", texts, window, n_best, batch, prefix, weights, empty, show, search
+        )
+
+    def _stream(
+        self,
+        call: str,
+        texts: Iterable[str],
+        window: int | None,
+        n_best: int,
+        batch: int,
+        prefix: Sequence[str] | None,
+        weights: bool,
+        empty: bool,
+        show: bool | None,
+        search: dict[str, Any],
+    ) -> Iterator[list[Translation]]:
+        """Check everything now, translate when iterated."""
         if isinstance(texts, str):
             raise RegardError("texts is one text, expected a list of them; call the translator")
         if not isinstance(texts, Iterable):
@@ -181,28 +188,35 @@ class Translator:
         for name, size in (("batch", batch), ("window", window)):
             if size is not None and size < 1:
                 raise RegardError(f"{name} is {size}, expected at least 1")
-        options = self._search("translate", options.pop("beam", None), options)
+        options = self._search_options(call, search)
         texts = list(texts)
         sources = [self._encoded(text, number, empty) for number, text in enumerate(texts, 1)]
-        starts = self._starts(prefix, len(texts))
-        options |= {"n_best": n_best, "weights": weights}
+        prefixes = self._prefixes(prefix, len(texts))
         size = window or max(1, len(texts))
         windows = [range(len(texts))[begin : begin + size] for begin in range(0, len(texts), size)]
 
         def translated() -> Iterator[list[Translation]]:
-            with progress("translating", sum(one != [END] for one in sources), show) as advance:
-                for places in windows:
-                    found: dict[int, list[Translation]] = {}
-                    full = [place for place in places if sources[place] != [END]]
-                    full.sort(key=lambda place: len(sources[place]))
+            count = sum(source != [END] for source in sources)
+            with progress("translating", count, show) as advance:
+                for indices in windows:
+                    translations: dict[int, list[Translation]] = {}
+                    full = [index for index in indices if sources[index] != [END]]
+                    full.sort(key=lambda index: len(sources[index]))
                     for begin in range(0, len(full), batch):
                         some = full[begin : begin + batch]
-                        given = [sources[place] for place in some]
-                        forced = None if starts is None else [starts[place] for place in some]
-                        said = [texts[place] for place in some]
-                        found |= zip(some, self._batch(said, given, forced, options))
+                        translations |= zip(
+                            some,
+                            self._batch(
+                                [texts[index] for index in some],
+                                [sources[index] for index in some],
+                                None if prefixes is None else [prefixes[index] for index in some],
+                                options,
+                                n_best,
+                                weights,
+                            ),
+                        )
                         advance(len(some))
-                    yield from (found.get(place, []) for place in places)
+                    yield from (translations.get(index, []) for index in indices)
 
         return translated()
 
@@ -210,51 +224,53 @@ class Translator:
         self,
         texts: list[str],
         sources: list[list[int]],
-        starts: list[list[int]] | None,
-        options: dict[str, Any],
+        prefixes: list[list[int]] | None,
+        options: SearchOptions,
+        n_best: int,
+        weights: bool,
     ) -> list[list[Translation]]:
         """The translations of some texts, all at once.
 
-        Where several of each are asked for, the search gives all that it has, as two hypotheses
-        may read the same.
+        For several per text, the whole beam is searched for, as two hypotheses may read the same.
         """
-        most = options["n_best"]
-        more = options | ({"n_best": max(most, options["beam"])} if most > 1 else {})
-        seen = self._sources(sources)
-        found = search(self.model, seen.source, seen.mask, prefix=starts, **more)
-        best = [self._different(hypotheses)[:most] for hypotheses in found]
-        return self._reader.read(texts, best, seen, options["weights"])
+        batch = self._source_batch(sources)
+        hypotheses = beam_search(
+            self.model,
+            batch.source,
+            batch.mask,
+            options,
+            n_best=max(n_best, options.beam) if n_best > 1 else n_best,
+            prefix=prefixes,
+            weights=weights,
+        )
+        best = [self._distinct(of_text)[:n_best] for of_text in hypotheses]
+        return self._reader.read(texts, best, batch, weights)
 
-    def _different(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-        """Those of a text that no better one has."""
-        texts: dict[str, Hypothesis] = {}
-        for one in hypotheses:
-            texts.setdefault(self.checkpoint.target.decode(one.tokens), one)
-        return list(texts.values())
+    def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """The hypotheses whose text no better one has."""
+        by_text: dict[str, Hypothesis] = {}
+        for hypothesis in hypotheses:
+            by_text.setdefault(self.checkpoint.target.decode(hypothesis.tokens), hypothesis)
+        return list(by_text.values())
 
     def steps(
-        self,
-        text: str,
-        *,
-        beam: int | None = None,
-        prefix: str | None = None,
-        weights: bool = True,
-        **options: Any,
+        self, text: str, *, prefix: str | None = None, weights: bool = True, **search: Any
     ) -> Iterator[Translation]:
-        """The translation of one text as it grows, word by word; the last is the finished one.
+        """The translation of one text as it grows, token by token; the last one is finished.
 
         Args:
             text: one sentence.
-            beam: as for `translate`.
             prefix: what the translation must begin with.
             weights: as for `translate`.
-            options: of `search`, as for `translate`.
+            search: fields of `SearchOptions`, as for `translate`.
         """
-        options = self._search("steps", beam, options) | {"weights": weights}
-        seen = self._sources([self._encoded(text)])
-        forced = None if prefix is None else self._starts([_one_text("prefix", prefix)], 1)
-        for found in search_steps(self.model, seen.source, seen.mask, prefix=forced, **options):
-            yield self._reader.read([text], [[found]], seen, weights)[0][0]
+        options = self._search_options("steps", search)
+        batch = self._source_batch([self._encoded(text)])
+        forced = None if prefix is None else self._prefixes([_one_text("prefix", prefix)], 1)
+        for hypothesis in beam_search_steps(
+            self.model, batch.source, batch.mask, options, prefix=forced, weights=weights
+        ):
+            yield self._reader.read([text], [[hypothesis]], batch, weights)[0][0]
 
     def between_spaces(self, translation: Translation) -> Matrix:
         """The matrix of the words between the spaces of both texts, as files of links count them.
@@ -267,25 +283,26 @@ class Translator:
         """
         return self._reader.between_spaces(translation)
 
-    def _search(self, call: str, beam: int | None, said: dict[str, Any]) -> dict[str, Any]:
-        """How to search: what was said to a call, over what the checkpoint says."""
-        settings = asdict(self.checkpoint.config.search)
-        known = dict.fromkeys([*settings, "shortest", *signature(getattr(self, call)).parameters])
-        _check_known(call, said, [one for one in known if one not in ("text", "texts", "options")])
-        settings["longest"] = settings["longest"] or None
-        return settings | said | ({} if beam is None else {"beam": beam})
+    def _search_options(self, call: str, search: dict[str, Any]) -> SearchOptions:
+        """The checkpoint's options, and over them those of a call; None leaves one as it is."""
+        names = [field.name for field in fields(SearchOptions)]
+        arguments = [*names, *signature(getattr(self, call)).parameters]
+        valid = [name for name in arguments if name not in ("text", "texts", "search")]
+        _check_known(call, search, valid)
+        changed = {name: value for name, value in search.items() if value is not None}
+        return replace(self.checkpoint.config.search, **changed)
 
-    def _starts(self, prefix: Sequence[str] | None, count: int) -> list[list[int]] | None:
+    def _prefixes(self, prefix: Sequence[str] | None, count: int) -> list[list[int]] | None:
         if prefix is None:
             return None
         if isinstance(prefix, str):
             raise RegardError(f"prefix is one text, {prefix!r:.40}, expected a list: one a text")
         if len(prefix) != count:
             raise RegardError(f"there are {count} texts, but {len(prefix)} prefixes")
-        return [self._start(start, number) for number, start in enumerate(prefix, 1)]
+        return [self._prefix_tokens(text, number) for number, text in enumerate(prefix, 1)]
 
-    def _start(self, text: str, number: int) -> list[int]:
-        """The tokens of a prefix, which the model must have."""
+    def _prefix_tokens(self, text: str, number: int) -> list[int]:
+        """The tokens of a prefix, none of them unknown."""
         target = self.checkpoint.target
         tokens = target.encode(text)
         if UNKNOWN in tokens:
@@ -309,10 +326,10 @@ class Translator:
             )
         return numbers
 
-    def _sources(self, rows: list[list[int]]) -> SecondLook:
+    def _source_batch(self, rows: list[list[int]]) -> SourceBatch:
         device = next(self.model.parameters()).device
         tokens, mask = padded(rows)
-        return SecondLook(self.model, tokens.to(device), mask.to(device))
+        return SourceBatch(self.model, tokens.to(device), mask.to(device))
 
 
 def _one_text(name: str, value: str) -> str:
@@ -321,9 +338,9 @@ def _one_text(name: str, value: str) -> str:
     return value
 
 
-def _check_known(call: str, said: dict[str, Any], options: list[str]) -> None:
-    """Refuse an option that a call has not, with the one that may be meant."""
-    for name in said:
+def _check_known(call: str, search: dict[str, Any], options: list[str]) -> None:
+    """Refuse an unknown option, and suggest the nearest one."""
+    for name in search:
         if name not in options:
             near = get_close_matches(name, options, 1)
             meant = f"did you mean {near[0]}?" if near else f"there are: {', '.join(options)}"
@@ -339,8 +356,8 @@ def _known_head(head: Head | str, sites: dict[str, int]) -> Head:
     if not isinstance(head, Head):
         raise RegardError(f"head is {head!r:.40}, expected a Head or a name such as 'cross:0'")
     if head.site not in sites:
-        known = ", ".join(sites) or "none: no attention goes from target to source"
-        raise RegardError(f"head: there is no site {head.site!r}; there are {known}")
+        names = ", ".join(sites) or "none: no attention goes from target to source"
+        raise RegardError(f"head: there is no site {head.site!r}; there are {names}")
     if head.index is not None and not 0 <= head.index < sites[head.site]:
         raise RegardError(
             f"head {head.index} of {head.site!r}, expected 0 to {sites[head.site] - 1}"

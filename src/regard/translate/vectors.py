@@ -1,4 +1,4 @@
-"""Word vectors that others trained, in an embedding.
+"""Pretrained word vectors in an embedding.
 
 Three forms are read, each plain or gzip: GloVe's text (a word and its numbers in each line),
 word2vec's text (the same behind a line with the count of words and of numbers) and word2vec's
@@ -40,7 +40,7 @@ class Vectors(NamedTuple):
 
 @dataclass(frozen=True)
 class VectorReport:
-    """How many words of a vocabulary have a vector now."""
+    """How many words of a vocabulary have a vector in the file."""
 
     path: str
     words: int  #: in the vocabulary, without the four tokens it begins with
@@ -66,20 +66,19 @@ def load_vectors(
     *,
     frozen: bool = False,
 ) -> VectorReport:
-    """Put the vectors of a file into an embedding, which is changed only when all of it was read.
+    """Load the vectors of a file into an embedding, after all of it has been read.
 
-    A word that the file has not is looked for in lower case; what is not found keeps the values it
-    has.
+    A word that is not in the file is looked up in lower case; words without a vector keep theirs.
 
     Args:
         path: the file of vectors.
         vocabulary: the words of the embedding's rows.
         embedding: as many rows as words, as wide as the vectors.
-        frozen: keep the whole embedding as it is then: training does not change it.
+        frozen: exclude the whole embedding from training.
     """
-    rows, width = embedding.weight.shape
-    if rows != len(vocabulary):
-        raise ShapeError(f"the embedding has {rows} rows, the vocabulary {len(vocabulary)} words")
+    size, width = embedding.weight.shape
+    if size != len(vocabulary):
+        raise ShapeError(f"the embedding has {size} rows, the vocabulary {len(vocabulary)} words")
     entries = vocabulary.entries[len(NAMES) :]
     vectors = read_vectors(path, {*entries, *map(str.lower, entries)})
     if vectors.matrix.shape[1] != width:
@@ -87,18 +86,18 @@ def load_vectors(
             f"{path}: vectors of {vectors.matrix.shape[1]} numbers, but the embedding has {width}"
         )
     exact = {word for word in entries if word in vectors.words}
-    places, chosen = [], []
-    for place, word in enumerate(entries, start=len(NAMES)):
-        found = vectors.words.get(word, vectors.words.get(word.lower()))
-        if found is not None:
-            places.append(place)
-            chosen.append(found)
+    rows_found, chosen = [], []
+    for row, word in enumerate(entries, start=len(NAMES)):
+        index = vectors.words.get(word, vectors.words.get(word.lower()))
+        if index is not None:
+            rows_found.append(row)
+            chosen.append(index)
     device = embedding.weight.device
     with torch.no_grad():
         values = vectors.matrix[chosen].to(embedding.weight)
-        embedding.weight[torch.tensor(places, dtype=torch.long, device=device)] = values
+        embedding.weight[torch.tensor(rows_found, dtype=torch.long, device=device)] = values
     embedding.weight.requires_grad_(not frozen)
-    return VectorReport(str(path), len(entries), len(exact), len(places) - len(exact))
+    return VectorReport(str(path), len(entries), len(exact), len(rows_found) - len(exact))
 
 
 def read_vectors(path: str | PathLike[str], wanted: Collection[str] | None = None) -> Vectors:
@@ -208,16 +207,16 @@ def _binary(
             )
 
 
-def _row(place: str, cells: list[str]) -> Tensor:
+def _row(position: str, cells: list[str]) -> Tensor:
     if not all(map(_is_number, cells)):
         wrong = next(cell for cell in cells if not _is_number(cell))
-        raise RegardError(f"{place}: {wrong!r:.40} is no number")
-    return _finite(place, torch.tensor([float(cell) for cell in cells]))
+        raise RegardError(f"{position}: {wrong!r:.40} is no number")
+    return _finite(position, torch.tensor([float(cell) for cell in cells]))
 
 
-def _finite(place: str, row: Tensor) -> Tensor:
+def _finite(position: str, row: Tensor) -> Tensor:
     if not row.isfinite().all():
-        raise RegardError(f"{place}: numbers that are not finite")
+        raise RegardError(f"{position}: numbers that are not finite")
     return row
 
 

@@ -10,7 +10,14 @@ import pytest
 from sacrebleu.significance import PairedTest
 
 from regard.errors import MissingExtraError, RegardError
-from regard.translate.evaluation import buckets, compare, differing, score
+from regard.translate.evaluation import (
+    EvaluationOptions,
+    buckets,
+    compare,
+    differing,
+    evaluate,
+    score,
+)
 from regard.translate.evaluation.scores import metrics
 
 WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat", "and", "saw", "two", "red", "birds", "in"]
@@ -66,14 +73,16 @@ def test_bleu_and_chrf_are_those_of_plain_loops():
     right = sentences(30, 0)
     said = noisy(right, 0.2, 1)
     said[3] = " ".join(said[3].split()[:-3])  # shorter than the reference
-    found = score(said, right, tokenizer="none")
+    found = score(said, right, EvaluationOptions(tokenizer="none"))
     assert found.bleu.value == pytest.approx(plain_bleu(said, right), abs=1e-6)
     assert found.chrf.value == pytest.approx(plain_chrf(said, right), abs=1e-6)
     assert found.sentences == 30
 
 
 def test_signatures_say_how_it_was_counted():
-    found = score(["Das ist gut ."], ["das ist gut ."], lower=True, tokenizer="none")
+    found = score(
+        ["Das ist gut ."], ["das ist gut ."], EvaluationOptions(lower=True, tokenizer="none")
+    )
     assert found.bleu.value == pytest.approx(100)
     assert "case:lc" in found.bleu.signature and "tok:none" in found.bleu.signature
     assert "case:lc" in found.chrf.signature
@@ -85,7 +94,7 @@ def test_signatures_say_how_it_was_counted():
 def test_tokenisers_differ():
     said, right = ["a red, round ball!"], ["a red , round ball !"]
     assert score(said, right).bleu.value == pytest.approx(100)
-    assert score(said, right, tokenizer="none").bleu.value < 50
+    assert score(said, right, EvaluationOptions(tokenizer="none")).bleu.value < 50
 
 
 def test_an_empty_translation_scores_nothing():
@@ -96,7 +105,7 @@ def test_an_empty_translation_scores_nothing():
 def test_buckets_hold_every_sentence_once_and_score_their_own():
     right = sentences(40, 2)
     said = noisy(right, 0.3, 3)
-    made = buckets(said, right, edges=(8, 11), tokenizer="none")
+    made = buckets(said, right, EvaluationOptions(edges=(8, 11), tokenizer="none"))
     assert [bucket.name for bucket in made] == ["0 to 7", "8 to 10", "11 and more"]
     assert sum(bucket.sentences for bucket in made) == 40
     middle = [(a, b) for a, b in zip(said, right) if 8 <= len(b.split()) <= 10]
@@ -105,21 +114,25 @@ def test_buckets_hold_every_sentence_once_and_score_their_own():
 
 
 def test_buckets_go_by_the_source_where_there_is_one():
-    made = buckets(["a", "b"], ["a", "b c d e"], sources=["x x x x", "x"], edges=(2,))
+    made = buckets(
+        ["a", "b"], ["a", "b c d e"], EvaluationOptions(edges=(2,)), sources=["x x x x", "x"]
+    )
     assert made[0].chrf.value < 100 and made[1].chrf.value == 100
-    assert buckets(["a"], ["a"], edges=(5, 6))[2].chrf is None
-    assert buckets(["a"], ["a"], edges=(5, 6))[1].name == "5"
+    assert buckets(["a"], ["a"], EvaluationOptions(edges=(5, 6)))[2].chrf is None
+    assert buckets(["a"], ["a"], EvaluationOptions(edges=(5, 6)))[1].name == "5"
 
 
 def test_buckets_without_four_words_have_no_bleu():
     right = ["Yes .", "I love you .", "one two three", "one two three four five"]
-    short, middle, long = buckets(right, right, edges=(3, 4), tokenizer="none")
+    short, middle, long = buckets(right, right, EvaluationOptions(edges=(3, 4), tokenizer="none"))
     assert short.bleu is None and short.chrf.value == pytest.approx(100)
     assert middle.bleu is None and middle.chrf.value == pytest.approx(100)
     assert long.sentences == 2 and long.bleu.value == pytest.approx(100)
     # Words are what BLEU's own cutting makes of the text: a full stop, or letters.
     assert buckets(["I love you."], ["I love you."])[0].bleu.value == pytest.approx(100)
-    assert buckets(["four"], ["four"], tokenizer="char")[0].bleu.value == pytest.approx(100)
+    assert buckets(["four"], ["four"], EvaluationOptions(tokenizer="char"))[
+        0
+    ].bleu.value == pytest.approx(100)
     # A translation that is wrong has a score, also where it is too short itself.
     assert buckets(["one"], ["one two three four"])[0].bleu.value == 0
 
@@ -127,7 +140,7 @@ def test_buckets_without_four_words_have_no_bleu():
 def test_a_better_system_is_told_from_chance():
     right = sentences(120, 4)
     good, bad = noisy(right, 0.1, 5), noisy(right, 0.4, 6)
-    for found in compare(bad, good, right, resamples=200):
+    for found in compare(bad, good, right, EvaluationOptions(resamples=200)):
         assert found.difference > 10 and found.two_sided_p == 1 / 201
         assert abs(found.second.mean - found.second.value) < found.second.interval
         assert "bs:200" in found.signature and "seed:" in found.signature
@@ -142,7 +155,7 @@ def test_equally_good_systems_have_any_p_alike():
     found = []
     for seed in range(60):
         one, other = (noisy(right, 0.3, 2 * seed + side) for side in (1000, 1001))
-        found.append(compare(one, other, right, resamples=100)[0].two_sided_p)
+        found.append(compare(one, other, right, EvaluationOptions(resamples=100))[0].two_sided_p)
     assert 0.42 < sum(found) / len(found) < 0.58
     assert sum(p < 0.05 for p in found) <= 6 and sum(p < 0.1 for p in found) <= 9
     assert sum(p > 0.9 for p in found) >= 3
@@ -152,11 +165,11 @@ def test_the_bootstrap_is_sacrebleus_and_its_p_that_of_plain_loops():
     right = sentences(30, 8)
     one, other = noisy(right, 0.25, 9), noisy(right, 0.3, 10)
     systems = [("one", one), ("other", other)]
-    theirs = PairedTest(systems, metrics(False, "13a"), [right], "bs", n_samples=80)
+    theirs = PairedTest(systems, metrics(), [right], "bs", n_samples=80)
     signatures, results = theirs()
     draws = np.random.default_rng(12345).choice(30, size=(80, 30))
     for found, metric in zip(
-        compare(one, other, right, resamples=80), metrics(False, "13a").values()
+        compare(one, other, right, EvaluationOptions(resamples=80)), metrics().values()
     ):
         assert found.signature == str(signatures[found.name])
         for mine, result in zip((found.first, found.second), results[found.name]):
@@ -178,14 +191,19 @@ def test_the_bootstrap_is_sacrebleus_and_its_p_that_of_plain_loops():
 def test_the_side_of_the_difference_does_not_matter():
     right = sentences(40, 11)
     one, other = noisy(right, 0.25, 12), noisy(right, 0.3, 13)
-    there, back = compare(one, other, right, resamples=60), compare(other, one, right, resamples=60)
+    there, back = (
+        compare(one, other, right, EvaluationOptions(resamples=60)),
+        compare(other, one, right, EvaluationOptions(resamples=60)),
+    )
     assert [found.two_sided_p for found in there] == [found.two_sided_p for found in back]
     assert [found.difference for found in there] == [-found.difference for found in back]
 
 
 def test_a_system_does_not_differ_from_itself():
     right = sentences(10, 7)
-    assert [one.two_sided_p for one in compare(right, right, right, resamples=20)] == [1, 1]
+    assert [
+        one.two_sided_p for one in compare(right, right, right, EvaluationOptions(resamples=20))
+    ] == [1, 1]
 
 
 def test_the_sentences_that_differ_most_come_first():
@@ -194,7 +212,7 @@ def test_the_sentences_that_differ_most_come_first():
     assert [one.number for one in found] == [0, 1] or [one.number for one in found] == [1, 0]
     gaps = [abs(one.first - one.second) for one in found]
     assert gaps == sorted(gaps, reverse=True) and all(one.first > one.second for one in found)
-    assert len(differing(["a", "b"], ["c", "d"], ["a", "b"], most=1)) == 1
+    assert len(differing(["a", "b"], ["c", "d"], ["a", "b"], EvaluationOptions(examples=1))) == 1
 
 
 @pytest.mark.parametrize(
@@ -203,9 +221,15 @@ def test_the_sentences_that_differ_most_come_first():
         (lambda: score(["a"], ["a", "b"]), "1 hypotheses, 2 references; expected as many of each"),
         (lambda: score([], []), "there are no hypotheses: nothing can be scored"),
         (lambda: score("ab", ["a", "b"]), "hypotheses='ab', expected a list of sentences"),
-        (lambda: buckets(["a"], ["a"], edges=(3, 3)), r"edges=\(3, 3\), expected rising"),
+        (
+            lambda: buckets(["a"], ["a"], EvaluationOptions(edges=(3, 3))),
+            r"edges=\(3, 3\), expected rising",
+        ),
         (lambda: buckets(["a"], ["a"], sources=[]), "1 references, 0 sources"),
-        (lambda: compare(["a"], ["b"], ["c"], resamples=0), "resamples=0, expected 1 or more"),
+        (
+            lambda: compare(["a"], ["b"], ["c"], EvaluationOptions(resamples=0)),
+            "resamples=0, expected 1 or more",
+        ),
         (lambda: compare(["a"], [], ["c"]), "1 first, 0 second, 1 references"),
     ],
 )
@@ -217,7 +241,7 @@ def test_what_cannot_be_scored_is_refused(call, message):
 @pytest.mark.usefixtures("without_shape_checks")
 def test_an_unknown_tokeniser_is_refused():
     with pytest.raises(RegardError, match="tokenizer='moses', expected one of 13a, intl, char"):
-        score(["a"], ["a"], tokenizer="moses")
+        score(["a"], ["a"], EvaluationOptions(tokenizer="moses"))
 
 
 def test_without_sacrebleu_the_error_says_how_to_get_it(monkeypatch):
@@ -231,6 +255,23 @@ def test_few_sentences_prove_little():
     right = [f"this is the sentence number {n} of some" for n in range(5)]
     wrong = ["quite another text that has nothing of it"] * 5
     for count in (1, 2, 5):
-        for found in compare(wrong[:count], right[:count], right[:count], resamples=200):
+        for found in compare(
+            wrong[:count], right[:count], right[:count], EvaluationOptions(resamples=200)
+        ):
             assert found.difference > 80
             assert found.two_sided_p == 2.0 ** (1 - count) and not found.at_floor
+
+
+def test_one_call_gives_what_the_others_give():
+    right = sentences(12, 1)
+    first, second = noisy(right, 0.4, 2), noisy(right, 0.1, 3)
+    options = EvaluationOptions(edges=(8,), resamples=30, examples=2)
+    alone = evaluate(first, right, options)
+    assert alone.scores == score(first, right, options)
+    assert alone.buckets == buckets(first, right, options)
+    assert (alone.other_buckets, alone.comparison, alone.differing) == ([], [], [])
+    both = evaluate(first, right, options, other=second, sources=["word"] * 12)
+    assert both.comparison == compare(first, second, right, options)
+    assert both.differing == differing(first, second, right, options)
+    assert both.other_buckets == buckets(second, right, options, sources=["word"] * 12)
+    assert evaluate(first, right, EvaluationOptions(edges=())).buckets == []

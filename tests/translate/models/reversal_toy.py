@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.contract import TranslationModel
 from regard.translate.tokens import BEGIN, END, PAD, UNKNOWN
 
@@ -36,7 +36,7 @@ def trained(
     generator = torch.Generator().manual_seed(seed)
     slots = {"longest": 10} if name == "tutorial" else {}
     settings = {"embedding": 32, "hidden": 48, "dropout": 0.0, **slots, **sizes}
-    model = build(ModelConfig(name, **settings), SIZE, SIZE)  # type: ignore[arg-type]
+    model = build_model(ModelConfig(name, **settings), SIZE, SIZE)  # type: ignore[arg-type]
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(steps):
         source, given, says = sequences(64, 6, 10, generator)

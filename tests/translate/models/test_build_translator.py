@@ -12,7 +12,7 @@ import torch
 
 from regard.errors import RegardError, ShapeError
 from regard.translate.config import Config
-from regard.translate.models.build import BUILDERS, ModelConfig, build, names
+from regard.translate.models.build import BUILDERS, ModelConfig, build_model, names
 from regard.translate.models.embeddings import embeddings
 
 EXPERIMENT = Path(__file__).parents[3] / "experiments" / "translate" / "variants.py"
@@ -38,7 +38,7 @@ def test_the_reference_shape():
     assert config.data.longest == config.model.longest == 100
     assert (config.model.embedding, config.model.hidden) == (300, 500)
     for name in ("bahdanau", "transformer"):  # a preset that a model refuses would be none
-        build(replace(config.model, name=name), 9, 9)
+        build_model(replace(config.model, name=name), 9, 9)
 
 
 def test_two_names_of_one_model():
@@ -75,23 +75,23 @@ def test_the_experiment_trains_it_once_and_prints_both_names(tmp_path, monkeypat
 
 
 def test_only_models_that_look_have_a_site():
-    with_none = {name for name in names() if not build(small(name), 9, 9).sites}
+    with_none = {name for name in names() if not build_model(small(name), 9, 9).sites}
     assert with_none == {"none", "encoder-dot", "encoder-qkv"}
 
 
 def test_attention_inside_the_encoder_has_a_name():
     source = torch.tensor([[4, 5, 2]])
     for name in ("encoder-dot", "encoder-qkv"):
-        encoded = build(small(name), 9, 9).encode(source, source > 0, weights=True)
+        encoded = build_model(small(name), 9, 9).encode(source, source > 0, weights=True)
         assert encoded.weights["encoder"].shape == (1, 1, 3, 3)
 
 
 @pytest.mark.parametrize("name", ["bahdanau", "luong-general", "none"])
 def test_tied_parameters_are_held_once(name):
-    tied = build(small(name, tie="target"), 9, 11)
+    tied = build_model(small(name, tie="target"), 9, 11)
     assert tied.embeddings.output is None
     assert tied.logits(torch.randn(2, 6)).shape == (2, 11)
-    free = build(small(name, tie="all"), 11, 11)
+    free = build_model(small(name, tie="all"), 11, 11)
     assert free.embeddings.source is free.embeddings.target
     keys = [key for key in free.state_dict() if key.startswith("embeddings")]
     assert keys == ["embeddings.bias", "embeddings.target.weight"]
@@ -115,7 +115,7 @@ def test_a_setting_that_does_not_fit_is_named(change, text):
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(RegardError, match=r"model\.name is 'badhanau', .*did you mean 'bahdanau'"):
-        build(small("badhanau"), 9, 9)
+        build_model(small("badhanau"), 9, 9)
 
 
 #: Other values than the default, and the models that have the setting.
@@ -141,12 +141,12 @@ def test_a_setting_is_honoured_or_refused(name, setting):
         with pytest.raises(
             RegardError, match=rf"^model\.{setting} is .+ with model\.name '{name}', "
         ):
-            build(config, 9, 9)
+            build_model(config, 9, 9)
         return
     torch.manual_seed(0)
-    plain = build(small(name), 9, 9)
+    plain = build_model(small(name), 9, 9)
     torch.manual_seed(0)
-    changed = build(config, 9, 9)
+    changed = build_model(config, 9, 9)
     shapes = [{key: one.shape for key, one in m.state_dict().items()} for m in (plain, changed)]
     assert str(plain) != str(changed) or shapes[0] != shapes[1]
 
@@ -178,23 +178,23 @@ def test_a_setting_is_honoured_or_refused(name, setting):
 )
 def test_what_is_said_of_a_setting_that_a_model_has_not(config, text):
     with pytest.raises(RegardError) as caught:
-        build(config, 9, 9)
+        build_model(config, 9, 9)
     assert str(caught.value) == text
 
 
 def test_an_embedding_that_was_not_asked_for_is_as_wide_as_the_transformer():
-    model = build(ModelConfig("transformer", hidden=8), 9, 9)
+    model = build_model(ModelConfig("transformer", hidden=8), 9, 9)
     assert model.embeddings.target.embedding_dim == 8
 
 
 def test_two_directions_have_none_to_reverse():
     with pytest.raises(RegardError, match="has no direction to reverse"):
-        build(small(reverse_source=True), 9, 9)
+        build_model(small(reverse_source=True), 9, 9)
 
 
 def test_one_embedding_for_both_wants_one_vocabulary():
     with pytest.raises(RegardError, match="they have 9 and 11 tokens"):
-        build(small(tie="all"), 9, 11)
+        build_model(small(tie="all"), 9, 11)
     with pytest.raises(RegardError, match="takes 8 features, expected 6"):
         embeddings(9, 9, 6, features=8, tie="target")
     with pytest.raises(RegardError, match="tie='some', expected 'none', 'target' or 'all'"):
@@ -202,7 +202,7 @@ def test_one_embedding_for_both_wants_one_vocabulary():
 
 
 def test_nothing_to_read_or_say_is_refused():
-    model = build(small(), 9, 9)
+    model = build_model(small(), 9, 9)
     empty = torch.zeros(2, 0, dtype=torch.long)
     with pytest.raises(ShapeError, match="source has size 0, expected at least 1"):
         model.encode(empty, empty > 0)
@@ -212,7 +212,7 @@ def test_nothing_to_read_or_say_is_refused():
 
 
 def test_additive_weights_are_equal_at_first():
-    model = build(small(), 9, 9).eval()
+    model = build_model(small(), 9, 9).eval()
     source = torch.tensor([[4, 5, 6, 2], [4, 2, 0, 0]])
     decoded = model.decode(model.encode(source, source > 0), torch.tensor([[1], [1]]), weights=True)
     expected = torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0, 0]])

@@ -6,7 +6,7 @@ from torch import nn
 
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import build, names
+from regard.translate.models.build import build_model, names
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import WordVocabulary
@@ -20,7 +20,9 @@ def made(name: str, **more: object) -> Checkpoint:
     sizes = {"embedding": 16, "hidden": 16}
     config = Config.from_table({"model": {"name": name, **sizes, **more}})
     torch.manual_seed(0)
-    return Checkpoint(config, WORDS, WORDS, build(config.model, len(WORDS), len(WORDS)).eval())
+    return Checkpoint(
+        config, WORDS, WORDS, build_model(config.model, len(WORDS), len(WORDS)).eval()
+    )
 
 
 def logits(model: nn.Module) -> torch.Tensor:

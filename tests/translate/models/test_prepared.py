@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.models.prepared import PreparedLinear, prepared_product
-from regard.translate.search import search
+from regard.translate.search import SearchOptions, beam_search
 
 
 class Operators(TorchDispatchMode):
@@ -155,7 +155,7 @@ def test_watched_layers_and_shared_ones_are_left_as_they_are():
 def transformer():
     torch.manual_seed(0)
     config = ModelConfig("transformer", hidden=256, layers=2, heads=4, feed_forward=512)
-    model = build(config, 400, 500)
+    model = build_model(config, 400, 500)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.05)
     return model.eval()
@@ -171,11 +171,11 @@ def sources(rows=40):
 def test_search_says_the_same_and_looks_at_the_same(beam):
     plain, prepared, given = transformer(), transformer(), sources()
     lay_out_for_search(prepared)
-    options = {"beam": beam, "longest": 12, "shortest": 6}
+    options = SearchOptions(beam=beam, longest=12, shortest=6)
     with Operators() as operators:
-        found = search(prepared, *given, **options)
+        found = beam_search(prepared, *given, options)
     assert operators.prepared > 100
-    for (one,), (other,) in zip(found, search(plain, *given, **options)):
+    for (one,), (other,) in zip(found, beam_search(plain, *given, options)):
         assert one.tokens == other.tokens
         assert one.score == pytest.approx(other.score, abs=1e-4)
         for site, weights in other.weights.items():

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from translator_laws import LENGTHS, SOURCE, TARGET, model_of, same, sentences, targets
 
 from regard.mechanisms import GeneralScore, LocalMonotonic, Luong
-from regard.translate.models.attentions import LocalLook
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.attentions import LocalSourceAttention
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.cells import GRU, LSTM, Cell
-from regard.translate.models.encoders import Both
+from regard.translate.models.encoders import BidirectionalLayer
 
 SIZES = {"embedding": 6, "hidden": 8, "dropout": 0.0}
 
@@ -33,7 +33,7 @@ def copied(cell: Cell, into: nn.RNNBase, suffix: str = "") -> None:
 
 @pytest.mark.parametrize(("kind", "theirs"), [(GRU, nn.GRU), (LSTM, nn.LSTM)])
 def test_both_directions_are_torchs_packed_ones(kind, theirs):
-    layer = shaken(Both(kind(6, 8), kind(6, 8)))
+    layer = shaken(BidirectionalLayer(kind(6, 8), kind(6, 8)))
     reference = theirs(6, 8, bidirectional=True, batch_first=True).double()
     copied(layer.forwards, reference)
     copied(layer.backwards, reference, "_reverse")
@@ -51,7 +51,7 @@ def test_both_directions_are_torchs_packed_ones(kind, theirs):
 
 @pytest.mark.parametrize("kind", [GRU, LSTM])
 def test_a_sentence_without_a_token_is_read_as_zeros(kind):
-    layer = shaken(Both(kind(6, 8), kind(6, 8)))
+    layer = shaken(BidirectionalLayer(kind(6, 8), kind(6, 8)))
     mask = torch.tensor([[True, True], [False, False]])
     annotations, summary = layer(torch.randn(2, 2, 6, dtype=torch.float64), mask)
     assert annotations.isfinite().all() and (summary[1] == 0).all() and (summary[0] != 0).all()
@@ -87,7 +87,7 @@ def read(model, row: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 def test_bahdanau_is_its_equations():
-    model = model_of(lambda: build(ModelConfig("bahdanau", **SIZES), SOURCE, TARGET))
+    model = model_of(lambda: build_model(ModelConfig("bahdanau", **SIZES), SOURCE, TARGET))
     decoder, additive = model.decoder, model.decoder.look.mechanism
     target = targets()
     decoded = model.decode(model.encode(*sentences()), target, weights=True)
@@ -114,7 +114,7 @@ def test_bahdanau_is_its_equations():
 @pytest.mark.parametrize("feeding", [False, True])
 def test_luong_general_is_its_equations(feeding):
     config = ModelConfig("luong-general", input_feeding=feeding, **SIZES)
-    model = model_of(lambda: build(config, SOURCE, TARGET))
+    model = model_of(lambda: build_model(config, SOURCE, TARGET))
     decoder, score = model.decoder, model.decoder.look.mechanism.score
     target = targets()
     decoded = model.decode(model.encode(*sentences()), target, weights=True)
@@ -136,7 +136,9 @@ def test_luong_general_is_its_equations(feeding):
 
 def test_tutorial_never_sees_the_keys():
     """Its weights are softmax(W [embedded; state]) over the true length, whatever stands there."""
-    model = model_of(lambda: build(ModelConfig("tutorial", longest=15, **SIZES), SOURCE, TARGET))
+    model = model_of(
+        lambda: build_model(ModelConfig("tutorial", longest=15, **SIZES), SOURCE, TARGET)
+    )
     source, mask = sentences()
     encoded = model.encode(source, mask)
     state, tokens = model.start(encoded), targets()[:, 0]
@@ -152,7 +154,7 @@ def test_tutorial_never_sees_the_keys():
 def test_local_m_is_the_mechanisms_window_until_the_source_ends():
     torch.manual_seed(0)
     score = shaken(GeneralScore(4, 5))
-    look = LocalLook(Luong(score), 5, reach=2)
+    look = LocalSourceAttention(Luong(score), 5, reach=2)
     query, keys = torch.randn(1, 12, 4).double(), torch.randn(1, 7, 5).double()
     mask, steps = torch.ones(1, 7, dtype=torch.bool), torch.arange(12)[None]
     weights = look(query, look.fix(keys, mask), mask, steps, weights=True).weights
@@ -165,8 +167,8 @@ def test_local_m_is_the_mechanisms_window_until_the_source_ends():
 def test_reading_backwards_is_reading_the_reversed_sentence():
     sizes = {**SIZES, "bidirectional": False}
     config = ModelConfig("luong-general", reverse_source=True, **sizes)
-    model = model_of(lambda: build(config, SOURCE, TARGET))
-    plain = model_of(lambda: build(ModelConfig("luong-general", **sizes), SOURCE, TARGET))
+    model = model_of(lambda: build_model(config, SOURCE, TARGET))
+    plain = model_of(lambda: build_model(ModelConfig("luong-general", **sizes), SOURCE, TARGET))
     plain.load_state_dict(model.state_dict())
     source, mask = sentences()
     length = LENGTHS[2]

@@ -9,7 +9,7 @@ from translator_laws import SOURCE, TARGET, model_of, same, sentences, targets
 
 import regard
 from regard.translate.models.additive_steps import AdditiveGRU, AdditiveSteps
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.cells import GRU, Cell
 from regard.translate.models.gru_steps import GRUSteps
 from regard.translate.models.previous_state import PreviousState
@@ -61,14 +61,14 @@ def test_gru_over_is_step_by_step():
 @pytest.mark.parametrize("layers", [1, 2])
 def test_bahdanau_over_is_step_by_step(layers):
     config = ModelConfig("bahdanau", embedding=6, hidden=8, layers=layers, dropout=0.0)
-    model = model_of(lambda: build(config, SOURCE, TARGET))
+    model = model_of(lambda: build_model(config, SOURCE, TARGET))
     assert type(model.decoder) is AdditiveGRU
     source, mask = sentences()
     embedded = model.embeddings.target(targets())
 
     def decoded(how: type[PreviousState]) -> tuple[list[Tensor], ...]:
         encoded = model.encode(source, mask)
-        made = how.over(model.decoder, encoded.memory, mask, embedded, weights=True)
+        made = how.over(model.decoder, encoded, embedded, weights=True)
         assert made.weights is not None
         both = torch.cat([made.features.flatten(), made.weights.flatten()])
         used = [*model.encoder.parameters(), *model.decoder.parameters()]
@@ -84,7 +84,7 @@ def test_bahdanau_over_is_step_by_step(layers):
 
 def test_a_sentence_without_a_token_gets_no_weight():
     config = ModelConfig("bahdanau", embedding=6, hidden=8, dropout=0.0)
-    model = model_of(lambda: build(config, SOURCE, TARGET))
+    model = model_of(lambda: build_model(config, SOURCE, TARGET))
     source, mask = sentences()
     mask = mask & torch.tensor([[True], [False], [True]])
     decoded = model.decode(model.encode(source, mask), targets(), weights=True)
@@ -104,7 +104,7 @@ def test_gradients_of_gradients_are_refused():
 def bahdanau():
     torch.manual_seed(0)
     config = ModelConfig("bahdanau", embedding=6, hidden=8, layers=2)
-    model = build(config, SOURCE, TARGET).eval()
+    model = build_model(config, SOURCE, TARGET).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.5)
     assert type(model.decoder) is AdditiveGRU

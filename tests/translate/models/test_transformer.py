@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.errors import RegardError
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.contract import select
 from regard.translate.models.transformer_positions import Positions, sinusoids
 from regard.translate.tokens import BEGIN, PAD
@@ -19,7 +19,7 @@ def transformer(dtype=torch.float32, sizes=(11, 13), **options):
     torch.manual_seed(0)
     given = {"hidden": 12, "layers": 3, "heads": 3, "feed_forward": 20, "dropout": 0.3}
     config = ModelConfig("transformer", **{**given, **options})
-    return build(config, *sizes).eval().to(dtype)
+    return build_model(config, *sizes).eval().to(dtype)
 
 
 def sentences():

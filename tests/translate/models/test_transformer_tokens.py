@@ -12,9 +12,9 @@ import regard
 from regard.mechanisms import Heads, MultiHead, Scoring, Sparsemax
 from regard.mechanisms.positions import Rotary
 from regard.translate.models import transformer as module
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.transformer_tokens import Packing
-from regard.translate.search import search
+from regard.translate.search import SearchOptions, beam_search
 
 LENGTHS = [5, 2, 1, 4]
 
@@ -22,7 +22,7 @@ LENGTHS = [5, 2, 1, 4]
 def transformer(dtype=torch.float32, **options):
     torch.manual_seed(0)
     given = {"hidden": 12, "layers": 3, "heads": 3, "feed_forward": 20, "dropout": 0.3}
-    model = build(ModelConfig("transformer", **{**given, **options}), 11, 13)
+    model = build_model(ModelConfig("transformer", **{**given, **options}), 11, 13)
     for parameter in model.parameters():  # biases are 0 in a new model
         nn.init.normal_(parameter, std=0.3)
     return model.eval().to(dtype)
@@ -265,7 +265,7 @@ def test_a_capture_names_the_same_attentions_in_every_batch(packed):
 def test_a_capture_of_a_search_names_every_attention():
     model, (source, mask) = transformer(), sentences()
     with regard.capture(model) as trace:
-        search(model, source, mask, longest=3, weights=False)
+        beam_search(model, source, mask, SearchOptions(beam=1, longest=3), weights=False)
     found = {record.site.name.split("#")[0] for record in trace}
     assert found == {
         *(f"encoder.blocks.{layer}.self_attention.part" for layer in range(3)),
@@ -276,7 +276,7 @@ def test_a_capture_of_a_search_names_every_attention():
 
 def test_a_stand_in_for_an_attention_is_heard_in_a_search():
     model, (source, mask) = transformer(), sentences()
-    before = search(model, source, mask, longest=3, weights=False)
+    before = beam_search(model, source, mask, SearchOptions(beam=1, longest=3), weights=False)
     part = model.decoder.layers[1].cross_attention.part
     own = part.forward
 
@@ -285,7 +285,7 @@ def test_a_stand_in_for_an_attention_is_heard_in_a_search():
         return replace(attended, output=attended.output + 9.0)
 
     part.forward = louder
-    after = search(model, source, mask, longest=3, weights=False)
+    after = beam_search(model, source, mask, SearchOptions(beam=1, longest=3), weights=False)
     assert any(
         one[0].log_probability != other[0].log_probability for one, other in zip(before, after)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from translator_laws import LAWS, SOURCE, TARGET
 
-from regard.translate.models.build import ModelConfig, build, names
+from regard.translate.models.build import ModelConfig, build_model, names
 
 SIZES = {"embedding": 6, "hidden": 8}
 OWN = {
@@ -36,4 +36,4 @@ CONFIGS = {**PLAIN, **SHAPES}
 @pytest.mark.parametrize("check", LAWS.values(), ids=LAWS)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_law(config, check):
-    check(lambda: build(config, SOURCE, TARGET))
+    check(lambda: build_model(config, SOURCE, TARGET))

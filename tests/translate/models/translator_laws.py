@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.translate.models.contract import Decoded, TranslationModel, select
+from regard.translate.models.contract import DecoderOutput, TranslationModel, select
 from regard.translate.models.transformer import Transformer
 from regard.translate.tokens import BEGIN, END, PAD, UNKNOWN
 
@@ -60,7 +60,7 @@ def same(first: Tensor, second: Tensor) -> None:
     torch.testing.assert_close(first, second, rtol=loose, atol=loose)
 
 
-def same_decoding(first: Decoded, second: Decoded) -> None:
+def same_decoding(first: DecoderOutput, second: DecoderOutput) -> None:
     same(first.features, second.features)
     assert first.weights.keys() == second.weights.keys()
     for site, weights in first.weights.items():

@@ -8,9 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.translate.models.build import ModelConfig, build, names
-from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
-from regard.translate.search import Hypothesis
+from regard.translate.models.build import ModelConfig, build_model, names
+from regard.translate.models.contract import (
+    DecoderOutput,
+    EncoderOutput,
+    StepOutput,
+    TranslationModel,
+)
+from regard.translate.search import Hypothesis, SearchOptions, beam_search, beam_search_steps
 from regard.translate.tokens import BEGIN, END
 
 NAMES = names()
@@ -22,7 +27,7 @@ def tiny(name: str, *, size: int = SIZE, seed: int = 0, **options: Any) -> Trans
     """A small model with weights large enough that hypotheses differ."""
     torch.manual_seed(seed)
     sizes = {"embedding": 8, "hidden": 8, "layers": 2, **OWN.get(name, {}), **options}
-    model = build(ModelConfig(name, **sizes), SIZE, size).eval()
+    model = build_model(ModelConfig(name, **sizes), SIZE, size).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
@@ -89,22 +94,22 @@ class Flat(TranslationModel):
         super().__init__()
         self.table, self.sites, self.rows = table, {}, []
 
-    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> Encoded:
-        return Encoded(mask, ())
+    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> EncoderOutput:
+        return EncoderOutput(mask, ())
 
-    def start(self, encoded: Encoded, beams: int = 1) -> tuple[()]:
+    def start(self, encoded: EncoderOutput, beams: int = 1) -> tuple[()]:
         return ()
 
     def step(
-        self, encoded: Encoded, state: Any, tokens: Tensor, *, weights: bool = False
-    ) -> Stepped:
+        self, encoded: EncoderOutput, state: Any, tokens: Tensor, *, weights: bool = False
+    ) -> StepOutput:
         self.rows.append(len(tokens))
-        return Stepped(self.table[tokens], ())
+        return StepOutput(self.table[tokens], ())
 
     def decode(
-        self, encoded: Encoded, target: Tensor, *, weights: bool = False, forcing: float = 1.0
-    ) -> Decoded:
-        return Decoded(self.table[target])
+        self, encoded: EncoderOutput, target: Tensor, *, weights: bool = False, forcing: float = 1.0
+    ) -> DecoderOutput:
+        return DecoderOutput(self.table[target])
 
     def logits(self, features: Tensor) -> Tensor:
         return features
@@ -114,3 +119,16 @@ def same(first: Hypothesis, second: Hypothesis) -> bool:
     """Equal in tokens, and nearly in all numbers."""
     close = abs(first.score - second.score) < 1e-4
     return close and first.tokens == second.tokens and first.weights.keys() == second.weights.keys()
+
+
+def search(model, source, mask, *, n_best=1, prefix=None, weights=True, **options):
+    """`beam_search`, greedy unless a beam is given."""
+    chosen = SearchOptions(**{"beam": 1, **options})
+    arguments = {"n_best": n_best, "prefix": prefix, "weights": weights}
+    return beam_search(model, source, mask, chosen, **arguments)
+
+
+def search_steps(model, source, mask, *, prefix=None, weights=True, **options):
+    """`beam_search_steps`, greedy unless a beam is given."""
+    chosen = SearchOptions(**{"beam": 1, **options})
+    return beam_search_steps(model, source, mask, chosen, prefix=prefix, weights=weights)

@@ -13,12 +13,13 @@ from searched_models import (
     batch,
     every_sequence,
     same,
+    search,
+    search_steps,
     tiny,
     told,
     told_all,
 )
 
-from regard.translate.search import search, search_steps
 from regard.translate.search.penalties import coverage_term
 from regard.translate.tokens import BEGIN, END, PAD, UNKNOWN
 

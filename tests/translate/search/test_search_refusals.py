@@ -7,22 +7,30 @@ from math import inf, nan
 import numpy as np
 import pytest
 import torch
-from searched_models import Flat, batch, tiny
+from searched_models import Flat, batch, search, search_steps, tiny
 
 from regard.errors import DtypeError, RegardError, ShapeError
-from regard.translate.search import search, search_steps
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"beam": 0}, "search: beam is 0, expected at least 1"),
+        ({"beam": 0}, r"search\.beam is 0, expected at least 1"),
         ({"n_best": 2}, "search: n_best is 2, expected at most the beam, 1; say a beam of 2"),
-        ({"longest": 0}, "search: longest is 0, expected at least 1"),
-        ({"shortest": 3, "longest": 3}, "shortest is 3, expected less than longest, 3"),
-        ({"coverage_penalty": -1.0}, "coverage_penalty is -1.0, expected 0 or more, and finite"),
-        ({"coverage_penalty": inf}, "coverage_penalty is inf, expected 0 or more, and finite"),
-        ({"coverage_penalty": nan}, "coverage_penalty is nan, expected 0 or more, and finite"),
+        ({"longest": -1}, r"search\.longest is -1, expected at least 0"),
+        ({"shortest": 3, "longest": 3}, r"shortest is 3, expected less than search\.longest, 3"),
+        (
+            {"coverage_penalty": -1.0},
+            "coverage_penalty is -1.0, expected a finite number, at least 0",
+        ),
+        (
+            {"coverage_penalty": inf},
+            "coverage_penalty is inf, expected a finite number, at least 0",
+        ),
+        (
+            {"coverage_penalty": nan},
+            "coverage_penalty is nan, expected a finite number, at least 0",
+        ),
         ({"length_penalty": nan}, "length_penalty is nan, expected a finite number"),
         ({"length_penalty": -inf}, "length_penalty is -inf, expected a finite number"),
         ({"prefix": [[4], [], [4, 12]]}, r"prefix\[2\] holds 12, expected tokens below 12, the si"),
@@ -39,8 +47,8 @@ def test_wrong_arguments(options, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"beam": 2.5}, r"search: beam is 2\.5, expected a whole number"),
-        ({"longest": 9.0}, r"search: longest is 9\.0, expected a whole number"),
+        ({"beam": 2.5}, r"search\.beam is 2\.5, expected a whole number"),
+        ({"longest": 9.0}, r"search\.longest is 9\.0, expected a whole number"),
         ({"prefix": [[], [5.7], []]}, r"prefix\[1\] holds 5\.7, expected tokens that can be said"),
     ],
 )

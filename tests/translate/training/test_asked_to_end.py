@@ -9,8 +9,8 @@ from toy_training import toy
 
 import regard.translate.training.run as run
 from regard.translate.training import Watcher, train
-from regard.translate.training.state import load_state
-from regard.translate.training.stopping import asked_by_signal
+from regard.translate.training.resuming import load_state
+from regard.translate.training.stopping import stop_on_signal
 
 
 def ask(number=signal.SIGTERM):
@@ -91,7 +91,7 @@ def test_a_second_signal_interrupts_at_once(tmp_path, monkeypatch, number):
 
 def test_signals_that_come_together_are_one():
     """A terminal sends Ctrl-C to torchrun and to its processes, and torchrun passes it on."""
-    with asked_by_signal() as asked:
+    with stop_on_signal() as asked:
         assert not asked
         for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
             ask(number)

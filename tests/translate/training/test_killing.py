@@ -10,9 +10,9 @@ import torch
 from toy_training import toy_table
 
 from regard.translate.checkpoint import load_checkpoint
-from regard.translate.settings import write_toml
+from regard.translate.config.tables import write_toml
 from regard.translate.training import read_log
-from regard.translate.training.state import load_state
+from regard.translate.training.resuming import load_state
 
 SCRIPT = Path(__file__).with_name("killed_often.py")
 

@@ -7,9 +7,9 @@ import torch
 from toy_training import toy_table, write_pairs
 
 from regard.translate.checkpoint import load_checkpoint
-from regard.translate.config import Config, SearchConfig
+from regard.translate.config import Config, SearchOptions
+from regard.translate.config.tables import write_toml
 from regard.translate.data import read_pairs
-from regard.translate.settings import write_toml
 from regard.translate.training import train, translate_texts
 
 PEOPLE = {"I": "je", "you": "tu", "he": "il", "she": "elle"}
@@ -45,7 +45,7 @@ def test_reversing_is_learned(tmp_path):
     checkpoint = load_checkpoint(trained.folder.best)
     pairs = read_pairs(tmp_path / "valid.tsv")
     found = translate_texts(
-        checkpoint, [pair.source for pair in pairs], SearchConfig(beam=1), torch.device("cpu")
+        checkpoint, [pair.source for pair in pairs], SearchOptions(beam=1), torch.device("cpu")
     )
     right = sum(text == pair.target for text, pair in zip(found, pairs))
     assert right >= 90, (right, trained.best)

@@ -14,22 +14,22 @@ from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint
 from regard.translate.config import (
     Config,
     DataConfig,
-    SearchConfig,
+    SearchOptions,
     TrainingConfig,
     ValidationConfig,
     VocabularyConfig,
 )
 from regard.translate.data import Examples, Pair
 from regard.translate.evaluation import score
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.training import Watcher, read_log, train, translate_texts
 from regard.translate.training.corpus import fingerprint, read_data, train_vocabularies, within
-from regard.translate.training.final_scores import final_scores, lower_words
 from regard.translate.training.folder import average_files
-from regard.translate.training.plan import plan_epoch
-from regard.translate.training.random_states import random_states, restore_random_states
-from regard.translate.training.setting_up import say_by_frequency
-from regard.translate.training.stopping import Best, Clock, Kept
+from regard.translate.training.resuming import random_states, restore_random_states
+from regard.translate.training.scoring import final_scores, lower_words
+from regard.translate.training.setup import say_by_frequency
+from regard.translate.training.step import plan_epoch
+from regard.translate.training.stopping import Best, Clock, RankedStep
 from regard.translate.vocabulary import WordVocabulary
 
 
@@ -59,11 +59,11 @@ def test_the_best_are_kept_in_order():
     best = Best("bleu", size=2)
     for step, value in enumerate([1.0, 3.0, 2.0, 3.0, 0.0], start=1):
         best = best.look(step, value)
-    assert best.kept == (Kept(2, 3.0), Kept(4, 3.0)) and best.since == 3
+    assert best.kept == (RankedStep(2, 3.0), RankedStep(4, 3.0)) and best.since == 3
     assert best.holds(4) and not best.holds(1)
     assert Best.of(ValidationConfig(metric="bleu", average=2), best.table()) == best
     fewer = Best.of(ValidationConfig(metric="bleu", average=1), best.table())
-    assert fewer == Best("bleu", 1, (Kept(2, 3.0),), since=3)
+    assert fewer == Best("bleu", 1, (RankedStep(2, 3.0),), since=3)
 
 
 def test_the_least_loss_is_best():
@@ -255,7 +255,7 @@ def test_a_clock_counts_earlier_parts_but_not_for_its_limit():
 
 def test_a_model_begins_by_saying_tokens_as_often_as_they_come():
     """The output layer alone: with features of 0 it has the frequencies, one added to each."""
-    model = build(ModelConfig("none", embedding=4, hidden=4), 6, 6)
+    model = build_model(ModelConfig("none", embedding=4, hidden=4), 6, 6)
     say_by_frequency(model, Examples([[4, 2], [4, 2]], [[4, 4, 5, 2], [4, 2]]))
     with torch.no_grad():
         said = model.logits(torch.zeros(4)).softmax(0)
@@ -302,9 +302,9 @@ def test_scores_of_words_are_blind_to_case_and_spacing():
 
     words = Oracle(["x"])
     config = Config(model=ModelConfig("none", embedding=4, hidden=4))
-    checkpoint = Checkpoint(config, words, words, build(config.model, 5, 5).eval())
+    checkpoint = Checkpoint(config, words, words, build_model(config.model, 5, 5).eval())
     pairs = [Pair("x", "Je t'aime.", 1)] * 2
-    found = final_scores(checkpoint, pairs, SearchConfig(beam=1, longest=3), torch.device("cpu"))
+    found = final_scores(checkpoint, pairs, SearchOptions(beam=1, longest=3), torch.device("cpu"))
     assert found.words_bleu.value == pytest.approx(100) and found.bleu.value < 50
 
 

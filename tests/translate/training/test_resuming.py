@@ -10,10 +10,10 @@ from toy_training import toy
 
 from regard.errors import RegardError
 from regard.translate.alignment import Head
+from regard.translate.alignment.preferred_head import save_preferred_head
 from regard.translate.checkpoint import FILE, STATE_FILE, load_checkpoint
-from regard.translate.remembered import remember
 from regard.translate.training import Watcher, read_log, train
-from regard.translate.training.state import load_state
+from regard.translate.training.resuming import load_state
 
 
 def rows(folder, kind="train"):
@@ -208,7 +208,7 @@ def test_what_is_finished_keeps_the_head_it_was_told(tmp_path):
     config = toy(tmp_path / "data", "training.steps=6", "training.validation.every=3")
     folder = train(config, tmp_path / "run").folder
     for path in (folder.best, folder.average):
-        remember(path, Head("cross", 0), "input")
+        save_preferred_head(path, Head("cross", 0), "input")
     before = [path.read_bytes() for path in (folder.best, folder.average)]
     train(config, tmp_path / "run", resume=True)
     assert [path.read_bytes() for path in (folder.best, folder.average)] == before

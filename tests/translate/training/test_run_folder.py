@@ -9,7 +9,7 @@ from toy_training import toy
 from regard.errors import MissingExtraError, RegardError
 from regard.translate.config import Config
 from regard.translate.training import RunFolder, Watcher, train
-from regard.translate.training.logs import COLUMNS
+from regard.translate.training.folder import COLUMNS
 
 
 def contents(folder):
@@ -111,7 +111,7 @@ def test_a_translator_that_was_taken_away_is_named(tmp_path):
 def test_two_trainings_do_not_share_a_folder(tmp_path):
     config = toy(tmp_path / "data", "training.steps=1", "training.optimiser.rate=1e-7")
     folder = RunFolder(tmp_path / "run")
-    with folder.made():
+    with folder.created():
         with pytest.raises(RegardError, match=r"run: another process is training into it"):
             train(config, folder.path, resume=True)
         assert list(folder.path.iterdir()) == []

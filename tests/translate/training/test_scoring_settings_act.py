@@ -8,20 +8,24 @@ import torch
 from toy_training import toy
 
 from regard.translate.checkpoint import FILE, Checkpoint, load_checkpoint
-from regard.translate.config import Config, SearchConfig
+from regard.translate.config import Config, SearchOptions
 from regard.translate.data import Pair, read_pairs
 from regard.translate.evaluation import score
-from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.models.contract import (
+    DecoderOutput,
+    EncoderOutput,
+    StepOutput,
+    TranslationModel,
+)
 from regard.translate.training import score_pairs, train, translate_texts
 from regard.translate.training.corpus import Vocabularies
-from regard.translate.training.final_scores import final_scores
 from regard.translate.training.folder import RunFolder
-from regard.translate.training.loop import Loop, Setting
+from regard.translate.training.loop import Loop, TrainingSetup, Watcher
 from regard.translate.training.processes import new_fabric
-from regard.translate.training.state import Position
-from regard.translate.training.stepper import Stepper, new_optimiser
-from regard.translate.training.stopping import Asked, Clock
-from regard.translate.training.watch import Watcher
+from regard.translate.training.resuming import Position
+from regard.translate.training.scoring import final_scores
+from regard.translate.training.step import Stepper, new_optimiser
+from regard.translate.training.stopping import Clock, StopRequest
 from regard.translate.vocabulary import WordVocabulary
 
 CPU = torch.device("cpu")
@@ -44,17 +48,17 @@ class Told(TranslationModel):
         self.sites = {"cross": 1}
 
     def encode(self, source, mask, *, weights=False):
-        return Encoded(mask, ())
+        return EncoderOutput(mask, ())
 
     def start(self, encoded, beams=1):
         return ()
 
     def step(self, encoded, state, tokens, *, weights=False):
         seen = torch.nn.functional.one_hot(self.looks[tokens], encoded.mask.shape[1]).float()
-        return Stepped(self.table[tokens], (), {"cross": seen[:, None]} if weights else {})
+        return StepOutput(self.table[tokens], (), {"cross": seen[:, None]} if weights else {})
 
     def decode(self, encoded, target, *, weights=False, forcing=1.0):
-        return Decoded(self.table[target])
+        return DecoderOutput(self.table[target])
 
     def logits(self, features):
         return features
@@ -79,6 +83,8 @@ SEARCHES = [
     ("search.length_penalty=0.6", SHORT_OR_LONG, "deux trois quatre"),
     ("search.coverage_penalty=0.0", {"<s>": {"un": 0.6, "deux": 0.4}}, "un"),
     ("search.coverage_penalty=0.2", {"<s>": {"un": 0.6, "deux": 0.4}}, "deux"),
+    ("search.shortest=0", {"<s>": {"un": 1.0}}, "un"),
+    ("search.shortest=2", {"<s>": {"un": 1.0}, "un": {"</s>": 0.9, "deux": 0.1}}, "un deux"),
     ("search.longest=3", {"<s>": {"un": 1.0}, "un": {"un": 1.0}}, "un un un"),
     ("search.longest=0", {"<s>": {"un": 1.0}, "un": {"un": 1.0}}, " ".join(["un"] * 14)),
     ("search.beam=1", GARDEN_PATH, "un trois"),
@@ -111,7 +117,7 @@ def test_the_scores_of_a_run_are_those_of_its_search(tmp_path):
     for name, path in (("best", run.folder.best), ("average", run.folder.average)):
         found, other = (
             final_scores(load_checkpoint(path), pairs, search, CPU)
-            for search in (SearchConfig(beam=2, longest=2), SearchConfig(beam=2))
+            for search in (SearchOptions(beam=2, longest=2), SearchOptions(beam=2))
         )
         assert run.scores[name, "valid"] == found != other
 
@@ -124,8 +130,8 @@ def test_case_counts_where_the_vocabulary_keeps_it(lower):
         words=words,
     )
     pairs = [Pair("un", "UN Deux TROIS Quatre", 1)]
-    validated = score_pairs(checkpoint, pairs, SearchConfig(), CPU)
-    final = final_scores(checkpoint, pairs, SearchConfig(), CPU)
+    validated = score_pairs(checkpoint, pairs, SearchOptions(), CPU)
+    final = final_scores(checkpoint, pairs, SearchOptions(), CPU)
     for found in (validated.bleu, validated.chrf, final.bleu, final.chrf):
         assert found.value == pytest.approx(100) if lower else found.value < 50
     assert final.words_bleu.value == pytest.approx(100)
@@ -138,12 +144,12 @@ def new_loop(tmp_path, chances, pairs, *settings):
     both = Vocabularies(WORDS, WORDS)
     examples = both.examples(pairs)
     folder = RunFolder(tmp_path / "run")
-    setting = Setting(fabric, config, folder, both, model, examples, examples, pairs)
+    setting = TrainingSetup(fabric, config, folder, both, model, examples, examples, pairs)
     optimiser = new_optimiser(config.training.optimiser, model)
     stepper = Stepper(fabric, model, optimiser, examples, config.training)
     return Loop(
         setting, stepper, Position(), torch.zeros(0, dtype=torch.float64),
-        clock=Clock(None), asked=Asked(), logs=[], watcher=Watcher(),
+        clock=Clock(None), asked=StopRequest(), logs=[], watcher=Watcher(),
     )  # fmt: skip
 
 

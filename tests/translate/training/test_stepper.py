@@ -8,11 +8,10 @@ import torch
 
 from regard.translate.config import OptimiserConfig, TrainingConfig
 from regard.translate.data import Examples, collate
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.tokens import BEGIN, END
-from regard.translate.training.plan import Step
 from regard.translate.training.processes import new_fabric
-from regard.translate.training.stepper import Stepper, new_optimiser
+from regard.translate.training.step import Step, Stepper, new_optimiser
 
 SIZE = 11
 RATES = (0.05, 0.02, 0.08)  # of the steps; that of the configuration is another
@@ -59,7 +58,7 @@ def new_model(dtype=torch.float64, scale=1.0):
     """The same at every call; a larger scale has it guess more surely."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = build(ModelConfig("bahdanau", embedding=6, hidden=8, dropout=0.0), SIZE, SIZE)
+        model = build_model(ModelConfig("bahdanau", embedding=6, hidden=8, dropout=0.0), SIZE, SIZE)
     with torch.no_grad():
         model.embeddings.output.mul_(scale)
     return model.to(dtype)

@@ -8,7 +8,7 @@ from toy_training import toy
 
 from regard.errors import RegardError
 from regard.translate.training import Watcher, read_log, train
-from regard.translate.training.logs import CsvLog, EventLog
+from regard.translate.training.folder import CsvLog, EventLog
 
 
 def test_a_log_that_goes_on_has_no_row_twice_and_none_cut_off(tmp_path):

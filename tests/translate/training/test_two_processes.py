@@ -13,15 +13,14 @@ from toy_training import toy_table
 
 from regard.errors import RegardError
 from regard.translate.config import Config
-from regard.translate.models.build import build
-from regard.translate.settings import write_toml
+from regard.translate.config.tables import write_toml
+from regard.translate.models.build import build_model
 from regard.translate.training import read_log, train
 from regard.translate.training.corpus import read_data, train_vocabularies
-from regard.translate.training.plan import plan_epoch
 from regard.translate.training.processes import new_fabric
-from regard.translate.training.random_states import seed_all
-from regard.translate.training.setting_up import say_by_frequency
-from regard.translate.training.stepper import Stepper, new_optimiser
+from regard.translate.training.resuming import seed_all
+from regard.translate.training.setup import say_by_frequency
+from regard.translate.training.step import Stepper, new_optimiser, plan_epoch
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 EPOCHS = 2
@@ -94,7 +93,9 @@ def test_the_gradient_is_that_of_one_process_with_all_sentences(folder, both):
     examples = vocabularies.examples(pairs.train)
     with torch.random.fork_rng():
         seed_all(config.training.seed)
-        model = build(config.model, len(vocabularies.source), len(vocabularies.target)).double()
+        model = build_model(
+            config.model, len(vocabularies.source), len(vocabularies.target)
+        ).double()
     say_by_frequency(model, examples)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimiser = new_optimiser(config.training.optimiser, model)

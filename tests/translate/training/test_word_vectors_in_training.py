@@ -10,7 +10,7 @@ from toy_training import toy
 from regard.errors import RegardError, ShapeError
 from regard.translate.config import Config
 from regard.translate.training import Watcher, train
-from regard.translate.training.state import load_state
+from regard.translate.training.resuming import load_state
 
 WIDTH = 16
 STILL = "training.optimiser.rate=1e-30"

@@ -14,7 +14,7 @@ from regard.cli.packaged import Translating, english_french
 from regard.cli.serve import _of_translator, _served
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.config import Config
-from regard.translate.models.build import ModelConfig, build
+from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import WordVocabulary
 from regard.viewer import Scene
@@ -128,7 +128,7 @@ def test_who_translates_is_told(here):
 
 def test_the_sentence_that_is_offered_has_words_that_the_model_knows():
     source = WordVocabulary.train(["one two three four five"], size=30)
-    model = build(ModelConfig("dot", embedding=8, hidden=8), len(source), len(source))
+    model = build_model(ModelConfig("dot", embedding=8, hidden=8), len(source), len(source))
     loaded = Translating("numbers", Translator(Checkpoint(Config(), source, source, model)))
     assert _of_translator("numbers", loaded).example == ""
     assert loaded.knows("two four") and not loaded.knows("six")

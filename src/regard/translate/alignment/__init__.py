@@ -1,13 +1,14 @@
 """Which source word each target word belongs to: matrices of words, links, and their error."""
 
+from regard.translate.alignment.align import Alignment, align
 from regard.translate.alignment.choice import Choice, best_readings, choose, usual_head
 from regard.translate.alignment.error_rate import ErrorRate, error_rate
-from regard.translate.alignment.forced import Forced, Sentence, force
+from regard.translate.alignment.forced import ForcedAttention, Sentence, force
 from regard.translate.alignment.heads import (
     AllHeads,
-    ByAgreement,
-    ByError,
     Head,
+    HeadAgreement,
+    HeadError,
     by_agreement,
     by_error,
     head_named,
@@ -22,6 +23,7 @@ from regard.translate.alignment.pharaoh import (
     write_links,
     write_pharaoh,
 )
+from regard.translate.alignment.preferred_head import preferred_head, save_preferred_head
 from regard.translate.alignment.spaces import spaced_words, spaced_words_of
 from regard.translate.alignment.symmetrise import (
     SYMMETRISERS,
@@ -35,20 +37,22 @@ from regard.translate.alignment.symmetrise import (
 
 __all__ = [
     "SYMMETRISERS",
+    "Alignment",
     "AllHeads",
-    "ByAgreement",
-    "ByError",
     "Choice",
     "End",
     "ErrorRate",
-    "Forced",
+    "ForcedAttention",
     "Gold",
     "Head",
+    "HeadAgreement",
+    "HeadError",
     "Links",
     "Matrix",
     "Reading",
     "Sentence",
     "above",
+    "align",
     "best_readings",
     "by_agreement",
     "by_error",
@@ -65,8 +69,10 @@ __all__ = [
     "links_of",
     "mutual",
     "parse_links",
+    "preferred_head",
     "read_links",
     "read_rows",
+    "save_preferred_head",
     "spaced_words",
     "spaced_words_of",
     "strongest",

@@ -1,4 +1,4 @@
-"""The head to read, chosen by what is at hand: gold, a model of the other direction, neither."""
+"""Which head to read: by gold links, by a model of the other direction, or by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.translate.alignment.pharaoh import Gold
 
 
 class Choice(NamedTuple):
-    """The head of a model and that of the model of the other direction, and why these."""
+    """The heads of both directions, and what they were chosen by."""
 
     forward: Head
     backward: Head | None
@@ -27,23 +27,23 @@ def choose(
     gold: Sequence[Gold] | None = None,
     rule: Rule = strongest,
 ) -> Choice:
-    """Choose heads: by the least alignment error, else by agreement, else as is usual.
+    """Choose heads by the lowest alignment error, else by agreement, else the usual head.
 
     Args:
-        forward: what the heads of the model from source to target attended to.
-        backward: what those of the model from target to source did, if there is one.
-        gold: the links that people drew, if there are some.
+        forward: attention of the model from source to target.
+        backward: attention of the model from target to source, if there is one.
+        gold: gold links, if there are any.
         rule: how weights become links.
     """
-    for seen in (forward, backward):
-        if seen is not None and not seen.heads:
+    for heads in (forward, backward):
+        if heads is not None and not heads.heads:
             raise RegardError("choose: there are no sentences, so there is no head to choose")
     if gold is not None:
-        there = by_error(forward, gold, rule)[0].head
+        forward_head = by_error(forward, gold, rule)[0].head
         if backward is None:
-            return Choice(there, None, "least alignment error")
-        back = by_error(backward, _turned(gold), rule)[0].head
-        return Choice(there, back, "least alignment error")
+            return Choice(forward_head, None, "least alignment error")
+        backward_head = by_error(backward, _flipped_gold(gold), rule)[0].head
+        return Choice(forward_head, backward_head, "least alignment error")
     if backward is not None:
         best = by_agreement(forward, backward, rule)[0]
         why = f"most agreement of both directions, {100 * best.agreement:.1f} %"
@@ -58,22 +58,25 @@ def best_readings(
     gold: Sequence[Gold] | None = None,
     rule: Rule = strongest,
 ) -> tuple[Reading, Reading | None]:
-    """The reading of each model whose best head has the least error, else agrees most, else the
-    first.
+    """The readings whose best heads have the lowest error, else agree most, else the first.
 
     Args:
-        forward: what the model from source to target attended to, by reading; the usual one first.
+        forward: attention of the model from source to target, by reading; the default first.
         backward: the same of the model from target to source, if there is one.
-        gold: the links that people drew, if there are some.
+        gold: gold links, if there are any.
         rule: how weights become links.
     """
     others = {} if backward is None else backward
     if gold is not None:
         links = list(gold)
-        one = min(forward, key=lambda reading: _least(forward[reading], links, rule))
-        turned = _turned(links)
-        return one, min(
-            others, key=lambda reading: _least(others[reading], turned, rule), default=None
+        forward_reading = min(
+            forward, key=lambda reading: _least_error(forward[reading], links, rule)
+        )
+        flipped_gold = _flipped_gold(links)
+        return forward_reading, min(
+            others,
+            key=lambda reading: _least_error(others[reading], flipped_gold, rule),
+            default=None,
         )
     if others:
         return max(
@@ -83,19 +86,19 @@ def best_readings(
     return next(iter(forward)), None
 
 
-def _least(seen: AllHeads, gold: Sequence[Gold], rule: Rule) -> float:
-    return by_error(seen, gold, rule)[0].error.error
+def _least_error(heads: AllHeads, gold: Sequence[Gold], rule: Rule) -> float:
+    return by_error(heads, gold, rule)[0].error.error
 
 
-def _turned(gold: Sequence[Gold]) -> list[Gold]:
-    return [Gold(flipped(one.sure), flipped(one.possible)) for one in gold]
+def _flipped_gold(gold: Sequence[Gold]) -> list[Gold]:
+    return [Gold(flipped(sentence.sure), flipped(sentence.possible)) for sentence in gold]
 
 
 def usual_head(heads: Sequence[Head]) -> Head:
-    """The head to read where there is nothing to choose by.
+    """The head to read by default.
 
-    Of several layers, that is the mean of the last but one: the last ones of a Transformer turn to
-    what is said next (Garg et al., 2019; Chen et al., 2020).
+    With several layers it is the mean of the last but one: the last layer of a Transformer attends
+    to what comes next (Garg et al., 2019; Chen et al., 2020).
 
     >>> print(usual_head([Head("0.cross", 0), Head("1.cross", 0), Head("2.cross", 0)]))
     1.cross, head 0

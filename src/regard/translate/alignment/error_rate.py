@@ -1,4 +1,4 @@
-"""How far links are from those that people drew (Och & Ney, 2003, section 5).
+"""Alignment error rate against gold links (Och & Ney, 2003, section 5).
 
 With A the links, S the sure and P the possible ones of the gold (S ⊆ P), over all sentences:
 
@@ -57,15 +57,15 @@ def error_rate(links: Sequence[Links], gold: Sequence[Gold]) -> ErrorRate:
     alignment error rate 25.00 %, precision 66.67 %, recall 100.00 % (1 sentences, 3 links)
 
     Args:
-        links: for each sentence, what was found.
-        gold: for each sentence, what people drew.
+        links: for each sentence, the links to score.
+        gold: for each sentence, the gold links.
     """
     if len(links) != len(gold):
         raise RegardError(f"{len(links)} sentences have links, but {len(gold)} have gold links")
     return ErrorRate(
         links=sum(map(len, links)),
-        sure=sum(len(one.sure) for one in gold),
-        in_sure=sum(len(found & one.sure) for found, one in zip(links, gold)),
-        in_possible=sum(len(found & one.possible) for found, one in zip(links, gold)),
+        sure=sum(len(sentence.sure) for sentence in gold),
+        in_sure=sum(len(a & sentence.sure) for a, sentence in zip(links, gold)),
+        in_possible=sum(len(a & sentence.possible) for a, sentence in zip(links, gold)),
         sentences=len(links),
     )

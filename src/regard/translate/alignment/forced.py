@@ -1,4 +1,4 @@
-"""The attention of a model that is made to say a given translation."""
+"""Attention of a model that is forced to produce given translations."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from regard.translate.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence as numbers, without its end, and the words these are pieces of."""
+    """A sentence as token numbers, without its end, and the words over them."""
 
     numbers: list[int]
     words: Words
 
     @classmethod
     def spaced(cls, text: str, vocabulary: Vocabulary) -> Sentence:
-        """A text whose words are what stands between spaces, as in files of links.
+        """A text whose words are separated by spaces, as in files of links.
 
-        Each word is encoded by itself, so that no piece reaches over two of them.
+        Each word is encoded by itself, so that no token spans two words.
         """
         names = text.split()
-        parts = [vocabulary.encode(name) for name in names]
-        numbers = [number for part in parts for number in part]
-        of_word = [word for word, part in enumerate(parts) for _ in part]
-        return cls(numbers, Words(names, list(of_word), vocabulary.pieces(numbers)))
+        pieces_of_words = [vocabulary.encode(name) for name in names]
+        numbers = [number for pieces in pieces_of_words for number in pieces]
+        word_indices = [word for word, pieces in enumerate(pieces_of_words) for _ in pieces]
+        return cls(numbers, Words(names, list(word_indices), vocabulary.pieces(numbers)))
 
 
 @dataclass(frozen=True, eq=False)
-class Forced:
-    """Sentences, and what each of their target words attended to.
+class ForcedAttention:
+    """Sentence pairs, and the attention from target to source.
 
     `weights` has for each sentence, by site, (head, target + 1, source + 1): both have their end.
     """
@@ -56,10 +56,10 @@ class Forced:
         heads: list[Head] = []
         matrices: list[Matrix] = []
         for source, target, weights in zip(self.sources, self.targets, self.weights):
-            heads = heads_of({site: len(one) for site, one in weights.items()})
+            heads = heads_of({site: len(site_weights) for site, site_weights in weights.items()})
             stacked = torch.stack([head.of(weights) for head in heads])
-            made = word_matrix(stacked, source.words, target.words, reading=reading, end=end)
-            matrices.append(made)
+            matrix = word_matrix(stacked, source.words, target.words, reading=reading, end=end)
+            matrices.append(matrix)
         return AllHeads(heads, matrices)
 
 
@@ -69,14 +69,14 @@ def force(
     targets: Sequence[Sentence],
     *,
     batch: int = 32,
-) -> Forced:
-    """Let a model read the sources and say the targets, and keep where it looked.
+) -> ForcedAttention:
+    """Run a model with teacher forcing on sentence pairs, and keep its attention.
 
     Args:
-        model: one with attention from target to source.
-        sources: what it reads.
-        targets: what it is made to say.
-        batch: how many sentences go through it at once; those of like length go together.
+        model: a model with attention from target to source.
+        sources: the sources.
+        targets: the targets it is forced to produce.
+        batch: how many sentences go through it at once, sorted by length.
     """
     if not model.sites:
         raise UnavailableError(
@@ -86,29 +86,34 @@ def force(
         raise RegardError(f"there are {len(sources)} sources, but {len(targets)} targets")
     _check_lengths(model, sources)
     order = sorted(range(len(sources)), key=lambda i: (_size(sources[i]), _size(targets[i])))
-    found: list[dict[str, Tensor]] = [{} for _ in order]
+    attention: list[dict[str, Tensor]] = [{} for _ in order]
     with evaluating(model), torch.inference_mode(), progress("aligning", len(order)) as advance:
         for start in range(0, len(order), batch):
-            places = order[start : start + batch]
-            seen = _seen(model, [sources[i] for i in places], [targets[i] for i in places])
-            for place, weights in zip(places, seen):
-                found[place] = weights
-            advance(len(places))
-    return Forced(sources, targets, found)
+            indices = order[start : start + batch]
+            batch_weights = _batch_weights(
+                model, [sources[i] for i in indices], [targets[i] for i in indices]
+            )
+            for index, weights in zip(indices, batch_weights):
+                attention[index] = weights
+            advance(len(indices))
+    return ForcedAttention(sources, targets, attention)
 
 
-def _seen(
+def _batch_weights(
     model: TranslationModel, sources: list[Sentence], targets: list[Sentence]
 ) -> list[dict[str, Tensor]]:
     """One batch's weights, each sentence cut to its own lengths."""
     device = next(model.parameters()).device
-    source, mask = padded([[*one.numbers, END] for one in sources])
-    given, _ = padded([[BEGIN, *one.numbers] for one in targets])
+    source, mask = padded([[*sentence.numbers, END] for sentence in sources])
+    inputs, _ = padded([[BEGIN, *sentence.numbers] for sentence in targets])
     encoded = model.encode(source.to(device), mask.to(device))
-    weights = model.decode(encoded, given.to(device), weights=True).weights
+    weights = model.decode(encoded, inputs.to(device), weights=True).weights
     cuts = [(_size(target), _size(source)) for source, target in zip(sources, targets)]
     return [
-        {site: one[i, :, :rows, :columns].float().cpu() for site, one in weights.items()}
+        {
+            site: site_weights[i, :, :rows, :columns].float().cpu()
+            for site, site_weights in weights.items()
+        }
         for i, (rows, columns) in enumerate(cuts)
     ]
 

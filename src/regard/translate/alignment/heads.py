@@ -1,8 +1,8 @@
-"""Which head to read: the one nearest to gold links, or the pair that agrees most.
+"""Heads of a model, ranked by alignment error or by agreement of two directions.
 
-The choice without gold is that of two models, one of each direction: of all pairs of their heads
-the one whose links, seen from both sides, are most alike (after Chen et al., 2020, who choose
-layers so). Two heads that see nothing but places could agree too; look at what was chosen.
+Without gold links, the pair of heads of two models (one per direction) is chosen whose links agree
+most (after Chen et al., 2020, who choose layers in this way). Two heads that attend by position
+alone may agree too, so look at what was chosen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard.translate.alignment.pharaoh import Gold
 
 @dataclass(frozen=True)
 class Head:
-    """A head of a site of attention; `index` None is the mean of the site's heads."""
+    """A head of an attention site; `index` None is the mean of its heads."""
 
     site: str
     index: int | None
@@ -34,13 +34,13 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The head as commands have it: `3.cross:5`, or `3.cross` for the mean of all."""
+        """The name in commands: `3.cross:5`, or `3.cross` for the mean of all heads."""
         return self.site if self.index is None else f"{self.site}:{self.index}"
 
     def of(
         self, weights: Mapping[str, Float[Tensor, "_ target source"]]
     ) -> Float[Tensor, "target source"]:
-        """This head's part of a model's weights."""
+        """The weights of this head."""
         if self.site not in weights:
             raise RegardError(f"there is no site {self.site!r}; there are {', '.join(weights)}")
         heads = weights[self.site]
@@ -52,86 +52,90 @@ class Head:
 
 
 def heads_of(sites: Mapping[str, int]) -> list[Head]:
-    """All heads of a model's `sites`, and behind those of a site their mean if they are several.
+    """All heads of a model's `sites`; after several heads of a site, their mean.
 
     >>> [str(head) for head in heads_of({"0.cross": 2, "1.cross": 1})]
     ['0.cross, head 0', '0.cross, head 1', '0.cross, mean of heads', '1.cross, head 0']
     """
-    found = []
+    heads = []
     for site, count in sites.items():
-        found += [Head(site, index) for index in range(count)]
-        found += [Head(site, None)] if count > 1 else []
-    return found
+        heads += [Head(site, index) for index in range(count)]
+        heads += [Head(site, None)] if count > 1 else []
+    return heads
 
 
 def head_named(text: str, heads: Sequence[Head], option: str = "head") -> Head:
-    """The head of this name, such as `3.cross:5`; the only head of a site by the site's too.
+    """The head of a name such as `3.cross:5`; a site's only head also by the name of the site.
 
     Args:
         text: the name.
-        heads: those of a model, as `heads_of` gives them.
-        option: what is wrong if there is none, for the error.
+        heads: the heads of a model, from `heads_of`.
+        option: how errors call the argument.
     """
-    known = {head.name: head for head in heads}
-    if text not in known and f"{text}:0" in known and f"{text}:1" not in known:
-        return known[f"{text}:0"]
-    if text not in known:
-        raise RegardError(f"{option} {text}, expected one of {', '.join(known)}")
-    return known[text]
+    by_name = {head.name: head for head in heads}
+    if text not in by_name and f"{text}:0" in by_name and f"{text}:1" not in by_name:
+        return by_name[f"{text}:0"]
+    if text not in by_name:
+        raise RegardError(f"{option} {text}, expected one of {', '.join(by_name)}")
+    return by_name[text]
 
 
 @dataclass(frozen=True, eq=False)
 class AllHeads:
-    """Sentences as every head sees them: `matrices` have weights (head, target, source)."""
+    """Attention of every head over sentences: `matrices` have weights (head, target, source)."""
 
     heads: list[Head]
     matrices: list[Matrix]
 
     def of(self, head: Head) -> list[Matrix]:
-        """The sentences as one head sees them."""
-        place = self._place(head)
-        return [Matrix(one.weights[place], one.source, one.target) for one in self.matrices]
+        """The matrices of one head."""
+        index = self._index(head)
+        return [
+            Matrix(matrix.weights[index], matrix.source, matrix.target) for matrix in self.matrices
+        ]
 
     def only(self, head: Head) -> AllHeads:
-        """The same with no other head."""
-        place = slice(self._place(head), self._place(head) + 1)
-        made = [Matrix(one.weights[place], one.source, one.target) for one in self.matrices]
-        return AllHeads([head], made)
+        """This head alone."""
+        index = slice(self._index(head), self._index(head) + 1)
+        matrices = [
+            Matrix(matrix.weights[index], matrix.source, matrix.target) for matrix in self.matrices
+        ]
+        return AllHeads([head], matrices)
 
     def links(self, head: Head, rule: Rule = strongest) -> list[Links]:
         """The links of each sentence, by one head."""
-        place = self._place(head)
-        return [links_of(rule(one.weights[place])) for one in self.matrices]
+        index = self._index(head)
+        return [links_of(rule(matrix.weights[index])) for matrix in self.matrices]
 
-    def _place(self, head: Head) -> int:
+    def _index(self, head: Head) -> int:
         if head not in self.heads:
             raise RegardError(f"there is no {head}; there are {'; '.join(map(str, self.heads))}")
         return self.heads.index(head)
 
 
-class ByError(NamedTuple):
-    """A head and how far its links are from gold."""
+class HeadError(NamedTuple):
+    """A head and its alignment error."""
 
     head: Head
     error: ErrorRate
 
 
-def by_error(seen: AllHeads, gold: Sequence[Gold], rule: Rule = strongest) -> list[ByError]:
-    """All heads, the one with the least alignment error first.
+def by_error(heads: AllHeads, gold: Sequence[Gold], rule: Rule = strongest) -> list[HeadError]:
+    """All heads, the lowest alignment error first.
 
-    An error rate on the very sentences that chose the head flatters it a little: choose on some,
+    The error rate on the sentences that chose the head is optimistic: choose on some sentences,
     report on others.
 
     Args:
-        seen: what the heads of one model attended to.
-        gold: the links that people drew.
+        heads: attention of one model.
+        gold: gold links.
         rule: how weights become links.
     """
-    found = [ByError(head, error_rate(seen.links(head, rule), gold)) for head in seen.heads]
-    return sorted(found, key=lambda one: one.error.error)
+    errors = [HeadError(head, error_rate(heads.links(head, rule), gold)) for head in heads.heads]
+    return sorted(errors, key=lambda entry: entry.error.error)
 
 
-class ByAgreement(NamedTuple):
+class HeadAgreement(NamedTuple):
     """Two heads, one of each direction, and the share of their links that both have."""
 
     forward: Head
@@ -141,15 +145,15 @@ class ByAgreement(NamedTuple):
 
 def by_agreement(
     forward: AllHeads, backward: AllHeads, rule: Rule = strongest
-) -> list[ByAgreement]:
-    """All pairs of heads of two models, those that agree most first.
+) -> list[HeadAgreement]:
+    """All pairs of heads of two models, the highest agreement first.
 
     Agreement is 2 |A ∩ B| / (|A| + |B|) over all sentences, with B the links of the other
     direction, flipped.
 
     Args:
-        forward: what the heads of the model from source to target attended to.
-        backward: what those of the model from target to source did, on the same sentences.
+        forward: attention of the model from source to target.
+        backward: attention of the model from target to source, on the same sentences.
         rule: how weights become links.
     """
     if len(forward.matrices) != len(backward.matrices):
@@ -157,16 +161,17 @@ def by_agreement(
             f"forward has {len(forward.matrices)} sentences, backward {len(backward.matrices)}; "
             "expected the same ones"
         )
-    met = torch.zeros(len(forward.heads), len(backward.heads), dtype=torch.float64)
-    total = torch.zeros_like(met)
-    for one, other in zip(forward.matrices, backward.matrices):
-        there, back = rule(one.weights).double(), rule(other.weights).double().transpose(1, 2)
-        met += torch.einsum("fts,bts->fb", there, back)
-        total += there.sum((1, 2))[:, None] + back.sum((1, 2))
-    shares = 2 * met / total.clamp(min=1)
-    found = [
-        ByAgreement(first, second, float(shares[i, j]))
-        for i, first in enumerate(forward.heads)
-        for j, second in enumerate(backward.heads)
+    common = torch.zeros(len(forward.heads), len(backward.heads), dtype=torch.float64)
+    total = torch.zeros_like(common)
+    for forward_matrix, backward_matrix in zip(forward.matrices, backward.matrices):
+        forward_links = rule(forward_matrix.weights).double()
+        backward_links = rule(backward_matrix.weights).double().transpose(1, 2)
+        common += torch.einsum("fts,bts->fb", forward_links, backward_links)
+        total += forward_links.sum((1, 2))[:, None] + backward_links.sum((1, 2))
+    shares = 2 * common / total.clamp(min=1)
+    agreements = [
+        HeadAgreement(head, backward_head, float(shares[i, j]))
+        for i, head in enumerate(forward.heads)
+        for j, backward_head in enumerate(backward.heads)
     ]
-    return sorted(found, key=lambda one: -one.agreement)
+    return sorted(agreements, key=lambda entry: -entry.agreement)

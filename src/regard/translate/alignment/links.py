@@ -1,11 +1,12 @@
-"""Links between words, and how a matrix of weights becomes some.
+"""Links between words, and rules that make them from a matrix of weights.
 
 A link is (source word, target word), both counted from 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,9 +22,9 @@ Chosen = Bool[Tensor, "*rest target source"]
 
 
 def strongest(weights: Weights) -> Chosen:
-    """For each target word the source word with most weight, the first of equals.
+    """For each target word the source word with the largest weight, the first if equal.
 
-    A word with no weight at all (its attention went to the end of the sentence) gets no link.
+    A word without any weight (all of it is on the end of the sentence) gets no link.
     """
     if not weights.shape[-1]:
         return weights > 0
@@ -31,14 +32,14 @@ def strongest(weights: Weights) -> Chosen:
 
 
 def mutual(weights: Weights) -> Chosen:
-    """The pairs of which each has most weight for the other, along its row and its column."""
+    """The pairs whose weight is the largest of both its row and its column."""
     if not weights.shape[-2]:
         return weights > 0
     return strongest(weights) & _peak(weights, -2)
 
 
 def above(threshold: float) -> Rule:
-    """A rule: all pairs with at least so much weight, so that a word may have several links."""
+    """A rule: all pairs with at least this weight, so that a word may have several links."""
     if not 0.0 < threshold <= 1.0:
         raise RegardError(f"threshold={threshold}, expected above 0 and at most 1")
 
@@ -46,6 +47,28 @@ def above(threshold: float) -> Rule:
         return weights >= threshold
 
     return chosen
+
+
+RULES: Mapping[str, Rule] = MappingProxyType({"strongest": strongest, "mutual": mutual})
+
+
+def rule_named(rule: Rule | str | float) -> Rule:
+    """A rule by its name, or `above` for a number; a function is returned as it is.
+
+    >>> rule_named("0.3")(torch.tensor([[0.2, 0.8], [0.4, 0.6]])).int()
+    tensor([[0, 1],
+            [1, 1]], dtype=torch.int32)
+    """
+    if callable(rule):
+        return rule
+    if rule in RULES:
+        return RULES[str(rule)]
+    try:
+        return above(float(rule))
+    except ValueError as error:
+        raise RegardError(
+            f"rule {rule!r}, expected {', '.join(map(repr, RULES))} or a number"
+        ) from error
 
 
 def links_of(chosen: Bool[Tensor, "target source"]) -> Links:
@@ -58,7 +81,7 @@ def links_of(chosen: Bool[Tensor, "target source"]) -> Links:
 
 
 def flipped(links: Iterable[tuple[int, int]]) -> Links:
-    """The links seen from the other side, as those of a model of the other direction have to be.
+    """Links with source and target swapped, as needed for a model of the other direction.
 
     >>> sorted(flipped({(0, 2), (1, 1)}))
     [(1, 1), (2, 0)]

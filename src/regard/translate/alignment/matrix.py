@@ -154,13 +154,13 @@ def without_end(words: Words) -> Words:
     """The words without a special one at their end."""
     if not words.pieces or words.pieces[-1] not in words.special:
         return words
-    place = words.pieces[-1]
+    end = words.pieces[-1]
     return replace(
         words,
-        names=[name for number, name in enumerate(words.names) if number != place],
+        names=[name for number, name in enumerate(words.names) if number != end],
         pieces=words.pieces[:-1],
         tokens=words.tokens[:-1],
-        special=words.special - {place},
+        special=words.special - {end},
     )
 
 
@@ -174,11 +174,11 @@ def with_end(words: Words, size: int, side: str) -> Words:
             f"weights have {size} {side} pieces, but the {side} has {pieces}, "
             f"or {pieces + 1} with the end of the sentence"
         )
-    place, name = len(words.names), NAMES[END]
+    end, name = len(words.names), NAMES[END]
     return replace(
         words,
         names=[*words.names, name],
-        pieces=[*words.pieces, place],
+        pieces=[*words.pieces, end],
         tokens=[*words.tokens, name],
-        special=words.special | {place},
+        special=words.special | {end},
     )

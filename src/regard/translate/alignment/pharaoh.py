@@ -1,4 +1,4 @@
-"""Links as text: `0-0 1-2`, a line a sentence; `1p2` for a link that is possible, not sure."""
+"""Links as text: `0-0 1-2`, one line per sentence; `1p2` for a possible link."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LINK = re.compile(r"(\d+)([-p])(\d+)", re.ASCII)
 
 @dataclass(frozen=True)
 class Gold:
-    """What people linked: links all agree on, and those that may be (the sure ones among them)."""
+    """Gold links of a sentence: sure ones, and possible ones (which include the sure)."""
 
     sure: Links
     possible: Links
 
     @classmethod
     def of(cls, sure: Iterable[tuple[int, int]], possible: Iterable[tuple[int, int]] = ()) -> Gold:
-        """Gold links; every sure one is possible too."""
+        """Gold links; sure ones are added to the possible."""
         certain = frozenset(sure)
         return cls(certain, certain | frozenset(possible))
 
@@ -43,16 +43,16 @@ def parse_links(text: str, *, first: int = 0, place: str = "links") -> Gold:
         place: where the text is from, for errors.
     """
     _check_first(first)
-    found: dict[str, set[tuple[int, int]]] = {"-": set(), "p": set()}
-    for written in text.split():
-        match = _LINK.fullmatch(written)
+    links: dict[str, set[tuple[int, int]]] = {"-": set(), "p": set()}
+    for token in text.split():
+        match = _LINK.fullmatch(token)
         if match is None:
-            raise RegardError(f"{place}: {written!r:.40}, expected a link such as 0-0 or 0p1")
+            raise RegardError(f"{place}: {token!r:.40}, expected a link such as 0-0 or 0p1")
         source, target = int(match[1]) - first, int(match[3]) - first
         if min(source, target) < 0:
-            raise RegardError(f"{place}: {written!r} has a word 0, but words count from {first}")
-        found[match[2]].add((source, target))
-    return Gold.of(found["-"], found["p"])
+            raise RegardError(f"{place}: {token!r} has a word 0, but words count from {first}")
+        links[match[2]].add((source, target))
+    return Gold.of(links["-"], links["p"])
 
 
 def write_pharaoh(links: Iterable[tuple[int, int]], *, first: int = 0) -> str:
@@ -66,7 +66,7 @@ def write_pharaoh(links: Iterable[tuple[int, int]], *, first: int = 0) -> str:
 
 
 def read_links(path: str | os.PathLike[str], *, first: int = 0) -> list[Gold]:
-    """A file of links, a line a sentence; an empty line is a sentence without links."""
+    """Read a file of links, one line per sentence; an empty line is a sentence without links."""
     return [
         parse_links(line, first=first, place=f"{path}:{number}")
         for number, line in lines(Path(path))
@@ -76,7 +76,7 @@ def read_links(path: str | os.PathLike[str], *, first: int = 0) -> list[Gold]:
 def write_links(
     path: str | os.PathLike[str], sentences: Sequence[Iterable[tuple[int, int]]], *, first: int = 0
 ) -> None:
-    """Write a file of links, a line a sentence, whole or not at all."""
+    """Write a file of links atomically, one line per sentence."""
     text = "".join(write_pharaoh(links, first=first) + "\n" for links in sentences)
     write_text(Path(path), text)
 

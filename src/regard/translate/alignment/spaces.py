@@ -49,11 +49,11 @@ def _regrouped(
     words: Words, letters: Sequence[int], names: list[str], lengths: Sequence[int]
 ) -> Words:
     """Words put together as the letters lie: a tokeniser's word goes where its first letter is."""
-    owners = [place for place, length in enumerate(lengths) for _ in range(length)]
+    owners = [word for word, length in enumerate(lengths) for _ in range(length)]
     starts = accumulate(letters, initial=0)
-    place = [owners[min(start, len(owners) - 1)] if owners else None for start in starts]
+    new_words = [owners[min(start, len(owners) - 1)] if owners else None for start in starts]
     pieces = [
-        None if word is None or word in words.special else place[word] for word in words.pieces
+        None if word is None or word in words.special else new_words[word] for word in words.pieces
     ]
     return Words(names, pieces, words.tokens)
 

@@ -1,8 +1,8 @@
 """Links of two directions made into one set (Och & Ney, 2003; Koehn, Och & Marcu, 2003).
 
-A model looks from each target word; a model of the other direction looks from each source word.
-What both say is precise, what either says is complete, and the *grow* family lies between: it
-begins with what both say and adds neighbours of links that either says.
+A model links each target word; a model of the other direction links each source word. Their
+intersection is precise, their union is complete, and the *grow* family lies between: it starts with
+the intersection and adds neighbouring links of the union.
 
 Both sets are links (source, target), those of the other direction already `flipped`.
 """
@@ -20,23 +20,23 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 
 
 def intersection(forward: Links, backward: Links) -> Links:
-    """What both directions say."""
+    """Links of both directions."""
     return forward & backward
 
 
 def union(forward: Links, backward: Links) -> Links:
-    """What either direction says."""
+    """Links of either direction."""
     return forward | backward
 
 
 def grow_diag(forward: Links, backward: Links) -> Links:
     """The intersection, grown by links of the union beside it.
 
-    A neighbour, across or diagonal, is added where one of its two words has no link so far. The
-    links are walked by source word, then target word, again and again until nothing is added; one
-    that is added counts at once.
+    A horizontal, vertical or diagonal neighbour is added if one of its two words has no link yet.
+    Links are visited by source word, then target word, until nothing is added; an added link counts
+    at once.
     """
-    grown = _Grown(forward & backward)
+    grown = _GrowingLinks(forward & backward)
     either = forward | backward
     while grown.spread(either):
         pass
@@ -45,7 +45,7 @@ def grow_diag(forward: Links, backward: Links) -> Links:
 
 def grow_diag_final(forward: Links, backward: Links) -> Links:
     """`grow_diag`, then the links of one direction and the other *one* of whose words has none."""
-    grown = _Grown(grow_diag(forward, backward))
+    grown = _GrowingLinks(grow_diag(forward, backward))
     for links in (forward, backward):
         grown.add(links, grown.lacks_one)
     return grown.links
@@ -53,7 +53,7 @@ def grow_diag_final(forward: Links, backward: Links) -> Links:
 
 def grow_diag_final_and(forward: Links, backward: Links) -> Links:
     """`grow_diag`, then the links of one direction and the other whose *two* words have none."""
-    grown = _Grown(grow_diag(forward, backward))
+    grown = _GrowingLinks(grow_diag(forward, backward))
     for links in (forward, backward):
         grown.add(links, grown.lacks_both)
     return grown.links
@@ -81,12 +81,17 @@ def symmetrise(forward: Links, backward: Links, how: str = "grow-diag") -> Links
         backward: links of the model from target to source, `flipped`.
         how: "intersection", "union", "grow-diag", "grow-diag-final" or "grow-diag-final-and".
     """
-    if how not in SYMMETRISERS:
-        raise RegardError(f"symmetrise: {how!r}, expected one of {', '.join(SYMMETRISERS)}")
+    check_symmetriser(how)
     return SYMMETRISERS[how](forward, backward)
 
 
-class _Grown:
+def check_symmetriser(how: str) -> None:
+    """Refuse an unknown symmetriser."""
+    if how not in SYMMETRISERS:
+        raise RegardError(f"symmetrise: {how!r}, expected one of {', '.join(SYMMETRISERS)}")
+
+
+class _GrowingLinks:
     """A set of links that grows, and the words that have one."""
 
     def __init__(self, links: Links) -> None:

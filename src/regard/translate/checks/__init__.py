@@ -1,7 +1,7 @@
-"""Checks of a translation model that a learner would want to make, each with a plain verdict.
+"""Checks of a translation model, each with a verdict in plain words.
 
-They know the contract of a model and nothing of its inside. They are experiments: change what must
-not matter and nothing may move; change what must matter and something has to.
+They use the contract of a model only. Each is an experiment: changing what must not matter must not
+change the output; changing what must matter must.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _CHECKS = (
 def check_model(model: TranslationModel, source_size: int, *, seed: int = 0) -> list[Verdict]:
     """Run all checks on a model, trained or not.
 
-    All fail where a parameter, or what the model says, is NaN or infinite.
+    All fail if a parameter or a logit is NaN or infinite.
 
-    >>> from regard.translate.models.build import ModelConfig, build
-    >>> model = build(ModelConfig("tutorial", embedding=8, hidden=8), 20, 20)
+    >>> from regard.translate.models.build import ModelConfig, build_model
+    >>> model = build_model(ModelConfig("tutorial", embedding=8, hidden=8), 20, 20)
     >>> [(verdict.name, verdict.word) for verdict in check_model(model, 20)]
     [('causal', 'passed'), ('padding', 'passed'), ('uses the encoder', 'failed')]
 
@@ -51,13 +51,13 @@ def check_model(model: TranslationModel, source_size: int, *, seed: int = 0) -> 
     with evaluating(model), torch.inference_mode():
         try:
             probe = Probe.of(model, source_size, seed)
-        except NotFiniteError as found:
-            return [Verdict(one.name, one.wanted, False, str(found)) for one in _CHECKS]
+        except NotFiniteError as error:
+            return [Verdict(check.name, check.wanted, False, str(error)) for check in _CHECKS]
         return [_verdict(check, probe) for check in _CHECKS]
 
 
 def _verdict(check: _Check, probe: Probe) -> Verdict:
     try:
         return Verdict(check.name, check.wanted, *check.run(probe))
-    except NotFiniteError as found:
-        return Verdict(check.name, check.wanted, False, str(found))
+    except NotFiniteError as error:
+        return Verdict(check.name, check.wanted, False, str(error))

@@ -24,15 +24,15 @@ def check_encoder_use(probe: Probe) -> tuple[bool | None, str]:
     word do not move them either, they are constant, and nothing can be told. Logits that never move
     are those of a decoder that throws away what it looks at.
     """
-    one = probe.sources(_PAIRS, max(probe.lengths))
-    other = probe.others(one, probe.source_size)
-    moves = _moved_by_source(probe, one, other)
+    source = probe.sources(_PAIRS, max(probe.lengths))
+    other_source = probe.others(source, probe.source_size)
+    moves = _moved_by_source(probe, source, other_source)
     if moves is None:
         return False, "the translation does not depend on the source at all: any text has the same"
     depends = f"the translation depends on the source (another one moves the logits by {moves:.2g})"
     if not probe.model.sites:
         return None, f"there is no attention from target to source; {depends}"
-    moved = _exchange(probe, one, other)
+    moved = _exchange(probe, source, other_source)
     held = f"with the decoder's state held and another source under it, in {_PAIRS * TARGET} states"
     if moved.logits <= _MOVES * max(1.0, moved.largest):
         return False, (
@@ -62,7 +62,7 @@ def check_encoder_use(probe: Probe) -> tuple[bool | None, str]:
 
 
 @dataclass(frozen=True)
-class _Moved:
+class _Movement:
     """The most that anything moved over all states.
 
     | field       | meaning                                                                   |
@@ -79,13 +79,13 @@ class _Moved:
     largest: float
 
 
-def _exchange(probe: Probe, one: Tokens, other: Tokens) -> _Moved:
+def _exchange(probe: Probe, source: Tokens, other_source: Tokens) -> _Movement:
     """Go along a target over each source; at every step put the second under the first's state.
 
     The words are different ones in every row, so that there are as many states as rows and steps.
     """
     model = probe.model
-    first, second = (model.encode(source, source != PAD) for source in (one, other))
+    first, second = (model.encode(tokens, tokens != PAD) for tokens in (source, other_source))
     state, other_state = model.start(first), model.start(second)
     words = probe.targets(_PAIRS)
     other_words = probe.words(_PAIRS, TARGET, probe.target_size)
@@ -102,13 +102,15 @@ def _exchange(probe: Probe, one: Tokens, other: Tokens) -> _Moved:
         largest = max(largest, float(held.logits.abs().max()))
         state = held.state
         other_state = probe.step(second, other_state, other_word).state
-    return _Moved(by_source, by_state, logits, largest)
+    return _Movement(by_source, by_state, logits, largest)
 
 
-def _moved_by_source(probe: Probe, one: Tokens, other: Tokens) -> float | None:
+def _moved_by_source(probe: Probe, source: Tokens, other_source: Tokens) -> float | None:
     """How far another source moves the logits of one target; None where it moves nothing."""
-    target = probe.targets(1).expand(len(one), -1)
-    first, second = (probe.run(source, source != PAD, target)[0] for source in (one, other))
+    target = probe.targets(1).expand(len(source), -1)
+    first, second = (
+        probe.run(tokens, tokens != PAD, target)[0] for tokens in (source, other_source)
+    )
     moved = float((first - second).abs().max())
     return None if moved <= rounding(first) else moved
 

@@ -10,7 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.models.contract import (
+    DecoderOutput,
+    EncoderOutput,
+    StepOutput,
+    TranslationModel,
+)
 from regard.translate.tokens import BEGIN, END, NAMES, PAD
 
 TARGET = 8  # tokens the decoder is given
@@ -66,9 +71,9 @@ class Probe:
         for name, parameter in model.named_parameters():
             _finite(f"the parameter {name}", parameter)
         device = next(model.parameters()).device
-        one = torch.full((1, 1), END, device=device)
-        encoded = model.encode(one, one != PAD)
-        decoded = model.decode(encoded, torch.full_like(one, BEGIN))
+        end = torch.full((1, 1), END, device=device)
+        encoded = model.encode(end, end != PAD)
+        decoded = model.decode(encoded, torch.full_like(end, BEGIN))
         logits = model.logits(decoded.features)
         _finite("the model's logits", logits)
         target_size = logits.shape[-1]
@@ -84,8 +89,8 @@ class Probe:
 
     def words(self, rows: int, places: int, size: int) -> Tokens:
         """Any tokens but the special ones."""
-        made = torch.randint(len(NAMES), size, (rows, places), generator=self.random)
-        return made.to(self.device)
+        tokens = torch.randint(len(NAMES), size, (rows, places), generator=self.random)
+        return tokens.to(self.device)
 
     def sources(self, rows: int, places: int) -> Tokens:
         """Sources of this length, their end included."""
@@ -111,7 +116,7 @@ class Probe:
         target: Int[Tensor, "batch target"],
         *,
         search: bool = False,
-    ) -> tuple[Float[Tensor, "batch target vocabulary"], Decoded]:
+    ) -> tuple[Float[Tensor, "batch target vocabulary"], DecoderOutput]:
         """Logits (batch, target, vocabulary), and the weights beside them.
 
         With `search` the source is read as a search reads it, who may skip padding.
@@ -122,7 +127,7 @@ class Probe:
         _finite_answer(logits, decoded.weights, "" if mask.all() else " beside padding")
         return logits, decoded
 
-    def step(self, encoded: Encoded, state: Any, tokens: Int[Tensor, " row"]) -> Stepped:
+    def step(self, encoded: EncoderOutput, state: Any, tokens: Int[Tensor, " row"]) -> StepOutput:
         """One step of the model, with its weights."""
         stepped = self.model.step(encoded, state, tokens, weights=True)
         _finite_answer(stepped.logits, stepped.weights)
@@ -150,8 +155,8 @@ def _places(limit: int | None) -> tuple[tuple[int, ...], int]:
 
 def _finite_answer(logits: Tensor, weights: dict[str, Tensor], where: str = "") -> None:
     _finite(f"the model's logits{where}", logits)
-    for site, made in weights.items():
-        _finite(f"the attention weights of {site}{where}", made)
+    for site, site_weights in weights.items():
+        _finite(f"the attention weights of {site}{where}", site_weights)
 
 
 def _finite(name: str, values: Tensor) -> None:

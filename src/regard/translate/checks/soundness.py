@@ -17,7 +17,7 @@ def check_causal(probe: Probe) -> tuple[bool | None, str]:
     target = probe.targets(1).expand(len(cuts), -1)
     later = torch.arange(TARGET, device=probe.device) >= cuts[:, None]  # (cut, place)
     changed = torch.where(later, probe.others(target, probe.target_size), target)
-    before, after = (probe.run(source, source != PAD, one)[0] for one in (target, changed))
+    before, after = (probe.run(source, source != PAD, tokens)[0] for tokens in (target, changed))
     moved = (after - before).abs().amax(-1)  # (cut, place)
     early, late = float(moved[~later].max()), float(moved[later].max())
     bound = rounding(before)

@@ -1,7 +1,7 @@
 """Parallel sentences: read, cleaned, split, put into batches."""
 
 from regard.translate.data.batches import Padding, batches, padding
-from regard.translate.data.clean import Cleaned, Cleaning, CleaningReport, clean
+from regard.translate.data.clean import Cleaning, CleaningReport, CleaningResult, clean
 from regard.translate.data.examples import Batch, Examples, collate, padded
 from regard.translate.data.pairs import (
     JsonLinesFile,
@@ -17,9 +17,9 @@ from regard.translate.data.split import Split, split
 
 __all__ = [
     "Batch",
-    "Cleaned",
     "Cleaning",
     "CleaningReport",
+    "CleaningResult",
     "Examples",
     "JsonLinesFile",
     "Padding",

@@ -1,4 +1,4 @@
-"""Which sentences go together: of like length, in an order that follows from seed and epoch."""
+"""Batches of sentences of similar length, in an order determined by seed and epoch."""
 
 from __future__ import annotations
 
@@ -44,17 +44,16 @@ def batches(
     generator = torch.Generator().manual_seed(_seed(seed, epoch))
     lengths = _lengths(examples)
     order = _by_length(lengths, generator)
-    found = _cut(order, lengths, tokens, sentences)
-    found = _multiple(found, ranks)
-    groups = list(range(0, len(found), ranks))  # neighbours: one batch of each for every rank
+    all_batches = _multiple(_cut(order, lengths, tokens, sentences), ranks)
+    groups = list(range(0, len(all_batches), ranks))  # neighbours: one batch of each for every rank
     if shuffle:
         groups = [groups[index] for index in torch.randperm(len(groups), generator=generator)]
-    return [found[group + rank] for group in groups]
+    return [all_batches[group + rank] for group in groups]
 
 
 @dataclass(frozen=True)
 class Padding:
-    """How many tokens are padding, and how many there are with it."""
+    """The number of padding tokens, and of all tokens."""
 
     padding: int
     total: int
@@ -68,10 +67,10 @@ class Padding:
         return f"{self.padding:,} of {self.total:,} tokens are padding ({self.share:.1%})"
 
 
-def padding(examples: Examples, found: Sequence[Sequence[int]]) -> Padding:
+def padding(examples: Examples, batches: Sequence[Sequence[int]]) -> Padding:
     """How much of these batches, sources and targets together, is padding."""
     tokens = total = 0
-    for numbers in found:
+    for numbers in batches:
         for side in (examples.source, examples.target):
             lengths = [len(side[number]) for number in numbers]
             tokens += sum(lengths)
@@ -119,34 +118,34 @@ def _by_length(lengths: list[tuple[int, int]], generator: torch.Generator) -> li
 def _cut(
     order: list[int], lengths: list[tuple[int, int]], tokens: int | None, sentences: int | None
 ) -> list[list[int]]:
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     longest = 0
     for number in order:
         wider = max(longest, *lengths[number])
-        full = bool(found) and (
-            (sentences is not None and len(found[-1]) >= sentences)
-            or (tokens is not None and (len(found[-1]) + 1) * wider > tokens)
+        full = bool(batches) and (
+            (sentences is not None and len(batches[-1]) >= sentences)
+            or (tokens is not None and (len(batches[-1]) + 1) * wider > tokens)
         )
-        if full or not found:
-            found.append([])
+        if full or not batches:
+            batches.append([])
             wider = max(lengths[number])
-        found[-1].append(number)
+        batches[-1].append(number)
         longest = wider
-    return found
+    return batches
 
 
-def _multiple(found: list[list[int]], ranks: int) -> list[list[int]]:
+def _multiple(batches: list[list[int]], ranks: int) -> list[list[int]]:
     """Batches whose number is a multiple of `ranks`: the largest are halved.
 
     Where all are single sentences, the first, which are the shortest, are joined.
     """
-    found = list(found)
-    while len(found) % ranks:
-        largest = max(range(len(found)), key=lambda index: len(found[index]))
-        whole = found[largest]
+    batches = list(batches)
+    while len(batches) % ranks:
+        largest = max(range(len(batches)), key=lambda index: len(batches[index]))
+        whole = batches[largest]
         if len(whole) == 1:
-            joined = len(found) % ranks + 1
-            return [[number for (number,) in found[:joined]], *found[joined:]]
+            joined = len(batches) % ranks + 1
+            return [[number for (number,) in batches[:joined]], *batches[joined:]]
         middle = len(whole) // 2
-        found[largest : largest + 1] = [whole[:middle], whole[middle:]]
-    return found
+        batches[largest : largest + 1] = [whole[:middle], whole[middle:]]
+    return batches

@@ -1,4 +1,4 @@
-"""Pairs that no model should learn from, left out and counted.
+"""Cleaning of pairs: what is removed is counted.
 
 >>> pairs = [Pair("Go.", "Va !"), Pair("Go.", "Va !"), Pair("Oh", ""), Pair("OK", "OK")]
 >>> cleaned = clean(pairs, Cleaning(identical=True))
@@ -68,14 +68,14 @@ class CleaningReport:
         return "\n".join(f"{name:<{width}}{count:>{digits},}" for name, count in rows.items())
 
 
-class Cleaned(NamedTuple):
+class CleaningResult(NamedTuple):
     """What is left, and what was left out."""
 
     pairs: list[Pair]
     report: CleaningReport
 
 
-def clean(pairs: Iterable[Pair], cleaning: Cleaning | None = None) -> Cleaned:
+def clean(pairs: Iterable[Pair], cleaning: Cleaning | None = None) -> CleaningResult:
     """Leave pairs out, in one pass; the order of the others stays.
 
     Args:
@@ -93,7 +93,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning | None = None) -> Cleaned:
             kept.append(pair)
         else:
             counts[reason] += 1
-    return Cleaned(kept, CleaningReport(read, counts))
+    return CleaningResult(kept, CleaningReport(read, counts))
 
 
 def _reasons(cleaning: Cleaning) -> list[str]:

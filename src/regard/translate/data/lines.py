@@ -1,4 +1,4 @@
-"""The lines of a text file, plain or gzip, each with its place in what goes wrong."""
+"""Lines of a text file, plain or gzip; errors name file and line."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def lines(file: Path | Iterable[bytes], name: str | None = None) -> Iterator[tup
     if not isinstance(file, Path):
         yield from _decoded(file, name)
         return
-    with opened(file) as found:
-        yield from _decoded(found, str(file) if name is None else name)
+    with opened(file) as stream:
+        yield from _decoded(stream, str(file) if name is None else name)
 
 
-def _decoded(found: Iterable[bytes], name: str | None) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(found, start=1):
+def _decoded(stream: Iterable[bytes], name: str | None) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(stream, start=1):
         if number == 1:
             line = line.removeprefix(_MARK)
         try:
@@ -49,7 +49,7 @@ def _decoded(found: Iterable[bytes], name: str | None) -> Iterator[tuple[int, st
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedIOBase]:
-    """A file's bytes, unpacked where they are gzip."""
+    """A binary stream of a file, decompressed if it is gzip."""
     try:
         with path.open("rb") as plain:
             if plain.peek(2)[:2] != _GZIP:

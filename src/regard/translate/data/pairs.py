@@ -132,13 +132,15 @@ class JsonLinesFile:
                 yield Pair("", "", line)
                 continue
             try:
-                found = json.loads(text)
+                value = json.loads(text)
             except ValueError as error:
                 raise RegardError(f"{path}:{line}: not JSON: {error}") from error
             except RecursionError as error:
                 raise RegardError(f"{path}:{line}: JSON that is nested too deeply") from error
-            place = f"{path}:{line}"
-            yield Pair(_value(place, found, self.source), _value(place, found, self.target), line)
+            position = f"{path}:{line}"
+            yield Pair(
+                _value(position, value, self.source), _value(position, value, self.target), line
+            )
 
 
 PairFile = ParallelFiles | TableFile | JsonLinesFile
@@ -209,8 +211,8 @@ def read_pairs(
     """
     files: PairFile
     if isinstance(path, ParallelFiles | TableFile | JsonLinesFile):
-        said = (target_path, source, target, header or None)
-        if any(one is not None for one in said):
+        options = (target_path, source, target, header or None)
+        if any(option is not None for option in options):
             raise RegardError(
                 f"read_pairs: {type(path).__name__} says its own columns, expected no target_path, "
                 "source, target or header beside it"
@@ -259,17 +261,19 @@ def _columns(cells: list[str]) -> str:
     return "1 column" if len(cells) == 1 else f"{len(cells)} columns"
 
 
-def _value(place: str, found: Any, key: str) -> str:
-    if not isinstance(found, dict):
-        raise RegardError(f"{place}: {json.dumps(found):.60}, expected an object with key {key!r}")
-    if key not in found and "." in key:
-        outer, inner = key.split(".", 1)
-        if isinstance(found.get(outer), dict):
-            return _value(place, found[outer], inner)
-    if key not in found:
+def _value(position: str, value: Any, key: str) -> str:
+    if not isinstance(value, dict):
         raise RegardError(
-            f"{place}: there is no key {key!r}; the keys are " + ", ".join(map(repr, found))
+            f"{position}: {json.dumps(value):.60}, expected an object with key {key!r}"
         )
-    if not isinstance(found[key], str):
-        raise RegardError(f"{place}: {key!r} is {json.dumps(found[key]):.60}, expected a text")
-    return str(found[key])
+    if key not in value and "." in key:
+        outer, inner = key.split(".", 1)
+        if isinstance(value.get(outer), dict):
+            return _value(position, value[outer], inner)
+    if key not in value:
+        raise RegardError(
+            f"{position}: there is no key {key!r}; the keys are " + ", ".join(map(repr, value))
+        )
+    if not isinstance(value[key], str):
+        raise RegardError(f"{position}: {key!r} is {json.dumps(value[key]):.60}, expected a text")
+    return str(value[key])

@@ -42,32 +42,32 @@ def split(
         seed: another one gives another split.
     """
     pairs = list(pairs)
-    places = [place(pair.source, seed) for pair in pairs]
-    distinct = sorted(set(places))
+    hashes = [hash_value(pair.source, seed) for pair in pairs]
+    distinct = sorted(set(hashes))
     test_end = _end("test", test, 0, distinct)
     valid_end = _end("valid", valid, test_end, distinct)
-    parts = Split([], [], [])
-    for pair, found in zip(pairs, places):
-        part = parts.test if found < test_end else parts.valid
-        (part if found < valid_end else parts.train).append(pair)
-    return parts
+    splits = Split([], [], [])
+    for pair, value in zip(pairs, hashes):
+        held_out = splits.test if value < test_end else splits.valid
+        (held_out if value < valid_end else splits.train).append(pair)
+    return splits
 
 
-def place(source: str, seed: int) -> int:
-    """Where a sentence lies among all that there could be, from 0 to 2⁶⁴."""
+def hash_value(source: str, seed: int) -> int:
+    """A hash of a sentence, from 0 to 2⁶⁴, which decides its split."""
     same = " ".join(unicodedata.normalize("NFKC", source).casefold().split())
     text = f"{seed}\n{same}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 def _end(name: str, size: float | int, start: int, distinct: list[int]) -> int:
-    """Where a part ends that begins at `start`."""
+    """The hash at which a split ends that begins at `start`."""
     if isinstance(size, float):
         end = start + round(size * _ALL)
         if not 0 <= size < 1 or end > _ALL:
             raise RegardError(f"{name}={size}, expected a share below 1, all shares together too")
         return end
-    left = [found for found in distinct if found >= start]
+    left = [value for value in distinct if value >= start]
     if not 0 <= size <= len(left):
         others = len(distinct) - len(left)
         raise RegardError(

@@ -1,27 +1,30 @@
-"""How good translations are: BLEU and chrF, by length, and two systems side by side."""
+"""Scores of translations: BLEU, chrF, by length, and two systems compared."""
 
 from regard.translate.evaluation.buckets import Bucket, buckets
 from regard.translate.evaluation.compare import (
-    RESAMPLES,
-    Compared,
     Comparison,
-    Differing,
+    SentenceDifference,
+    SystemScore,
     compare,
     differing,
 )
-from regard.translate.evaluation.scores import TOKENIZERS, Score, Scores, score
+from regard.translate.evaluation.evaluate import Evaluation, evaluate
+from regard.translate.evaluation.options import TOKENIZERS, EvaluationOptions
+from regard.translate.evaluation.scores import Score, Scores, score
 
 __all__ = [
-    "RESAMPLES",
     "TOKENIZERS",
     "Bucket",
-    "Compared",
     "Comparison",
-    "Differing",
+    "Evaluation",
+    "EvaluationOptions",
     "Score",
     "Scores",
+    "SentenceDifference",
+    "SystemScore",
     "buckets",
     "compare",
     "differing",
+    "evaluate",
     "score",
 ]

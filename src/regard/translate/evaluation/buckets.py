@@ -1,20 +1,17 @@
-"""Scores by the length of sentences: does a system fail on long ones?"""
+"""Scores by sentence length: does a system fail on long sentences?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from regard.errors import RegardError
-from regard.translate.evaluation.scores import Score, Tokenizer, check_parallel, has_bleu, score
-
-EDGES = (10, 20, 30, 40, 50)
+from regard.translate.evaluation.options import EvaluationOptions
+from regard.translate.evaluation.scores import Score, check_parallel, has_bleu, score
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The sentences of some lengths, and what their translations score.
+    """Scores of the sentences in a range of lengths.
 
     | field  | meaning                                                                        |
     |--------|--------------------------------------------------------------------------------|
@@ -33,7 +30,7 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """The lengths in words, as a person says them."""
+        """The range of lengths in words, as text."""
         if self.high is None:
             return f"{self.low} and more"
         return f"{self.low} to {self.high - 1}" if self.high - self.low > 1 else str(self.low)
@@ -42,38 +39,33 @@ class Bucket:
 def buckets(
     hypotheses: Sequence[str],
     references: Sequence[str],
+    options: EvaluationOptions | None = None,
     *,
     sources: Sequence[str] | None = None,
-    edges: Sequence[int] = EDGES,
-    lower: bool = False,
-    tokenizer: Tokenizer = "13a",
 ) -> list[Bucket]:
-    """Scores of the sentences of each length, in words between spaces.
+    """Scores by sentence length, in words separated by spaces.
 
-    >>> made = buckets(["a b", "a b c d"], ["a b", "a b x d"], edges=(3,))
-    >>> [(bucket.name, bucket.sentences) for bucket in made]
+    >>> options = EvaluationOptions(edges=(3,))
+    >>> by_length = buckets(["a b", "a b c d"], ["a b", "a b x d"], options)
+    >>> [(bucket.name, bucket.sentences) for bucket in by_length]
     [('0 to 2', 1), ('3 and more', 1)]
 
     Args:
         hypotheses: the translations.
-        references: what each should have been.
-        sources: what was translated; its length counts then, that of the reference otherwise.
-        edges: the lengths at which a new bucket begins, rising.
-        lower: as for `score`.
-        tokenizer: as for `score`.
+        references: a reference translation for each.
+        options: `edges`, case and tokeniser; the defaults of `EvaluationOptions` when None.
+        sources: the source sentences; lengths are then theirs, else those of the references.
     """
+    options = EvaluationOptions() if options is None else options
     measured = references if sources is None else sources
-    named = "references" if sources is None else "sources"
-    check_parallel(**{"hypotheses": hypotheses, "references": references, named: measured})
-    bounds = [0, *edges]
-    if not all(low < high for low, high in pairwise(bounds)):
-        raise RegardError(f"edges={tuple(edges)}, expected rising numbers above 0")
+    side = "references" if sources is None else "sources"
+    check_parallel(**{"hypotheses": hypotheses, "references": references, side: measured})
     lengths = [len(text.split()) for text in measured]
-    made = []
-    for low, high in zip(bounds, [*edges, None]):
+    by_length = []
+    for low, high in zip((0, *options.edges), (*options.edges, None)):
         chosen = [i for i, n in enumerate(lengths) if n >= low and (high is None or n < high)]
-        said, right = ([texts[i] for i in chosen] for texts in (hypotheses, references))
-        found = score(said, right, lower=lower, tokenizer=tokenizer) if chosen else None
-        bleu = found.bleu if found and has_bleu(right, tokenizer) else None
-        made.append(Bucket(low, high, len(chosen), bleu, found.chrf if found else None))
-    return made
+        outputs, targets = ([texts[i] for i in chosen] for texts in (hypotheses, references))
+        scores = score(outputs, targets, options) if chosen else None
+        bleu = scores.bleu if scores and has_bleu(targets, options) else None
+        by_length.append(Bucket(low, high, len(chosen), bleu, scores.chrf if scores else None))
+    return by_length

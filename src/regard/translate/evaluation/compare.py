@@ -1,4 +1,4 @@
-"""Two systems side by side: is the second really another, or is it the choice of sentences?"""
+"""Two systems compared: is the difference significant, and where is it largest?"""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import RegardError
-from regard.translate.evaluation.scores import Tokenizer, check_parallel, metrics
+from regard.translate.evaluation.options import EvaluationOptions
+from regard.translate.evaluation.scores import check_parallel, metrics
 
-RESAMPLES = 1000
 SEED = 12345  # sacrebleu's own, so that its intervals are these
 
 
 @dataclass(frozen=True)
-class Compared:
+class SystemScore:
     """One system under one measure.
 
     | field      | meaning                                              |
@@ -44,8 +43,8 @@ class Comparison:
     """
 
     name: str
-    first: Compared
-    second: Compared
+    first: SystemScore
+    second: SystemScore
     two_sided_p: float
     signature: str
     resamples: int
@@ -65,10 +64,7 @@ def compare(
     first: Sequence[str],
     second: Sequence[str],
     references: Sequence[str],
-    *,
-    lower: bool = False,
-    tokenizer: Tokenizer = "13a",
-    resamples: int = RESAMPLES,
+    options: EvaluationOptions | None = None,
 ) -> list[Comparison]:
     """BLEU and chrF of two systems, with paired bootstrap resampling (Koehn, 2004).
 
@@ -82,29 +78,24 @@ def compare(
     counts only those above it, so that equally good systems are told apart too often.
 
     Args:
-        first: translations of the first system, the one that the other is held against.
+        first: translations of the first system, the baseline.
         second: translations of the second.
-        references: what each should have been.
-        lower: as for `score`.
-        tokenizer: as for `score`.
-        resamples: how many sets of sentences are drawn.
+        references: a reference translation for each.
+        options: case, tokeniser and `resamples`; the defaults of `EvaluationOptions` when None.
     """
+    options = EvaluationOptions() if options is None else options
     check_parallel(first=first, second=second, references=references)
-    if resamples < 1:
-        raise RegardError(f"resamples={resamples}, expected 1 or more")
-    counters = metrics(lower, tokenizer)
-    times = _times_drawn(len(references), resamples)
-    made = []
-    for metric in counters.values():
-        one, other = (_Resampled.of(metric, texts, references, times) for texts in (first, second))
+    times = _times_drawn(len(references), options.resamples)
+    comparisons = []
+    for metric in metrics(options).values():
+        a, b = (_Resamples.of(metric, texts, references, times) for texts in (first, second))
         signature = metric.get_signature()
         signature.update("seed", str(SEED))
-        signature.update("bs", resamples)
-        difference = other.value - one.value
-        chance = _two_sided(other.drawn - one.drawn, difference, len(references))
-        compared = one.compared(), other.compared()
-        made.append(Comparison(one.name, *compared, chance, str(signature), resamples))
-    return made
+        signature.update("bs", options.resamples)
+        p = _two_sided(b.drawn - a.drawn, b.value - a.value, len(references))
+        scores = a.score(), b.score()
+        comparisons.append(Comparison(a.name, *scores, p, str(signature), options.resamples))
+    return comparisons
 
 
 def _times_drawn(sentences: int, resamples: int) -> Float[Tensor, "draw sentence"]:
@@ -127,7 +118,7 @@ def _two_sided(drawn: Float[Tensor, " draw"], difference: float, sentences: int)
 
 
 @dataclass(frozen=True, eq=False)
-class _Resampled:
+class _Resamples:
     """A system under one measure: its score on all sentences, and on each draw of them."""
 
     name: str
@@ -138,31 +129,30 @@ class _Resampled:
     def of(
         cls,
         metric: Any,
-        said: Sequence[str],
+        hypotheses: Sequence[str],
         references: Sequence[str],
         times: Float[Tensor, "draw sentence"],
-    ) -> _Resampled:
-        """Count once a sentence; the counts of a draw are their sum."""
-        found = metric._extract_corpus_statistics(list(said), [list(references)])
-        counts = torch.tensor(found, dtype=torch.float64)  # (sentence, count)
+    ) -> _Resamples:
+        """Count n-grams once per sentence; the counts of a draw are their sum."""
+        statistics = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
+        counts = torch.tensor(statistics, dtype=torch.float64)  # (sentence, count)
         whole = metric._compute_score_from_stats(counts.sum(0).tolist())
         drawn = [metric._compute_score_from_stats(draw).score for draw in (times @ counts).tolist()]
         return cls(whole.name, float(whole.score), torch.tensor(drawn, dtype=torch.float64))
 
-    def compared(self) -> Compared:
+    def score(self) -> SystemScore:
         """With the interval as sacrebleu takes it: a fortieth of the draws left out at each end."""
         ordered = self.drawn.sort().values
         left_out = len(ordered) // 40
         width = ordered[len(ordered) - left_out - 1] - ordered[left_out]
-        return Compared(self.value, float(ordered.mean()), float(width) / 2)
+        return SystemScore(self.value, float(ordered.mean()), float(width) / 2)
 
 
 @dataclass(frozen=True)
-class Differing:
-    """A sentence that two systems translate differently well; `number` is its place, from 0.
+class SentenceDifference:
+    """A sentence that two systems translate differently well; `number` counts from 0.
 
-    `first` and `second` are chrF of the sentence: it has a value for single sentences, where BLEU
-    is mostly 0.
+    `first` and `second` are chrF of the sentence, as BLEU of single sentences is mostly 0.
     """
 
     number: int
@@ -174,29 +164,27 @@ def differing(
     first: Sequence[str],
     second: Sequence[str],
     references: Sequence[str],
-    *,
-    most: int = 5,
-    lower: bool = False,
-) -> list[Differing]:
+    options: EvaluationOptions | None = None,
+) -> list[SentenceDifference]:
     """The sentences whose chrF differs most between two systems, the largest difference first.
 
     >>> differing(["a cat", "yes"], ["a cat", "no"], ["a cat", "yes"])
-    [Differing(number=1, first=100.0, second=0.0)]
+    [SentenceDifference(number=1, first=100.0, second=0.0)]
 
     Args:
         first: translations of the first system.
         second: translations of the second.
-        references: what each should have been.
-        most: how many of them.
-        lower: as for `score`.
+        references: a reference translation for each.
+        options: case, and how many `examples`; the defaults of `EvaluationOptions` when None.
     """
+    options = EvaluationOptions() if options is None else options
     check_parallel(first=first, second=second, references=references)
-    counter = metrics(lower, "13a")["chrF"]
-    found = []
-    for number, (one, other, right) in enumerate(zip(first, second, references)):
-        if one != other:
-            values = (counter.sentence_score(text, [right]).score for text in (one, other))
-            found.append(Differing(number, *map(float, values)))
-    found = [one for one in found if one.first != one.second]
-    found.sort(key=lambda one: (-abs(one.first - one.second), one.number))
-    return found[:most]
+    metric = metrics(options)["chrF"]
+    differences = []
+    for number, (a, b, reference) in enumerate(zip(first, second, references)):
+        if a != b:
+            values = (metric.sentence_score(text, [reference]).score for text in (a, b))
+            differences.append(SentenceDifference(number, *map(float, values)))
+    differences = [each for each in differences if each.first != each.second]
+    differences.sort(key=lambda each: (-abs(each.first - each.second), each.number))
+    return differences[: options.examples]

@@ -15,10 +15,11 @@ from torch import Tensor, autocast
 from torch.autograd.function import once_differentiable
 
 from regard.mechanisms import Additive
-from regard.translate.models.decoders import Advanced
+from regard.translate.models.contract import EncoderOutput
+from regard.translate.models.decoders import DecoderStep
 from regard.translate.models.gru_steps import Steps
+from regard.translate.models.observed import is_observed
 from regard.translate.models.previous_state import PreviousState
-from regard.translate.models.unwatched import unwatched
 
 
 class AdditiveSteps(torch.autograd.Function):
@@ -126,16 +127,16 @@ class AdditiveGRU(PreviousState):
     """`PreviousState` for additive attention and GRU cells, wired as Bahdanau's: the same numbers,
     with all steps of the layer that looks in one function.
 
-    Where a module of that layer is watched (hooks, a capture, a graft) it goes step by step, so
-    that what watches hears every call.
+    If a module of that layer is observed (hooks, a capture, a graft), it goes step by step, so that
+    every call is seen.
     """
 
     def over(
-        self, memory: dict[str, Any], mask: Tensor, embedded: Tensor, *, weights: bool = False
-    ) -> Advanced:
-        cell, additive, fixed = self.cells.layers[0], self.look.mechanism, memory["look"]
-        if not all(unwatched(part) for part in (*cell.modules(), *self.look.modules())):
-            return super().over(memory, mask, embedded, weights=weights)
+        self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        cell, additive, fixed = self.cells.layers[0], self.look.mechanism, encoded.memory["look"]
+        if any(map(is_observed, (*cell.modules(), *self.look.modules()))):
+            return super().over(encoded, embedded, weights=weights)
         assert isinstance(additive, Additive)
         of_embedded, of_context = cell.from_input.weight.split(
             [embedded.shape[-1], self.look.width], -1
@@ -144,7 +145,7 @@ class AdditiveGRU(PreviousState):
         of_state = torch.cat([cell.from_state.weight, additive.to_query.weight])
         bias = F.pad(cell.from_state.bias, (0, len(additive.vector)))
         dtype = of_state.dtype  # autocast makes some of these half
-        made = AdditiveSteps.apply(  # type: ignore[no-untyped-call]
+        results = AdditiveSteps.apply(  # type: ignore[no-untyped-call]
             gates.to(dtype).transpose(0, 1),
             of_state,
             bias,
@@ -152,10 +153,10 @@ class AdditiveGRU(PreviousState):
             additive.vector,
             fixed.key[:, 0].to(dtype),
             fixed.value[:, 0].to(dtype),
-            mask,
-            memory["start"][0][0].to(dtype),
+            encoded.mask,
+            encoded.memory["start"][0][0].to(dtype),
         )
-        looked, contexts, matrix = (part.transpose(0, 1) for part in made)
-        output = self.cells.over(looked, memory["start"], start=1)
+        looked, contexts, matrix = (tensor.transpose(0, 1) for tensor in results)
+        output = self.cells.over(looked, encoded.memory["start"], start=1)
         features = self.readout(*self.wiring.parts(output, embedded, contexts))
-        return Advanced(features, None, matrix[:, None] if weights else None)
+        return DecoderStep(features, None, matrix[:, None] if weights else None)

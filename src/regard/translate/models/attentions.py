@@ -12,7 +12,7 @@ from regard.masks import Mask
 from regard.types import Kind
 
 
-class Look(nn.Module):
+class SourceAttention(nn.Module):
     """A mechanism from decoder states to annotations, which are prepared once a sentence.
 
     The query axis holds either the steps of a target or the beams of a sentence at one step, so
@@ -56,7 +56,7 @@ class Look(nn.Module):
         return attended
 
 
-class LocalLook(Look):
+class LocalSourceAttention(SourceAttention):
     """local-m (Luong et al. 2015, section 3.2): step t sees [t − D, t + D], and no further.
 
     As in the authors' released code, the centre stays at the last token once the target is longer

@@ -1,4 +1,4 @@
-"""From a name and sizes to a model: the registry of all translation models."""
+"""The registry of all translation models: a builder per name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.translate.models.config import ModelConfig
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.transformer import build_transformer
 
-__all__ = ["BUILDERS", "ModelConfig", "build", "check_model_config", "names"]
+__all__ = ["BUILDERS", "ModelConfig", "build_model", "check_model_config", "names"]
 
 #: A builder takes the sizes of the source's and the target's vocabulary. The dot product of the
 #: well-known figure is Luong's: one model, under both names.
@@ -54,11 +54,11 @@ def names() -> list[str]:
     return list(BUILDERS)
 
 
-def build(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
+def build_model(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
     """The model of a configuration, for vocabularies of these sizes.
 
-    >>> from regard.translate.models.build import ModelConfig, build
-    >>> model = build(ModelConfig("bahdanau", embedding=8, hidden=16), 20, 30)
+    >>> from regard.translate.models.build import ModelConfig, build_model
+    >>> model = build_model(ModelConfig("bahdanau", embedding=8, hidden=16), 20, 30)
     >>> model.sites
     {'cross': 1}
     """
@@ -67,24 +67,24 @@ def build(config: ModelConfig, source_size: int, target_size: int) -> Translatio
 
 
 def check_model_config(config: ModelConfig) -> None:
-    """Refuse a model that there is not, and settings that it has not."""
+    """Refuse an unknown model, and settings that it does not have."""
     if config.name not in BUILDERS:
         near = get_close_matches(config.name, names(), 1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         raise RegardError(
             f"model.name is {config.name!r}, expected one of {', '.join(names())}{meant}"
         )
-    _refuse_what_it_has_not(config)
+    _check_settings(config)
 
 
-def _refuse_what_it_has_not(config: ModelConfig) -> None:
-    """Nothing that was asked for is passed over in silence."""
+def _check_settings(config: ModelConfig) -> None:
+    """Refuse settings that the model would ignore."""
     for setting, (models, why) in _ONLY.items():
-        found, expected = getattr(config, setting), getattr(ModelConfig, setting)
-        if found != expected and config.name not in models:
+        value, default = getattr(config, setting), getattr(ModelConfig, setting)
+        if value != default and config.name not in models:
             raise RegardError(
-                f"model.{setting} is {_written(found)} with model.name {config.name!r}, expected "
-                f"{_written(expected)}, the default: {why}"
+                f"model.{setting} is {_written(value)} with model.name {config.name!r}, expected "
+                f"{_written(default)}, the default: {why}"
             )
 
 

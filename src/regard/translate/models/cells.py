@@ -37,8 +37,8 @@ class Cell(nn.Module, ABC):
 
     def gates(self, inputs: Tensor) -> Tensor:
         """The inputs' share of the gates: (…, width) to (…, gates × hidden)."""
-        made: Tensor = self.from_input(inputs)
-        return made
+        gates: Tensor = self.from_input(inputs)
+        return gates
 
     @abstractmethod
     def advance(self, gates: Tensor, state: CellState) -> CellState:
@@ -54,8 +54,8 @@ class Cell(nn.Module, ABC):
 
     def zeros(self, like: Tensor) -> CellState:
         """A state of zeros for as many rows as `like` has."""
-        made = self.from_state.weight.new_zeros(like.shape[0], self.hidden)
-        return (made,) * self.n_states
+        zeros = self.from_state.weight.new_zeros(like.shape[0], self.hidden)
+        return (zeros,) * self.n_states
 
 
 class GRU(Cell):
@@ -105,7 +105,7 @@ class LSTM(Cell):
         return exit_.sigmoid() * memory.tanh(), memory
 
 
-class Deep(nn.Module):
+class CellStack(nn.Module):
     """Cells on top of each other, with dropout between them; a state is a tuple of theirs."""
 
     def __init__(self, cells: list[Cell], dropout: float = 0.0) -> None:

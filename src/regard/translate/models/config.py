@@ -51,11 +51,11 @@ class ModelConfig:
                 raise RegardError(f"model.{name} is {getattr(self, name)}, expected at least 1")
         if not 0.0 <= self.dropout < 1.0:
             raise RegardError(f"model.dropout is {self.dropout}, expected from 0 to below 1")
-        for name, known in (
+        for name, choices in (
             ("cell", ("gru", "lstm")),
             ("tie", ("none", "target", "all")),
             ("norm", ("pre", "post")),
         ):
-            if getattr(self, name) not in known:
-                found, expected = getattr(self, name), " or ".join(map(repr, known))
-                raise RegardError(f"model.{name} is {found!r}, expected {expected}")
+            if getattr(self, name) not in choices:
+                value, expected = getattr(self, name), " or ".join(map(repr, choices))
+                raise RegardError(f"model.{name} is {value!r}, expected {expected}")

@@ -1,8 +1,8 @@
-"""What every translation model promises: encode once, then step, or decode a whole target.
+"""The contract of translation models: encode once, then step, or decode a whole target.
 
-Search, training and alignment know this file and no model. A *row* is a hypothesis: sentence i with
-`beams` hypotheses has the rows `i * beams … (i + 1) * beams - 1`. What is made from the source is
-kept once a sentence, never once a row.
+Search, training and alignment depend on this file and on no model. A *row* is a hypothesis:
+sentence i with `beams` hypotheses has the rows `i * beams … (i + 1) * beams - 1`. What depends on
+the source alone is kept once per sentence, never per row.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from regard.types import Kind, Weights, register_pytree
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
-    """A source, read: everything a decoder needs of it, once a sentence.
+class EncoderOutput:
+    """Encoded sources: everything that a decoder needs of them, once per sentence.
 
     | field     | meaning                                                                     |
     |-----------|-----------------------------------------------------------------------------|
@@ -33,14 +33,14 @@ class Encoded:
     memory: Any
     weights: dict[str, Weights] = field(default_factory=dict)
 
-    def select(self, sentences: Int[Tensor, " chosen"]) -> Encoded:
+    def select(self, sentences: Int[Tensor, " chosen"]) -> EncoderOutput:
         """These sentences alone, in this order."""
-        chosen: Encoded = select(self, sentences)
+        chosen: EncoderOutput = select(self, sentences)
         return chosen
 
 
 @dataclass(frozen=True, eq=False)
-class Stepped:
+class StepOutput:
     """One step of decoding.
 
     | field     | meaning                                                                     |
@@ -56,8 +56,8 @@ class Stepped:
 
 
 @dataclass(frozen=True, eq=False)
-class Decoded:
-    """A whole target, decoded with its own tokens given (teacher forcing).
+class DecoderOutput:
+    """Decoded targets, with teacher forcing.
 
     | field      | meaning                                                                    |
     |------------|----------------------------------------------------------------------------|
@@ -69,25 +69,25 @@ class Decoded:
     weights: dict[str, Weights] = field(default_factory=dict)
 
 
-register_pytree(Encoded)
-register_pytree(Stepped)
-register_pytree(Decoded)
+register_pytree(EncoderOutput)
+register_pytree(StepOutput)
+register_pytree(DecoderOutput)
 
 
 class TranslationModel(nn.Module, ABC):
     """An encoder and a decoder. Tokens are numbers of a vocabulary; 0 is padding.
 
-    `sites` names the attentions from target to source, with the number of their heads; it is empty
-    where the decoder has none (a model without attention, or with attention inside the encoder
-    only). `kind` says what their rows are: a `distribution` sums to 1, `partial` ones at most to 1.
+    `sites` maps the names of target-to-source attentions to their number of heads; it is empty if
+    the decoder has no attention. `kind` is that of their rows: a `distribution` sums to 1,
+    `partial` rows to at most 1.
     """
 
     sites: dict[str, int]
     kind: Kind = "distribution"
-    #: Which row of the weights is a target word's: that of the step that says it ("output"), or of
-    #: the step that is given it ("input"), as in Transformers.
+    #: Which row of the weights belongs to a target word: that of the step that predicts it
+    #: ("output"), or of the step that is fed it ("input"), as in Transformers.
     reading: Literal["output", "input"] = "output"
-    longest_source: int | None = None  #: sources beyond so many tokens are refused
+    longest_source: int | None = None  #: maximum number of source tokens
 
     @abstractmethod
     def encode(
@@ -96,34 +96,39 @@ class TranslationModel(nn.Module, ABC):
         mask: Bool[Tensor, "batch source"],
         *,
         weights: bool = False,
-    ) -> Encoded:
-        """Read the sources; `mask` is True at their tokens. Padding changes nothing."""
+    ) -> EncoderOutput:
+        """Encode the sources; `mask` is True at tokens. Padding has no effect."""
 
     def read(
         self, source: Int[Tensor, "batch source"], mask: Bool[Tensor, "batch source"]
-    ) -> Encoded:
-        """`encode` for a search, which a model may do in a shorter way."""
+    ) -> EncoderOutput:
+        """`encode` for a search; a model may use a fast path."""
         return self.encode(source, mask)
 
     @abstractmethod
-    def start(self, encoded: Encoded, beams: int = 1) -> Any:
+    def start(self, encoded: EncoderOutput, beams: int = 1) -> Any:
         """The decoder's state before its first token, for `beams` rows of each sentence."""
 
     @abstractmethod
     def step(
-        self, encoded: Encoded, state: Any, tokens: Int[Tensor, " row"], *, weights: bool = False
-    ) -> Stepped:
+        self,
+        encoded: EncoderOutput,
+        state: Any,
+        tokens: Int[Tensor, " row"],
+        *,
+        weights: bool = False,
+    ) -> StepOutput:
         """The logits of the token after `tokens`, the last of each row (`BEGIN` at first)."""
 
     @abstractmethod
     def decode(
         self,
-        encoded: Encoded,
+        encoded: EncoderOutput,
         target: Int[Tensor, "batch target"],
         *,
         weights: bool = False,
         forcing: float = 1.0,
-    ) -> Decoded:
+    ) -> DecoderOutput:
         """Decode whole targets; equal to `step` token by token.
 
         Args:
@@ -146,9 +151,9 @@ class TranslationModel(nn.Module, ABC):
         chosen: Bool[Tensor, "batch target"],
         forcing: float = 1.0,
     ) -> Float[Tensor, "place vocabulary"]:
-        """The logits at the `chosen` places of the target, one row a place: padding costs nothing.
+        """The logits at the `chosen` target positions, one row each: padding costs nothing.
 
-        This is what training calls, so that wrappers (distribution, compilation) see one forward.
+        Training calls this, so that wrappers (distribution, compilation) see one forward.
         """
         decoded = self.decode(self.encode(source, source_mask), target, forcing=forcing)
         return self.logits(decoded.features[chosen])

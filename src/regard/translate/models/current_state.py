@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from regard.translate.models.contract import EncoderOutput
 from regard.translate.models.decoders import (
-    Advanced,
-    Attending,
-    Mask,
+    AttentionDecoder,
+    DecoderStep,
+    State,
     by_rows,
     stepwise,
 )
 
 
-class CurrentState(Attending):
+class CurrentState(AttentionDecoder):
     """Luong et al. 2015: the state hₜ looks, and h̃ₜ = tanh(W_c [cₜ; hₜ]) are the features.
 
     Nothing of the attention goes back into the recurrence, so whole targets go through the cells at
@@ -24,26 +23,20 @@ class CurrentState(Attending):
     """
 
     def step(
-        self,
-        memory: dict[str, Any],
-        mask: Mask,
-        state: dict[str, Any],
-        embedded: Tensor,
-        *,
-        weights: bool = False,
-    ) -> Advanced:
+        self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
         output, cells = self.cells.advance(embedded, state["cells"])
-        context, made = by_rows(self.look, output, memory, mask, state["steps"], weights)
+        context, step_weights = by_rows(self.look, output, encoded, state["steps"], weights)
         after = {"cells": cells, "steps": state["steps"] + 1}
-        return Advanced(self.readout(context, output), after, made)
+        return DecoderStep(self.readout(context, output), after, step_weights)
 
     def over(
-        self, memory: dict[str, Any], mask: Mask, embedded: Tensor, *, weights: bool = False
-    ) -> Advanced:
-        output = self.cells.over(embedded, memory["start"])
-        steps = torch.arange(output.shape[1], device=mask.device).expand(output.shape[:2])
-        attended = self.look(output, memory["look"], mask, steps, weights=weights)
-        return Advanced(self.readout(attended.output, output), None, attended.weights)
+        self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        output = self.cells.over(embedded, encoded.memory["start"])
+        steps = torch.arange(output.shape[1], device=encoded.mask.device).expand(output.shape[:2])
+        attended = self.look(output, encoded.memory["look"], encoded.mask, steps, weights=weights)
+        return DecoderStep(self.readout(attended.output, output), None, attended.weights)
 
 
 class InputFeeding(CurrentState):
@@ -53,25 +46,19 @@ class InputFeeding(CurrentState):
     attention: step by step.
     """
 
-    def start(self, memory: dict[str, Any], mask: Mask, beams: int) -> dict[str, Any]:
-        state = super().start(memory, mask, beams)
+    def start(self, encoded: EncoderOutput, beams: int) -> State:
+        state = super().start(encoded, beams)
         like = self.readout.linear.weight
-        return {**state, "fed": like.new_zeros(mask.shape[0] * beams, self.readout.width)}
+        return {**state, "fed": like.new_zeros(encoded.mask.shape[0] * beams, self.readout.width)}
 
     def step(
-        self,
-        memory: dict[str, Any],
-        mask: Mask,
-        state: dict[str, Any],
-        embedded: Tensor,
-        *,
-        weights: bool = False,
-    ) -> Advanced:
+        self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
         fed = torch.cat([embedded, state["fed"].to(embedded.dtype)], -1)
-        advanced = super().step(memory, mask, state, fed, weights=weights)
+        advanced = super().step(encoded, state, fed, weights=weights)
         return advanced._replace(state={**advanced.state, "fed": advanced.features})
 
     def over(
-        self, memory: dict[str, Any], mask: Mask, embedded: Tensor, *, weights: bool = False
-    ) -> Advanced:
-        return stepwise(self, memory, mask, embedded, weights=weights)
+        self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        return stepwise(self, encoded, embedded, weights=weights)

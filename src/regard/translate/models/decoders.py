@@ -9,17 +9,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.translate.models.attentions import Look
-from regard.translate.models.cells import CellState, Deep
+from regard.translate.models.attentions import SourceAttention
+from regard.translate.models.cells import CellStack, CellState
+from regard.translate.models.contract import EncoderOutput
 from regard.translate.models.dropout import dropped
 from regard.types import Kind
 
 SITE = "cross"  #: the name of the one attention from target to source
 
 Mask = Bool[Tensor, "batch source"]
+State = dict[str, Any]  #: of a decoder between two steps, one entry per row
 
 
-class Advanced(NamedTuple):
+class DecoderStep(NamedTuple):
     """One step, or all of them: features, the state after them, weights where asked."""
 
     features: Tensor
@@ -33,7 +35,7 @@ class Bridge(nn.Module):
     h₀ = tanh(W summary); an LSTM's memory starts from a product of its own.
     """
 
-    def __init__(self, summaries: list[int], cells: Deep) -> None:
+    def __init__(self, summaries: list[int], cells: CellStack) -> None:
         super().__init__()
         self.n_states = [cell.n_states for cell in cells.layers]
         self.layers = nn.ModuleList(
@@ -64,15 +66,15 @@ class Readout(nn.Module):
 
 
 class Decoder(nn.Module, ABC):
-    """From a source, read, and embedded target tokens to features, step by step or all at once.
+    """From an encoded source and embedded target tokens to features, step by step or all at once.
 
-    `memory` is what it keeps of the source, once a sentence; a `state` has one entry a row, and
-    sentence i with `beams` rows has the rows i · beams and on.
+    `encoded.memory` is what `fix` returned, once per sentence; a state has one entry per row, and
+    sentence i with `beams` rows has the rows from i · beams on.
     """
 
-    cells: Deep
+    cells: CellStack
     bridge: Bridge
-    look: Look | None
+    look: SourceAttention | None
 
     @property
     def kind(self) -> Kind:
@@ -85,41 +87,40 @@ class Decoder(nn.Module, ABC):
             memory["look"] = self.look.fix(annotations, mask)
         return memory
 
-    def start(self, memory: dict[str, Any], mask: Mask, beams: int) -> dict[str, Any]:
+    def start(self, encoded: EncoderOutput, beams: int) -> State:
         """The state before the first step."""
         cells = tuple(
-            tuple(part.repeat_interleave(beams, 0) for part in layer) for layer in memory["start"]
+            tuple(tensor.repeat_interleave(beams, 0) for tensor in layer)
+            for layer in encoded.memory["start"]
         )
         return {"cells": cells}
 
     @abstractmethod
     def step(
         self,
-        memory: dict[str, Any],
-        mask: Mask,
-        state: dict[str, Any],
+        encoded: EncoderOutput,
+        state: State,
         embedded: Float[Tensor, "row width"],
         *,
         weights: bool = False,
-    ) -> Advanced:
+    ) -> DecoderStep:
         """One step: features (row, width), the state after it, weights (row, head, source)."""
 
     @abstractmethod
     def over(
         self,
-        memory: dict[str, Any],
-        mask: Mask,
+        encoded: EncoderOutput,
         embedded: Float[Tensor, "batch target width"],
         *,
         weights: bool = False,
-    ) -> Advanced:
+    ) -> DecoderStep:
         """All steps: features (batch, target, width), weights (batch, head, target, source)."""
 
 
-class Unattended(Decoder):
+class PlainDecoder(Decoder):
     """A decoder that knows of the source what its first state says (Sutskever et al. 2014)."""
 
-    def __init__(self, cells: Deep, bridge: Bridge, readout: Readout) -> None:
+    def __init__(self, cells: CellStack, bridge: Bridge, readout: Readout) -> None:
         super().__init__()
         self.cells = cells
         self.bridge = bridge
@@ -127,24 +128,20 @@ class Unattended(Decoder):
         self.readout = readout
 
     def step(
-        self,
-        memory: dict[str, Any],
-        mask: Mask,
-        state: dict[str, Any],
-        embedded: Tensor,
-        *,
-        weights: bool = False,
-    ) -> Advanced:
+        self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
         output, cells = self.cells.advance(embedded, state["cells"])
-        return Advanced(self.readout(output), {"cells": cells}, None)
+        return DecoderStep(self.readout(output), {"cells": cells}, None)
 
     def over(
-        self, memory: dict[str, Any], mask: Mask, embedded: Tensor, *, weights: bool = False
-    ) -> Advanced:
-        return Advanced(self.readout(self.cells.over(embedded, memory["start"])), None, None)
+        self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        return DecoderStep(
+            self.readout(self.cells.over(embedded, encoded.memory["start"])), None, None
+        )
 
 
-class Attending(Decoder):
+class AttentionDecoder(Decoder):
     """A decoder that looks at the source at every step, and counts its steps.
 
     Args:
@@ -154,35 +151,38 @@ class Attending(Decoder):
         readout: from what a step has to its features.
     """
 
-    look: Look
+    look: SourceAttention
 
-    def __init__(self, cells: Deep, bridge: Bridge, look: Look, readout: Readout) -> None:
+    def __init__(
+        self, cells: CellStack, bridge: Bridge, look: SourceAttention, readout: Readout
+    ) -> None:
         super().__init__()
         self.cells = cells
         self.bridge = bridge
         self.look = look
         self.readout = readout
 
-    def start(self, memory: dict[str, Any], mask: Mask, beams: int) -> dict[str, Any]:
-        state = super().start(memory, mask, beams)
-        steps = torch.zeros(mask.shape[0] * beams, dtype=torch.long, device=mask.device)
+    def start(self, encoded: EncoderOutput, beams: int) -> State:
+        state = super().start(encoded, beams)
+        steps = torch.zeros(
+            encoded.mask.shape[0] * beams, dtype=torch.long, device=encoded.mask.device
+        )
         return {**state, "steps": steps}
 
 
 def by_rows(
-    look: Look,
+    look: SourceAttention,
     query: Float[Tensor, "row width"],
-    memory: dict[str, Any],
-    mask: Mask,
+    encoded: EncoderOutput,
     steps: Int[Tensor, " row"],
     weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Look from rows: beams on the query axis, so that nothing of the source is repeated."""
-    sentences = mask.shape[0]
+    sentences = encoded.mask.shape[0]
     beams = query.shape[0] // max(1, sentences)
     queries = query.reshape(sentences, beams, query.shape[-1])
     at = steps.reshape(sentences, beams)
-    attended = look(queries, memory["look"], mask, at, weights=weights)
+    attended = look(queries, encoded.memory["look"], encoded.mask, at, weights=weights)
     context = attended.output.flatten(0, 1).to(query.dtype)
     if attended.weights is None:
         return context, None
@@ -190,15 +190,15 @@ def by_rows(
 
 
 def stepwise(
-    decoder: Decoder, memory: dict[str, Any], mask: Mask, embedded: Tensor, *, weights: bool
-) -> Advanced:
+    decoder: Decoder, encoded: EncoderOutput, embedded: Tensor, *, weights: bool
+) -> DecoderStep:
     """All steps, one after the other."""
-    state = decoder.start(memory, mask, 1)
-    features, made = [], []
-    for now in embedded.unbind(1):
-        advanced = decoder.step(memory, mask, state, now, weights=weights)
+    state = decoder.start(encoded, 1)
+    features, step_weights = [], []
+    for step_input in embedded.unbind(1):
+        advanced = decoder.step(encoded, state, step_input, weights=weights)
         state = advanced.state
         features.append(advanced.features)
-        made.append(advanced.weights)
-    stacked = torch.stack(made, 2) if weights and made[0] is not None else None  # type: ignore[arg-type]
-    return Advanced(torch.stack(features, 1), state, stacked)
+        step_weights.append(advanced.weights)
+    stacked = torch.stack(step_weights, 2) if weights and step_weights[0] is not None else None  # type: ignore[arg-type]
+    return DecoderStep(torch.stack(features, 1), state, stacked)

@@ -31,8 +31,8 @@ def dropped(x: Tensor, rate: float, training: bool) -> Tensor:
         return x
     if out == _STEPS or not x.is_cpu:
         return F.dropout(x, rate)
-    made: Tensor = _Dropped.apply(x, out)  # type: ignore[no-untyped-call]
-    return made
+    result: Tensor = _DropoutFunction.apply(x, out)  # type: ignore[no-untyped-call]
+    return result
 
 
 def kept(x: Tensor, out: int) -> Tensor:
@@ -42,7 +42,7 @@ def kept(x: Tensor, out: int) -> Tensor:
     return (bits >= out - _STEPS // 2).to(x.dtype).mul_(_STEPS / (_STEPS - out))
 
 
-class _Dropped(torch.autograd.Function):
+class _DropoutFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, out: int) -> Tensor:
         mask = kept(x, out)

@@ -75,7 +75,7 @@ def embeddings(
 
 
 def _embedding(size: int, width: int) -> nn.Embedding:
-    made = nn.Embedding(size, width, padding_idx=PAD)
-    nn.init.normal_(made.weight, std=width**-0.5)
-    nn.init.zeros_(made.weight.data[PAD])
-    return made
+    embedding = nn.Embedding(size, width, padding_idx=PAD)
+    nn.init.normal_(embedding.weight, std=width**-0.5)
+    nn.init.zeros_(embedding.weight.data[PAD])
+    return embedding

@@ -33,8 +33,8 @@ def last(
     features: Float[Tensor, "batch source width"], mask: Bool[Tensor, "batch source"]
 ) -> Float[Tensor, "batch width"]:
     """Features at each sentence's last token; zeros for a sentence without one."""
-    place = (mask.sum(1) - 1).clamp_min(0)[:, None, None].expand(-1, 1, features.shape[2])
-    return features.gather(1, place)[:, 0] * mask.any(1, keepdim=True)
+    index = (mask.sum(1) - 1).clamp_min(0)[:, None, None].expand(-1, 1, features.shape[2])
+    return features.gather(1, index)[:, 0] * mask.any(1, keepdim=True)
 
 
 def beside(there: Tensor, back: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def beside(there: Tensor, back: Tensor) -> Tensor:
     return torch.cat([there, back], -1)
 
 
-class Both(nn.Module):
+class BidirectionalLayer(nn.Module):
     """A layer read in both directions, which `join` makes one: `beside`, or `torch.add`.
 
     Each direction reads a sentence's tokens first and its padding last, so that no padding reaches
@@ -72,7 +72,7 @@ class Both(nn.Module):
         return self.join(there, reorder(back, order)), summary
 
 
-class Onward(nn.Module):
+class UnidirectionalLayer(nn.Module):
     """A layer read in one direction: as it stands, or from right to left (`reverse`).
 
     Sutskever et al. 2014 read the source from right to left, so that its first words are near the
@@ -103,7 +103,7 @@ class RecurrentEncoder(nn.Module):
 
     def __init__(
         self,
-        layers: list[Both | Onward],
+        layers: list[BidirectionalLayer | UnidirectionalLayer],
         *,
         attention: Mechanism | None = None,
         dropout: float = 0.0,
@@ -123,16 +123,16 @@ class RecurrentEncoder(nn.Module):
         weights: bool = False,
     ) -> tuple[Tensor, list[Tensor], dict[str, Weights]]:
         """Annotations (batch, source, width), a summary of each layer, and inner weights."""
-        made: dict[str, Weights] = {}
+        inner_weights: dict[str, Weights] = {}
         if self.attention is not None:
             seen = masks.pairs(mask[:, None, :, None] & mask[:, None, None, :])
             attended = self.attention(embedded, mask=seen, weights=weights)
             embedded = torch.cat([embedded, attended.output], -1)
             if attended.weights is not None:
-                made["encoder"] = attended.weights
+                inner_weights["encoder"] = attended.weights
         summaries = []
         for i, layer in enumerate(self.layers):
             inputs = F.dropout(embedded, self.dropout, self.training) if i else embedded
             embedded, summary = layer(inputs, mask)
             summaries.append(summary)
-        return embedded, summaries, made
+        return embedded, summaries, inner_weights

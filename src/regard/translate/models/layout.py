@@ -1,21 +1,20 @@
-"""How weights lie in memory, which search feels."""
+"""Memory layout of weights for faster search."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from regard.translate.models.embeddings import Embeddings
+from regard.translate.models.observed import is_observed
 from regard.translate.models.prepared import PreparedLinear, prepared_product
-from regard.translate.models.unwatched import unwatched
 
 
 def lay_out_for_search(model: nn.Module) -> None:
-    """Lay the weights of linear layers and of the output layer out for the few rows of a step.
+    """Store the weights of linear layers and of the output layer for products with few rows.
 
-    No value, name or shape changes. They lie column by column, which takes a third to a half
-    less time for a single row; those that are large are held once more, as `PreparedProduct`
-    multiplies them. Training gains nothing: its backward pass multiplies by W, and its weights
-    change.
+    Values, names and shapes stay the same. Column-major weights take a third to a half less time
+    for a single row; large ones are also copied into the layout of `PreparedProduct`. Training
+    gains nothing: its backward pass multiplies by W, and its weights change.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -30,7 +29,7 @@ def _prepare_layers(model: nn.Module) -> None:
     prepared: dict[nn.Module, PreparedLinear] = {}  # a layer that stands in two places stays one
     for parent in list(model.modules()):
         for name, child in parent.named_children():
-            if type(child) is nn.Linear and unwatched(child):
+            if type(child) is nn.Linear and not is_observed(child):
                 if child not in prepared:
                     prepared[child] = PreparedLinear.of(child)
                 setattr(parent, name, prepared[child])

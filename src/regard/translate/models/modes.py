@@ -1,4 +1,4 @@
-"""Train and eval mode, put back as they were."""
+"""Eval mode within a block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode; afterwards every module is in the mode it was in."""
+    """Put the model into eval mode; on exit every module has its mode back."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False

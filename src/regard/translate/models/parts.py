@@ -1,4 +1,4 @@
-"""What the recurrent models are put together from: encoder, cells, readout, of the sizes asked."""
+"""Parts of the recurrent models: encoder, cells, readout, in the configured sizes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import torch
 
 from regard.contract import Mechanism
 from regard.errors import RegardError
-from regard.translate.models.cells import GRU, LSTM, Cell, Deep
+from regard.translate.models.cells import GRU, LSTM, Cell, CellStack
 from regard.translate.models.config import ModelConfig
 from regard.translate.models.decoders import Bridge, Decoder, Readout
 from regard.translate.models.embeddings import embeddings
-from regard.translate.models.encoders import Both, Onward, RecurrentEncoder, beside
+from regard.translate.models.encoders import (
+    BidirectionalLayer,
+    RecurrentEncoder,
+    UnidirectionalLayer,
+    beside,
+)
 from regard.translate.models.recurrent import RecurrentTranslator
 
 
@@ -30,12 +35,12 @@ class Parts:
         """Width of what the output layer takes: the embedding's where they are one."""
         return self.config.hidden if self.config.tie == "none" else self.config.embedding
 
-    def cells(self, width: int) -> Deep:
+    def cells(self, width: int) -> CellStack:
         config = self.config
         widths = [width] + [config.hidden] * (config.layers - 1)
-        return Deep([cell(config, width) for width in widths], config.dropout)
+        return CellStack([cell(config, width) for width in widths], config.dropout)
 
-    def bridge(self, cells: Deep) -> Bridge:
+    def bridge(self, cells: CellStack) -> Bridge:
         return Bridge(self.encoder.summary_widths, cells)
 
     def readout(self, width: int) -> Readout:
@@ -68,13 +73,13 @@ def read_by(
             "encoder that reads both ways has no direction to reverse"
         )
     width = config.embedding * (1 if attention is None else 2)
-    layers: list[Both | Onward] = []
+    layers: list[BidirectionalLayer | UnidirectionalLayer] = []
     for i in range(config.layers):
         if config.bidirectional:
             how = join if i == config.layers - 1 else beside
-            layers.append(Both(cell(config, width), cell(config, width), how))
+            layers.append(BidirectionalLayer(cell(config, width), cell(config, width), how))
         else:
-            layers.append(Onward(cell(config, width), reverse=config.reverse_source))
+            layers.append(UnidirectionalLayer(cell(config, width), reverse=config.reverse_source))
         width = layers[-1].width
     encoder = RecurrentEncoder(layers, attention=attention, dropout=config.dropout)
     return Parts(config, (source_size, target_size), encoder)

@@ -37,8 +37,8 @@ class PreparedProduct:
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._serves(x, weight, bias):
             return F.linear(x, weight, bias)
-        made: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._prepared, bias, "none", [], "")
-        return made
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._prepared, bias, "none", [], "")
+        return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of the model has weights of its own: it goes without."""
@@ -71,10 +71,10 @@ class PreparedLinear(nn.Linear):
     def of(cls, linear: nn.Linear) -> PreparedLinear:
         """A layer with the very parameters of another."""
         outputs, inputs = linear.weight.shape
-        made = cls(inputs, outputs, linear.bias is not None, device="meta")
-        made.weight, made.bias = linear.weight, linear.bias
-        made.product = prepared_product(linear.weight)
-        return made.train(linear.training)
+        layer = cls(inputs, outputs, linear.bias is not None, device="meta")
+        layer.weight, layer.bias = linear.weight, linear.bias
+        layer.product = prepared_product(linear.weight)
+        return layer.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
         """x Wᵀ + b."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from regard.translate.models.attentions import Look
-from regard.translate.models.cells import Deep
+from regard.translate.models.attentions import SourceAttention
+from regard.translate.models.cells import CellStack
+from regard.translate.models.contract import EncoderOutput
 from regard.translate.models.decoders import (
-    Advanced,
-    Attending,
+    AttentionDecoder,
     Bridge,
-    Mask,
+    DecoderStep,
     Readout,
+    State,
     by_rows,
     stepwise,
 )
@@ -55,7 +54,7 @@ class TutorialWiring(Wiring):
         return (output,)
 
 
-class PreviousState(Attending):
+class PreviousState(AttentionDecoder):
     """Bahdanau et al. 2015: the *previous* state sᵢ₋₁ looks, and the context goes into the cell.
 
     αᵢ from sᵢ₋₁, cᵢ; sᵢ = cell([yᵢ₋₁; cᵢ], sᵢ₋₁); features tanh(W [sᵢ; yᵢ₋₁; cᵢ]). With more than
@@ -66,28 +65,29 @@ class PreviousState(Attending):
     """
 
     def __init__(
-        self, cells: Deep, bridge: Bridge, look: Look, readout: Readout, wiring: Wiring
+        self,
+        cells: CellStack,
+        bridge: Bridge,
+        look: SourceAttention,
+        readout: Readout,
+        wiring: Wiring,
     ) -> None:
         super().__init__(cells, bridge, look, readout)
         self.wiring = wiring
 
     def step(
-        self,
-        memory: dict[str, Any],
-        mask: Mask,
-        state: dict[str, Any],
-        embedded: Tensor,
-        *,
-        weights: bool = False,
-    ) -> Advanced:
+        self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
         query = self.wiring.query(embedded, state["cells"][0][0])
-        context, made = by_rows(self.look, query, memory, mask, state["steps"], weights)
+        context, step_weights = by_rows(self.look, query, encoded, state["steps"], weights)
         entry = self.wiring.entry(embedded, context)
         output, cells = self.cells.advance(entry, state["cells"])
         after = {"cells": cells, "steps": state["steps"] + 1}
-        return Advanced(self.readout(*self.wiring.parts(output, embedded, context)), after, made)
+        return DecoderStep(
+            self.readout(*self.wiring.parts(output, embedded, context)), after, step_weights
+        )
 
     def over(
-        self, memory: dict[str, Any], mask: Mask, embedded: Tensor, *, weights: bool = False
-    ) -> Advanced:
-        return stepwise(self, memory, mask, embedded, weights=weights)
+        self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        return stepwise(self, encoded, embedded, weights=weights)

@@ -10,7 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import RegardError, ShapeError
-from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.models.contract import (
+    DecoderOutput,
+    EncoderOutput,
+    StepOutput,
+    TranslationModel,
+)
 from regard.translate.models.decoders import SITE, Decoder
 from regard.translate.models.embeddings import Embeddings
 from regard.translate.models.encoders import RecurrentEncoder
@@ -48,7 +53,7 @@ class RecurrentTranslator(TranslationModel):
         mask: Bool[Tensor, "batch source"],
         *,
         weights: bool = False,
-    ) -> Encoded:
+    ) -> EncoderOutput:
         if source.shape[1] == 0:
             raise ShapeError(
                 "encode: axis source has size 0, expected at least 1: the end of a sentence is a "
@@ -60,28 +65,33 @@ class RecurrentTranslator(TranslationModel):
                 f"{self.longest_source}: this model has no more places"
             )
         embedded = self._dropped(self.embeddings.source(source))
-        annotations, summaries, made = self.encoder(embedded, mask, weights=weights)
-        return Encoded(mask, self.decoder.fix(annotations, summaries, mask), made)
+        annotations, summaries, inner_weights = self.encoder(embedded, mask, weights=weights)
+        return EncoderOutput(mask, self.decoder.fix(annotations, summaries, mask), inner_weights)
 
-    def start(self, encoded: Encoded, beams: int = 1) -> Any:
-        return self.decoder.start(encoded.memory, encoded.mask, beams)
+    def start(self, encoded: EncoderOutput, beams: int = 1) -> Any:
+        return self.decoder.start(encoded, beams)
 
     def step(
-        self, encoded: Encoded, state: Any, tokens: Int[Tensor, " row"], *, weights: bool = False
-    ) -> Stepped:
+        self,
+        encoded: EncoderOutput,
+        state: Any,
+        tokens: Int[Tensor, " row"],
+        *,
+        weights: bool = False,
+    ) -> StepOutput:
         embedded = self._dropped(self.embeddings.target(tokens))
-        advanced = self.decoder.step(encoded.memory, encoded.mask, state, embedded, weights=weights)
-        made = {} if advanced.weights is None else {SITE: advanced.weights}
-        return Stepped(self.logits(advanced.features), advanced.state, made)
+        advanced = self.decoder.step(encoded, state, embedded, weights=weights)
+        by_site = {} if advanced.weights is None else {SITE: advanced.weights}
+        return StepOutput(self.logits(advanced.features), advanced.state, by_site)
 
     def decode(
         self,
-        encoded: Encoded,
+        encoded: EncoderOutput,
         target: Int[Tensor, "batch target"],
         *,
         weights: bool = False,
         forcing: float = 1.0,
-    ) -> Decoded:
+    ) -> DecoderOutput:
         if not 0.0 <= forcing <= 1.0:
             raise RegardError(f"decode: forcing={forcing}, expected a probability from 0 to 1")
         if target.shape[1] == 0:
@@ -89,34 +99,36 @@ class RecurrentTranslator(TranslationModel):
         if forcing < 1.0:
             return self._guided(encoded, target, weights, forcing)
         embedded = self._dropped(self.embeddings.target(target))
-        advanced = self.decoder.over(encoded.memory, encoded.mask, embedded, weights=weights)
-        made = {} if advanced.weights is None else {SITE: advanced.weights}
-        return Decoded(advanced.features, made)
+        advanced = self.decoder.over(encoded, embedded, weights=weights)
+        by_site = {} if advanced.weights is None else {SITE: advanced.weights}
+        return DecoderOutput(advanced.features, by_site)
 
     def logits(self, features: Float[Tensor, "*place width"]) -> Float[Tensor, "*place vocabulary"]:
         return self.embeddings.logits(features)
 
-    def _guided(self, encoded: Encoded, target: Tensor, weights: bool, forcing: float) -> Decoded:
+    def _guided(
+        self, encoded: EncoderOutput, target: Tensor, weights: bool, forcing: float
+    ) -> DecoderOutput:
         """Decode with the model's own guesses among the tokens it is given."""
         state = self.start(encoded)
         features: list[Tensor] = []
-        made: list[Tensor] = []
-        for told in target.unbind(1):
-            given = told
+        step_weights: list[Tensor] = []
+        for tokens in target.unbind(1):
+            inputs = tokens
             if features:
                 with torch.no_grad():
-                    guessed = self.logits(features[-1]).argmax(-1)
-                taught = torch.rand(told.shape, device=told.device) < forcing
-                given = torch.where(taught, told, guessed)
-            embedded = self._dropped(self.embeddings.target(given))
-            advanced = self.decoder.step(
-                encoded.memory, encoded.mask, state, embedded, weights=weights
-            )
+                    guesses = self.logits(features[-1]).argmax(-1)
+                forced = torch.rand(tokens.shape, device=tokens.device) < forcing
+                inputs = torch.where(forced, tokens, guesses)
+            embedded = self._dropped(self.embeddings.target(inputs))
+            advanced = self.decoder.step(encoded, state, embedded, weights=weights)
             state = advanced.state
             features.append(advanced.features)
             if advanced.weights is not None:
-                made.append(advanced.weights)
-        return Decoded(torch.stack(features, 1), {SITE: torch.stack(made, 2)} if made else {})
+                step_weights.append(advanced.weights)
+        return DecoderOutput(
+            torch.stack(features, 1), {SITE: torch.stack(step_weights, 2)} if step_weights else {}
+        )
 
     def _dropped(self, embedded: Tensor) -> Tensor:
         return F.dropout(embedded, self.dropout, self.training)

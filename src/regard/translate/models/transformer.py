@@ -21,7 +21,12 @@ from regard.contract import State
 from regard.errors import RegardError
 from regard.mechanisms import MultiHead
 from regard.translate.models.config import ModelConfig
-from regard.translate.models.contract import Decoded, Encoded, Stepped, TranslationModel
+from regard.translate.models.contract import (
+    DecoderOutput,
+    EncoderOutput,
+    StepOutput,
+    TranslationModel,
+)
 from regard.translate.models.dropout import Dropout
 from regard.translate.models.embeddings import Embeddings, embeddings
 from regard.translate.models.transformer_positions import Positions
@@ -32,9 +37,9 @@ from regard.translate.models.transformer_tokens import Packing, encode_packed, m
 class Transformer(TranslationModel):
     """Encoder and decoder of Vaswani et al. 2017, "Attention is all you need".
 
-    What the decoder's cross-attentions need of a source (`Encoded.memory`) is projected when it is
-    read, one fixed `State` a layer and sentence. In a step the hypotheses of a sentence are several
-    queries of that one state. What a row has said is one growing `State` a layer.
+    Keys and values of the cross-attentions (`EncoderOutput.memory`) are projected once per source,
+    as one fixed `State` per layer and sentence. In a step, the hypotheses of a sentence are several
+    queries of that state. The target so far is one growing `State` per layer.
 
     Args:
         embeddings: vectors of the tokens, and the output layer.
@@ -66,7 +71,7 @@ class Transformer(TranslationModel):
     def _decoder_blocks(self) -> list[DecoderBlock]:
         return self.decoder.layers  # type: ignore[return-value]
 
-    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> Encoded:
+    def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> EncoderOutput:
         """Read the sources; `memory` holds the keys and values of every cross-attention."""
         x = self.positions(self.embeddings.source(source))
         hidden, seen = _hidden(mask, x), {}
@@ -77,9 +82,9 @@ class Transformer(TranslationModel):
                 seen[f"{layer}.self"] = attended.weights
         x = self.encoder.norm(x)
         memory = tuple(block.cross_attention.mechanism.fix(x) for block in self._decoder_blocks)
-        return Encoded(mask, memory, seen)
+        return EncoderOutput(mask, memory, seen)
 
-    def read(self, source: Tensor, mask: Tensor) -> Encoded:
+    def read(self, source: Tensor, mask: Tensor) -> EncoderOutput:
         """`encode`, over tokens alone where there is much padding and all parts allow it."""
         packing = Packing(mask)
         across = [block.cross_attention for block in self._decoder_blocks]
@@ -87,9 +92,9 @@ class Transformer(TranslationModel):
             return self.encode(source, mask)
         x = self.positions(self.embeddings.source(source))
         x = encode_packed(self._encoder_blocks, x, _hidden(mask, x), packing)
-        return Encoded(mask, memory_of(self._decoder_blocks, self.encoder.norm(x), packing))
+        return EncoderOutput(mask, memory_of(self._decoder_blocks, self.encoder.norm(x), packing))
 
-    def start(self, encoded: Encoded, beams: int = 1) -> tuple[State, ...]:
+    def start(self, encoded: EncoderOutput, beams: int = 1) -> tuple[State, ...]:
         """For each layer a growing state without keys."""
         rows = len(encoded.mask) * beams
         features = self.embeddings.target.weight.new_empty(rows, 0, self.positions.width)
@@ -98,8 +103,8 @@ class Transformer(TranslationModel):
         )
 
     def step(
-        self, encoded: Encoded, state: Any, tokens: Tensor, *, weights: bool = False
-    ) -> Stepped:
+        self, encoded: EncoderOutput, state: Any, tokens: Tensor, *, weights: bool = False
+    ) -> StepOutput:
         """One position further; the rows of a sentence are queries of its one memory."""
         sentences, rows = len(encoded.mask), len(tokens)
         x = self.embeddings.target(tokens[:, None])  # (row, 1, width)
@@ -116,11 +121,11 @@ class Transformer(TranslationModel):
             x = x.view(rows, 1, x.shape[2])  # (row, 1, width)
             if looked is not None:  # (sentence, head, beam, source) to (row, head, source)
                 seen[f"{layer}.cross"] = looked.transpose(1, 2).flatten(0, 1)
-        return Stepped(self.logits(self.decoder.norm(x)[:, 0]), tuple(states), seen)
+        return StepOutput(self.logits(self.decoder.norm(x)[:, 0]), tuple(states), seen)
 
     def decode(
-        self, encoded: Encoded, target: Tensor, *, weights: bool = False, forcing: float = 1.0
-    ) -> Decoded:
+        self, encoded: EncoderOutput, target: Tensor, *, weights: bool = False, forcing: float = 1.0
+    ) -> DecoderOutput:
         """All positions at once; `forcing` below 1 is refused, as it would take a pass a token."""
         if forcing != 1.0:
             raise RegardError(
@@ -136,7 +141,7 @@ class Transformer(TranslationModel):
             x, _ = block.feed_forward(x)
             if weights:
                 seen[f"{layer}.cross"] = cross.weights
-        return Decoded(self.decoder.norm(x), seen)
+        return DecoderOutput(self.decoder.norm(x), seen)
 
     def logits(self, features: Tensor) -> Tensor:
         """The output layer, over the target vocabulary."""
@@ -182,11 +187,11 @@ def _attention(config: ModelConfig) -> Sublayer:
 
 
 def _feed_forward(config: ModelConfig) -> Sublayer:
-    part = FeedForward(config.hidden, config.feed_forward)
-    for linear in (part.widen, part.narrow):
+    feed_forward = FeedForward(config.hidden, config.feed_forward)
+    for linear in (feed_forward.widen, feed_forward.narrow):
         nn.init.xavier_uniform_(linear.weight)
         nn.init.zeros_(linear.bias)
-    return _sublayer(config, part)
+    return _sublayer(config, feed_forward)
 
 
 def _sublayer(config: ModelConfig, part: nn.Module) -> Sublayer:

@@ -13,21 +13,21 @@ from regard.contract import State
 from regard.kernel.attend import attend
 from regard.mechanisms import MultiHead
 from regard.recipe import Softmax
-from regard.translate.models.unwatched import unwatched
+from regard.translate.models.observed import is_observed
 from regard.types import Features
 
 
 def step_self(sublayer: Sublayer, x: Features, state: State) -> tuple[Tensor, State]:
     """The stream after a self-attention of one more position, (row, 1, width), and its state."""
-    part = plain_part(sublayer)
-    if part is None:
+    attention = plain_attention(sublayer)
+    if attention is None:
         x, attended = sublayer(x, state=state)
         return x, attended.state
     entered = sublayer.enter(x)
-    key, value = part.prepare(entered, entered)
+    key, value = attention.prepare(entered, entered)
     after = state.append(key, value, 1)
-    mixed = attend(queries_of(part, entered), after.key, after.value).output
-    return sublayer.leave(x, part.to_output(mixed.transpose(1, 2).flatten(2))), after
+    mixed = attend(queries_of(attention, entered), after.key, after.value).output
+    return sublayer.leave(x, attention.to_output(mixed.transpose(1, 2).flatten(2))), after
 
 
 def step_cross(
@@ -37,31 +37,32 @@ def step_cross(
 
     `hidden` is added to the scores: -inf at padding.
     """
-    part = plain_part(sublayer)
-    if part is None:
+    attention = plain_attention(sublayer)
+    if attention is None:
         x, attended = sublayer(x, bias=hidden, state=state, weights=weights)
         return x, attended.weights
-    queries = queries_of(part, sublayer.enter(x))
+    queries = queries_of(attention, sublayer.enter(x))
     attended = attend(queries, state.key, state.value, bias=hidden, weights=weights)
-    answer = part.to_output(attended.output.transpose(1, 2).flatten(2))
+    answer = attention.to_output(attended.output.transpose(1, 2).flatten(2))
     return sublayer.leave(x, answer), attended.weights
 
 
-def plain_part(sublayer: Sublayer) -> MultiHead | None:
-    """The part, where it is a softmax of dot products and nothing else, unwatched; else None."""
-    part = sublayer.part
-    if type(part) is not MultiHead or not (unwatched(part) and unwatched(sublayer)):
+def plain_attention(sublayer: Sublayer) -> MultiHead | None:
+    """The attention, if it is plain softmax(q·k) and not observed; else None."""
+    attention = sublayer.part
+    if type(attention) is not MultiHead or is_observed(attention) or is_observed(sublayer):
         return None
-    if part.training and part.dropout:
+    if attention.training and attention.dropout:
         return None
-    own = part.sinks, part.softcap, part.score_function, part.mixture, part.gate
-    more = part.position, part.window, *own
-    plain = all(one is None for one in more) and part.scale == part.head_width**-0.5
-    return part if plain and isinstance(part.normaliser, Softmax) else None
+    options = ("sinks", "softcap", "score_function", "mixture", "gate", "position", "window")
+    plain = all(getattr(attention, option) is None for option in options)
+    scaled = attention.scale == attention.head_width**-0.5
+    return attention if plain and scaled and isinstance(attention.normaliser, Softmax) else None
 
 
-def queries_of(part: MultiHead, x: Tensor) -> Tensor:
+def queries_of(attention: MultiHead, x: Tensor) -> Tensor:
     """Queries of (row, position, width), one set a head."""
-    queries = part.to_query(x).unflatten(-1, (part.n_heads, part.head_width))
-    normed: Tensor = part.query_norm(queries.transpose(1, 2))  # (row, head, position, head width)
+    queries = attention.to_query(x).unflatten(-1, (attention.n_heads, attention.head_width))
+    queries = queries.transpose(1, 2)  # (row, head, position, head width)
+    normed: Tensor = attention.query_norm(queries)
     return normed

@@ -26,9 +26,9 @@ from regard.contract import State
 from regard.kernel.attend import attend
 from regard.mechanisms import MultiHead
 from regard.translate.models.dropout import Dropout
+from regard.translate.models.observed import is_observed
 from regard.translate.models.prepared import PreparedLinear
-from regard.translate.models.transformer_step import plain_part, queries_of
-from regard.translate.models.unwatched import unwatched
+from regard.translate.models.transformer_step import plain_attention, queries_of
 
 _WORTH_IT = 0.1  # the share of padding from which it is tried
 #: Modules of an encoder that, attention itself apart, answer each position by itself.
@@ -77,17 +77,25 @@ def packs(encoder: Stack, across: Sequence[Sublayer]) -> bool:
     """Plain multi-head attention is all that there is between the positions of a source.
 
     Every module is one of ours or torch's that answers each position by itself, is not trained, and
-    is not watched: hooks, captures and grafts see a batch as it is.
+    is not observed: hooks, captures and grafts see a batch as it is.
 
     Args:
         encoder: what reads the source.
         across: the attentions that look at what it answers.
     """
-    modules = [*encoder.modules(), *(part for one in across for part in one.part.modules())]
-    own = [one for one in modules if isinstance(one, Sublayer) and isinstance(one.part, MultiHead)]
-    plain = all(plain_part(one) is not None for one in (*own, *across))
+    modules = [
+        *encoder.modules(),
+        *(module for sublayer in across for module in sublayer.part.modules()),
+    ]
+    own = [
+        module
+        for module in modules
+        if isinstance(module, Sublayer) and isinstance(module.part, MultiHead)
+    ]
+    plain = all(plain_attention(sublayer) is not None for sublayer in (*own, *across))
     return plain and all(
-        type(one) in _APART and not one.training and unwatched(one) for one in modules
+        type(module) in _APART and not module.training and not is_observed(module)
+        for module in modules
     )
 
 
@@ -100,13 +108,13 @@ def encode_packed(
     """
     x = packing.pack(x)
     for block in blocks:
-        sublayer, part = block.self_attention, plain_part(block.self_attention)
-        assert part is not None
+        sublayer, attention = block.self_attention, plain_attention(block.self_attention)
+        assert attention is not None
         entered = sublayer.enter(x)
-        key, value = map(packing.unpack_heads, part.prepare(entered, entered))
-        queries = packing.unpack_heads(queries_of(part, entered))
+        key, value = map(packing.unpack_heads, attention.prepare(entered, entered))
+        queries = packing.unpack_heads(queries_of(attention, entered))
         mixed = attend(queries, key, value, bias=hidden).output  # (sentence, head, source, width)
-        answer = part.to_output(packing.pack(mixed.transpose(1, 2).flatten(2)))
+        answer = attention.to_output(packing.pack(mixed.transpose(1, 2).flatten(2)))
         x, _ = block.feed_forward(sublayer.leave(x, answer))
     return x
 
@@ -115,6 +123,6 @@ def memory_of(blocks: Sequence[DecoderBlock], x: Tensor, packing: Packing) -> tu
     """Keys and values of every cross-attention, of the packed answer of the encoder."""
     fixed = [block.cross_attention.mechanism.fix(x) for block in blocks]
     return tuple(
-        State(packing.unpack_heads(one.key), packing.unpack_heads(one.value), growing=False)
-        for one in fixed
+        State(packing.unpack_heads(state.key), packing.unpack_heads(state.value), growing=False)
+        for state in fixed
     )

@@ -21,12 +21,12 @@ from regard.mechanisms import (
     MultiHead,
 )
 from regard.translate.models.additive_steps import AdditiveGRU
-from regard.translate.models.attentions import LocalLook, Look
+from regard.translate.models.attentions import LocalSourceAttention, SourceAttention
 from regard.translate.models.cells import GRU
 from regard.translate.models.config import ModelConfig
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.current_state import CurrentState, InputFeeding
-from regard.translate.models.decoders import Decoder, Unattended
+from regard.translate.models.decoders import Decoder, PlainDecoder
 from regard.translate.models.parts import Parts, read_by
 from regard.translate.models.previous_state import PreviousState, TutorialWiring, Wiring
 from regard.translate.models.recurrent import RecurrentTranslator
@@ -35,7 +35,7 @@ from regard.translate.models.recurrent import RecurrentTranslator
 def _unattended(parts: Parts) -> RecurrentTranslator:
     cells = parts.cells(parts.config.embedding)
     readout = parts.readout(parts.config.hidden)
-    return parts.translator(Unattended(cells, parts.bridge(cells), readout))
+    return parts.translator(PlainDecoder(cells, parts.bridge(cells), readout))
 
 
 def none(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
@@ -55,7 +55,7 @@ def encoder_qkv(config: ModelConfig, source_size: int, target_size: int) -> Tran
     return _unattended(read_by(config, source_size, target_size, attention=attention))
 
 
-def _current(parts: Parts, look: Look) -> RecurrentTranslator:
+def _current(parts: Parts, look: SourceAttention) -> RecurrentTranslator:
     """Luong's decoder, with or without input feeding."""
     config = parts.config
     readout = parts.readout(look.width + config.hidden)
@@ -70,7 +70,7 @@ def qkv(config: ModelConfig, source_size: int, target_size: int) -> TranslationM
     parts = read_by(config, source_size, target_size)
     inputs = (parts.encoder.width,) * 2
     mechanism = MultiHead(config.hidden, 1, inputs=inputs, bias=False)
-    return _current(parts, Look(mechanism, config.hidden))
+    return _current(parts, SourceAttention(mechanism, config.hidden))
 
 
 def luong_dot(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
@@ -79,14 +79,14 @@ def luong_dot(config: ModelConfig, source_size: int, target_size: int) -> Transl
     The encoder's two directions are added, so that both sides are as wide.
     """
     parts = read_by(config, source_size, target_size, join=torch.add)
-    return _current(parts, Look(Luong(DotScore()), parts.encoder.width))
+    return _current(parts, SourceAttention(Luong(DotScore()), parts.encoder.width))
 
 
 def luong_general(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
     """Luong's general score, h_tᵀ W h_s."""
     parts = read_by(config, source_size, target_size)
     width = parts.encoder.width
-    return _current(parts, Look(Luong(GeneralScore(config.hidden, width)), width))
+    return _current(parts, SourceAttention(Luong(GeneralScore(config.hidden, width)), width))
 
 
 def luong_concat(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
@@ -94,14 +94,14 @@ def luong_concat(config: ModelConfig, source_size: int, target_size: int) -> Tra
     parts = read_by(config, source_size, target_size)
     width = parts.encoder.width
     score = ConcatScore(config.hidden, width, width=config.hidden)
-    return _current(parts, Look(Luong(score), width))
+    return _current(parts, SourceAttention(Luong(score), width))
 
 
 def local_m(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
     """Luong's general score within ten places of the step's own."""
     parts = read_by(config, source_size, target_size)
     width = parts.encoder.width
-    return _current(parts, LocalLook(Luong(GeneralScore(config.hidden, width)), width))
+    return _current(parts, LocalSourceAttention(Luong(GeneralScore(config.hidden, width)), width))
 
 
 def local_p(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
@@ -109,10 +109,14 @@ def local_p(config: ModelConfig, source_size: int, target_size: int) -> Translat
     parts = read_by(config, source_size, target_size)
     width = parts.encoder.width
     score = GeneralScore(config.hidden, width)
-    return _current(parts, Look(Luong(score, window=LocalPredictive(config.hidden)), width))
+    return _current(
+        parts, SourceAttention(Luong(score, window=LocalPredictive(config.hidden)), width)
+    )
 
 
-def _previous(parts: Parts, look: Look, wiring: Wiring, widths: tuple[int, int]) -> Decoder:
+def _previous(
+    parts: Parts, look: SourceAttention, wiring: Wiring, widths: tuple[int, int]
+) -> Decoder:
     """A decoder whose previous state looks; `widths` of the cell's and the readout's inputs."""
     cells = parts.cells(widths[0])
     fast = isinstance(look.mechanism, Additive) and isinstance(cells.layers[0], GRU)
@@ -124,7 +128,7 @@ def bahdanau(config: ModelConfig, source_size: int, target_size: int) -> Transla
     """Additive attention of the previous state."""
     parts = read_by(config, source_size, target_size)
     width = parts.encoder.width
-    look = Look(Additive(config.hidden, width, width=config.hidden), width)
+    look = SourceAttention(Additive(config.hidden, width, width=config.hidden), width)
     entry = config.embedding + width
     decoder = _previous(parts, look, Wiring(), (entry, config.hidden + entry))
     return parts.translator(decoder)
@@ -141,7 +145,9 @@ def tutorial(config: ModelConfig, source_size: int, target_size: int) -> Transla
     parts = read_by(config, source_size, target_size)
     width = parts.encoder.width
     slots = config.longest + 1
-    look = Look(Luong(LocationScore(config.embedding + config.hidden, longest=slots)), width)
+    look = SourceAttention(
+        Luong(LocationScore(config.embedding + config.hidden, longest=slots)), width
+    )
     wiring = TutorialWiring(config.embedding, width)
     decoder = _previous(parts, look, wiring, (config.embedding, config.hidden))
     return parts.translator(decoder, slots)

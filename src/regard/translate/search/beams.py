@@ -1,4 +1,4 @@
-"""The one loop of greedy and beam search, over the step contract."""
+"""The loop of greedy and beam search, over `TranslationModel.step`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.translate.models.contract import Encoded, Stepped, TranslationModel, select
+from regard.translate.models.contract import EncoderOutput, StepOutput, TranslationModel, select
 from regard.translate.search.candidates import Candidates, best_candidates
 from regard.translate.search.history import Ends, History
+from regard.translate.search.options import SearchOptions, check_vocabulary
 from regard.translate.search.penalties import coverage_term, per_length
-from regard.translate.search.rules import Rules, check_vocabulary
 from regard.translate.tokens import BEGIN, END
 
 
-class Found(NamedTuple):
-    """Finished hypotheses: whose they are, where they end, and what they are worth."""
+class FinishedHypotheses(NamedTuple):
+    """Finished hypotheses: their sentences, last steps and scores."""
 
     sentence: Tensor
     ends: Ends
@@ -29,80 +29,91 @@ class Beams:
     """The hypotheses of a batch of sentences, taken one step further at a time.
 
     A sentence leaves the batch when it has as many finished hypotheses as the beam is wide, when
-    it has reached its limit, or when no open hypothesis can become one of its `n_best`: an open one
-    only loses probability, so it scores at most what it would if it ended surely.
+    it has reached its limit, or when no open hypothesis can still become one of its `n_best`: an
+    open one only loses probability, so its score is bounded by ending now with probability 1.
 
     Args:
         model: any translation model.
         encoded: the sentences, read.
-        rules: how to search.
+        options: how to search.
         prefix: (sentence, forced): the tokens each must begin with, then -1.
+        n_best: how many hypotheses are returned.
+        weights: whether to keep target-to-source attention.
     """
 
     def __init__(
-        self, model: TranslationModel, encoded: Encoded, rules: Rules, prefix: Tensor
+        self,
+        model: TranslationModel,
+        encoded: EncoderOutput,
+        options: SearchOptions,
+        prefix: Tensor,
+        *,
+        n_best: int = 1,
+        weights: bool = True,
     ) -> None:
         device, sentences = encoded.mask.device, len(encoded.mask)
         self.model = model
-        self.rules = rules
+        self.options = options
+        self.n_best = n_best
+        self.weights = weights
         self.history = History()
-        self.found: list[Found] = []
+        self.finished: list[FinishedHypotheses] = []
         self.encoded = encoded
         self.sentences = torch.arange(sentences, device=device)
         self.prefix = prefix
-        self.limits = rules.limits(encoded.mask, prefix)
+        self.limits = options.limits(encoded.mask, prefix)
         self.state = model.start(encoded, 1)
         self.tokens = torch.full((sentences,), BEGIN, device=device)
         self.scores: Float[Tensor, "sentence beam"] = torch.zeros(sentences, 1, device=device)
         self.seen: Float[Tensor, "row source"] | None = None
         self._finished = torch.zeros(sentences, dtype=torch.long, device=device)
-        self._best = torch.full((sentences, rules.n_best), -torch.inf, device=device)
+        self._best = torch.full((sentences, n_best), -torch.inf, device=device)
 
     @property
     def over(self) -> bool:
-        """No sentence is left."""
+        """Whether no sentence is left."""
         return len(self.sentences) == 0
 
     @torch.no_grad()
     def advance(self) -> None:
-        """Say one more token."""
-        rules, step = self.rules, len(self.history)
-        asked = bool(self.model.sites) and (rules.weights or rules.coverage_penalty > 0)
-        stepped = self.model.step(self.encoded, self.state, self.tokens, weights=asked)
+        """Extend all hypotheses by one token."""
+        options, step = self.options, len(self.history)
+        needed = bool(self.model.sites) and (self.weights or options.coverage_penalty > 0)
+        stepped = self.model.step(self.encoded, self.state, self.tokens, weights=needed)
         if step == 0:
             check_vocabulary(self.prefix, stepped.logits.shape[1])
-        self.history.saw(stepped.weights if rules.weights else {})
+        self.history.saw(stepped.weights if self.weights else {})
         self._look(stepped)
         candidates = best_candidates(
             stepped.logits,
             self.scores.to(torch.promote_types(stepped.logits.dtype, torch.float32)),
-            rules.candidates,
-            forbidden=rules.forbidden(step),
+            options.candidates,
+            forbidden=options.forbidden(step),
             forced=self.prefix[:, step] if step < self.prefix.shape[1] else None,
         )
         last = self.limits <= step + 1
         self._finish(candidates, last, step)
         self._go_on(candidates, last, stepped.state, step)
 
-    def _look(self, stepped: Stepped) -> None:
-        """Add up what each hypothesis has looked at, where coverage counts."""
-        if self.rules.coverage_penalty:
+    def _look(self, stepped: StepOutput) -> None:
+        """Accumulate the attention of each hypothesis, if coverage counts."""
+        if self.options.coverage_penalty:
             heads = torch.cat(list(stepped.weights.values()), dim=1)  # (row, all heads, source)
             now = heads.mean(1)
             self.seen = now if self.seen is None else self.seen + now
 
     def worth(self, log_probability: Tensor, rows: Tensor, length: int) -> Tensor:
         """The score of hypotheses that continue these rows; all (sentence, hypothesis)."""
-        score = per_length(log_probability, length, self.rules.length_penalty)
+        score = per_length(log_probability, length, self.options.length_penalty)
         if self.seen is None:
             return score
         mask = self.encoded.mask.repeat_interleave(rows.shape[1], dim=0)
-        covered = coverage_term(self.seen[rows.flatten()], mask, self.rules.coverage_penalty)
+        covered = coverage_term(self.seen[rows.flatten()], mask, self.options.coverage_penalty)
         return score + covered.view_as(score)
 
     def _finish(self, candidates: Candidates, last: Tensor, step: int) -> None:
         """Keep the candidates that end: of the first `beam`, and at the limit all of those."""
-        first = Candidates(*(part[:, : self.rules.beam] for part in candidates))
+        first = Candidates(*(field[:, : self.options.beam] for field in candidates))
         ends = ((first.token == END) | last[:, None]) & (first.score > -torch.inf)
         where = ends.nonzero(as_tuple=True)
         if len(where[0]) == 0:
@@ -110,24 +121,24 @@ class Beams:
         score = self.worth(first.score, first.row, step + 1)
         self._finished = self._finished + ends.sum(1)
         both = torch.cat([self._best.to(score), score.where(ends, -torch.inf)], dim=1)
-        self._best = both.topk(self.rules.n_best, dim=1).values
+        self._best = both.topk(self.n_best, dim=1).values
         row, token = first.row[where], first.token[where]
         at = Ends(torch.full_like(row, step), row, token)
         sentence = self.sentences[where[0]]
-        self.found.append(Found(sentence, at, first.score[where], score[where]))
+        self.finished.append(FinishedHypotheses(sentence, at, first.score[where], score[where]))
 
     def _go_on(self, candidates: Candidates, last: Tensor, state: object, step: int) -> None:
         """The best candidates that do not end are the next hypotheses of those not yet done."""
         score, row, token = self._open(candidates)
         best = score[:, 0]
-        done = last | (self._finished >= self.rules.beam) | (best == -torch.inf)
-        if self.rules.beam > 1:  # else a sentence with anything finished is done
+        done = last | (self._finished >= self.options.beam) | (best == -torch.inf)
+        if self.options.beam > 1:  # else a sentence with anything finished is done
             done = done | (self._best[:, -1] >= self._reach(best, step))
         stay = (~done).nonzero()[:, 0]
         if len(stay) < len(done):
             self._leave(stay)
             score, row, token = score[stay], row[stay], token[stay]
-        elif self.rules.beam == 1:  # every row is where it was
+        elif self.options.beam == 1:  # every row is where it was
             self.scores, self.tokens, self.state = score, token[:, 0], state
             self.history.went_on(row[:, 0], token[:, 0])
             return
@@ -139,16 +150,16 @@ class Beams:
 
     def _open(self, candidates: Candidates) -> Candidates:
         """The first `beam` of those that do not end."""
-        if self.rules.beam == 1:  # if the only one ends, its sentence is done
+        if self.options.beam == 1:  # if the only one ends, its sentence is done
             return candidates
         score = candidates.score.masked_fill(candidates.token == END, -torch.inf)
         score, order = score.sort(dim=1, descending=True, stable=True)
-        score, order = score[:, : self.rules.beam], order[:, : self.rules.beam]
+        score, order = score[:, : self.options.beam], order[:, : self.options.beam]
         return Candidates(score, candidates.row.gather(1, order), candidates.token.gather(1, order))
 
     def _reach(self, best: Tensor, step: int) -> Tensor:
         """The most that the best open hypothesis of each sentence can come to be worth."""
-        alpha = self.rules.length_penalty
+        alpha = self.options.length_penalty
         soon, late = per_length(best, step + 2, alpha), per_length(best, self.limits, alpha)
         return torch.maximum(soon, late)
 

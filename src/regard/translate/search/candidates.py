@@ -58,11 +58,11 @@ def best_candidates(
         values, tokens = _forced(logits, values, tokens, forced.repeat_interleave(beams))
     totals = (values.to(scores.dtype) - whole).view(sentences, beams, -1)
     totals = (totals + scores[..., None]).flatten(1)  # (sentence, beam · candidate)
-    score, place = totals.sort(dim=1, descending=True, stable=True)
-    score, place = score[:, :count], place[:, :count]
+    score, order = totals.sort(dim=1, descending=True, stable=True)
+    score, order = score[:, :count], order[:, :count]
     first = torch.arange(sentences, device=logits.device)[:, None] * beams
-    row = first + place // values.shape[1]
-    return Candidates(score, row, tokens.view(sentences, -1).gather(1, place))
+    row = first + order // values.shape[1]
+    return Candidates(score, row, tokens.view(sentences, -1).gather(1, order))
 
 
 def _forced(
@@ -109,9 +109,9 @@ def largest(
     places = (groups[..., None] * _GROUP + within).flatten(1)
     rest = torch.arange(whole, values.shape[1], device=values.device)
     places = torch.cat([places, rest.expand(len(places), -1)], dim=1)
-    found = values.gather(1, places)
-    best = _first_largest(found, count)
-    return found.gather(1, best), places.gather(1, best)
+    candidates = values.gather(1, places)
+    best = _first_largest(candidates, count)
+    return candidates.gather(1, best), places.gather(1, best)
 
 
 def _first_largest(values: Float[Tensor, "row place"], count: int) -> Int[Tensor, "row chosen"]:

@@ -1,4 +1,4 @@
-"""What every step of a search has said and seen, and the way back through it.
+"""Tokens and attention of every step of a search, with back-pointers.
 
 Hypotheses change places at every step. Nothing that grows is moved: each step leaves the row that
 each new row came from, and at the end one walk back from the last token finds the rows of the rest.
@@ -63,12 +63,12 @@ class History:
                 row = self._origins[step][row]
             row = torch.where(last, ends.row, row)
             token = torch.where(last, ends.token, token)
-            said = ends.step >= step
-            row, token = row * said, token * said
+            reached = ends.step >= step
+            row, token = row * reached, token * reached
             tokens.append(token)
             for site, seen in weights.items():
-                found = self._weights[step][site][row]
-                seen.append(torch.where(said[:, None, None], found, 0.0))
+                weights_now = self._weights[step][site][row]
+                seen.append(torch.where(reached[:, None, None], weights_now, 0.0))
         return torch.stack(tokens[::-1], dim=1), {
             site: torch.stack(seen[::-1], dim=2) for site, seen in weights.items()
         }

@@ -1,4 +1,4 @@
-"""What a search finds."""
+"""The result of a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Hypothesis:
     | field             | meaning                                                              |
     |-------------------|----------------------------------------------------------------------|
     | `tokens`          | what was said, without `BEGIN`; `END` is the last where it was said  |
-    | `score`           | what hypotheses are ranked by: see `regard.translate.search.search`  |
+    | `score`           | what hypotheses are ranked by: see `regard.translate.beam_search`   |
     | `log_probability` | log P(tokens), natural logarithm, nothing added or divided           |
     | `weights`         | by site, (head, target, source): a row for each of `tokens`          |
     """

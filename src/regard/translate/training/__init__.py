@@ -1,20 +1,18 @@
-"""Training: one loop for every model, that can be stopped anywhere and goes on exactly."""
+"""Training: one loop for every model, resumable at any step with bit-identical results."""
 
-from regard.translate.training.final_scores import FinalScores
-from regard.translate.training.folder import RunFolder
-from regard.translate.training.logs import read_log
+from regard.translate.training.folder import RunFolder, read_log
+from regard.translate.training.loop import TrainingProgress, Validation, Watcher
 from regard.translate.training.loss import cross_entropy
-from regard.translate.training.run import Trained, train
+from regard.translate.training.run import TrainingResult, train
 from regard.translate.training.schedules import forcing_at, rate_factor
-from regard.translate.training.validation import score_pairs, translate_texts
-from regard.translate.training.watch import Now, Validated, Watcher
+from regard.translate.training.scoring import FinalScores, score_pairs, translate_texts
 
 __all__ = [
     "FinalScores",
-    "Now",
     "RunFolder",
-    "Trained",
-    "Validated",
+    "TrainingProgress",
+    "TrainingResult",
+    "Validation",
     "Watcher",
     "cross_entropy",
     "forcing_at",

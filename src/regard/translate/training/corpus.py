@@ -1,4 +1,4 @@
-"""From a configuration to numbers: pairs read, cleaned and split, vocabularies, examples."""
+"""From a configuration to training examples: pairs are read, cleaned, split and tokenised."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from regard.translate.vocabulary import PieceVocabulary, Vocabulary, WordVocabul
 
 @dataclass(frozen=True)
 class Pairs:
-    """The three parts of the data as text, and what was left out of the first."""
+    """Training, validation and test pairs, and the report of cleaning."""
 
     train: list[Pair]
     valid: list[Pair]
@@ -91,26 +91,26 @@ def train_vocabularies(config: VocabularyConfig, pairs: Sequence[Pair]) -> Vocab
 
 
 def within(examples: Examples, longest_source: int | None) -> Examples:
-    """Those whose source a model has places for."""
+    """The examples whose source is not too long for the model."""
     if longest_source is None:
         return examples
-    fit = [place for place, source in enumerate(examples.source) if len(source) <= longest_source]
+    fit = [index for index, source in enumerate(examples.source) if len(source) <= longest_source]
     return Examples(
-        [examples.source[place] for place in fit], [examples.target[place] for place in fit]
+        [examples.source[index] for index in fit], [examples.target[index] for index in fit]
     )
 
 
 def fingerprint(examples: Examples) -> int:
-    """A number that other examples do not have: a resumed run must go on with its own."""
-    found = 0
+    """A checksum of examples: a resumed run must continue with the same data."""
+    checksum = 0
     for side in (examples.source, examples.target):
         for sentence in side:
-            found = zlib.crc32(array("q", sentence).tobytes(), found)
-    return found
+            checksum = zlib.crc32(array("q", sentence).tobytes(), checksum)
+    return checksum
 
 
 def _split(config: DataConfig, pairs: list[Pair]) -> Split:
-    """The parts that no file holds, split off; the settings are named where they do not fit."""
+    """Split off validation and test pairs that have no file; errors name the settings."""
     valid = 0 if config.valid else config.valid_pairs
     test = 0 if config.test else config.test_pairs
     try:
@@ -128,9 +128,9 @@ def _whole(config: DataConfig, files: tuple[str, ...]) -> list[Pair]:
 
 
 def _columns(config: DataConfig) -> dict[str, Any]:
-    """The columns by number or by name, and whether there is a header; where any are said."""
-    said = {"source": config.source, "target": config.target, "header": config.header or ""}
-    return {name: value for name, value in said.items() if value != ""}
+    """The columns and header of a file, if configured."""
+    options = {"source": config.source, "target": config.target, "header": config.header or ""}
+    return {name: value for name, value in options.items() if value != ""}
 
 
 def _train(config: VocabularyConfig, sentences: list[str], size: int) -> Vocabulary:

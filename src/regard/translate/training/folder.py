@@ -1,8 +1,10 @@
-"""The folder of a run: what lies where, and what may be done to it."""
+"""The folder of a run: its files, its logs, and what may be done to them."""
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import os
 import shutil
 import tomllib
@@ -11,21 +13,111 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from regard.errors import MissingExtraError, RegardError
+from regard.files import PART, make_folder, reading, write_text, writing, written_whole
+from regard.translate.checkpoint import FILE
+from regard.translate.config import Config
+from regard.translate.training.stopping import Best
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from regard.errors import RegardError
-from regard.files import PART, make_folder, reading, write_text, writing, written_whole
-from regard.translate.checkpoint import FILE
-from regard.translate.config import Config
-from regard.translate.training.logs import is_log
-from regard.translate.training.stopping import Best
+COLUMNS = (
+    "step", "epoch", "kind", "loss", "accuracy", "bleu", "chrf",
+    "rate", "forcing", "tokens", "tokens_per_second", "seconds",
+)  # fmt: skip
+
+
+class CsvLog:
+    """One row per log interval (`train`) and per validation (`valid`).
+
+    A resumed run continues the file: rows after the step it resumes from, and a truncated row, are
+    removed.
+    """
+
+    def __init__(self, path: Path, after: int) -> None:
+        kept = [row for row in _rows(path) if int(row[0]) <= after]
+        write_text(path, "".join(map(_line, [list(COLUMNS), *kept])))
+        self.path = path
+        with writing(path):
+            self.file = path.open("a", encoding="utf-8", newline="")
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Write and flush a row."""
+        values = [row.get(column) for column in COLUMNS]
+        with writing(self.path):
+            self.file.write(_line(["" if value is None else value for value in values]))
+            self.file.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):  # of a row that could not be written, which was told then
+            self.file.close()
+
+
+class EventLog:
+    """The same numbers as TensorBoard events."""
+
+    def __init__(self, folder: Path, after: int) -> None:
+        with writing(folder):
+            self.writer = event_writer()(str(folder), purge_step=after + 1)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """One point for each number."""
+        for column in COLUMNS[3:]:
+            if row.get(column) is not None:
+                name = f"{row['kind']}/{column}"
+                self.writer.add_scalar(name, row[column], row["step"])
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+Log = CsvLog | EventLog
+
+
+def event_writer() -> Any:
+    """TensorBoard's writer, or an error that says how to install it."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError("tensorboard", "tensorboard") from error
+    return SummaryWriter
+
+
+def is_log(path: Path) -> bool:
+    """Whether a file begins as a log does."""
+    if not path.is_file():
+        return False
+    first = _line(list(COLUMNS)).encode()
+    with path.open("rb") as file:
+        return file.read(len(first)) == first
+
+
+def read_log(path: Path) -> list[dict[str, str]]:
+    """The rows of a log by column; empty if not measured."""
+    return [dict(zip(COLUMNS, row)) for row in _rows(path)]
+
+
+def _rows(path: Path) -> list[list[str]]:
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    rows = csv.reader(io.StringIO(whole))
+    return [row for row in rows if len(row) == len(COLUMNS) and row[0].isdecimal()]
+
+
+def _line(values: list[Any]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    return line.getvalue()
 
 
 @dataclass(frozen=True)
@@ -83,7 +175,7 @@ class RunFolder:
         return not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
 
     def check(self, resume: bool) -> None:
-        """Refuse to begin where something lies already that is no run."""
+        """Refuse a folder with other files."""
         if not self.path.exists():
             return
         if not self.path.is_dir():
@@ -98,11 +190,11 @@ class RunFolder:
                 self._check_begun()
 
     @contextmanager
-    def made(self) -> Iterator[None]:
-        """The folder is there, and can be written; after an error it goes if it is new and empty.
+    def created(self) -> Iterator[None]:
+        """Create and lock the folder; on exit remove it if it is new and still empty.
 
-        So a place that cannot be written is known before the work, and a wrong setting that is
-        found later leaves nothing behind. Meanwhile it is locked: nobody else trains into it.
+        An unwritable path fails before any work, and a wrong setting that is found later leaves
+        nothing behind.
         """
         new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path)
@@ -117,14 +209,13 @@ class RunFolder:
                     folder.rmdir()
 
     def begin(self, config: Config) -> None:
-        """Write down what is about to be done."""
+        """Write the configuration."""
         write_text(self.config, config.toml())
 
     def _check_begun(self) -> None:
-        """Without a saved state, refuse all but what a run leaves that was killed before it saved.
+        """Without a saved state, accept only the files of a run that was killed before it saved.
 
-        Nothing of somebody else's may be overwritten: neither files with other names, nor a
-        configuration or a log that no run wrote.
+        Other files, and a configuration or log that no run wrote, must not be overwritten.
         """
         own = (self.config, self.log, self.best, self.events, self.path / "kept")
         strange = {path.name for path in self.path.iterdir()} - {path.name for path in own}
@@ -141,11 +232,11 @@ class RunFolder:
             )
 
     def prune(self, best: Best) -> None:
-        """Take away what is no longer among the best, and what was half written."""
-        wanted = {self.kept(one.step) for one in best.kept}
+        """Delete checkpoints that are no longer among the best, and partial files."""
+        kept_files = {self.kept(ranked.step) for ranked in best.kept}
         with writing(self.path):
             for path in self.path.glob("kept/*"):
-                if path not in wanted:
+                if path not in kept_files:
                     path.unlink(missing_ok=True)
             for path in self.path.glob(f"*{PART}"):
                 path.unlink(missing_ok=True)
@@ -158,9 +249,9 @@ class RunFolder:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Refuse a folder that another process has locked; the lock ends with its process.
+    """Lock a folder, or refuse it if another process has; the lock ends with the process.
 
-    Where a file system or Windows knows no such locks, there is none.
+    No lock on Windows and on file systems that do not support it.
     """
     if fcntl is None:
         yield

@@ -1,4 +1,4 @@
-"""The loop of a training: steps, lines of the log, looks at the validation pairs, savings."""
+"""The training loop: steps, log lines, validation, saved states; and who is told about them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,70 @@ from regard.translate.config import Config
 from regard.translate.data import Examples, Pair
 from regard.translate.models.contract import TranslationModel
 from regard.translate.training.corpus import Vocabularies
-from regard.translate.training.folder import RunFolder
-from regard.translate.training.logs import Log
-from regard.translate.training.plan import Step, plan_epoch
+from regard.translate.training.folder import Log, RunFolder
 from regard.translate.training.processes import random_states_of_ranks, sum_over_ranks
+from regard.translate.training.resuming import Position, State, optimiser_tensors, save_state
 from regard.translate.training.schedules import forcing_at, rate_factor
-from regard.translate.training.state import Position, State, optimiser_tensors, save_state
-from regard.translate.training.stepper import Stepper
-from regard.translate.training.stopping import Asked, Best, Clock
-from regard.translate.training.validation import loss_and_accuracy, score_pairs
-from regard.translate.training.watch import Now, Validated, Watcher
+from regard.translate.training.scoring import loss_and_accuracy, score_pairs
+from regard.translate.training.step import Step, Stepper, plan_epoch
+from regard.translate.training.stopping import Best, Clock, StopRequest
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """The progress of a training.
+
+    | field               | meaning                                                            |
+    |---------------------|--------------------------------------------------------------------|
+    | `step`, `steps`     | made, and how many there will be                                   |
+    | `epoch`             | the current one, from 0                                            |
+    | `loss`              | a target token's, over the last interval of the log; None at first |
+    | `tokens_per_second` | target tokens, since this part of the run began; looks at the      |
+    |                     | validation pairs do not count                                      |
+    | `seconds_left`      | until the last step or the end of the time, whichever is first     |
+    """
+
+    step: int
+    steps: int
+    epoch: int
+    loss: float | None
+    tokens_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Scores on the validation pairs; `loss` is in nats per token, without label smoothing."""
+
+    loss: float
+    accuracy: float
+    bleu: float | None = None
+    chrf: float | None = None
+
+
+class Watcher:
+    """Receives events of a training, on the first process only; override what you need."""
+
+    def note(self, text: str) -> None:
+        """A message."""
+
+    def stepped(self, progress: TrainingProgress) -> None:
+        """After each step."""
+
+    def validated(self, step: int, validation: Validation, best: bool) -> None:
+        """After each validation; `best` if it is the best so far."""
+
+    def done(self) -> None:
+        """After the last step."""
+
 
 Ending = Literal["finished", "no better", "time", "asked"]
 _BETWEEN_TALKS = 1.0  # seconds, about, after which several processes agree whether to end
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a training works with, and that does not change."""
+class TrainingSetup:
+    """What a training works with; does not change during a run."""
 
     fabric: Any
     config: Config
@@ -44,34 +90,34 @@ class Setting:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The translator as it is now."""
+        """The translator with its current weights."""
         both = self.vocabularies
         return Checkpoint(self.config, both.source, both.target, self.model)
 
 
 class Loop:
-    """Makes the steps of a training, from any place in it.
+    """Runs the steps of a training, from any position.
 
     Args:
         setting: what it works with.
-        stepper: what makes a step.
-        position: how far it has come.
-        pending: losses of the last steps that no line of the log has told yet.
-        clock: the time.
-        asked: whether somebody asks to end.
-        logs: where lines of the log go.
-        watcher: who is told.
+        stepper: performs a step.
+        position: where to start.
+        pending: losses of steps that are not logged yet.
+        clock: elapsed time and the limit.
+        asked: whether a stop was requested.
+        logs: where log rows go.
+        watcher: receives events.
     """
 
     def __init__(
         self,
-        setting: Setting,
+        setting: TrainingSetup,
         stepper: Stepper,
         position: Position,
         pending: Tensor,
         *,
         clock: Clock,
-        asked: Asked,
+        asked: StopRequest,
         logs: list[Log],
         watcher: Watcher,
     ) -> None:
@@ -99,7 +145,7 @@ class Loop:
         self.used = self.rate, self.forcing  # of the last step
 
     def run(self) -> Ending:
-        """Make the steps that are left."""
+        """Run the remaining steps; returns why it ended."""
         if self._no_better():
             return "no better"
         self._tell_of_warm_up()
@@ -116,28 +162,30 @@ class Loop:
                 return ending
         return "finished"
 
-    def look(self) -> Validated:
-        """Look at the validation pairs; keep the parameters if they are among the best."""
+    def look(self) -> Validation:
+        """Validate, and keep the parameters if they are among the best."""
         fabric, step, begun = self.setting.fabric, self.position.step, self.clock.here
-        found: Validated = fabric.broadcast(self._validated() if fabric.is_global_zero else None)
-        self._check_finite("validation loss", [torch.tensor(found.loss)])
+        validation: Validation = fabric.broadcast(
+            self._validated() if fabric.is_global_zero else None
+        )
+        self._check_finite("validation loss", [torch.tensor(validation.loss)])
         self.stepper.wrapped.train()
-        self.best = self.best.look(step, getattr(found, self.best.metric))
+        self.best = self.best.look(step, getattr(validation, self.best.metric))
         if step <= self.training.schedule.warmup:  # the rate is low still: patience waits
             self.best = replace(self.best, since=0)
         if fabric.is_global_zero:
             if self.best.holds(step):
-                self._keep(found)
-            self.watcher.validated(step, found, self.best.kept[0].step == step)
+                self._keep(validation)
+            self.watcher.validated(step, validation, self.best.kept[0].step == step)
         self.looked += self.clock.here - begun
-        return found
+        return validation
 
     def look_and_log(self) -> None:
-        """A look, and its line in the log."""
+        """Validate, and log the result."""
         self._log({"kind": "valid", **asdict(self.look())})
 
     def _make(self, step: Step, in_epoch: int) -> None:
-        """Make a step and move on."""
+        """Run a step and advance the position."""
         before = self.position
         self.used = self.rate, self.forcing
         self.pending.append(self.stepper.make(step, *self.used))
@@ -152,7 +200,7 @@ class Loop:
         self.pending_tokens += step.tokens
 
     def _after(self) -> Ending | None:
-        """What is due after a step; says why there will be no more, if so."""
+        """Log, validate and save as due after a step; returns why to end, if so."""
         step, last = self.position.step, self._over()
         if step % self.training.log_every == 0 or last:
             self._log_losses()
@@ -164,7 +212,7 @@ class Loop:
         if due or ending is not None or step % self.training.save_every == 0:
             self._save()
         if self.setting.fabric.is_global_zero:
-            self.watcher.stepped(self._now())
+            self.watcher.stepped(self._progress())
         return ending
 
     def _over(self) -> bool:
@@ -188,17 +236,17 @@ class Loop:
         return ending
 
     def _steps_until_talk(self) -> int:
-        """How many steps take the time between two talks; talks wait for the device."""
-        made = self.position.step - self.begun.step
-        each = max(self.clock.here - self.set_up - self.looked, 1e-9) / max(made, 1)
-        return max(1, int(_BETWEEN_TALKS / each))
+        """Steps until processes agree again whether to end: agreeing waits for the device."""
+        steps = self.position.step - self.begun.step
+        seconds_per_step = max(self.clock.here - self.set_up - self.looked, 1e-9) / max(steps, 1)
+        return max(1, int(_BETWEEN_TALKS / seconds_per_step))
 
     def _no_better(self) -> bool:
         patience = self.training.validation.patience
         return bool(patience) and self.best.since >= patience
 
     def _tell_of_warm_up(self) -> None:
-        """Say so where all of the training is warm-up: it will have learned next to nothing."""
+        """Warn if the whole training is warm-up."""
         warmup = self.training.schedule.warmup
         if self.total < warmup:
             self.watcher.note(
@@ -218,22 +266,22 @@ class Loop:
         """The probability of teacher forcing in the next step."""
         return forcing_at(self.training.forcing, self.position.step)
 
-    def _validated(self) -> Validated:
+    def _validated(self) -> Validation:
         setting, validation = self.setting, self.training.validation
         device = setting.fabric.device
         setting.model.eval()
         with setting.fabric.autocast():
             loss, accuracy = loss_and_accuracy(setting.model, setting.valid, self.training, device)
             if validation.metric == "loss":
-                return Validated(loss, accuracy)
+                return Validation(loss, accuracy)
             pairs = setting.valid_pairs[: validation.sentences or None]
             greedy = replace(setting.config.search, beam=1)
             scores = score_pairs(setting.checkpoint, pairs, greedy, device)
-        return Validated(loss, accuracy, scores.bleu.value, scores.chrf.value)
+        return Validation(loss, accuracy, scores.bleu.value, scores.chrf.value)
 
-    def _keep(self, found: Validated) -> None:
+    def _keep(self, validation: Validation) -> None:
         step = self.position.step
-        extra = {"step": step, "valid": asdict(found)}
+        extra = {"step": step, "valid": asdict(validation)}
         kept = replace(self.setting.checkpoint, extra=extra)
         save_checkpoint(self.setting.folder.kept(step), kept)
         if self.best.kept[0].step == step:
@@ -249,7 +297,7 @@ class Loop:
         self.logged = (now, self.position.tokens)
 
     def _log(self, row: dict[str, Any]) -> None:
-        place = {
+        common = {
             "step": self.position.step,
             "epoch": self.position.epoch,
             "rate": self.used[0],
@@ -258,10 +306,10 @@ class Loop:
             "seconds": self.clock.total,
         }
         for log in self.logs:
-            log.write(place | row)
+            log.write(common | row)
 
     def _pending_losses(self) -> Tensor:
-        """The losses that no line of the log has told yet, one a step, of all processes."""
+        """Losses that are not logged yet, one per step, summed over processes."""
         own = torch.stack(self.pending) if self.pending else torch.zeros(0, dtype=torch.float64)
         losses = sum_over_ranks(self.setting.fabric, own).cpu()
         self._check_finite("loss", [losses])
@@ -277,7 +325,7 @@ class Loop:
         )
 
     def _save(self) -> None:
-        """Save everything that resuming needs; only then is what was kept before let go."""
+        """Save the state for resuming; only then delete checkpoints that are no longer kept."""
         setting = self.setting
         self._check_finite("model", list(setting.model.parameters()))
         self.position = replace(
@@ -299,20 +347,20 @@ class Loop:
             save_state(setting.folder.last, state)
             setting.folder.prune(self.best)
 
-    def _now(self) -> Now:
-        here = self.clock.here - self.set_up
-        made = max(self.position.step - self.begun.step, 1)
-        left = here / made * max(self.total - self.position.step, 0)
+    def _progress(self) -> TrainingProgress:
+        seconds = self.clock.here - self.set_up
+        steps = max(self.position.step - self.begun.step, 1)
+        seconds_left = seconds / steps * max(self.total - self.position.step, 0)
         if self.clock.limit is not None:
-            left = min(left, max(self.clock.limit - self.clock.here, 0.0))
-        return Now(
+            seconds_left = min(seconds_left, max(self.clock.limit - self.clock.here, 0.0))
+        return TrainingProgress(
             step=self.position.step,
             steps=self.total,
             epoch=self.position.epoch,
             loss=self.loss,
             tokens_per_second=(self.position.tokens - self.begun.tokens)
-            / max(here - self.looked, 1e-9),
-            seconds_left=left,
+            / max(seconds - self.looked, 1e-9),
+            seconds_left=seconds_left,
         )
 
     def _plan(self, epoch: int) -> list[Step]:

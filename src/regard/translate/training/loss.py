@@ -1,4 +1,4 @@
-"""What is made small: the cross-entropy with label smoothing, summed over real tokens."""
+"""Cross-entropy with label smoothing, summed over tokens, with a hand-written gradient."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def last_cross_entropy(
     target: Int[Tensor, " place"],
     smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """`cross_entropy` of logits that nobody needs afterwards: their gradient takes their memory.
+    """`cross_entropy` whose gradient overwrites the logits, to save memory traffic.
 
-    A second matrix of places × vocabulary would cost more time than what is written into it. A
-    second backward pass is refused by torch, as the logits have changed.
+    A second matrix of tokens × vocabulary would cost more time than computing it. Torch refuses a
+    second backward pass, as the logits have changed.
     """
     loss: Tensor = _CrossEntropy.apply(logits, target, smoothing, _itself)  # type: ignore[no-untyped-call]
     return loss
@@ -65,17 +65,17 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         logits, target, log_total = ctx.saved_tensors
-        made, rows = ctx.room(logits), _rows(logits)
+        gradients, rows = ctx.room(logits), _rows(logits)
         for first in range(0, len(target), rows):
             piece = slice(first, first + rows)
-            now = (logits[piece] - log_total[piece, None]).exp_()  # the probabilities
+            values = (logits[piece] - log_total[piece, None]).exp_()  # the probabilities
             if ctx.smoothing:
-                now -= ctx.smoothing / now.shape[-1]
+                values -= ctx.smoothing / values.shape[-1]
             chosen = target[piece, None]
-            now.scatter_add_(1, chosen, now.new_full(chosen.shape, ctx.smoothing - 1))
-            torch.mul(now, gradient, out=now)
-            made[piece] = now
-        return made, None, None, None
+            values.scatter_add_(1, chosen, values.new_full(chosen.shape, ctx.smoothing - 1))
+            torch.mul(values, gradient, out=values)
+            gradients[piece] = values
+        return gradients, None, None, None
 
 
 def _rows(logits: Tensor) -> int:

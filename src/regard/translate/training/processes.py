@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import MissingExtraError
-from regard.translate.training.random_states import random_states
+from regard.translate.training.resuming import random_states
 
-_ALONE = timedelta(days=1)  # how long the first process may translate while the others wait
+_ALONE = timedelta(days=1)  # timeout: the others wait while the first process translates
 _PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
@@ -56,11 +56,11 @@ def random_states_of_ranks(fabric: Any) -> list[dict[str, Tensor]]:
     states = random_states()
     if fabric.world_size == 1:
         return [states]
-    found: list[dict[str, Tensor]] = [{} for _ in range(fabric.world_size)]
+    by_rank: list[dict[str, Tensor]] = [{} for _ in range(fabric.world_size)]
     for name, tensor in states.items():
         own = tensor.to(fabric.device)
-        gathered = [torch.empty_like(own) for _ in found]
+        gathered = [torch.empty_like(own) for _ in by_rank]
         torch.distributed.all_gather(gathered, own)
         for rank, copy in enumerate(gathered):
-            found[rank][name] = copy.cpu()
-    return found
+            by_rank[rank][name] = copy.cpu()
+    return by_rank

@@ -1,4 +1,4 @@
-"""A training from its configuration to its scores."""
+"""A training from its configuration to its final scores."""
 
 from __future__ import annotations
 
@@ -11,39 +11,56 @@ from typing import Any
 import torch
 
 from regard.errors import RegardError
+from regard.files import write_text
+from regard.translate.checkpoint import FILE, load_checkpoint
 from regard.translate.config import Config
-from regard.translate.training.corpus import fingerprint, read_data
-from regard.translate.training.final_scores import FinalScores
-from regard.translate.training.finishing import finish
-from regard.translate.training.folder import RunFolder
-from regard.translate.training.logs import CsvLog, EventLog, Log, event_writer
-from regard.translate.training.loop import Ending, Loop, Setting
+from regard.translate.training.corpus import Pairs, fingerprint, read_data
+from regard.translate.training.folder import (
+    CsvLog,
+    EventLog,
+    Log,
+    RunFolder,
+    average_files,
+    event_writer,
+)
+from regard.translate.training.loop import Ending, Loop, TrainingSetup, Watcher
 from regard.translate.training.processes import new_fabric
-from regard.translate.training.random_states import (
+from regard.translate.training.resuming import (
+    Position,
+    State,
+    changed_settings,
+    check_settings,
+    check_surroundings,
+    load_state,
     random_states_kept,
+    restore_optimiser,
     restore_random_states,
     seed_all,
 )
-from regard.translate.training.resuming import changed_settings, check_settings, check_surroundings
-from regard.translate.training.setting_up import check_forcing, check_search, set_up, summary
-from regard.translate.training.state import Position, State, load_state, restore_optimiser
-from regard.translate.training.stepper import Stepper, new_optimiser
-from regard.translate.training.stopping import Asked, Best, Clock, asked_by_signal
-from regard.translate.training.watch import Watcher
-from regard.translate.training.word_vectors import freeze_vectors, put_vectors
+from regard.translate.training.scoring import FinalScores, as_json, final_scores
+from regard.translate.training.setup import (
+    check_forcing,
+    check_search,
+    freeze_vectors,
+    put_vectors,
+    set_up,
+    summary,
+)
+from regard.translate.training.step import Stepper, new_optimiser
+from regard.translate.training.stopping import Best, Clock, StopRequest, stop_on_signal
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What came of a training.
+class TrainingResult:
+    """The result of a training.
 
     | field     | meaning                                                                     |
     |-----------|-----------------------------------------------------------------------------|
-    | `folder`  | where everything lies                                                       |
+    | `folder`  | the folder of the run                                                       |
     | `ending`  | why it ended: `finished`, `no better`, `time`, or `asked` (by a signal)     |
-    | `step`    | steps made, with those before it was resumed                                |
+    | `step`    | number of steps, including those before it was resumed                      |
     | `seconds` | time spent, likewise                                                        |
-    | `best`    | the best looks at the validation pairs                                      |
+    | `best`    | the steps with the best validation scores                                   |
     | `scores`  | by translator and part: `{("best", "test"): …}`; none where it was `asked`  |
     """
 
@@ -62,19 +79,19 @@ def train(
     resume: bool = False,
     minutes: float | None = None,
     watcher: Watcher | None = None,
-) -> Trained:
-    """Train a translator, as the configuration says, into a folder.
+) -> TrainingResult:
+    """Train a translator into a folder.
 
-    SIGTERM and SIGINT let it finish its step, save and return; before the first step and in the
-    scoring at the end it returns after the part it is at, with nothing to save. A second one
-    interrupts. Under torchrun every process calls this; the first one writes.
+    On SIGTERM or SIGINT it finishes the current step, saves and returns; before the first step and
+    during final scoring there is nothing to save, and it returns after the current phase. A second
+    signal interrupts. Under torchrun every process calls this; the first one writes.
 
     Args:
         config: data, vocabularies, model, training, search.
-        out: the folder; it must be empty or not there, unless `resume` finds a run in it.
-        resume: go on where the run in the folder was left, exactly; begin where there is none.
-        minutes: end after so much time, counted from now.
-        watcher: who is told what happens.
+        out: the folder; empty or new, unless `resume` is set.
+        resume: continue the run in the folder exactly where it stopped, or start one.
+        minutes: time limit, counted from now.
+        watcher: receives progress and validation results.
     """
     if not isinstance(config, Config):
         raise RegardError(
@@ -85,7 +102,7 @@ def train(
     folder = RunFolder(Path(out))
     folder.check(resume)
     watcher = Watcher() if watcher is None else watcher
-    with random_states_kept(), asked_by_signal() as asked:
+    with random_states_kept(), stop_on_signal() as asked:
         state = load_state(folder.last) if resume and folder.last.exists() else None
         if state is not None:
             check_settings(state.config, config)
@@ -96,17 +113,17 @@ def train(
         told = watcher if fabric.is_global_zero else Watcher()
         for line in [] if state is None else changed_settings(state.config, config):
             told.note(line)
-        with folder.made() if fabric.is_global_zero else nullcontext():
+        with folder.created() if fabric.is_global_zero else nullcontext():
             try:
                 return _train(fabric, config, folder, state, clock, asked, told)
-            except _AskedBeforeSteps:
+            except _StoppedBeforeSteps:
                 position = Position() if state is None else state.position
                 best = Best.of(config.training.validation, position.best)
-                return Trained(folder, "asked", position.step, clock.total, best)
+                return TrainingResult(folder, "asked", position.step, clock.total, best)
 
 
-class _AskedBeforeSteps(Exception):
-    """Somebody asked to end before this part of the run made a step: there is nothing to save."""
+class _StoppedBeforeSteps(Exception):
+    """A stop was requested before the first step: there is nothing to save."""
 
 
 def _train(
@@ -115,9 +132,9 @@ def _train(
     folder: RunFolder,
     state: State | None,
     clock: Clock,
-    asked: Asked,
+    asked: StopRequest,
     watcher: Watcher,
-) -> Trained:
+) -> TrainingResult:
     pairs = read_data(config.data)
     _go_on_unless(asked, fabric)
     setting = set_up(fabric, config, folder, state, pairs)
@@ -159,26 +176,25 @@ def _train(
         scores = finish(setting, pairs, loop.best, asked, watcher)
     ending = fabric.broadcast("asked" if scores is None else ending)
     fabric.barrier()
-    return Trained(folder, ending, loop.position.step, clock.total, loop.best, scores or {})
+    return TrainingResult(folder, ending, loop.position.step, clock.total, loop.best, scores or {})
 
 
-def _go_on_unless(asked: Asked, fabric: Any) -> None:
-    """Between two parts of the work before the first step; the first process decides for all."""
+def _go_on_unless(asked: StopRequest, fabric: Any) -> None:
+    """Raise if a stop was requested before the first step; the first process decides for all."""
     if fabric.broadcast(bool(asked)):
-        raise _AskedBeforeSteps
+        raise _StoppedBeforeSteps
 
 
 def _wants_a_look(loop: Loop, ending: Ending) -> bool:
-    """Whether the best cannot be chosen yet: none was looked at, or not the last before time was
-    over."""
+    """Whether to validate once more: nothing was validated yet, or not since time ran out."""
     if ending == "asked":
         return False
     return not loop.best.kept or (ending == "time" and not loop.best.holds(loop.position.step))
 
 
 @contextmanager
-def _opened_logs(setting: Setting, after: int) -> Iterator[list[Log]]:
-    """The logs, on the first process."""
+def _opened_logs(setting: TrainingSetup, after: int) -> Iterator[list[Log]]:
+    """The logs; none except on the first process."""
     logs: list[Log] = []
     if setting.fabric.is_global_zero:
         logs.append(CsvLog(setting.folder.log, after))
@@ -189,3 +205,49 @@ def _opened_logs(setting: Setting, after: int) -> Iterator[list[Log]]:
     finally:
         for log in logs:
             log.close()
+
+
+def finish(
+    setting: TrainingSetup, pairs: Pairs, best: Best, asked: StopRequest, watcher: Watcher
+) -> dict[tuple[str, str], FinalScores] | None:
+    """Average the best parameters and score the translators; None if a stop is requested.
+
+    Resuming repeats all of it.
+    """
+    folder, search = setting.folder, setting.config.search
+    folder.prune(best)
+    _write_translators(folder, best)
+    scores = {}
+    for name, path in (("best", folder.best), ("average", folder.average)):
+        checkpoint = load_checkpoint(path, setting.fabric.device)
+        for split, split_pairs in (("valid", pairs.valid), ("test", pairs.test)):
+            if asked:
+                return None
+            if split_pairs:
+                watcher.note(f"translating the {split} pairs with the {name} translator")
+                scores[name, split] = final_scores(
+                    checkpoint, split_pairs, search, setting.fabric.device
+                )
+    if asked:
+        return None
+    write_text(folder.scores, as_json(scores, search))
+    return scores
+
+
+def _write_translators(folder: RunFolder, best: Best) -> None:
+    """Write the best and the averaged translator, unless they are there (with a preferred head)."""
+    steps = [ranked.step for ranked in best.kept]
+    if _extra(folder.best).get("step") != steps[0]:
+        folder.publish(steps[0])
+    if _extra(folder.average).get("steps") != steps:
+        kept = [folder.kept(step) for step in steps]
+        header = FILE.header(kept[0])
+        FILE.write(folder.average, average_files(kept), {**header, "extra": {"steps": steps}})
+
+
+def _extra(path: Path) -> dict[str, Any]:
+    """The `extra` of a translator's file; empty if there is no file."""
+    if not path.exists():
+        return {}
+    extra: dict[str, Any] = FILE.header(path).get("extra", {})
+    return extra

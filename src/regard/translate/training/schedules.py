@@ -1,4 +1,4 @@
-"""Numbers that change while a model trains: learning rate, probability of teacher forcing."""
+"""Schedules of the learning rate and of teacher forcing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from regard.translate.config import ForcingConfig, ScheduleConfig
 
 
 def rate_factor(config: ScheduleConfig, step: int, total: int, steps_per_epoch: int) -> float:
-    """What the learning rate is multiplied by at a step.
+    """The factor of the learning rate at a step.
 
     >>> inverse = ScheduleConfig("inverse-square-root", warmup=100)
     >>> [rate_factor(inverse, step, 1000, 50) for step in (0, 49, 99, 399)]
@@ -63,7 +63,7 @@ def forcing_at(config: ForcingConfig, step: int) -> float:
 
 
 def least_forcing(config: ForcingConfig) -> float:
-    """The least probability that a training comes to."""
+    """The lowest probability of a training."""
     return config.start if config.name == "constant" else min(config.start, config.end)
 
 

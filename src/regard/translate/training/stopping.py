@@ -1,4 +1,4 @@
-"""When to end: the validation does not get better, the time is over, somebody asks."""
+"""When to stop: no better validation, time limit, or a signal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SAME = 1.0  # seconds within which several signals are one
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Parameters worth keeping: the step they are from, and how well they do."""
+class RankedStep:
+    """A step whose parameters are kept, and its validation score."""
 
     step: int
     value: float
@@ -27,45 +27,48 @@ class Kept:
 
 @dataclass(frozen=True)
 class Best:
-    """The best parameters so far, best first, and how many looks ago the best one was.
+    """The best steps so far, best first, and how many validations ago the best one was.
 
     >>> best = Best("loss", size=2)
     >>> for step, loss in enumerate([3.0, 1.0, 2.0]):
     ...     best = best.look(step, loss)
     >>> best.kept, best.since
-    ((Kept(step=1, value=1.0), Kept(step=2, value=2.0)), 1)
+    ((RankedStep(step=1, value=1.0), RankedStep(step=2, value=2.0)), 1)
     """
 
     metric: Metric
     size: int
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[RankedStep, ...] = ()
     since: int = 0
 
     @staticmethod
     def of(config: ValidationConfig, table: dict[str, Any]) -> Best:
-        """As a configuration wants it, with what `table` gave; no more of it than that."""
-        kept = tuple(Kept(step, value) for step, value in table.get("kept", []))
+        """From a configuration and the saved `table`."""
+        kept = tuple(RankedStep(step, value) for step, value in table.get("kept", []))
         size = config.average
         return Best(config.metric, size, kept[:size], table.get("since", 0))
 
     def look(self, step: int, value: float) -> Best:
-        """After one more look; of equal values the earlier is better."""
+        """With one more validation; of equal scores the earlier is better."""
         sign = 1 if self.metric == "loss" else -1
-        kept = sorted((*self.kept, Kept(step, value)), key=lambda one: (sign * one.value, one.step))
+        kept = sorted(
+            (*self.kept, RankedStep(step, value)),
+            key=lambda ranked: (sign * ranked.value, ranked.step),
+        )
         since = 0 if kept[0].step == step else self.since + 1
         return Best(self.metric, self.size, tuple(kept[: self.size]), since)
 
     def holds(self, step: int) -> bool:
         """Whether the parameters of a step are among the best."""
-        return any(one.step == step for one in self.kept)
+        return any(ranked.step == step for ranked in self.kept)
 
     def table(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return {"kept": [[one.step, one.value] for one in self.kept], "since": self.since}
+        return {"kept": [[ranked.step, ranked.value] for ranked in self.kept], "since": self.since}
 
 
 class Clock:
-    """How long it took; earlier parts of a resumed run count for `total`, not for the limit."""
+    """Elapsed time; earlier parts of a resumed run count for `total`, not for the limit."""
 
     def __init__(self, minutes: float | None, earlier: float = 0.0) -> None:
         if minutes is not None and not minutes >= 0:
@@ -90,8 +93,8 @@ class Clock:
         return self.limit is not None and self.here >= self.limit
 
 
-class Asked:
-    """Whether somebody has asked to end, and when (`time.monotonic`)."""
+class StopRequest:
+    """Whether a stop was requested, and when (`time.monotonic`)."""
 
     def __init__(self) -> None:
         self.since: float | None = None
@@ -101,13 +104,13 @@ class Asked:
 
 
 @contextmanager
-def asked_by_signal() -> Iterator[Asked]:
-    """Inside, the first SIGTERM or SIGINT only asks; a second one interrupts at once.
+def stop_on_signal() -> Iterator[StopRequest]:
+    """Within the block, the first SIGTERM or SIGINT requests a stop; a second one interrupts.
 
-    What comes within a second of the first is taken for the same: a terminal and torchrun each
-    pass Ctrl-C on.
+    Signals within a second of the first count as the same: a terminal and torchrun each forward
+    Ctrl-C.
     """
-    asked = Asked()
+    asked = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return

@@ -1,4 +1,4 @@
-"""What every vocabulary promises: text to numbers and back, and which words the numbers are of."""
+"""The contract of vocabularies: text to token numbers and back, and the words over them."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class Vocabulary(ABC):
 
 
 def spoken(numbers: Iterable[int]) -> list[int]:
-    """What is said: numbers up to the first `END`, without padding and `BEGIN`."""
-    found = []
+    """Numbers up to the first `END`, without padding and `BEGIN`."""
+    text_numbers = []
     for number in numbers:
         if number == END:
             break
         if number not in _SILENT:
-            found.append(int(number))
-    return found
+            text_numbers.append(int(number))
+    return text_numbers
 
 
 def silent(numbers: Iterable[int]) -> list[bool]:

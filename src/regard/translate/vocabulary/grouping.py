@@ -25,8 +25,8 @@ def grouped(
     spans = token_spans(text)
     owners = _owners(text, spans)
     reached = [
-        None if skip or not spans else _reached(text, owners, *place)
-        for place, skip in zip(offsets, special)
+        None if skip or not spans else _reached(text, owners, *span)
+        for span, skip in zip(offsets, special)
     ]
     glued = {word for reach in reached if reach for word in range(*reach)}  # to the next
     firsts = list(range(len(spans)))

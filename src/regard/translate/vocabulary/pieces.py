@@ -41,10 +41,10 @@ class PieceVocabulary(Vocabulary):
         except RuntimeError as error:
             raise RegardError(f"these {len(model)} bytes are no sentencepiece model") from error
         processor = self._processor
-        found = (processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id())
-        if found != (PAD, BEGIN, END, UNKNOWN):
+        numbers = (processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id())
+        if numbers != (PAD, BEGIN, END, UNKNOWN):
             raise RegardError(
-                f"padding, begin, end and unknown are the pieces {found} of this sentencepiece "
+                f"padding, begin, end and unknown are the pieces {numbers} of this sentencepiece "
                 f"model, expected {(PAD, BEGIN, END, UNKNOWN)}"
             )
 
@@ -96,8 +96,8 @@ class PieceVocabulary(Vocabulary):
         return list(self._processor.encode(_read(text, self.lower)))
 
     def decode(self, numbers: Iterable[int]) -> str:
-        said = spoken(numbers)
-        return str(self._processor.decode(said)) if said else ""
+        text_numbers = spoken(numbers)
+        return str(self._processor.decode(text_numbers)) if text_numbers else ""
 
     def pieces(self, numbers: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(number)) for number in numbers]

@@ -82,4 +82,4 @@ def _is_mark(token: str) -> bool:
 
 
 def _most(counts: Mapping[str, Counter[bool]]) -> dict[str, bool]:
-    return {mark: found[True] >= found[False] for mark, found in sorted(counts.items())}
+    return {mark: spaced[True] >= spaced[False] for mark, spaced in sorted(counts.items())}

@@ -113,7 +113,7 @@ class WordVocabulary(Vocabulary):
 
     def words_of(self, numbers: Sequence[int]) -> Words:
         pieces = self.pieces(numbers)
-        special = frozenset(place for place, flag in enumerate(silent(numbers)) if flag)
+        special = frozenset(index for index, flag in enumerate(silent(numbers)) if flag)
         return Words(list(pieces), list(range(len(pieces))), pieces, special)
 
     def header(self) -> dict[str, Any]:

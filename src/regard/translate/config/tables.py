@@ -1,4 +1,4 @@
-"""Tables of settings into frozen dataclasses and back; what does not fit is named."""
+"""Nested tables (TOML, JSON) to frozen dataclasses and back, with errors that name the setting."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any, Literal, TypeVar
 
 from regard.errors import RegardError
 
-Made = TypeVar("Made")
+Section = TypeVar("Section")
 Table = dict[str, Any]
 
 
-def read_table(kind: type[Made], table: Mapping[str, Any], place: str = "") -> Made:
+def read_table(kind: type[Section], table: Mapping[str, Any], section: str = "") -> Section:
     """A dataclass from a table, as TOML or JSON hold one.
 
     Args:
         kind: the dataclass; its annotations say what each key may hold.
         table: the values by key; what is left out has the default of its field.
-        place: the name of the table, for errors.
+        section: the name of the table, for errors.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -38,11 +38,13 @@ def read_table(kind: type[Made], table: Mapping[str, Any], place: str = "") -> M
     Traceback (most recent call last):
     regard.errors.RegardError: there is no setting model.widht; did you mean model.width?
     """
-    known = _kinds(kind)
+    field_types = _kinds(kind)
     for key in table:
-        if key not in known:
-            raise RegardError(_unknown(key, kind, place))
-    values = {key: _fit(known[key], value, _name(place, key)) for key, value in table.items()}
+        if key not in field_types:
+            raise RegardError(_unknown(key, kind, section))
+    values = {
+        key: _fit(field_types[key], value, _name(section, key)) for key, value in table.items()
+    }
     return kind(**values)
 
 
@@ -54,9 +56,9 @@ def override(kind: type, table: Table, setting: str) -> Table:
     >>> override(Config, {}, "model.hidden=256")
     {'model': {'hidden': 256}}
     """
-    place, equals, text = setting.partition("=")
-    parts = place.strip().split(".")
-    if not equals or not all(parts):
+    path, equals, text = setting.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
         raise RegardError(
             f"a setting is said as part.key=value, such as model.hidden=256; found {setting!r}"
         )
@@ -64,7 +66,7 @@ def override(kind: type, table: Table, setting: str) -> Table:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except (ValueError, RecursionError):
         value = text.strip()
-    return _placed(kind, table, parts, value, "")
+    return _placed(kind, table, keys, value, "")
 
 
 def merged(below: Table, above: Table) -> Table:
@@ -77,7 +79,7 @@ def merged(below: Table, above: Table) -> Table:
     return both
 
 
-def write_toml(table: Mapping[str, Any], place: str = "") -> str:
+def write_toml(table: Mapping[str, Any], section: str = "") -> str:
     """A table as TOML: plain values first, then the tables inside it. None is left out.
 
     >>> print(write_toml({"seed": 1, "model": {"name": "dot"}}))
@@ -93,7 +95,7 @@ def write_toml(table: Mapping[str, Any], place: str = "") -> str:
         if value is not None and not isinstance(value, Mapping)
     ]
     tables = [
-        f"\n[{_name(place, key)}]\n" + write_toml(value, _name(place, key))
+        f"\n[{_name(section, key)}]\n" + write_toml(value, _name(section, key))
         for key, value in table.items()
         if isinstance(value, Mapping)
     ]
@@ -101,7 +103,7 @@ def write_toml(table: Mapping[str, Any], place: str = "") -> str:
 
 
 def check_numbers(
-    place: str,
+    section: str,
     config: Any,
     *,
     above_0: tuple[str, ...] = (),
@@ -122,24 +124,27 @@ def check_numbers(
         for name in names:
             value = getattr(config, name)
             if not least <= value <= most:
-                raise RegardError(f"{place}.{name} must be {wanted}, found {value}")
+                raise RegardError(f"{section}.{name} must be {wanted}, found {value}")
 
 
-def _placed(kind: Any, table: Table, parts: list[str], value: Any, place: str) -> Table:
-    key, *rest = parts
-    known = _kinds(kind)
-    if key not in known:
-        raise RegardError(_unknown(key, kind, place))
-    name = _name(place, key)
+def _placed(kind: Any, table: Table, keys: list[str], value: Any, section: str) -> Table:
+    key, *rest = keys
+    field_types = _kinds(kind)
+    if key not in field_types:
+        raise RegardError(_unknown(key, kind, section))
+    name = _name(section, key)
     if not rest:
         beside = table.get(key)
-        if getattr(known[key], "SHORT", "") == "name" and isinstance(beside, Mapping):
-            value = {**beside, **_as_table(known[key], value, name)}  # another name, and no more
+        if getattr(field_types[key], "SHORT", "") == "name" and isinstance(beside, Mapping):
+            value = {
+                **beside,
+                **_as_table(field_types[key], value, name),
+            }  # the name alone changes
         return table | {key: value}
-    if not is_dataclass(known[key]):
+    if not is_dataclass(field_types[key]):
         raise RegardError(f"{name} holds one value, so there is no {name}.{'.'.join(rest)}")
-    inside = dict(_as_table(known[key], table.get(key, {}), name))
-    return table | {key: _placed(known[key], inside, rest, value, name)}
+    inside = dict(_as_table(field_types[key], table.get(key, {}), name))
+    return table | {key: _placed(field_types[key], inside, rest, value, name)}
 
 
 def _kinds(kind: Any) -> dict[str, Any]:
@@ -147,24 +152,24 @@ def _kinds(kind: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
-def _unknown(key: str, kind: Any, place: str) -> str:
-    known = list(_kinds(kind))
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    meant = _deeper(key, kind, place) or [_name(place, one) for one in near]
-    name = _name(place, key)
+def _unknown(key: str, kind: Any, section: str) -> str:
+    names = list(_kinds(kind))
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    meant = _deeper(key, kind, section) or [_name(section, match) for match in near]
+    name = _name(section, key)
     if meant:
         return f"there is no setting {name}; did you mean {' or '.join(meant)}?"
-    return f"there is no setting {name}; there are: {', '.join(known)}"
+    return f"there is no setting {name}; there are: {', '.join(names)}"
 
 
-def _deeper(key: str, kind: Any, place: str) -> list[str]:
+def _deeper(key: str, kind: Any, section: str) -> list[str]:
     """The settings of that very name in the tables inside."""
-    found = []
+    names = []
     for name, inner in _kinds(kind).items():
         if is_dataclass(inner):
-            inside = _name(place, name)
-            found += [_name(inside, key)] * (key in _kinds(inner)) + _deeper(key, inner, inside)
-    return found
+            inside = _name(section, name)
+            names += [_name(inside, key)] * (key in _kinds(inner)) + _deeper(key, inner, inside)
+    return names
 
 
 def _fit(kind: Any, value: Any, name: str) -> Any:
@@ -191,9 +196,9 @@ def _as_table(kind: Any, value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _choice(choices: tuple[Any, ...], value: Any, name: str) -> Any:
-    said = str(value) if type(value) is int else value  # precision = 32 is the text "32"
-    if said in choices:
-        return said
+    choice = str(value) if type(value) is int else value  # precision = 32 is the text "32"
+    if choice in choices:
+        return choice
     near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise RegardError(
@@ -240,5 +245,5 @@ def _literal(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _name(place: str, key: str) -> str:
-    return f"{place}.{key}" if place else key
+def _name(section: str, key: str) -> str:
+    return f"{section}.{key}" if section else key

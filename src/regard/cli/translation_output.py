@@ -1,4 +1,4 @@
-"""What `regard translate` shows and writes of its translations."""
+"""Output of `regard translate`: drawings on the terminal, lines and links in files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.files import written_whole
 from regard.translate.alignment import Matrix, write_pharaoh
-from regard.translate.remembered import remembered
+from regard.translate.alignment.preferred_head import preferred_head
+from regard.translate.checkpoint import Checkpoint
 from regard.translate.translator import Translation, Translator
 
 
-def no_matrix(translator: Translator) -> str:
+def no_attention(checkpoint: Checkpoint) -> str:
     """That a model has no attention from target to source."""
-    name = translator.checkpoint.config.model.name
-    return f"the model ({name}) has no attention from target to source"
+    return f"the model ({checkpoint.config.model.name}) has no attention from target to source"
 
 
 def show(console: Console, translator: Translator, translations: list[Translation]) -> None:
@@ -30,38 +30,41 @@ def show(console: Console, translator: Translator, translations: list[Translatio
     best = translations[0]
     if not best.text:
         console.print(Text("the translation is empty", "italic"))
-    for one in translations:
-        if not one.text:
+    for translation in translations:
+        if not translation.text:
             continue
-        score = f"   {one.score:.2f}" if len(translations) > 1 else ""
-        console.print(Text.assemble((label(one.text), "bold"), (score, "dim")), soft_wrap=True)
+        score = f"   {translation.score:.2f}" if len(translations) > 1 else ""
+        line = Text.assemble((label(translation.text), "bold"), (score, "dim"))
+        console.print(line, soft_wrap=True)
     dash = "-" if ink_of(console) == "ascii" else "–"
     first = "of the first, " if len(translations) > 1 else ""
     if best.matrix is not None:
         if best.matrix.target:
-            said = f"{first}each row: what its word looked at, in percent "
-            said += f"{dash} {translator.head} ({translator.reading})"
-            _draw(console, best.matrix, said)
-            _tell_ends(console, translator, best)
-            _tell_of_reading(console, translator)
+            caption = f"{first}each row: what its word looked at, in percent "
+            caption += f"{dash} {translator.head} ({translator.reading})"
+            _draw(console, best.matrix, caption)
+            _report_end_attention(console, translator, best)
+            _explain_reading(console, translator)
         return
     inner = "" if best.inside is not None else ", nor any inside its encoder"
-    console.print(Text(f"no alignment: {no_matrix(translator)}{inner}", "italic"))
+    console.print(Text(f"no alignment: {no_attention(translator.checkpoint)}{inner}", "italic"))
     if best.inside is not None:
-        said = f"each row: what a source word looked at in the encoder, in percent {dash} "
-        _draw(console, best.inside, said + ", ".join(translator.inside))
+        caption = f"each row: what a source word looked at in the encoder, in percent {dash} "
+        _draw(console, best.inside, caption + ", ".join(translator.inside))
 
 
-def _draw(console: Console, matrix: Matrix, said: str) -> None:
-    console.print(Text(f"\n{said}"))
+def _draw(console: Console, matrix: Matrix, caption: str) -> None:
+    console.print(Text(f"\n{caption}"))
     ink = ink_of(console)
     console.print(
         heatmap(matrix.weights, matrix.target, matrix.source, width=console.width, ink=ink)
     )
 
 
-def _tell_ends(console: Console, translator: Translator, translation: Translation) -> None:
-    """Name the words that looked mostly at the end of the source, where that is not drawn."""
+def _report_end_attention(
+    console: Console, translator: Translator, translation: Translation
+) -> None:
+    """Name the words that attend mostly to the end of the source, unless it is drawn."""
     if translator.end == "kept":
         return
     names = translation.words[1].without_special().names
@@ -71,27 +74,27 @@ def _tell_ends(console: Console, translator: Translator, translation: Translatio
         if share > 0.5
     ]
     if words:
-        said = "looked mostly at the end of the sentence, which is not drawn"
-        console.print(Text(f"{said}: {', '.join(words)}; --end kept draws it"))
+        remark = "looked mostly at the end of the sentence, which is not drawn"
+        console.print(Text(f"{remark}: {', '.join(words)}; --end kept draws it"))
 
 
-def _tell_of_reading(console: Console, translator: Translator) -> None:
-    """What a learner may take for the model's mistake: rows of the other step, or no alignment."""
+def _explain_reading(console: Console, translator: Translator) -> None:
+    """What may look like a mistake of the model: shifted rows, or weights that are no alignment."""
     name = translator.checkpoint.config.model.name
     if name == "tutorial":
-        said = "the coefficients of this model never see the source words: this is no alignment"
-    elif translator.reading == "input" and remembered(translator.checkpoint.extra) is None:
-        said = (
+        remark = "the coefficients of this model never see the source words: this is no alignment"
+    elif translator.reading == "input" and preferred_head(translator.checkpoint.extra) is None:
+        remark = (
             "a row is the step in which its word is the input, as is usual for Transformers; if "
             "all rows look one word too far, --reading output shows the step before"
         )
     else:
         return
-    console.print(Text(said, "dim"), soft_wrap=True)
+    console.print(Text(remark, "dim"), soft_wrap=True)
 
 
 def check_words(translation: Translation) -> None:
-    """Refuse to show the alignment of a translation that has no word."""
+    """Refuse to show the alignment of an empty translation."""
     if translation.matrix is not None and not translation.matrix.target:
         raise RegardError(
             "--plot and --html: the translation is empty, so there is nothing to show"
@@ -100,39 +103,39 @@ def check_words(translation: Translation) -> None:
 
 def write_lines(
     translator: Translator,
-    found: Iterator[list[Translation]],
+    translated: Iterator[list[Translation]],
     out: Path | None,
     pharaoh: Path | None,
     *,
     numbered: bool,
 ) -> None:
-    """A line a translation, with the number of its line and its score where there are several.
+    """One line per translation; with several per text, line number and score before each.
 
-    Lines go to standard output as they come, and into files when all are there. A line without a
-    translation was empty, and is so again.
+    Standard output is written as translations come, files when all are there. An empty source line
+    gives an empty line.
     """
     with ExitStack() as files:
-        said, links = (
+        lines, links = (
             None if path is None else files.enter_context(_lines_into(path))
             for path in (out or Path("-"), pharaoh)
         )
-        for number, translations in enumerate(found, 1):
-            if said is not None and numbered:
-                said.writelines(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in translations)
-            elif said is not None:
-                said.write("".join(one.text for one in translations) + "\n")
+        for number, translations in enumerate(translated, 1):
+            if lines is not None and numbered:
+                lines.writelines(f"{number}\t{t.score:.4f}\t{t.text}\n" for t in translations)
+            elif lines is not None:
+                lines.write("".join(t.text for t in translations) + "\n")
             if links is not None:
                 links.write(_links(translator, translations) + "\n")
 
 
 def write_links_of(translator: Translator, translation: Translation, path: Path) -> None:
-    """The links of one text, as a line of a file or on standard output."""
+    """Write the links of one text as a line, to a file or standard output."""
     with _lines_into(path) as file:
         file.write(_links(translator, [translation]) + "\n")
 
 
 def _links(translator: Translator, translations: list[Translation]) -> str:
-    """The links of the best translation; words are what stands between spaces."""
+    """The links of the best translation, between words separated by spaces."""
     if not translations:
         return ""
     return write_pharaoh(translator.between_spaces(translations[0]).links())

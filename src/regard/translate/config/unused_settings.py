@@ -1,4 +1,4 @@
-"""Settings that change nothing beside others: refused, since somebody meant something by them."""
+"""Settings that have no effect in combination with others: refused rather than ignored."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
-    from regard.translate.config import Config
+    from regard.translate.config.config import Config
 
 _ADAM = ("adam", "adamw")
-_GOES_DOWN = ("linear", "exponential", "inverse-sigmoid")
+_DECAYING = ("linear", "exponential", "inverse-sigmoid")
 
-#: A setting, the one that it needs, and what that must be.
+#: A setting, the setting it depends on, and the values of that one with which it has an effect.
 _NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("vocabulary.pieces", "vocabulary.kind", ("pieces",)),
     ("vocabulary.tokenised", "vocabulary.kind", ("words",)),
@@ -25,13 +25,13 @@ _NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("training.schedule.halve_after", "training.schedule.name", ("halving",)),
     ("training.schedule.halve_every", "training.schedule.name", ("halving",)),
     ("training.validation.sentences", "training.validation.metric", ("bleu", "chrf")),
-    ("training.forcing.end", "training.forcing.name", _GOES_DOWN),
-    ("training.forcing.steps", "training.forcing.name", _GOES_DOWN),
+    ("training.forcing.end", "training.forcing.name", _DECAYING),
+    ("training.forcing.steps", "training.forcing.name", _DECAYING),
 )
 
 
-def check_effects(config: Config) -> None:
-    """Refuse a setting that is not the default and has no effect with the others."""
+def check_unused_settings(config: Config) -> None:
+    """Refuse a setting that differs from its default but has no effect."""
     default = type(config)()
     for setting, needed, values in _NEEDS:
         value, other = attrgetter(setting, needed)(config)
@@ -40,10 +40,10 @@ def check_effects(config: Config) -> None:
                 f"{setting} is {value!r}, which has no effect while {needed} is {other!r}, "
                 f"expected {' or '.join(map(repr, values))}"
             )
-    for part in ("valid", "test"):
-        files, count = attrgetter(part, f"{part}_pairs")(config.data)
+    for split in ("valid", "test"):
+        files, count = attrgetter(split, f"{split}_pairs")(config.data)
         if files and count:
             raise RegardError(
-                f"data.{part}_pairs is {count}, which has no effect beside data.{part}: "
+                f"data.{split}_pairs is {count}, which has no effect beside data.{split}: "
                 "expected one of them"
             )

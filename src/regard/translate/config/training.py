@@ -1,18 +1,18 @@
-"""What a training is told about its steps: batches, optimiser, schedules, looks at validation."""
+"""`[training]`: batches, optimiser, schedules, teacher forcing, validation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from regard.translate.settings import check_numbers
+from regard.translate.config.tables import check_numbers
 
 Metric = Literal["loss", "bleu", "chrf"]
 
 
 @dataclass(frozen=True)
 class OptimiserConfig:
-    """How parameters move.
+    """The optimiser.
 
     | field          | meaning                                                                  |
     |----------------|--------------------------------------------------------------------------|
@@ -44,7 +44,7 @@ class OptimiserConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How the learning rate goes.
+    """The schedule of the learning rate.
 
     | field         | meaning                                                                   |
     |---------------|---------------------------------------------------------------------------|
@@ -95,7 +95,7 @@ class ForcingConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """When to look at the validation pairs, and what follows.
+    """When to validate, and what follows.
 
     | field       | meaning                                                                     |
     |-------------|-----------------------------------------------------------------------------|
@@ -120,7 +120,7 @@ class ValidationConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long, in which batches, how.
+    """Length of the training, batches, optimisation.
 
     | field              | meaning                                                              |
     |--------------------|----------------------------------------------------------------------|

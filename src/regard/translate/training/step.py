@@ -1,7 +1,8 @@
-"""One step: gradients of a few batches, clipped, one change of the parameters."""
+"""One optimiser step: which sentences it sees, their gradients, the update."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,14 +11,60 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from regard.translate.config import OptimiserConfig, TrainingConfig
-from regard.translate.data import Batch, Examples, collate
+from regard.translate.data import Batch, Examples, batches, collate
 from regard.translate.models.contract import TranslationModel
 from regard.translate.training.loss import last_cross_entropy
-from regard.translate.training.plan import Step
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimiser step.
+
+    | field     | meaning                                                                     |
+    |-----------|-----------------------------------------------------------------------------|
+    | `batches` | numbers of the sentences that this process sees, batch by batch             |
+    | `tokens`  | target tokens that all processes see together                               |
+
+    Every process knows `tokens` without asking the others, so each can divide its loss by it: the
+    gradient is that of one process with all the sentences.
+    """
+
+    batches: list[list[int]]
+    tokens: int
+
+
+def plan_epoch(
+    examples: Examples, config: TrainingConfig, epoch: int, rank: int = 0, ranks: int = 1
+) -> list[Step]:
+    """The steps of an epoch for one of `ranks` processes."""
+    by_rank = [
+        batches(
+            examples,
+            tokens=None if config.batch_sentences else config.batch_tokens,
+            sentences=config.batch_sentences or None,
+            seed=config.seed,
+            epoch=epoch,
+            rank=other,
+            ranks=ranks,
+        )
+        for other in range(ranks)
+    ]
+    steps = []
+    for start in range(0, len(by_rank[0]), config.accumulate):
+        end = start + config.accumulate
+        sentences = [
+            number
+            for rank_batches in by_rank
+            for batch in rank_batches[start:end]
+            for number in batch
+        ]
+        tokens = sum(len(examples.target[number]) for number in sentences)
+        steps.append(Step(by_rank[rank][start:end], tokens))
+    return steps
 
 
 def new_optimiser(config: OptimiserConfig, model: TranslationModel) -> Optimizer:
-    """The optimiser of a configuration; fused where torch can, which is everywhere it runs."""
+    """The (fused) optimiser of a configuration."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if config.name == "sgd":
         return SGD(parameters, config.rate, weight_decay=config.weight_decay, fused=True)
@@ -33,17 +80,17 @@ def new_optimiser(config: OptimiserConfig, model: TranslationModel) -> Optimizer
 
 
 class Stepper:
-    """Makes steps.
+    """Performs optimiser steps.
 
-    The loss is divided by the target tokens of the whole step, on all processes and in all its
-    batches. So neither their number nor the way sentences fall into batches changes the gradient.
+    The loss is divided by the target tokens of the whole step, over all processes and batches, so
+    the gradient does not depend on how sentences are distributed among them.
 
     Args:
         fabric: device, precision, distribution.
-        model: what is trained.
-        optimiser: what changes its parameters.
-        examples: what it learns from.
-        config: how.
+        model: the model.
+        optimiser: its optimiser.
+        examples: the training examples.
+        config: the `[training]` settings.
     """
 
     def __init__(
@@ -56,15 +103,15 @@ class Stepper:
     ) -> None:
         self.fabric = fabric
         self.wrapped, _ = fabric.setup(model, optimiser)
-        self.parameters = [one for one in model.parameters() if one.requires_grad]
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimiser = optimiser
         self.examples = examples
         self.config = config
 
     def make(self, step: Step, rate: float, forcing: float) -> Tensor:
-        """Make a step; returns the loss of this process, summed over its tokens, as float64.
+        """Perform a step; returns the loss of this process, summed over its tokens, as float64.
 
-        Nothing here waits for the device.
+        It does not synchronise with the device.
         """
         losses = []
         for number, sentences in enumerate(step.batches, start=1):
@@ -83,7 +130,7 @@ class Stepper:
         return torch.stack(losses).double().sum()
 
     def _gather(self, batch: Batch, tokens: int, forcing: float) -> Tensor:
-        """Add a batch's share of the gradient; returns its loss, summed over tokens."""
+        """Accumulate the gradient of a batch; returns its loss, summed over tokens."""
         logits = self.wrapped(
             batch.source, batch.source_mask, batch.target_in, batch.target_mask, forcing
         )

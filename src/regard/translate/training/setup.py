@@ -1,4 +1,4 @@
-"""What a training works with, made from its configuration; and what is said of it."""
+"""What a training works with, built from its configuration, and the summary of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from regard.errors import RegardError
+from regard.errors import RegardError, ShapeError
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, load_weights
-from regard.translate.config import Config
+from regard.translate.config import Config, VectorsConfig
 from regard.translate.data import Examples, collate
-from regard.translate.models.build import build
+from regard.translate.models.build import build_model
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.embeddings import Embeddings
 from regard.translate.training.corpus import (
@@ -22,18 +23,49 @@ from regard.translate.training.corpus import (
     within,
 )
 from regard.translate.training.folder import RunFolder
-from regard.translate.training.loop import Setting
-from regard.translate.training.random_states import seed_all
+from regard.translate.training.loop import TrainingSetup
+from regard.translate.training.resuming import Position, State, seed_all
 from regard.translate.training.schedules import least_forcing
-from regard.translate.training.state import Position, State
+from regard.translate.vectors import VectorReport, load_vectors
+from regard.translate.vocabulary import WordVocabulary
+
+
+def put_vectors(
+    config: VectorsConfig, vocabularies: Vocabularies, model: TranslationModel
+) -> list[VectorReport]:
+    """Load pretrained word vectors into a model's embeddings; returns a report per file."""
+    reports = []
+    for side, file in config.files.items():
+        vocabulary = getattr(vocabularies, side)
+        assert isinstance(vocabulary, WordVocabulary)  # `Config` refuses others
+        try:
+            reports.append(load_vectors(file, vocabulary, _embedding(model, side)))
+        except ShapeError as error:
+            raise ShapeError(
+                f"vectors.{side}: {error}; model.embedding (a Transformer's model.hidden) says how "
+                "wide it is"
+            ) from error
+    return reports
+
+
+def freeze_vectors(config: VectorsConfig, model: TranslationModel) -> None:
+    """Freeze embeddings with pretrained vectors, if the configuration says so."""
+    for side in config.files:
+        _embedding(model, side).weight.requires_grad_(not config.frozen)
+
+
+def _embedding(model: TranslationModel, side: str) -> nn.Embedding:
+    embedding: nn.Embedding = getattr(model.embeddings, side)
+    return embedding
+
 
 _MANY = 0.1  # of the validation sources: more of them in the training pairs is told
 
 
 def set_up(
     fabric: Any, config: Config, folder: RunFolder, state: State | None, pairs: Pairs
-) -> Setting:
-    """Vocabularies, examples and the model; from the state where there is one."""
+) -> TrainingSetup:
+    """Vocabularies, examples and the model; from a saved state if there is one."""
     start = None
     if state is not None:
         vocabularies = state.vocabularies
@@ -45,7 +77,7 @@ def set_up(
         vocabularies = train_vocabularies(config.vocabulary, pairs.train)
     _check_tie(config, vocabularies)
     seed_all(config.training.seed)
-    model = build(config.model, len(vocabularies.source), len(vocabularies.target))
+    model = build_model(config.model, len(vocabularies.source), len(vocabularies.target))
     if config.training.precision == "64":
         model.double()  # before weights are put in, which would lose digits otherwise
     if state is not None:
@@ -53,47 +85,50 @@ def set_up(
     if start is not None:
         model.load_state_dict(start.model.state_dict())
     train, valid = (
-        _fitting(name, vocabularies.examples(found), model, config)
-        for name, found in (("train", pairs.train), ("valid", pairs.valid))
+        _fitting(name, vocabularies.examples(split_pairs), model, config)
+        for name, split_pairs in (("train", pairs.train), ("valid", pairs.valid))
     )
     if state is None and start is None:
         say_by_frequency(model, train)
-    return Setting(fabric, config, folder, vocabularies, model, train, valid, pairs.valid)
+    return TrainingSetup(fabric, config, folder, vocabularies, model, train, valid, pairs.valid)
 
 
 @torch.no_grad()
 def say_by_frequency(model: TranslationModel, examples: Examples) -> None:
-    """Have the output layer say tokens as often as they come, before anything is learned.
+    """Initialise the output bias with the log frequencies of target tokens.
 
-    Otherwise that is what the first steps teach all at once, and with a tanh before the output
-    layer it can be learned by driving every feature to 1 or -1, where nothing is learned any more.
+    Otherwise the first steps learn them, and with a tanh before the output layer that can drive
+    every feature to saturation, where gradients vanish.
     """
-    said = torch.tensor([token for target in examples.target for token in target])
+    tokens = torch.tensor([token for target in examples.target for token in target])
     embeddings = model.embeddings
     assert isinstance(embeddings, Embeddings)
     bias = embeddings.bias
-    counts = torch.bincount(said, minlength=len(bias)).to(bias) + 1  # none is impossible
+    counts = torch.bincount(tokens, minlength=len(bias)).to(bias) + 1  # none is impossible
     bias.copy_((counts / counts.sum()).log())
 
 
 def _loaded_start(config: Config) -> Checkpoint:
-    """The checkpoint to begin with; its model must be the one that the configuration says."""
+    """The checkpoint to start from; its model must match the configuration."""
     try:
         start = load_checkpoint(config.training.start)
     except RegardError as error:
         raise RegardError(f"training.start: {error}") from error
-    found, said = asdict(start.config.model), asdict(config.model)
-    wrong = [name for name in found if name != "dropout" and found[name] != said[name]]
-    if wrong:
-        has = ", ".join(
-            f"model.{name} is {said[name]!r}, but it is {found[name]!r}" for name in wrong
+    stored, configured = asdict(start.config.model), asdict(config.model)
+    different = [name for name in stored if name != "dropout" and stored[name] != configured[name]]
+    if different:
+        differences = ", ".join(
+            f"model.{name} is {configured[name]!r}, but it is {stored[name]!r}"
+            for name in different
         )
-        raise RegardError(f"{has} in {config.training.start}, with which training.start begins")
+        raise RegardError(
+            f"{differences} in {config.training.start}, with which training.start begins"
+        )
     return start
 
 
 def _check_tie(config: Config, vocabularies: Vocabularies) -> None:
-    """Refuse one embedding for two vocabularies, in which a number is two different words."""
+    """Refuse a shared embedding for two different vocabularies."""
     if config.model.tie == "all" and vocabularies.source is not vocabularies.target:
         raise RegardError(
             "model.tie is 'all', one embedding for both languages, but each has a vocabulary of "
@@ -101,19 +136,19 @@ def _check_tie(config: Config, vocabularies: Vocabularies) -> None:
         )
 
 
-def _fitting(part: str, examples: Examples, model: TranslationModel, config: Config) -> Examples:
-    """The examples of a part that the model has places for; there must be some."""
-    found = within(examples, model.longest_source)
-    if not len(found):
+def _fitting(split: str, examples: Examples, model: TranslationModel, config: Config) -> Examples:
+    """The examples that are not too long for the model; an error if there are none."""
+    fitting = within(examples, model.longest_source)
+    if not len(fitting):
         raise RegardError(
-            f"there are no {part} pairs left: the sources of all {len(examples):,} are longer than "
-            f"model.longest, which is {config.model.longest}"
+            f"there are no {split} pairs left: the sources of all {len(examples):,} are longer "
+            f"than model.longest, which is {config.model.longest}"
         )
-    return found
+    return fitting
 
 
-def check_search(setting: Setting) -> None:
-    """Refuse, before the folder is begun, a search that the finished model could not serve."""
+def check_search(setting: TrainingSetup) -> None:
+    """Refuse search options that the model does not support, before anything is written."""
     penalty = setting.config.search.coverage_penalty
     if penalty and not setting.model.sites:
         raise RegardError(
@@ -122,8 +157,8 @@ def check_search(setting: Setting) -> None:
         )
 
 
-def check_forcing(setting: Setting) -> None:
-    """Ask the model, before the folder is begun, whether it can do without the true tokens."""
+def check_forcing(setting: TrainingSetup) -> None:
+    """Refuse teacher forcing below 1 if the model needs it, before anything is written."""
     least = least_forcing(setting.config.training.forcing)
     if least == 1.0:
         return
@@ -139,10 +174,10 @@ def check_forcing(setting: Setting) -> None:
         ) from error
 
 
-def summary(setting: Setting, pairs: Pairs, position: Position) -> str:
-    """The data, the vocabularies and the model in a few lines."""
-    parameters = sum(one.numel() for one in setting.model.parameters())
-    both = setting.vocabularies
+def summary(setting: TrainingSetup, pairs: Pairs, position: Position) -> str:
+    """A summary of data, vocabularies and model."""
+    parameters = sum(parameter.numel() for parameter in setting.model.parameters())
+    vocabularies = setting.vocabularies
     start = setting.config.training.start
     begin = f"from the weights of {Path(start).name}" if start else "from the beginning"
     begin = f"from step {position.step}" if position.step else begin
@@ -152,7 +187,8 @@ def summary(setting: Setting, pairs: Pairs, position: Position) -> str:
         f"{_known_already(pairs)}"
         f"{len(setting.train):,} pairs to learn from, {len(setting.valid):,} to validate with, "
         f"{len(pairs.test):,} to test with\n"
-        f"{len(both.source):,} and {len(both.target):,} entries in the vocabularies\n"
+        f"{len(vocabularies.source):,} and {len(vocabularies.target):,} entries in the "
+        "vocabularies\n"
         f"{setting.config.model.name} with {parameters:,} parameters, trained {begin} on "
         f"{setting.fabric.world_size} × {setting.fabric.device}\n"
         f"{_about_losses(setting.config)}"
@@ -160,7 +196,7 @@ def summary(setting: Setting, pairs: Pairs, position: Position) -> str:
 
 
 def _about_losses(config: Config) -> str:
-    """What the losses are, and what that of training has that validation has not."""
+    """The unit of losses, and how training and validation loss differ."""
     training = config.training
     on = {
         "dropout": config.model.dropout > 0,
@@ -169,24 +205,24 @@ def _about_losses(config: Config) -> str:
     }
     more = " and ".join(name for name, is_on in on.items() if is_on)
     steps = "the last step" if training.log_every == 1 else f"the last {training.log_every} steps"
-    said = f"losses are nats a target token; that of training is of {steps}"
-    return f"{said}, with {more}, which validation has not" if more else said
+    text = f"losses are nats a target token; that of training is of {steps}"
+    return f"{text}, with {more}, which validation has not" if more else text
 
 
 def _known_already(pairs: Pairs) -> str:
-    """A line where a good part of the validation sentences are learned from, too."""
+    """A warning if many validation sources are in the training data."""
     learned = {pair.source for pair in pairs.train}
-    known = sum(pair.source in learned for pair in pairs.valid)
-    if known <= _MANY * len(pairs.valid):
+    repeated = sum(pair.source in learned for pair in pairs.valid)
+    if repeated <= _MANY * len(pairs.valid):
         return ""
     return (
-        f"{known:,} of {len(pairs.valid):,} validation sources are among the training pairs: their "
-        "scores flatter\n"
+        f"{repeated:,} of {len(pairs.valid):,} validation sources are among the training pairs: "
+        "their scores flatter\n"
     )
 
 
-def _without_places(setting: Setting, pairs: Pairs) -> str:
-    """A line on the pairs that the model has no places for, where there are any."""
+def _without_places(setting: TrainingSetup, pairs: Pairs) -> str:
+    """How many pairs are too long for the model, if any."""
     train = len(pairs.train) - len(setting.train)
     valid = len(pairs.valid) - len(setting.valid)
     if not train and not valid:

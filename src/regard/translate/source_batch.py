@@ -1,4 +1,4 @@
-"""What a model looked at, where a search does not keep it."""
+"""A batch of sources, encoded a second time for attention that a search does not return."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.translate.data import padded
-from regard.translate.models.contract import Encoded, TranslationModel
+from regard.translate.models.contract import EncoderOutput, TranslationModel
 from regard.translate.models.modes import evaluating
 from regard.translate.tokens import BEGIN, END
 
-Rows = Float[Tensor, "head query key"]
+HeadWeights = Float[Tensor, "head query key"]
 
 
-class SecondLook:
-    """Some sources, read once more where a search does not say all.
+class SourceBatch:
+    """Tokenised sources, and attention over them that a search does not return.
+
+    The sources are encoded again only if such attention is asked for.
 
     Args:
         model: the model.
@@ -38,12 +40,12 @@ class SecondLook:
         self.sizes: list[int] = mask.sum(1).tolist()
 
     @functools.cached_property
-    def _encoded(self) -> Encoded:
+    def _encoded(self) -> EncoderOutput:
         with evaluating(self.model), torch.no_grad():
             return self.model.encode(self.source, self.mask, weights=not self.model.sites)
 
-    def inside(self, sentence: int) -> dict[str, Rows]:
-        """The attentions inside the encoder, of a model that has no others."""
+    def inside(self, sentence: int) -> dict[str, HeadWeights]:
+        """Self-attention of the encoder, for a model without cross-attention; else empty."""
         if self.model.sites:
             return {}
         size = self.sizes[sentence]
@@ -53,30 +55,30 @@ class SecondLook:
         }
 
     def last_rows(
-        self, sentences: Sequence[int], said: Sequence[Sequence[int]]
-    ) -> list[dict[str, Rows]]:
-        """For each text that was not ended, the row of the step that is given its last token.
+        self, sentences: Sequence[int], targets: Sequence[Sequence[int]]
+    ) -> list[dict[str, HeadWeights]]:
+        """For each unfinished target, the attention of the step whose input is its last token.
 
-        No search makes that step. The rows are (head, 1, source), padding among the columns.
+        No search makes that step. Weights are (head, 1, source), columns of padding included.
 
         Args:
-            sentences: of which sentence each text is a translation.
-            said: the tokens of the texts.
+            sentences: the sentence that each target translates.
+            targets: the tokens of the targets.
         """
         if not sentences:
             return []
         device = self.source.device
-        given, _ = padded([[BEGIN, *tokens] for tokens in said])
+        inputs, _ = padded([[BEGIN, *tokens] for tokens in targets])
         encoded = self._encoded.select(torch.tensor(sentences, device=device))
         with evaluating(self.model), torch.no_grad():
-            weights = self.model.decode(encoded, given.to(device), weights=True).weights
+            weights = self.model.decode(encoded, inputs.to(device), weights=True).weights
         return [
-            {site: one[place, :, len(tokens), None] for site, one in weights.items()}
-            for place, tokens in enumerate(said)
+            {site: heads[row, :, len(tokens), None] for site, heads in weights.items()}
+            for row, tokens in enumerate(targets)
         ]
 
 
 def inner_sites(model: TranslationModel) -> list[str]:
-    """The names of the attentions inside the encoder of a model that has no others."""
+    """The sites of encoder self-attention of a model without cross-attention."""
     end = torch.full((1, 1), END, device=next(model.parameters()).device)
-    return list(SecondLook(model, end, end == END).inside(0))
+    return list(SourceBatch(model, end, end == END).inside(0))

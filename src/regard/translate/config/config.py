@@ -1,0 +1,159 @@
+"""The configuration of a training, read from TOML.
+
+A file names what differs from the defaults. An unknown key, or a value of the wrong type, is an
+error that suggests the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from regard.errors import RegardError
+from regard.files import reading
+from regard.translate.config.data import DataConfig, VectorsConfig, VocabularyConfig
+from regard.translate.config.tables import merged, override, read_table, write_toml
+from regard.translate.config.training import TrainingConfig
+from regard.translate.config.unused_settings import check_unused_settings
+from regard.translate.models.build import ModelConfig, check_model_config
+from regard.translate.search import SearchOptions
+from regard.translate.shipped import is_shipped
+
+
+@dataclass(frozen=True)
+class Config:
+    """The configuration of a training; stored in its checkpoints.
+
+    >>> config = Config.from_table({"model": {"name": "bahdanau"}}, ["model.hidden=256"])
+    >>> config.model.hidden, config.training.epochs
+    (256, 20)
+
+    | field        | meaning                                                                    |
+    |--------------|----------------------------------------------------------------------------|
+    | `preset`     | settings by name, below those of the file: one of `PRESETS`, or none       |
+    | `data`       | where the pairs are, and which of them count: `DataConfig`                 |
+    | `vocabulary` | what sentences are cut into: `VocabularyConfig`                            |
+    | `model`      | which model, and its sizes: `ModelConfig`                                  |
+    | `vectors`    | word vectors to begin with: `VectorsConfig`                                |
+    | `training`   | how long, in which batches, how: `TrainingConfig`                          |
+    | `search`     | how the finished model is asked for translations: `SearchOptions`          |
+    """
+
+    preset: str = ""
+    data: DataConfig = field(default_factory=DataConfig)
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    vectors: VectorsConfig = field(default_factory=VectorsConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    search: SearchOptions = field(default_factory=SearchOptions)
+
+    def __post_init__(self) -> None:
+        if self.training.start and self.vectors.files:
+            raise RegardError(
+                f"training.start is {self.training.start}, whose embeddings are trained already: "
+                "leave [vectors] out"
+            )
+        for side, file in self.vectors.files.items():
+            if self.vocabulary.kind != "words":
+                raise RegardError(
+                    f"vectors.{side} is {file}, but vocabulary.kind is {self.vocabulary.kind!r}: "
+                    "word vectors are for 'words'"
+                )
+
+    @staticmethod
+    def from_table(table: Mapping[str, Any], overrides: Iterable[str] = ()) -> Config:
+        """From nested tables, over the preset they name; then settings such as
+        `model.hidden=256`."""
+        settings = dict(table)
+        for setting in overrides:
+            settings = override(Config, settings, setting)
+        name = settings.get("preset", "")
+        if name != "" and (not isinstance(name, str) or name not in PRESETS):
+            raise RegardError(f"preset must be one of {', '.join(PRESETS)}; found {name!r}")
+        return read_table(Config, merged(PRESETS.get(name, {}), settings))
+
+    @staticmethod
+    def from_file(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+        """From a TOML file; its paths are made absolute."""
+        path, overrides = Path(path), list(overrides)
+        text = ""
+        try:
+            with reading(path):
+                text = path.read_text(encoding="utf-8-sig")
+            table = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RegardError(f"{path} is not TOML: {error}{_hint(text, error)}") from error
+        try:
+            config = Config.from_table(table, overrides)
+            check_model_config(config.model)
+            check_unused_settings(config)
+            return _with_absolute_paths(config, path.parent)
+        except RegardError as error:
+            over = f" with {', '.join(overrides)}" if overrides else ""
+            raise RegardError(f"{path}{over}: {error}") from error
+
+    def without_paths(self) -> Config:
+        """Without paths of a machine: data, vectors and the initial checkpoint."""
+        training = replace(self.training, start="")
+        return replace(self, data=DataConfig(), vectors=VectorsConfig(), training=training)
+
+    def table(self) -> dict[str, Any]:
+        """As nested tables; `from_table` makes the same of them."""
+        return asdict(self)
+
+    def toml(self) -> str:
+        """As a TOML file."""
+        return write_toml(self.table())
+
+
+#: Settings by name, below those of the file. "reference" is the shape of the tutorial figures:
+#: embedding 300, hidden 500, at most 100 words, dictionaries of 9 and 10 thousand.
+PRESETS: dict[str, dict[str, Any]] = {
+    "reference": {
+        "data": {"longest": 100},
+        "vocabulary": {"kind": "words", "source_size": 9_000, "target_size": 10_000},
+        "model": {"embedding": 300, "hidden": 500, "longest": 100},
+    }
+}
+
+
+def _hint(text: str, error: Exception) -> str:
+    """The line of an error, and a hint."""
+    position = re.search(r"\(at line (\d+)", str(error))
+    if position is None:
+        return ""
+    line = text.split("\n")[int(position[1]) - 1].strip()
+    capital = re.search(r"=\s*(True|False)\b", line)
+    return f": {line:.60}" + (f"; TOML writes {capital[1].lower()}" if capital else "")
+
+
+def _with_absolute_paths(config: Config, folder: Path) -> Config:
+    """With absolute paths."""
+
+    def resolve(text: str) -> str:
+        filled = os.path.expanduser(os.path.expandvars(text))
+        missing = re.search(r"\$\{?(\w+)", filled)
+        if missing:
+            raise RegardError(
+                f"the path {text} needs the environment variable {missing[1]}, which is not set"
+            )
+        start = Path() if text.startswith("$") else folder
+        return str((start / filled).resolve())
+
+    splits = {
+        name: tuple(map(resolve, getattr(config.data, name))) for name in ("train", "valid", "test")
+    }
+    vectors = {side: resolve(file) for side, file in config.vectors.files.items()}
+    start = config.training.start
+    ships = is_shipped(start, folder)
+    return replace(
+        config,
+        data=replace(config.data, **splits),  # type: ignore[arg-type]
+        vectors=replace(config.vectors, **vectors),  # type: ignore[arg-type]
+        training=replace(config.training, start=resolve(start) if start and not ships else start),
+    )

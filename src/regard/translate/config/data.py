@@ -1,0 +1,141 @@
+"""`[data]`, `[vocabulary]` and `[vectors]`: pairs, tokenisation, pretrained word vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.errors import RegardError
+from regard.translate.config.tables import check_numbers
+from regard.translate.tokens import NAMES
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Files of pairs, and which pairs are used.
+
+    | field                       | meaning                                                     |
+    |-----------------------------|-------------------------------------------------------------|
+    | `train`, `valid`, `test`    | two parallel files, or one of pairs (TSV, JSONL); `.gz` too |
+    | `source`, `target`          | columns of such a file: numbers from 1, or names            |
+    | `header`                    | its first line has names of columns and is no pair; known   |
+    |                             | where a column is chosen by name                            |
+    | `valid_pairs`, `test_pairs` | so many distinct sources, each with all its pairs, are      |
+    |                             | split off `train` where there is no such file               |
+    | `split_seed`                | which; another number gives another split                   |
+    | `first`                     | read so many pairs of `train` at most; 0 for all            |
+    | `longest`                   | a pair with more words on a side is left out                |
+    | `ratio`                     | as is one whose longer side has more than so many times the |
+    |                             | words of the other, one added to both; 0 for any            |
+    | `repeated`                  | keep pairs that are there twice                             |
+
+    Paths are relative to the file of the configuration; a path that begins with an
+    environment variable, `$NAME/file`, is relative to where the command runs.
+    """
+
+    train: tuple[str, ...] = ()
+    valid: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    source: int | str = ""
+    target: int | str = ""
+    header: bool = False
+    valid_pairs: int = 0
+    test_pairs: int = 0
+    split_seed: int = 0
+    first: int = 0
+    longest: int = 100
+    ratio: float = 0.0
+    repeated: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("train", "valid", "test"):
+            files = getattr(self, name)
+            if len(files) == 2 and files[0] == files[1]:
+                raise RegardError(
+                    f"data.{name} is {files[0]} twice: a sentence would be its own translation"
+                )
+            if len(files) > 2:
+                raise RegardError(
+                    f"data.{name} must be one file of pairs or two parallel files, "
+                    f"found {len(files)}: {', '.join(files)}"
+                )
+        for name in ("source", "target"):
+            column = getattr(self, name)
+            if column != "" and self.source == self.target:
+                raise RegardError(
+                    f"data.source and data.target are both {column!r}: a sentence would be its own "
+                    "translation"
+                )
+            if isinstance(column, int) and column < 1:
+                raise RegardError(
+                    f"data.{name} must be a column from 1, or its name; found {column}"
+                )
+        check_numbers("data", self, at_least_0=("valid_pairs", "test_pairs", "first"))
+        check_numbers("data", self, above_0=("longest",))
+        if self.ratio != 0 and not self.ratio >= 1:
+            raise RegardError(f"data.ratio must be 0 or at least 1, found {self.ratio}")
+
+
+@dataclass(frozen=True)
+class VocabularyConfig:
+    """How sentences are tokenised.
+
+    | field                        | meaning                                                    |
+    |------------------------------|------------------------------------------------------------|
+    | `kind`                       | whole words, or pieces of words learned by sentencepiece   |
+    | `source_size`, `target_size` | most entries; the source's counts for both when `joint`    |
+    | `joint`                      | one vocabulary for both languages                          |
+    | `lower`                      | all text in lower case                                     |
+    | `pieces`                     | how pieces are learned                                     |
+    | `tokenised`                  | words are what stands between spaces already               |
+    | `least`                      | a word seen less often is unknown                          |
+    """
+
+    kind: Literal["words", "pieces"] = "words"
+    source_size: int = 10_000
+    target_size: int = 10_000
+    joint: bool = False
+    lower: bool = False
+    pieces: Literal["unigram", "bpe"] = "unigram"
+    tokenised: bool = False
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        check_numbers("vocabulary", self, above_0=("least",))
+        for name in ("source_size", "target_size"):
+            if getattr(self, name) <= len(NAMES):
+                raise RegardError(
+                    f"vocabulary.{name} must be above {len(NAMES)}, the tokens that every "
+                    f"vocabulary begins with; found {getattr(self, name)}"
+                )
+
+
+@dataclass(frozen=True)
+class VectorsConfig:
+    """Pretrained word vectors to start from: files of GloVe or word2vec.
+
+    | field              | meaning                                                              |
+    |--------------------|----------------------------------------------------------------------|
+    | `source`, `target` | the file for the embedding of that side; none when empty             |
+    | `frozen`           | training does not change the embeddings that have a file             |
+
+    They are as wide as the embedding: `model.embedding`, a Transformer's `model.hidden`. Where
+    `model.tie` makes the output layer the target's embedding, the vectors are in both, and `frozen`
+    holds both. With `model.tie = "all"` there is one embedding for all: it gets the vectors of
+    `source`, then those of `target`, which stay where both files have a word. Paths are as in
+    `[data]`. A run that is resumed does not read them again.
+    """
+
+    source: str = ""
+    target: str = ""
+    frozen: bool = False
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files there are, by side."""
+        named = {"source": self.source, "target": self.target}
+        return {side: file for side, file in named.items() if file}
+
+    def __post_init__(self) -> None:
+        if self.frozen and not self.files:
+            raise RegardError("vectors.frozen wants vectors.source or vectors.target, found none")

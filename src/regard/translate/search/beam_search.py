@@ -1,0 +1,164 @@
+"""`beam_search`, and `beam_search_steps` to watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.translate.models.contract import TranslationModel
+from regard.translate.models.modes import evaluating
+from regard.translate.search.beams import Beams, FinishedHypotheses
+from regard.translate.search.hypothesis import Hypothesis
+from regard.translate.search.options import (
+    SearchOptions,
+    check_n_best,
+    check_source,
+    prefix_table,
+)
+
+
+def beam_search(
+    model: TranslationModel,
+    source: Int[Tensor, "sentence source"],
+    mask: Bool[Tensor, "sentence source"],
+    options: SearchOptions | None = None,
+    *,
+    n_best: int = 1,
+    prefix: Sequence[Sequence[int]] | None = None,
+    weights: bool = True,
+) -> list[list[Hypothesis]]:
+    """The best translations of each sentence, best first.
+
+    Hypotheses are ranked by log P / ((5 + length) / 6)^α + β Σᵢ log min(coverageᵢ, 1), with α the
+    length penalty and β the coverage penalty (Wu et al. 2016, equation 14); `length` counts `END`.
+    With a beam of 1 the search is greedy. The result of a sentence does not depend on the others.
+
+    Args:
+        model: any translation model; it runs in eval mode, and its mode is restored.
+        source: tokens of the sentences, each with `END`, padded on the right.
+        mask: True at tokens.
+        options: beam width, penalties and lengths; the defaults of `SearchOptions` when None.
+        n_best: maximum number of hypotheses returned; fewer if the search ended with fewer.
+        prefix: for each sentence, the tokens it must begin with.
+        weights: also return target-to-source attention, if the model has it.
+    """
+    options = SearchOptions() if options is None else options
+    beams = _begin(model, source, mask, options, n_best, prefix, weights)
+    with evaluating(model):
+        while not beams.over:
+            beams.advance()
+    return _collect(beams, len(source))
+
+
+def beam_search_steps(
+    model: TranslationModel,
+    source: Int[Tensor, "1 source"],
+    mask: Bool[Tensor, "1 source"],
+    options: SearchOptions | None = None,
+    *,
+    prefix: Sequence[Sequence[int]] | None = None,
+    weights: bool = True,
+) -> Iterator[Hypothesis]:
+    """`beam_search` of one sentence, yielding the best hypothesis so far after every step.
+
+    It may be unfinished, and may be overtaken later. The last one is what `beam_search` returns.
+    """
+    options = SearchOptions() if options is None else options
+    if len(source) != 1:
+        raise RegardError(f"beam_search_steps: source has {len(source)} sentences, expected 1")
+    beams = _begin(model, source, mask, options, 1, prefix, weights)
+    while not beams.over:
+        with evaluating(model):
+            beams.advance()
+        if not beams.over:
+            yield _best_so_far(beams)
+    yield _collect(beams, 1)[0][0]
+
+
+@torch.no_grad()
+def _begin(
+    model: TranslationModel,
+    source: Tensor,
+    mask: Tensor,
+    options: SearchOptions,
+    n_best: int,
+    prefix: Sequence[Sequence[int]] | None,
+    weights: bool,
+) -> Beams:
+    check_n_best(n_best, options)
+    check_source(model, source, mask, options)
+    forced = prefix_table(prefix, len(source), source.device)
+    with evaluating(model):
+        encoded = model.read(source, mask)
+        return Beams(model, encoded, options, forced, n_best=n_best, weights=weights)
+
+
+def _collect(beams: Beams, sentences: int) -> list[list[Hypothesis]]:
+    """The `n_best` of each sentence; of equal ones, the first found comes first."""
+    if sentences == 0:
+        return []
+    if not beams.finished:
+        raise _no_hypothesis(0)
+    finished = _joined(beams.finished)
+    ranked: list[list[int]] = [[] for _ in range(sentences)]
+    scores = finished.score.tolist()
+    for index, sentence in enumerate(finished.sentence.tolist()):
+        ranked[sentence].append(index)
+    for number, indices in enumerate(ranked):
+        if not indices:
+            raise _no_hypothesis(number)
+        indices.sort(key=lambda index: -scores[index])
+        del indices[beams.n_best :]
+    chosen = torch.tensor([index for indices in ranked for index in indices])
+    hypotheses = iter(_hypotheses(beams, _joined([finished], chosen.to(finished.score.device))))
+    return [[next(hypotheses) for _ in indices] for indices in ranked]
+
+
+def _joined(batches: list[FinishedHypotheses], chosen: Tensor | None = None) -> FinishedHypotheses:
+    """All finished hypotheses, or the chosen ones."""
+    leaves = [(f.sentence, *f.ends, f.log_probability, f.score) for f in batches]
+    joined = [torch.cat(tensors) for tensors in zip(*leaves)]
+    if chosen is not None:
+        joined = [tensor[chosen] for tensor in joined]
+    sentence, step, row, token, log_probability, score = joined
+    ends = type(batches[0].ends)(step, row, token)
+    return FinishedHypotheses(sentence, ends, log_probability, score)
+
+
+def _hypotheses(beams: Beams, finished: FinishedHypotheses) -> list[Hypothesis]:
+    targets, weights = beams.history.trace(finished.ends)
+    lengths = (finished.ends.step + 1).tolist()
+    scores, log_probabilities = finished.score.tolist(), finished.log_probability.tolist()
+    return [
+        Hypothesis(
+            tokens[:length],
+            score,
+            log_probability,
+            {site: heads[row, :, :length] for site, heads in weights.items()},
+        )
+        for row, (tokens, score, log_probability, length) in enumerate(
+            zip(targets.tolist(), scores, log_probabilities, lengths)
+        )
+    ]
+
+
+def _best_so_far(beams: Beams) -> Hypothesis:
+    """The best of the finished hypotheses and the first open one of the only sentence."""
+    first = beams.sentences.new_zeros(1)
+    log_probability = beams.scores[:, :1]
+    score = beams.worth(log_probability, first[:, None], len(beams.history))
+    ends = beams.history.open_ends(first)
+    unfinished = FinishedHypotheses(first, ends, log_probability[0], score[0])
+    candidates = _joined([*beams.finished, unfinished])
+    return _hypotheses(beams, _joined([candidates], candidates.score.argmax()[None]))[0]
+
+
+def _no_hypothesis(sentence: int) -> RegardError:
+    return RegardError(
+        f"search: sentence {sentence} has no hypothesis; the model's logits are NaN or -inf for "
+        "every token that may be said"
+    )
