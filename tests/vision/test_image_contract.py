@@ -110,7 +110,7 @@ def test_tiny_images(size):
         (lambda: CBAM(16, spatial=nn.ReLU()), "CBAM: spatial=ReLU(), expected a Gate"),
     ],
 )
-def test_a_part_of_a_wrong_type_is_told_when_it_is_passed(build, text):
+def test_a_part_of_a_wrong_type_is_told_when_it_is_passed(without_shape_checks, build, text):
     with pytest.raises(RegardError) as caught:
         build()
     assert str(caught.value) == text

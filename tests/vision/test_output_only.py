@@ -28,7 +28,7 @@ def test_capture_names_the_mechanism():
     assert trace.names() == ["1"]
 
 
-def test_a_tensor_is_refused():
+def test_a_tensor_is_refused(without_shape_checks):
     with pytest.raises(regard.RegardError) as caught:
         nn.Sequential(nn.ReLU(), OutputOnly())(torch.zeros(1))
     assert str(caught.value) == (

@@ -6,7 +6,6 @@ Those of search, scores and validation are in `test_scoring_settings_act.py`.
 import pytest
 import sentencepiece
 import torch
-from regard.translate.training.step import Stepper
 from torch.nn.functional import cross_entropy
 from toy_training import toy
 
@@ -17,6 +16,7 @@ from regard.translate.tokens import NAMES, UNKNOWN
 from regard.translate.training import read_log, train
 from regard.translate.training.corpus import read_data, train_vocabularies
 from regard.translate.training.resuming import load_state
+from regard.translate.training.step import Stepper
 
 #: Words of source and target.
 SIZES = {"a": (1, 1), "b": (1, 3), "c": (4, 1), "d": (4, 4), "e": (5, 5), "f": (2, 5)}

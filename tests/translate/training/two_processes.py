@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import torch
-from regard.translate.training.step import Stepper
 from safetensors.torch import save_file
 
 from regard.translate.config import Config
 from regard.translate.training import train
+from regard.translate.training.step import Stepper
 
 DROPPED = (
     "model.dropout=0.5",

@@ -199,12 +199,14 @@ class Looking:
         x, y = columns[column - first[1]], rows[row - first[0]]
         self.page.mouse.move(box["x"] + x - 2, box["y"] + y)
         self.page.mouse.move(box["x"] + x, box["y"] + y)
+        self.page.evaluate(RESTED, 0)
 
     def hover_patch(self, row: int, column: int, rows: int, columns: int) -> None:
         box = self.by("image-canvas").bounding_box()
         x, y = (column + 0.5) / columns * box["width"], (row + 0.5) / rows * box["height"]
         self.page.mouse.move(box["x"] + x - 1, box["y"] + y)
         self.page.mouse.move(box["x"] + x, box["y"] + y)
+        self.page.evaluate(RESTED, 0)
 
     def label_places(self, svg: Path) -> tuple[list[float], list[float]]:
         """Heights of the row labels and places across of the column labels, in pixels."""
