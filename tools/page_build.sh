@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Bundles the page: the modules below main.js and main.css, as page.js and page.css in a folder.
-# Not minified: the file in the repository stays legible, its changes reviewable, and two branches mergeable.
+# ASCII, so that a document without a charset around it reads the same bytes. Not minified: the file
+# in the repository stays legible, its changes reviewable, and two branches mergeable.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ROOT=$PWD
 OUT=$(realpath "${1:-src/regard/viewer/static}")
 cd "${2:-src/regard/viewer/frontend}"
-"$ROOT/.venv/node/node_modules/.bin/esbuild" main.js main.css --bundle --format=iife --charset=utf8 \
+"$ROOT/.venv/node/node_modules/.bin/esbuild" main.js main.css --bundle --format=iife --charset=ascii \
     --banner:js='"use strict";' --entry-names=page --outdir="$OUT" --log-level=warning

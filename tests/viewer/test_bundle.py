@@ -147,3 +147,8 @@ class TestCheck:
             word for text in texts for found in imported.findall(text) for word in found.split(", ")
         }
         assert names - {word.strip() for word in used} == set()
+
+
+def test_the_bundle_is_ascii():
+    """A document without a charset, as some notebooks are, reads the bytes that the hash is of."""
+    assert script().isascii() and style().isascii()

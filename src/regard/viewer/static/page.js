@@ -930,7 +930,7 @@
     const content = text ?? file?.name;
     if (content === void 0) return title;
     const line = [...content.replace(/\s+/g, " ").trim()];
-    return `${title}: “${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}…` : line.join("")}”`;
+    return `${title}: \u201C${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}\u2026` : line.join("")}\u201D`;
   }
   function isSameInput(current, previous) {
     return ["model", "trace", "text", "file"].every((key) => (current[key] ?? null) === (previous[key] ?? null));
@@ -1055,13 +1055,13 @@
       this.note.textContent = isOld ? `Shown: ${inputName(this.shownInput)}` : "";
     }
     look(model, text) {
-      return this.work(`${model.title} is looking…`, async (signal) => {
+      return this.work(`${model.title} is looking\u2026`, async (signal) => {
         const manifest = await fetchJson("/api/look", { ...jsonRequest({ model: model.name, text }), signal });
         this.showManifest(manifest, { model: model.name, title: model.title, text });
       });
     }
     image(model, file) {
-      return this.work(`${model.title} is looking…`, async (signal) => {
+      return this.work(`${model.title} is looking\u2026`, async (signal) => {
         const headers = { "Content-Type": await imageType(file) };
         const path = `/api/image?model=${encodeURIComponent(model.name)}`;
         const manifest = await fetchJson(path, { method: "POST", headers, body: file, signal });
@@ -1069,14 +1069,14 @@
       });
     }
     open(trace) {
-      return this.work(`Opening ${trace.title}…`, async (signal) => {
+      return this.work(`Opening ${trace.title}\u2026`, async (signal) => {
         const manifest = await fetchJson(`/api/traces/${encodeURIComponent(trace.id)}`, { signal });
         this.showManifest(manifest, { trace: trace.title, title: trace.title });
       });
     }
     /** The map grows as the rows come; at the end the whole trace takes its place. */
     generate(model, text, count) {
-      return this.work(`${model.title} is reading…`, async (signal) => {
+      return this.work(`${model.title} is reading\u2026`, async (signal) => {
         const input = { model: model.name, title: model.title, text, tokens: count };
         const growth = new Growth(inputName(input));
         let lastShown = 0;
@@ -1094,7 +1094,7 @@
     }
     /** The alignment grows word by word, and words may change; at the end the whole trace takes its place. */
     translate(model, text) {
-      return this.work(`${model.title} is reading…`, async (signal) => {
+      return this.work(`${model.title} is reading\u2026`, async (signal) => {
         const input = { model: model.name, title: model.title, text };
         const drafts = new Drafts(inputName(input));
         const done = await this.stream("/api/translate", { model: model.name, text }, signal, input, async (event) => {
@@ -1187,7 +1187,7 @@
     return Boolean(before.steps) === Boolean(after.steps) && Boolean(before.image) === Boolean(after.image);
   }
   function tokenText(tokens) {
-    return tokens.join("").replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "↵").trim();
+    return tokens.join("").replace(/[\u0120\u2581]/g, " ").replace(/\u010A/g, "\u21B5").trim();
   }
   function nextFrame() {
     return new Promise((resolve) => {
@@ -1603,13 +1603,13 @@
 
   // page/keyboard.js
   var KEY_TABLE = [
-    ["1 – 4", "map, matrix, lines, text"],
+    ["1 \u2013 4", "map, matrix, lines, text"],
     ["5", "image", (scene) => Boolean(scene.image)],
     ["[ ]", "layer before, layer after"],
     [", .", "head before, head after"],
     ["m", "single head, mean, largest, rollout, relevance"],
-    ["← ↑ → ↓", "move in the view (with Shift: ten cells of the matrix)"],
-    ["+ − 0", "zoom in, zoom out, see everything"],
+    ["\u2190 \u2191 \u2192 \u2193", "move in the view (with Shift: ten cells of the matrix)"],
+    ["+ \u2212 0", "zoom in, zoom out, see everything"],
     ["Enter", "open a head, pin, choose a word"],
     ["Space", "add to what is chosen, or take away"],
     ["Escape", "unpin, clear, go back to the map"],
@@ -1765,26 +1765,26 @@
     };
   }
   function keyCaps(keys) {
-    return keys.split(" ").map((key) => key === "–" ? make("span", {}, "–") : make("kbd", {}, key));
+    return keys.split(" ").map((key) => key === "\u2013" ? make("span", {}, "\u2013") : make("kbd", {}, key));
   }
 
   // drawing/labels.js
   function visibleLabel(token) {
     const label = unmarked(token);
-    if (label === "") return "∅";
+    if (label === "") return "\u2205";
     if (label.trim() !== "") return label;
-    return label.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/[^↵⇥]/g, "␣");
+    return label.replace(/\n/g, "\u21B5").replace(/\t/g, "\u21E5").replace(/[^\u21B5\u21E5]/g, "\u2423");
   }
   function unmarked(label) {
-    if (/^[Ġ▁Ċ]+$/.test(label)) return label.replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "\n");
-    const plain = label.replace(/Ċ+$/, (ends) => "↵".repeat(ends.length));
-    return /^[Ġ▁]{2}/.test(plain) ? plain.replace(/^[Ġ▁]+/, (marks) => "␣".repeat(marks.length)) : plain.replace(/^[Ġ▁]/, "");
+    if (/^[\u0120\u2581\u010A]+$/.test(label)) return label.replace(/[\u0120\u2581]/g, " ").replace(/\u010A/g, "\n");
+    const plain = label.replace(/\u010A+$/, (ends) => "\u21B5".repeat(ends.length));
+    return /^[\u0120\u2581]{2}/.test(plain) ? plain.replace(/^[\u0120\u2581]+/, (marks) => "\u2423".repeat(marks.length)) : plain.replace(/^[\u0120\u2581]/, "");
   }
   function isolated(label) {
-    return `⁨${visibleLabel(label)}⁩`;
+    return `\u2068${visibleLabel(label)}\u2069`;
   }
   function textWithLabels(text) {
-    return text.split(/(\u2068[^\u2069]*\u2069)/).filter(Boolean).map((part) => part.startsWith("⁨") ? make("bdi", {}, part.slice(1, -1)) : part);
+    return text.split(/(\u2068[^\u2069]*\u2069)/).filter(Boolean).map((part) => part.startsWith("\u2068") ? make("bdi", {}, part.slice(1, -1)) : part);
   }
   function capitalised(text) {
     return text.charAt(0).toUpperCase() + text.slice(1);
@@ -1926,7 +1926,7 @@
       this.mode.select.disabled = isMapView;
       this.mode.select.title = isMapView ? "The map has every head by itself; open one to see several together" : "One head, or several together";
       this.head.select.disabled = !isSingleHead;
-      this.head.select.title = isSingleHead ? "Head" : "Several heads are shown together; choose “Single head” to pick one";
+      this.head.select.title = isSingleHead ? "Head" : "Several heads are shown together; choose \u201CSingle head\u201D to pick one";
       const hasChoice = [scene, ...this.context.scenes()].some((other) => !hasOneMap(other));
       for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice);
       this.showToggles(state);
@@ -1970,7 +1970,7 @@
   function headOptions(site) {
     return Array.from({ length: site?.heads ?? 0 }, (_, head) => {
       const type = site.types?.[head];
-      return { value: head, text: type ? `Head ${head} · ${type}` : `Head ${head}`, problem: null };
+      return { value: head, text: type ? `Head ${head} \xB7 ${type}` : `Head ${head}`, problem: null };
     });
   }
 
@@ -1992,7 +1992,7 @@
     return String(Number(float.toPrecision(9)));
   }
   function markedWeight(value, exact) {
-    return `${exact ? "" : "≈ "}${shortestFloat(value)}`;
+    return `${exact ? "" : "\u2248 "}${shortestFloat(value)}`;
   }
 
   // controls/legend.js
@@ -2024,8 +2024,8 @@
   }
   function numberOnBar(share, peak, colour, isCut) {
     const value = weightAtShare(share, peak, colour);
-    if (share === 1 && isCut) return `≥ ${readableWeight(value)}`;
-    return share === 0 && colour === "log" ? `≤ ${readableWeight(value)}` : readableWeight(value);
+    if (share === 1 && isCut) return `\u2265 ${readableWeight(value)}`;
+    return share === 0 && colour === "log" ? `\u2264 ${readableWeight(value)}` : readableWeight(value);
   }
   function weightOnBar(share, peak, colour, signed) {
     if (!signed) return weightAtShare(share, peak, colour);
@@ -2041,11 +2041,11 @@
     words.push(isWhole ? `all ${layersName(scene, part)}s` : layerName(scene, state.part, state.layer).toLowerCase());
     if (state.mode !== "head") words.push(MODE_PHRASES[state.mode]);
     else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
-    if (!frame) return words.join(" · ");
-    words.push(`${frame.rows.labels.length} × ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
+    if (!frame) return words.join(" \xB7 ");
+    words.push(`${frame.rows.labels.length} \xD7 ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
     words.push(`largest weight ${readableWeight(frame.peak)}`);
     if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
-    return words.join(" · ");
+    return words.join(" \xB7 ");
   }
   function headTypes(scene, part, state) {
     const type = scene.sites[part.sites[state.layer]]?.types?.[state.head];
@@ -2054,7 +2054,7 @@
   function mapStatus(scene, part) {
     const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
     const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-    return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · each coloured from 0 to its own largest weight`;
+    return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 each coloured from 0 to its own largest weight`;
   }
 
   // controls/step_slider.js
@@ -2734,7 +2734,7 @@
   }
   function hiddenChip({ number, label }) {
     const name = make("bdi", {}, visibleLabel(label));
-    const cross = make("span", { "aria-hidden": "true" }, "×");
+    const cross = make("span", { "aria-hidden": "true" }, "\xD7");
     return make("button", { type: "button", class: "lines-chip", "data-shows": number, "aria-label": `Show ${visibleLabel(label)} again` }, name, cross);
   }
 
@@ -2777,7 +2777,7 @@
     const [row, column] = active.side === "left" ? [active.tokens[0], hover.token] : [hover.token, active.tokens[0]];
     const { value, exact } = await view.frame.value(row, column);
     if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
-    const names = `${isolated(view.frame.rows.labels[row])} → ${isolated(view.frame.columns.labels[column])}`;
+    const names = `${isolated(view.frame.rows.labels[row])} \u2192 ${isolated(view.frame.columns.labels[column])}`;
     view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(value, exact), kind: "number" }]);
   }
   function focusToken(view, event) {
@@ -3111,7 +3111,7 @@
   }
   function shortenedLabel(label) {
     const letters = [...label];
-    return letters.length > 24 ? `${letters.slice(0, 23).join("")}…` : label;
+    return letters.length > 24 ? `${letters.slice(0, 23).join("")}\u2026` : label;
   }
 
   // views/lines/token_column.js
@@ -3479,7 +3479,7 @@
         button.classList.toggle("is-left", this.columns[side].place === "left");
         if (!tokens.length) continue;
         button.goal = { side, token: tokens[0] };
-        button.textContent = `${way === "above" ? "↑" : "↓"} ${visibleLabel(this.axis(side).labels[tokens[0]])}${tokens.length > 1 ? ` and ${tokens.length - 1} more` : ""}`;
+        button.textContent = `${way === "above" ? "\u2191" : "\u2193"} ${visibleLabel(this.axis(side).labels[tokens[0]])}${tokens.length > 1 ? ` and ${tokens.length - 1} more` : ""}`;
       }
     }
     tokensBeyond(active, side, offsets, height) {
@@ -3501,7 +3501,7 @@
       const { parts, state, frame } = this;
       const count = active?.tokens.length ?? 0;
       const axis = active?.side === "right" ? frame.columns : frame.rows;
-      const subject = count === 1 ? `weights of “${visibleLabel(axis.labels[active.tokens[0]])}”` : `mean weights of ${count} ${unitName(state)}s`;
+      const subject = count === 1 ? `weights of \u201C${visibleLabel(axis.labels[active.tokens[0]])}\u201D` : `mean weights of ${count} ${unitName(state)}s`;
       for (const side of LINE_SIDES) parts.captions[side].textContent = sideWeights?.side === side ? subject : `${unitName(state)}s ${SIDE_ROLES[side]}`;
       parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
       parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);
@@ -3648,7 +3648,7 @@
       "data-place": place,
       "data-testid": `${model.kind === "map" ? "thumb" : "rail"}-${place}`,
       "aria-label": `${layerName(model.context.scene, model.part, layer)}, head ${head} ${type}`.trim(),
-      title: model.kind === "rail" ? `head ${head}${type ? ` · ${typeTitle(type)}` : ""}` : null,
+      title: model.kind === "rail" ? `head ${head}${type ? ` \xB7 ${typeTitle(type)}` : ""}` : null,
       onclick: () => model.choose(layer, head)
     }, canvas);
     if (model.kind === "map") {
@@ -3967,10 +3967,10 @@
     let [low, high] = [0, letters.length];
     while (low < high) {
       const middle = low + high + 1 >> 1;
-      if (widthOf(`${letters.slice(0, middle).join("")}…`) <= room) low = middle;
+      if (widthOf(`${letters.slice(0, middle).join("")}\u2026`) <= room) low = middle;
       else high = middle - 1;
     }
-    return `${letters.slice(0, low).join("")}…`;
+    return `${letters.slice(0, low).join("")}\u2026`;
   }
   function labelStep(scale) {
     return STEPS.find((step) => step * scale >= LABEL_SPACING) ?? Infinity;
@@ -3988,7 +3988,7 @@
   function axisNames({ area, rowSet, columnSet }) {
     if (area.x < 76 || area.y < 44) return [];
     const [across, down] = [columnSet.name?.toLowerCase() ?? "keys", rowSet.name?.toLowerCase() ?? "queries"];
-    return [[`${across} →`, area.x - 14, area.y - 33], [`${down} ↓`, area.x - 14, area.y - 18]];
+    return [[`${across} \u2192`, area.x - 14, area.y - 33], [`${down} \u2193`, area.x - 14, area.y - 18]];
   }
   function labelsLieFlat(set, scale) {
     return scale >= set.widest + 10;
@@ -4348,7 +4348,7 @@
         "div",
         { class: "matrix-zoom", role: "group", "aria-label": "Zoom" },
         button("plus", "Zoom in (+)", () => this.zoomBy(1.6)),
-        button("minus", "Zoom out (−)", () => this.zoomBy(1 / 1.6)),
+        button("minus", "Zoom out (\u2212)", () => this.zoomBy(1 / 1.6)),
         button("fit", "See everything (0)", () => this.showAll())
       );
     }
@@ -4361,7 +4361,7 @@
       this.columns = frame.columns.labels.length;
       const isEmpty = this.rows === 0 || this.columns === 0;
       this.empty.hidden = !isEmpty;
-      this.empty.textContent = isEmpty ? `There is nothing to draw: ${this.rows} queries × ${this.columns} keys.` : "";
+      this.empty.textContent = isEmpty ? `There is nothing to draw: ${this.rows} queries \xD7 ${this.columns} keys.` : "";
       if (isEmpty) {
         this.clear();
         return;
@@ -4550,9 +4550,9 @@
       const x = box.left + this.plot.x + (cell.column + 1 - layout.camera.left) * layout.camera.scaleX;
       const y = box.top + this.plot.y + (cell.row + 1 - layout.camera.top) * layout.camera.scaleY;
       this.context.tooltip.show(x, y, [
-        { text: `${isolated(query)} → ${isolated(key)}`, kind: "strong" },
+        { text: `${isolated(query)} \u2192 ${isolated(key)}`, kind: "strong" },
         { text: markedWeight(value, exact), kind: "number" },
-        { text: `query ${cell.row} · key ${cell.column}`, kind: "muted" }
+        { text: `query ${cell.row} \xB7 key ${cell.column}`, kind: "muted" }
       ]);
       if (spoken) this.context.announce(`${query} to ${key}: ${exact ? "" : "about "}${readableWeight(value)}`);
     }
@@ -4789,11 +4789,11 @@
       if (chosen.length === 0) return `Mean over all words: ${overall}. ${this.canPoint() ? "Point at a word to see its own; chosen ones" : "Click a word to see its own; several"} add up.`;
       const { labels } = this.axis(this.chosenSide());
       const more = chosen.length > MOST_NAMED ? ` and ${chosen.length - MOST_NAMED} more` : "";
-      const names = chosen.slice(0, MOST_NAMED).map((index) => `“${isolated(labels[index])}”`).join(", ") + more;
+      const names = chosen.slice(0, MOST_NAMED).map((index) => `\u201C${isolated(labels[index])}\u201D`).join(", ") + more;
       const added = chosen.length > 1 ? ", added up" : "";
       const verb = chosen.length > 1 ? "attend to" : "attends to";
       const isExact2 = this.isExact(this.weights.values.findIndex((value) => Math.abs(value) === this.weights.largest));
-      const largest = ` Largest: ${isExact2 ? "" : "≈ "}${readableWeight(this.weights.largest)}.`;
+      const largest = ` Largest: ${isExact2 ? "" : "\u2248 "}${readableWeight(this.weights.largest)}.`;
       return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest;
     }
     choose(side, index, event) {
@@ -4831,8 +4831,8 @@
       const position = `position ${this.axis(side).members[index].join(", ")}`;
       if (this.weights?.side !== side) return position;
       const chosen = this.validSelection();
-      if (chosen.length === 0) return `mean over all words · ${position}`;
-      return `${chosen.length > 1 ? "sum over chosen words" : "weight"} · ${position}`;
+      if (chosen.length === 0) return `mean over all words \xB7 ${position}`;
+      return `${chosen.length > 1 ? "sum over chosen words" : "weight"} \xB7 ${position}`;
     }
     setCurrent(side, index) {
       const words = this.words[side].length ? this.words[side] : this.words.row;
@@ -5129,7 +5129,7 @@
     setBusy(round) {
       if (round !== this.round) return;
       this.stage.dataset.busy = "";
-      this.status.textContent = "Computing weights…";
+      this.status.textContent = "Computing weights\u2026";
     }
     takeFrame(frame) {
       const previous = this.frame;

@@ -7,14 +7,14 @@ export function visibleLabel(token) {
   const label = unmarked(token);
   if (label === "") return "∅";
   if (label.trim() !== "") return label;
-  return label.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/[^↵⇥]/g, "␣");
+  return label.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/[^\u21B5\u21E5]/g, "␣");
 }
 
 /** The space that a piece of a word begins with, as byte-level (Ġ) and sentence pieces (▁) mark it, goes; lines end in ↵. */
 function unmarked(label) {
-  if (/^[Ġ▁Ċ]+$/.test(label)) return label.replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "\n");
-  const plain = label.replace(/Ċ+$/, (ends) => "↵".repeat(ends.length));
-  return /^[Ġ▁]{2}/.test(plain) ? plain.replace(/^[Ġ▁]+/, (marks) => "␣".repeat(marks.length)) : plain.replace(/^[Ġ▁]/, "");
+  if (/^[\u0120\u2581\u010A]+$/.test(label)) return label.replace(/[\u0120\u2581]/g, " ").replace(/\u010A/g, "\n");
+  const plain = label.replace(/\u010A+$/, (ends) => "↵".repeat(ends.length));
+  return /^[\u0120\u2581]{2}/.test(plain) ? plain.replace(/^[\u0120\u2581]+/, (marks) => "␣".repeat(marks.length)) : plain.replace(/^[\u0120\u2581]/, "");
 }
 
 /** A label marked to keep its own direction inside a sentence of another; `textWithLabels` reads the marks. */

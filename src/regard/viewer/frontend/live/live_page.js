@@ -240,7 +240,7 @@ function isSameKind(before, after) {
 
 /** Tokens as text; marks of byte-level and sentence pieces are the spaces they stand for. */
 function tokenText(tokens) {
-  return tokens.join("").replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "↵").trim();
+  return tokens.join("").replace(/[\u0120\u2581]/g, " ").replace(/\u010A/g, "↵").trim();
 }
 
 function nextFrame() {
