@@ -45,7 +45,7 @@ def lines(height: int, width: int, axis: str, device: torch.device) -> Groups:
     if axis == "row":
         return Groups(positions.view(height, width), positions, None, (height, width))
     return Groups(
-        positions.view(height, width).mT,
+        positions.view(height, width).mT.contiguous(),  # else the compiler misjudges strides
         positions.view(width, height).mT.flatten(),
         None,
         (height, width),
