@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from cpu_probe import restart_where_needed
 
 QUESTIONS = {
-    "received": [regard.Received()],
+    "received": [regard.ReceivedAttention()],
     "entropy": [regard.Entropy()],
-    "received + entropy": [regard.Received(), regard.Entropy()],
+    "received + entropy": [regard.ReceivedAttention(), regard.Entropy()],
     "head mean": [regard.HeadMean()],
     "head max": [regard.HeadMax()],
     "top 8": [regard.TopK(8)],
@@ -52,7 +52,7 @@ def inputs(heads: int, length: int, dtype: torch.dtype = torch.float32) -> list[
 
 
 def recipe_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Recipe:
-    recipe = regard.attend(q, k, v, causal=causal, reduce=[regard.Rows([0])]).recipe
+    recipe = regard.attend(q, k, v, causal=causal, reduce=[regard.QueryRows([0])]).recipe
     assert recipe is not None
     return recipe
 
@@ -125,14 +125,14 @@ def now(field):
         return next(int(line.split()[1]) for line in status if line.startswith(field + ":")) / 1024
 q, k, v = (torch.randn(1, heads, length, 64) for _ in range(3))
 small = [tensor[:, :, :600] for tensor in (q, k, v)]
-regard.attend(*small, reduce=[regard.Received(), regard.Entropy()])
+regard.attend(*small, reduce=[regard.ReceivedAttention(), regard.Entropy()])
 start = time.process_time()
-attended = regard.attend(q, k, v, reduce=[regard.Rows([0])])
+attended = regard.attend(q, k, v, reduce=[regard.QueryRows([0])])
 forward = time.process_time() - start
 with open("/proc/self/clear_refs", "w") as refs:
     refs.write("5")
 before, start = now("VmRSS"), time.process_time()
-answers = tiles.reduce(attended.recipe, [regard.Received(), regard.Entropy()])
+answers = tiles.reduce(attended.recipe, [regard.ReceivedAttention(), regard.Entropy()])
 seconds = time.process_time() - start
 results = sum(answer.numel() * answer.element_size() for answer in answers) / 2**20
 print(forward, seconds, now("VmHWM") - before - results)

@@ -43,14 +43,14 @@ class Example(NamedTuple):
     old: str
     new: str
     trace: regard.Trace
-    around: regard.Around
+    around: regard.ResidualStream
 
 
 Maps = Callable[[Any, Example, list[int]], Tensor]  # model, example, rows: (row, key)
 
 
-def _captured(model: Any, inputs: dict[str, Tensor]) -> tuple[regard.Trace, regard.Around]:
-    around = regard.Around(model)
+def _captured(model: Any, inputs: dict[str, Tensor]) -> tuple[regard.Trace, regard.ResidualStream]:
+    around = regard.ResidualStream(model)
     with torch.no_grad(), regard.capture(model, values=True) as trace, around:
         model(**inputs)
     return trace, around
@@ -81,7 +81,7 @@ def _with_around(ask: Callable[..., Tensor], **how: Any) -> Maps:
     return lambda model, example, rows: ask(example.trace, example.around, rows, **how)[0]
 
 
-def _alti_mean(trace: regard.Trace, around: regard.Around, rows: list[int]) -> Tensor:
+def _alti_mean(trace: regard.Trace, around: regard.ResidualStream, rows: list[int]) -> Tensor:
     return regard.alti(trace, around, rows, layers="each").mean(0)
 
 
@@ -94,7 +94,7 @@ def ways() -> dict[str, Maps]:
         "largest head, mean of layers": _of_trace(lambda t, rows: mean(t, rows, heads="max")),
         "rollout": _of_trace(lambda t, rows: rollout(t, rows)),
         "rollout, largest head": _of_trace(lambda t, rows: rollout(t, rows, heads="max")),
-        "flow": _of_trace(lambda t, rows: regard.flow(t, rows)),
+        "flow": _of_trace(lambda t, rows: regard.attention_flow(t, rows)),
         "norms of what is taken": _with_around(regard.norm_attention),
         "ALTI, mean of layers": _with_around(_alti_mean),
         "ALTI": _with_around(regard.alti),

@@ -227,7 +227,7 @@ def test_recipes_give_blocks_logarithms_and_matrices(name: str, build) -> None:
 def test_reducers_see_the_same_weights_in_tiles(name: str) -> None:
     recipe = dot(name)
     weights = recipe.weights()
-    reducers = [regard.HeadMean(), regard.Received(), regard.Rows([0, -1])]
+    reducers = [regard.HeadMean(), regard.ReceivedAttention(), regard.QueryRows([0, -1])]
     if recipe.kind != "gate":
         reducers += [regard.Entropy(), regard.TopK(3), regard.Histogram()]
     for tile in (None, (3, 4)):

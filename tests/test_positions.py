@@ -110,7 +110,7 @@ def test_a_block_and_a_head_are_parts_of_the_whole(bias):
 def test_one_head_of_bias_serves_all(bias, tile):
     x = features(1, 3, 6, 4)
     found = regard.attend(x, x, x, bias=bias, weights=True)
-    (received,) = regard.reduce(found.recipe, [regard.Received()], tile=tile)
+    (received,) = regard.reduce(found.recipe, [regard.ReceivedAttention()], tile=tile)
     torch.testing.assert_close(received, found.weights.sum(2))
 
 

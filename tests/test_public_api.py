@@ -6,10 +6,11 @@ import regard
 from regard import translate
 
 NAMES = """
-Apply Around Attended CaptureWarning Distance Entropy HeadMax HeadMean HeadMin Histogram Mass
-Mechanism Received Recipe Record Reducer RegardError Rows Support TopK Trace Weights alti attend
-capture flow fuse gradient_attention graft head_importance load masks mean_attention norm_attention
-prune reduce register_recipe relevance rollout stitch trace
+Attended CaptureWarning Distance EffectiveKeys Entropy FullWeights HeadMax HeadMean HeadMin
+Histogram Mechanism QueryRows ReceivedAttention Recipe Record Reducer RegardError ResidualStream
+SegmentWeights TopK Trace WeightedSum alti attend attention_flow capture combine_heads
+gradient_attention graft head_importance load_trace masks mean_attention norm_attention prune reduce
+register_recipe relevance rollout stitch trace
 """
 
 TRANSLATE = """

@@ -256,7 +256,7 @@ def test_some_heads_of_a_bias_that_does_not_offer_them():
 @every_recipe
 def test_reducers_stream(make):
     recipe, weights = make(), make().weights()
-    mean, received = regard.reduce(recipe, [regard.HeadMean(), regard.Received()])
+    mean, received = regard.reduce(recipe, [regard.HeadMean(), regard.ReceivedAttention()])
     torch.testing.assert_close(mean, weights.mean(1))
     torch.testing.assert_close(received, weights.sum(2))
 

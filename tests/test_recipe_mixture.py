@@ -111,7 +111,9 @@ def test_heads_that_stay_apart_need_no_matrix(monkeypatch):
 def test_reducers_see_the_matrix(build, mask, tile):
     mixture = build(mask)
     truth = by_hand(mixture)
-    mean, received = regard.reduce(mixture, [regard.HeadMean(), regard.Received()], tile=tile)
+    mean, received = regard.reduce(
+        mixture, [regard.HeadMean(), regard.ReceivedAttention()], tile=tile
+    )
     torch.testing.assert_close(mean, truth.mean(1))
     torch.testing.assert_close(received, truth.sum(2))
 

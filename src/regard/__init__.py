@@ -5,10 +5,10 @@ from types import ModuleType
 
 from regard import masks
 from regard.aggregate import (
-    Around,
+    ResidualStream,
     alti,
-    flow,
-    fuse,
+    attention_flow,
+    combine_heads,
     gradient_attention,
     head_importance,
     mean_attention,
@@ -22,23 +22,23 @@ from regard.errors import RegardError
 from regard.kernel.attend import attend
 from regard.kernel.reduce import Reducer
 from regard.kernel.reducers import (
-    Apply,
     Distance,
+    EffectiveKeys,
     Entropy,
+    FullWeights,
     HeadMax,
     HeadMean,
     HeadMin,
     Histogram,
-    Mass,
-    Received,
-    Rows,
-    Support,
+    QueryRows,
+    ReceivedAttention,
+    SegmentWeights,
     TopK,
-    Weights,
+    WeightedSum,
 )
 from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
-from regard.record import Record, Trace, load
+from regard.record import Record, Trace, load_trace
 from regard.reuse import graft
 from regard.tracing import CaptureWarning, capture, register_recipe, stitch, trace
 
@@ -65,37 +65,37 @@ def __getattr__(name: str) -> ModuleType:
 
 
 __all__ = [
-    "Apply",
-    "Around",
     "Attended",
     "CaptureWarning",
     "Distance",
+    "EffectiveKeys",
     "Entropy",
+    "FullWeights",
     "HeadMax",
     "HeadMean",
     "HeadMin",
     "Histogram",
-    "Mass",
     "Mechanism",
-    "Received",
+    "QueryRows",
+    "ReceivedAttention",
     "Recipe",
     "Record",
     "Reducer",
     "RegardError",
-    "Rows",
-    "Support",
+    "ResidualStream",
+    "SegmentWeights",
     "TopK",
     "Trace",
-    "Weights",
+    "WeightedSum",
     "alti",
     "attend",
+    "attention_flow",
     "capture",
-    "flow",
-    "fuse",
+    "combine_heads",
     "gradient_attention",
     "graft",
     "head_importance",
-    "load",
+    "load_trace",
     "masks",
     "mean_attention",
     "norm_attention",

@@ -166,7 +166,7 @@ register_pytree(Attended, static=("crosses",))
 
 
 @dataclass(frozen=True, eq=False)
-class Blocked:
+class BlockOutput:
     """What a module with several attentions returns: its output, the attentions inside by name, and
     the state the next step needs."""
 
@@ -175,7 +175,7 @@ class Blocked:
     state: Any = None
 
 
-register_pytree(Blocked)
+register_pytree(BlockOutput)
 
 
 class Traits(NamedTuple):

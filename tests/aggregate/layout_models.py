@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.aggregate.layout import Around
+from regard.aggregate.layout import ResidualStream
 
 
 def stirred(model, dtype=torch.float64):
@@ -24,7 +24,11 @@ def encoder(norm_first, batch_first=True, nested=False, layers=2):
 
 
 def watched(model, *args, **kwargs):
-    with torch.no_grad(), regard.capture(model, values=True) as trace, Around(model) as around:
+    with (
+        torch.no_grad(),
+        regard.capture(model, values=True) as trace,
+        ResidualStream(model) as around,
+    ):
         model(*args, **kwargs)
     return trace, around
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.aggregate.alti import alti
-from regard.aggregate.layout import Around, Surroundings
+from regard.aggregate.layout import ResidualStream, Surroundings
 from regard.cli import packaged
 from regard.errors import RegardError, ShapeError
 
@@ -29,7 +29,11 @@ def encoder(norm_first=False):
 
 
 def watched(model, *args, **kwargs):
-    with torch.no_grad(), regard.capture(model, values=True) as trace, Around(model) as around:
+    with (
+        torch.no_grad(),
+        regard.capture(model, values=True) as trace,
+        ResidualStream(model) as around,
+    ):
         model(*args, **kwargs)
     return trace, around
 

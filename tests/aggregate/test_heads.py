@@ -43,7 +43,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("heads", ANSWERS)
 def test_words(heads):
-    torch.testing.assert_close(regard.fuse(WEIGHTS, heads), ANSWERS[heads](WEIGHTS))
+    torch.testing.assert_close(regard.combine_heads(WEIGHTS, heads), ANSWERS[heads](WEIGHTS))
 
 
 @pytest.mark.parametrize("length", [7, 700])
@@ -51,31 +51,35 @@ def test_words(heads):
 @pytest.mark.parametrize("heads", ANSWERS)
 def test_captured(heads, causal, length):
     trace, truth = captured(causal, length)
-    found = regard.fuse(trace, heads)
+    found = regard.combine_heads(trace, heads)
     assert list(found) == trace.names()
     torch.testing.assert_close(found[trace.names()[0]], ANSWERS[heads](truth), atol=1e-10, rtol=0)
-    torch.testing.assert_close(regard.fuse(trace[0], heads), found[trace.names()[0]])
+    torch.testing.assert_close(regard.combine_heads(trace[0], heads), found[trace.names()[0]])
 
 
 def test_one_head_and_weightings():
-    torch.testing.assert_close(regard.fuse(WEIGHTS, 1), WEIGHTS[:, 1])
-    torch.testing.assert_close(regard.fuse(WEIGHTS, -1), WEIGHTS[:, 2])
+    torch.testing.assert_close(regard.combine_heads(WEIGHTS, 1), WEIGHTS[:, 1])
+    torch.testing.assert_close(regard.combine_heads(WEIGHTS, -1), WEIGHTS[:, 2])
     truth = (WEIGHTS * SHARE[:, None, None]).sum(1)
-    torch.testing.assert_close(regard.fuse(WEIGHTS, SHARE), truth)
-    torch.testing.assert_close(regard.fuse(WEIGHTS, torch.zeros(3)), torch.zeros_like(truth))
+    torch.testing.assert_close(regard.combine_heads(WEIGHTS, SHARE), truth)
+    torch.testing.assert_close(
+        regard.combine_heads(WEIGHTS, torch.zeros(3)), torch.zeros_like(truth)
+    )
 
 
 def test_other_axes_give_the_same():
     twisted = WEIGHTS.permute(2, 1, 3, 0)
     torch.testing.assert_close(
-        regard.fuse(twisted, "mean", axes="query head key batch"), WEIGHTS.mean(1)
+        regard.combine_heads(twisted, "mean", axes="query head key batch"), WEIGHTS.mean(1)
     )
 
 
 def test_signed_weights():
     signed = torch.randn(1, 4, 5, 5, dtype=torch.float64)
     for heads, answer in ANSWERS.items():
-        torch.testing.assert_close(regard.fuse(signed, heads, kind="signed"), answer(signed))
+        torch.testing.assert_close(
+            regard.combine_heads(signed, heads, kind="signed"), answer(signed)
+        )
 
 
 def test_the_smallest_of_heads_that_may_see_different_keys():
@@ -84,8 +88,8 @@ def test_the_smallest_of_heads_that_may_see_different_keys():
     q, k = torch.randn(2, 1, 2, length, 8, dtype=torch.float64)
     allowed = torch.ones(1, 2, length, length, dtype=torch.bool)
     allowed[:, 1] = allowed[:, 1].tril()
-    recipe = regard.attend(q, k, k, mask=allowed, reduce=[regard.Rows([0])]).recipe
-    torch.testing.assert_close(regard.fuse(recipe, "min"), recipe.weights().amin(1))
+    recipe = regard.attend(q, k, k, mask=allowed, reduce=[regard.QueryRows([0])]).recipe
+    torch.testing.assert_close(regard.combine_heads(recipe, "min"), recipe.weights().amin(1))
 
 
 @pytest.mark.parametrize(
@@ -99,12 +103,12 @@ def test_the_smallest_of_heads_that_may_see_different_keys():
 )
 def test_what_is_refused(heads, error, said):
     with pytest.raises(error, match=said):
-        regard.fuse(WEIGHTS, heads)
+        regard.combine_heads(WEIGHTS, heads)
 
 
 def test_layers_are_not_fused():
     with pytest.raises(RegardError, match="one attention at a time"):
-        regard.fuse([WEIGHTS, WEIGHTS])
+        regard.combine_heads([WEIGHTS, WEIGHTS])
 
 
 def test_a_weighting_for_each_layer_of_a_trace():
@@ -112,15 +116,15 @@ def test_a_weighting_for_each_layer_of_a_trace():
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
     with torch.no_grad(), regard.capture(model) as trace:
         model(torch.randn(1, 5, 16))
-    found = regard.fuse(trace, torch.eye(4)[:3])
+    found = regard.combine_heads(trace, torch.eye(4)[:3])
     for head, record in enumerate(trace):
         torch.testing.assert_close(found[record.name], record.weights()[:, head])
     with pytest.raises(ShapeError, match="layer 2 has none"):
-        regard.fuse(trace, torch.eye(4)[:2])
+        regard.combine_heads(trace, torch.eye(4)[:2])
 
 
 def test_one_head_of_a_structured_bias():
     attn = regard.mechanisms.MultiHead(16, 4, position=regard.mechanisms.Alibi(4))
-    recipe = attn(torch.randn(2, 6, 16), reduce=[regard.Rows([0])]).recipe
-    torch.testing.assert_close(regard.fuse(recipe, 2), recipe.weights().detach()[:, 2])
+    recipe = attn(torch.randn(2, 6, 16), reduce=[regard.QueryRows([0])]).recipe
+    torch.testing.assert_close(regard.combine_heads(recipe, 2), recipe.weights().detach()[:, 2])
     assert regard.rollout([recipe], heads=1).shape == (2, 6, 6)

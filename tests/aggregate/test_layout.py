@@ -12,7 +12,7 @@ from torch import nn
 
 import regard
 from regard.aggregate.contributions import contributions
-from regard.aggregate.layout import Around, Surroundings, surroundings_of
+from regard.aggregate.layout import ResidualStream, Surroundings, surroundings_of
 from regard.cli import packaged
 from regard.errors import RegardError, ShapeError, UnavailableError
 
@@ -125,7 +125,7 @@ def test_a_stream_that_is_added_to_in_place(inference):
     seen = []
     model[1].second.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
     mode = torch.inference_mode() if inference else torch.no_grad()
-    with mode, regard.capture(model, values=True) as trace, Around(model) as around:
+    with mode, regard.capture(model, values=True) as trace, ResidualStream(model) as around:
         model(given.clone())
     found = contributions(trace[1], around.of(trace[1]))
     torch.testing.assert_close(total(found), seen[0], atol=1e-10, rtol=0)
@@ -190,7 +190,7 @@ def test_training_without_dropout_is_found():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).double()
     given = torch.randn(2, 5, 16, dtype=torch.float64)
-    with regard.capture(layer, values=True) as trace, Around(layer) as around:
+    with regard.capture(layer, values=True) as trace, ResidualStream(layer) as around:
         out = layer(given)
     near = around.of(trace[0])
     assert out.requires_grad and not near.residual.requires_grad
@@ -210,7 +210,7 @@ def test_nothing_is_left_behind():
         plain = model(given)
         state = torch.get_rng_state()
         watched(model, given)
-        with pytest.raises(RuntimeError), regard.capture(model, values=True), Around(model):
+        with pytest.raises(RuntimeError), regard.capture(model, values=True), ResidualStream(model):
             model(given[..., :3])
         assert torch.equal(state, torch.get_rng_state())
         assert torch.equal(plain, model(given))
@@ -222,7 +222,7 @@ def test_watching_changes_nothing_in_other_models():
     inputs = loaded.encode("see that girl run").inputs
     with torch.no_grad():
         plain = loaded.model(**inputs).last_hidden_state
-        with Around(loaded.model):
+        with ResidualStream(loaded.model):
             seen = loaded.model(**inputs).last_hidden_state
     assert torch.equal(plain, seen)
 
@@ -230,7 +230,11 @@ def test_watching_changes_nothing_in_other_models():
 def test_several_passes():
     model = encoder(norm_first=True)
     first, second = (torch.randn(2, size, 16, dtype=torch.float64) for size in (5, 7))
-    with torch.no_grad(), regard.capture(model, values=True) as trace, Around(model) as around:
+    with (
+        torch.no_grad(),
+        regard.capture(model, values=True) as trace,
+        ResidualStream(model) as around,
+    ):
         model(first)
         model(second)
     for step, given in zip(trace.steps, (first, second), strict=True):
@@ -250,7 +254,7 @@ def test_what_is_wrong_is_said():
     with pytest.raises(RegardError, match=r"None is given for 'layers.0.self_attn', expected Surr"):
         surroundings_of({}, records, stream=False)
     with pytest.raises(UnavailableError, match="nothing was seen to enter it; run the model"):
-        Around(model).of(records[0])
+        ResidualStream(model).of(records[0])
     weight = torch.zeros(16, 12, dtype=torch.float64)
     with pytest.raises(ShapeError, match=r"takes 12 features, expected 4 heads × 4 = 16"):
         surroundings_of(Surroundings(weight), records, stream=False)
@@ -266,7 +270,7 @@ def test_what_is_wrong_is_said():
 @pytest.mark.usefixtures("without_shape_checks")
 def test_a_source_of_another_kind():
     trace, _ = watched(encoder(norm_first=False), torch.randn(1, 5, 16, dtype=torch.float64))
-    with pytest.raises(RegardError, match="around is a int, expected the model, an Around"):
+    with pytest.raises(RegardError, match="around is a int, expected the model, a ResidualStream"):
         surroundings_of(3, list(trace), stream=False)
-    with pytest.raises(RegardError, match=r"Around: str, expected an nn\.Module"):
-        Around("model")
+    with pytest.raises(RegardError, match=r"ResidualStream: str, expected an nn\.Module"):
+        ResidualStream("model")

@@ -9,7 +9,7 @@ from torch import nn
 
 import regard
 from regard.aggregate import norms
-from regard.aggregate.layout import Around, Surroundings
+from regard.aggregate.layout import ResidualStream, Surroundings
 from regard.aggregate.norms import norm_attention
 from regard.cli import packaged
 from regard.errors import RegardError, ShapeError
@@ -28,7 +28,11 @@ def encoder(norm_first=False, seed=0):
 
 
 def watched(model, *args, **kwargs):
-    with torch.no_grad(), regard.capture(model, values=True) as trace, Around(model) as around:
+    with (
+        torch.no_grad(),
+        regard.capture(model, values=True) as trace,
+        ResidualStream(model) as around,
+    ):
         model(*args, **kwargs)
     return trace, around
 

@@ -115,7 +115,7 @@ def perceiver():
     return trace.relabel({trace[0].name: "unknown"})  # as where nothing tells self from cross
 
 
-chained = pytest.mark.parametrize("ask", [regard.rollout, regard.flow, regard.relevance])
+chained = pytest.mark.parametrize("ask", [regard.rollout, regard.attention_flow, regard.relevance])
 
 
 def offered(error: Exception, trace: regard.Trace) -> list[regard.Record]:
@@ -169,7 +169,12 @@ def test_a_stack_of_two_lengths(pooled):
 
 def test_only_parts_that_are_there_are_offered(latents):
     sites = r"part='encoder' \(blocks.0 and 2 more\) or part='cross' \(cross\)"
-    for ask in (regard.rollout, regard.flow, regard.mean_attention, regard.gradient_attention):
+    for ask in (
+        regard.rollout,
+        regard.attention_flow,
+        regard.mean_attention,
+        regard.gradient_attention,
+    ):
         with pytest.raises(RegardError, match=f"self- and cross-attention; say which: {sites}"):
             ask(latents)
     with pytest.raises(UnavailableError, match=f"part='decoder': no such .* captured; say {sites}"):

@@ -64,7 +64,7 @@ def test_several_inputs_are_read_in_turn():
     keeps = {"image": [True] * 5, "audio": [True, False] * 3 + [False]}
     mask = {"audio": masks.padding(torch.tensor([keeps["audio"]]))}
     want = reading(model, {n: f[0] for n, f in x.items()}, (0, 1, 1), (0, 0, 0), keeps)
-    blocked = model(x, mask=mask, weights=True, reduce=[regard.Received()])
+    blocked = model(x, mask=mask, weights=True, reduce=[regard.ReceivedAttention()])
     torch.testing.assert_close(blocked.output[0], want, rtol=1e-8, atol=1e-8)
     repeat = ["image.cross", "audio.cross", "0.self", "1.self"]
     assert list(blocked.attentions) == [f"{r}.{name}" for r in range(3) for name in repeat]

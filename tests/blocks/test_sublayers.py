@@ -91,7 +91,7 @@ def test_parts_that_do_not_fit_are_refused_at_once(wrap, build, text, without_sh
 def test_blocks_in_a_sequential_are_told_of_stack(without_shape_checks):
     blocks = [EncoderBlock(PreNorm(8, MultiHead(8, 2)), PreNorm(8, FeedForward(8))) for _ in "ab"]
     text = (
-        "EncoderBlock: x is Blocked, expected features (batch, position, width) (its .output; "
+        "EncoderBlock: x is BlockOutput, expected features (batch, position, width) (its .output; "
         "Stack([...]) puts blocks together)"
     )
     with pytest.raises(DtypeError, match=re.escape(text)):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from regard.blocks import (
-    Blocked,
+    BlockOutput,
     Concatenated,
     CrossBlock,
     DecoderBlock,
@@ -109,7 +109,7 @@ class CarriesPaddingOn(Encoder):
     def forward(self, x, *, mask=None, causal=None, state=None, weights=False):
         x, attended = self.self_attention(x, mask=mask, causal=bool(causal), weights=weights)
         x, _ = self.feed_forward(x)
-        return Blocked(x.nan_to_num(), {"self": attended})
+        return BlockOutput(x.nan_to_num(), {"self": attended})
 
 
 class LooksAtAllContext(Decoder):

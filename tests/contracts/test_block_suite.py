@@ -6,7 +6,7 @@ from broken_blocks import BROKEN, Encoder, ForgetsGradientsCompiled
 from torch import nn
 
 from regard import RegardError
-from regard.blocks import Blocked
+from regard.blocks import BlockOutput
 from regard.testing import ContractError, block_checks, check_block
 from regard.testing.block_law import BLOCK_LAWS
 
@@ -70,7 +70,7 @@ def test_what_breaks_one_law_is_otherwise_sound():
 
 
 class Stranger(nn.Module):
-    """Somebody else's block: it returns a Blocked and promises nothing more."""
+    """Somebody else's block: it returns a BlockOutput and promises nothing more."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ def test_a_stranger_with_a_context_says_so_by_its_width():
 
 class NotEven(nn.Module):
     def forward(self, x, **options):
-        return Blocked(x)
+        return BlockOutput(x)
 
 
 def test_all_broken_laws_are_listed_at_once():

@@ -87,7 +87,13 @@ def test_a_recipe_is_kept_only_when_something_was_asked():
 @every_option
 def test_reductions_come_in_the_order_asked(options):
     """Shortcuts, small tiles and whole rows take different ways, and come back in place."""
-    asked = [regard.TopK(1), regard.HeadMean(), regard.Rows([2]), regard.TopK(2), regard.Received()]
+    asked = [
+        regard.TopK(1),
+        regard.HeadMean(),
+        regard.QueryRows([2]),
+        regard.TopK(2),
+        regard.ReceivedAttention(),
+    ]
     found = attend(Q, K, V, **options, weights=True, reduce=asked)
     w, (best, mean, row, two, received) = found.weights, found.reductions
     answers = best.weights, mean, row, two.weights, received
@@ -125,10 +131,10 @@ def test_what_is_returned_survives_flattening():
 
 
 GRADIENTS = {
-    "Received": (regard.Received, lambda w: w.sum(2)),
-    "Apply": (lambda **on: regard.Apply(random(9), **on), lambda w: w @ random(9)),
-    "Mass": (
-        lambda **on: regard.Mass(torch.arange(9) // 5, **on),
+    "ReceivedAttention": (regard.ReceivedAttention, lambda w: w.sum(2)),
+    "WeightedSum": (lambda **on: regard.WeightedSum(random(9), **on), lambda w: w @ random(9)),
+    "SegmentWeights": (
+        lambda **on: regard.SegmentWeights(torch.arange(9) // 5, **on),
         lambda w: torch.stack([w[..., :5].sum(-1), w[..., 5:].sum(-1)], -1),
     ),
     "Distance": (
@@ -136,12 +142,12 @@ GRADIENTS = {
         lambda w: (w * (torch.arange(9) - torch.arange(3, 9)[:, None]).abs()).sum(-1),
     ),
     "Entropy": (regard.Entropy, entropy),
-    "Support": (regard.Support, lambda w: 1 / w.square().sum(-1)),
+    "EffectiveKeys": (regard.EffectiveKeys, lambda w: 1 / w.square().sum(-1)),
     "TopK": (lambda **on: regard.TopK(3, **on), lambda w: w.topk(3).values),
-    "Rows": (lambda **on: regard.Rows([1, -1], **on), lambda w: w[:, :, [1, -1]]),
+    "QueryRows": (lambda **on: regard.QueryRows([1, -1], **on), lambda w: w[:, :, [1, -1]]),
     "HeadMean": (regard.HeadMean, lambda w: w.mean(1)),
     "HeadMax": (regard.HeadMax, lambda w: w.amax(1)),
-    "Weights": (regard.Weights, lambda w: w),
+    "FullWeights": (regard.FullWeights, lambda w: w),
 }
 
 
@@ -163,7 +169,7 @@ def test_differentiable_answers_have_the_gradients_of_dense_ones(kind, name):
     reducer, by_dense = GRADIENTS[name]
     (answer,) = run(recipe, reduce=[reducer(differentiable=True)]).reductions
     if isinstance(answer, tuple):
-        answer = answer.effective if name == "Support" else answer.weights
+        answer = answer.effective if name == "EffectiveKeys" else answer.weights
     expected = by_dense(weights)
     torch.testing.assert_close(answer, expected)
     pulled = random(*answer.shape, seed=7)
@@ -191,7 +197,7 @@ def test_very_peaked_scores(dtype, shift):
 def test_rows_that_may_see_nothing_answer_zero():
     allowed = torch.ones(1, 1, 6, 9, dtype=torch.bool)
     allowed[..., 1:3, :] = False
-    asked = [regard.Entropy(), regard.Support(), regard.TopK(2), regard.Distance()]
+    asked = [regard.Entropy(), regard.EffectiveKeys(), regard.TopK(2), regard.Distance()]
     found = attend(Q, K, V, mask=allowed, weights=True, reduce=asked)
     spread, support, best, far = found.reductions
     for answer in (
@@ -246,7 +252,7 @@ def test_half_precision_is_weighed_and_reduced_in_float32(dtype):
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"bias": random(1, 4, 1, 1)}])
 def test_nothing_to_attend(queries, keys, options):
     inputs = Q[:, :, :queries], K[:, :, :keys], V[:, :, :keys]
-    asked = [regard.Entropy(), regard.Received(), regard.HeadMax()]
+    asked = [regard.Entropy(), regard.ReceivedAttention(), regard.HeadMax()]
     found = attend(*inputs, causal=True, weights=True, reduce=asked, **options)
     assert found.output.shape == (2, 4, queries, 5) and (found.output == 0).all()
     assert found.weights.shape == (2, 4, queries, keys)

@@ -18,13 +18,15 @@ def two_threads():
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("reducer", [regard.Received(), regard.HeadMean(), regard.HeadMax()])
+@pytest.mark.parametrize(
+    "reducer", [regard.ReceivedAttention(), regard.HeadMean(), regard.HeadMax()]
+)
 def test_inference_mode_with_threads(monkeypatch, reducer):
     monkeypatch.setattr(tiles, "_WORTH_THREADS", 0)
     x = torch.randn(1, 1, 80, 8)
     want = regard.attend(x, x, x, reduce=[reducer]).reductions[0]
     with torch.inference_mode():
-        recipe = regard.attend(x, x, x, reduce=[regard.Rows([0])]).recipe
+        recipe = regard.attend(x, x, x, reduce=[regard.QueryRows([0])]).recipe
         got = regard.reduce(recipe, [reducer], tile=(16, 16))[0]
     torch.testing.assert_close(got.clone(), want)
 

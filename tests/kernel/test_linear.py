@@ -276,10 +276,10 @@ def test_the_state_that_was_given_is_left_alone():
 
 
 def test_run_gives_weights_reductions_and_state():
-    from regard.kernel.reducers import Entropy, Received
+    from regard.kernel.reducers import Entropy, ReceivedAttention
 
     for recipe in recipes(5, 7, True, True):
-        attended = run(recipe, weights=True, reduce=[Received()])
+        attended = run(recipe, weights=True, reduce=[ReceivedAttention()])
         torch.testing.assert_close(attended.weights, recipe.weights())
         torch.testing.assert_close(attended.reductions[0], recipe.weights().sum(2))
         assert attended.state.keys == 7 and attended.state.written.tolist() == [7, 7]
@@ -292,11 +292,11 @@ def test_run_gives_weights_reductions_and_state():
 
 def test_reducers_walk_long_recipes_in_rows():
     from regard.kernel import tiles
-    from regard.kernel.reducers import Entropy, HeadMean, Received, TopK
+    from regard.kernel.reducers import Entropy, HeadMean, ReceivedAttention, TopK
 
     for recipe in recipes(600, 600, True, True, torch.float32):
         weights = recipe.weights()
-        mean, received = tiles.reduce(recipe, [HeadMean(), Received()], tile=(128, 100))
+        mean, received = tiles.reduce(recipe, [HeadMean(), ReceivedAttention()], tile=(128, 100))
         torch.testing.assert_close(mean, weights.mean(1), rtol=0, atol=1e-5)
         torch.testing.assert_close(received, weights.sum(2), rtol=1e-4, atol=1e-4)
         if recipe.kind == "distribution":

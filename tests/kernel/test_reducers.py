@@ -54,25 +54,25 @@ def vectors(length, several):
 
 # Each: the reducer for some queries and keys, and its answer from weights and what is permitted.
 CASES = {
-    "Received": (lambda q, k: regard.Received(), lambda w, a: w.sum(2)),
-    "Received: vector": (
-        lambda q, k: regard.Received(vectors(q, False)),
+    "ReceivedAttention": (lambda q, k: regard.ReceivedAttention(), lambda w, a: w.sum(2)),
+    "ReceivedAttention: vector": (
+        lambda q, k: regard.ReceivedAttention(vectors(q, False)),
         lambda w, a: (vectors(w.shape[2], False)[:, None] * w).sum(2),
     ),
-    "Received: several": (
-        lambda q, k: regard.Received(vectors(q, True)),
+    "ReceivedAttention: several": (
+        lambda q, k: regard.ReceivedAttention(vectors(q, True)),
         lambda w, a: vectors(w.shape[2], True) @ w,
     ),
-    "Apply: vector": (
-        lambda q, k: regard.Apply(vectors(k, False)),
+    "WeightedSum: vector": (
+        lambda q, k: regard.WeightedSum(vectors(k, False)),
         lambda w, a: (w * vectors(w.shape[3], False)).sum(3),
     ),
-    "Apply: several": (
-        lambda q, k: regard.Apply(vectors(k, True)),
+    "WeightedSum: several": (
+        lambda q, k: regard.WeightedSum(vectors(k, True)),
         lambda w, a: vectors(w.shape[3], True) @ w.mT,
     ),
-    "Mass": (
-        lambda q, k: regard.Mass(torch.arange(k) % 3, 4),
+    "SegmentWeights": (
+        lambda q, k: regard.SegmentWeights(torch.arange(k) % 3, 4),
         lambda w, a: (
             torch.stack([w[..., s::3].sum(3) for s in range(4)], -1) * torch.tensor([1, 1, 1, 0])
         ),
@@ -80,17 +80,17 @@ CASES = {
     "Distance": (lambda q, k: regard.Distance(), lambda w, a: distance(w, False)),
     "Distance: signed": (lambda q, k: regard.Distance(signed=True), lambda w, a: distance(w, True)),
     "Entropy": (lambda q, k: regard.Entropy(), lambda w, a: entropy(w)),
-    "Support": (
-        lambda q, k: regard.Support(0.2),
+    "EffectiveKeys": (
+        lambda q, k: regard.EffectiveKeys(0.2),
         lambda w, a: ((w > 0.2).sum(3).double(), effective(w)),
     ),
-    "Rows": (lambda q, k: regard.Rows([0, -1]), lambda w, a: w[:, :, [0, -1]]),
+    "QueryRows": (lambda q, k: regard.QueryRows([0, -1]), lambda w, a: w[:, :, [0, -1]]),
     "Histogram": (lambda q, k: regard.Histogram(7), lambda w, a: histogram(w, a, 7, -8.0)),
     "Histogram: of weight": (
         lambda q, k: regard.Histogram(7, low=None),
         lambda w, a: histogram(w, a, 7, None),
     ),
-    "Weights": (lambda q, k: regard.Weights(), lambda w, a: w),
+    "FullWeights": (lambda q, k: regard.FullWeights(), lambda w, a: w),
     "HeadMean": (lambda q, k: regard.HeadMean(), lambda w, a: w.mean(1)),
     "HeadMax": (lambda q, k: regard.HeadMax(), lambda w, a: w.amax(1)),
     "TopK": (lambda q, k: regard.TopK(min(2, k)), lambda w, a: w.topk(min(2, w.shape[3])).values),
@@ -251,7 +251,10 @@ def test_vectors_and_segments_of_each_example_and_head():
     rows, columns = torch.randn(2, 2, 1, 3), torch.randn(2, 1, 5, 4)
     segments = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])
     weights, received, applied, mass = ask(
-        regard.Weights(), regard.Received(rows), regard.Apply(columns), regard.Mass(segments)
+        regard.FullWeights(),
+        regard.ReceivedAttention(rows),
+        regard.WeightedSum(columns),
+        regard.SegmentWeights(segments),
     )
     torch.testing.assert_close(received, rows @ weights)
     torch.testing.assert_close(applied, columns @ weights.mT)
@@ -264,31 +267,55 @@ def test_vectors_and_segments_of_each_example_and_head():
     [
         (lambda: regard.TopK(0), RegardError, "TopK: k=0, expected at least 1"),
         (lambda: ask(regard.TopK(5)), RegardError, "TopK: k=5, but there are only 4 keys"),
-        (lambda: ask(regard.Rows([0, 3])), RegardError, "Rows: query 3 is outside the 3 queries"),
-        (lambda: ask(regard.Apply(torch.zeros(1, 3, 1, 4))), ShapeError, "head.* 3, expected 2"),
-        (lambda: regard.Support(0.0), RegardError, "threshold=0.0, expected between 0 and 1"),
+        (
+            lambda: ask(regard.QueryRows([0, 3])),
+            RegardError,
+            "QueryRows: query 3 is outside the 3 queries",
+        ),
+        (
+            lambda: ask(regard.WeightedSum(torch.zeros(1, 3, 1, 4))),
+            ShapeError,
+            "head.* 3, expected 2",
+        ),
+        (lambda: regard.EffectiveKeys(0.0), RegardError, "threshold=0.0, expected between 0 and 1"),
         (lambda: regard.Histogram(0), RegardError, "bins=0, low=-8.0; expected bins >= 1, low < 0"),
         (lambda: regard.Histogram(low=1.0), RegardError, "low=1.0; expected bins >= 1, low < 0"),
         (
-            lambda: regard.Received(torch.zeros(2, 3)),
+            lambda: regard.ReceivedAttention(torch.zeros(2, 3)),
             ShapeError,
             r"rows has 2 axes \(2, 3\), expec",
         ),
-        (lambda: regard.Apply(torch.zeros(1, 3, 4)), ShapeError, r"vectors has 3 axes \(1, 3, 4\)"),
         (
-            lambda: ask(regard.Received(torch.zeros(4))),
+            lambda: regard.WeightedSum(torch.zeros(1, 3, 4)),
+            ShapeError,
+            r"vectors has 3 axes \(1, 3, 4\)",
+        ),
+        (
+            lambda: ask(regard.ReceivedAttention(torch.zeros(4))),
             ShapeError,
             "last axis has size 4, expected 3",
         ),
-        (lambda: ask(regard.Apply(torch.zeros(3))), ShapeError, "last axis has size 3, expected 4"),
-        (lambda: regard.Mass(torch.zeros(1, 1, 4).int()), ShapeError, "segments has 3 axes, expec"),
         (
-            lambda: ask(regard.Mass(torch.zeros(3).int())),
+            lambda: ask(regard.WeightedSum(torch.zeros(3))),
+            ShapeError,
+            "last axis has size 3, expected 4",
+        ),
+        (
+            lambda: regard.SegmentWeights(torch.zeros(1, 1, 4).int()),
+            ShapeError,
+            "segments has 3 axes, expec",
+        ),
+        (
+            lambda: ask(regard.SegmentWeights(torch.zeros(3).int())),
             ShapeError,
             "axis key has size 3, expected 4",
         ),
-        (lambda: regard.Mass(torch.tensor([0, 3]), 2), RegardError, "must be from 0 to 1"),
-        (lambda: regard.Mass(torch.tensor([0, -1])), RegardError, "must be from 0 to 0"),
+        (
+            lambda: regard.SegmentWeights(torch.tensor([0, 3]), 2),
+            RegardError,
+            "must be from 0 to 1",
+        ),
+        (lambda: regard.SegmentWeights(torch.tensor([0, -1])), RegardError, "must be from 0 to 0"),
         (lambda: ask(regard.Entropy), RegardError, "Entropy'> is not a Reducer; pass instances"),
         (lambda: tiles.reduce(None, regard.TopK(1)), RegardError, "expected a list of reducers"),
         (lambda: regard.Entropy().combine([]), UnavailableError, "Entropy: results do not add up"),

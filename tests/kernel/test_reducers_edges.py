@@ -26,11 +26,11 @@ def edges(shared=(1, 1), n_edges=30):
 
 
 OPTIONS = {
-    "Apply": lambda: [torch.linspace(0, 1, KEYS).double()],
-    "GradientReceived": lambda: [None, torch.randn(2, 3, QUERIES, KEYS).double()],
-    "Mass": lambda: [torch.arange(KEYS) % 3],
+    "WeightedSum": lambda: [torch.linspace(0, 1, KEYS).double()],
+    "ReceivedGradient": lambda: [None, torch.randn(2, 3, QUERIES, KEYS).double()],
+    "SegmentWeights": lambda: [torch.arange(KEYS) % 3],
     "Repeats": lambda: [torch.arange(KEYS) % 4],
-    "Rows": lambda: [[0, -1]],
+    "QueryRows": lambda: [[0, -1]],
     "TopK": lambda: [4],
 }
 REDUCERS = [
@@ -62,8 +62,8 @@ def test_an_empty_batch_gives_empty_answers(name, tile):
     reducer = getattr(family, name)(*OPTIONS.get(name, list)())
     recipe = Given(edges().weights())
     (full,) = regard.reduce(recipe, [reducer])
-    if name == "GradientReceived":
-        reducer = family.GradientReceived(None, torch.randn(0, 3, QUERIES, KEYS).double())
+    if name == "ReceivedGradient":
+        reducer = family.ReceivedGradient(None, torch.randn(0, 3, QUERIES, KEYS).double())
     (empty,) = regard.reduce(Given(recipe.matrix[:0]), [reducer], tile=tile)
     assert type(empty) is type(full)
     for part, of_two in zip(tensors(empty), tensors(full), strict=True):
@@ -88,7 +88,7 @@ def test_an_answer_inside_the_graph():
 def test_signed_edges_have_sums_and_no_logarithms():
     recipe = edges()
     signed = replace(recipe, edge_weights=recipe.edge_weights - 0.02, of="signed")
-    (received,) = regard.reduce(signed, [regard.Received()], tile=(4, 5))
+    (received,) = regard.reduce(signed, [regard.ReceivedAttention()], tile=(4, 5))
     torch.testing.assert_close(received, signed.weights().sum(2))
     with pytest.raises(UnavailableError, match="signed weights have no logarithm"):
         regard.reduce(signed, [regard.Entropy()], tile=(4, 5))
@@ -106,7 +106,7 @@ recipe = Edges.between(query, key, weights, queries=n, keys=n)
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak()
 received, entropy, top, support = regard.reduce(
-    recipe, [regard.Received(), regard.Entropy(), regard.TopK(3), regard.Support()]
+    recipe, [regard.ReceivedAttention(), regard.Entropy(), regard.TopK(3), regard.EffectiveKeys()]
 )
 print((peak() - before) // 1024)
 expected = torch.zeros(n).index_add(0, key, weights)

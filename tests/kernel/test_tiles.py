@@ -66,7 +66,9 @@ every_recipe = pytest.mark.parametrize("make", [dot, additive, given])
 def test_every_kind_of_recipe(make, tile):
     weights = dense_weights(make())
     received, spread, best, mean = tiles.reduce(
-        make(), [regard.Received(), regard.Entropy(), regard.TopK(2), regard.HeadMean()], tile=tile
+        make(),
+        [regard.ReceivedAttention(), regard.Entropy(), regard.TopK(2), regard.HeadMean()],
+        tile=tile,
     )
     torch.testing.assert_close(received, weights.sum(2))
     torch.testing.assert_close(spread, entropy(weights))
@@ -78,15 +80,15 @@ def test_every_kind_of_recipe(make, tile):
 @one_or_many
 def test_weights_of_any_sign_are_reduced_where_no_logarithm_is_needed(tile, kind):
     recipe = Given(random(2, 3, 5, 7), of=kind)
-    asked = [regard.Received(), regard.HeadMean(), regard.HeadMax(), regard.HeadMin()]
+    asked = [regard.ReceivedAttention(), regard.HeadMean(), regard.HeadMax(), regard.HeadMin()]
     received, mean, largest, smallest = tiles.reduce(recipe, asked, tile=tile)
     torch.testing.assert_close(received, recipe.matrix.sum(2))
     torch.testing.assert_close(mean, recipe.matrix.mean(1))
     torch.testing.assert_close(largest, recipe.matrix.amax(1))
     torch.testing.assert_close(smallest, recipe.matrix.amin(1))
     for asked, names in (
-        ([regard.Received(), regard.Entropy(), regard.TopK(2)], "Entropy, TopK"),
-        ([regard.Support(differentiable=True)], "Support"),
+        ([regard.ReceivedAttention(), regard.Entropy(), regard.TopK(2)], "Entropy, TopK"),
+        ([regard.EffectiveKeys(differentiable=True)], "EffectiveKeys"),
     ):
         said = f"^{names}: {kind} weights have no logarithm.*weights.*need no logarithm: Received"
         with pytest.raises(UnavailableError, match=said):
@@ -113,7 +115,8 @@ def test_zeros_in_a_given_matrix_have_finite_gradients():
     recipe = given()
     matrix, columns = recipe.matrix.requires_grad_(), random(9, seed=5)
     mixed, spread = tiles.reduce(
-        recipe, [regard.Apply(columns, differentiable=True), regard.Entropy(differentiable=True)]
+        recipe,
+        [regard.WeightedSum(columns, differentiable=True), regard.Entropy(differentiable=True)],
     )
     (grad,) = torch.autograd.grad(mixed.sum(), matrix)
     torch.testing.assert_close(grad, columns.expand_as(matrix))
@@ -126,7 +129,7 @@ def test_zeros_in_a_given_matrix_have_finite_gradients():
 @one_or_many
 def test_other_answers_are_detached_and_grad_mode_is_kept(tile):
     recipe = dot(query=random(2, 4, 6, 4).requires_grad_())
-    asked = [regard.Rows([0]), regard.Entropy(), regard.Received()]
+    asked = [regard.QueryRows([0]), regard.Entropy(), regard.ReceivedAttention()]
     answers = tiles.reduce(recipe, asked, tile=tile)
     assert torch.is_grad_enabled() and not any(answer.requires_grad for answer in answers)
 
@@ -177,7 +180,7 @@ def test_two_threads_share_the_heads_or_the_rows(heads, across):
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("across", [False, True], ids=["heads", "across heads"])
 def test_threads_change_no_answer(monkeypatch, heads, across):
-    reducers = [regard.Received(), regard.Entropy(), regard.TopK(3), regard.Histogram(5)]
+    reducers = [regard.ReceivedAttention(), regard.Entropy(), regard.TopK(3), regard.Histogram(5)]
     reducers += [regard.HeadMean(), regard.HeadMax()] if across else []
     recipe = dot(40, 30, heads, key=random(2, 1, 30, 4, seed=2))
     parallel = tiles.reduce(recipe, reducers, tile=(3, 7))
@@ -230,12 +233,12 @@ def test_two_walks_at_once_give_the_threads_back(monkeypatch, leaves_first):
     recipe = dot(heads=1)
     other_is_in, main_is_out = threading.Event(), threading.Event()
 
-    class Other(regard.Received):
+    class Other(regard.ReceivedAttention):
         def tile(self, *tile):
             other_is_in.set()
             assert leaves_first == "other" or main_is_out.wait(20)
 
-    class Main(regard.Received):
+    class Main(regard.ReceivedAttention):
         def tile(self, *tile):
             if not other.ident:
                 other.start()
@@ -261,7 +264,7 @@ def test_what_nobody_sees_reaches_no_answer(tile, bad, per_head):
     key[:, : 1 if per_head else 2, 3] = bad
     received, spread, most = tiles.reduce(
         Dot(query, key, mask=masks.pairs(keep)),
-        [regard.Received(), regard.Entropy(), regard.HeadMax()],
+        [regard.ReceivedAttention(), regard.Entropy(), regard.HeadMax()],
         tile=tile,
     )
     torch.testing.assert_close(received, weights.sum(2))
@@ -273,7 +276,7 @@ def test_what_nobody_sees_reaches_no_answer(tile, bad, per_head):
 @one_or_many
 def test_nothing_to_attend(tile, queries, keys):
     recipe = Dot(random(2, 3, queries, 4), random(2, 3, keys, 4), mask=masks.causal())
-    asked = [regard.Received(), regard.Entropy(), regard.HeadMean(), regard.Distance()]
+    asked = [regard.ReceivedAttention(), regard.Entropy(), regard.HeadMean(), regard.Distance()]
     received, spread, mean, far = tiles.reduce(recipe, asked, tile=tile)
     assert received.shape == (2, 3, keys) and spread.shape == far.shape == (2, 3, queries)
     assert mean.shape == (2, queries, keys)
@@ -310,7 +313,8 @@ def test_memory_stays_far_below_the_matrix():
     """4096 tokens and 4 heads make a matrix of 268 MB."""
     code = """
 import resource, torch, regard
-ask = lambda q: regard.attend(q, q, q, causal=True, reduce=[regard.Received(), regard.Entropy()])
+reducers = [regard.ReceivedAttention(), regard.Entropy()]
+ask = lambda q: regard.attend(q, q, q, causal=True, reduce=reducers)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ask(torch.randn(1, 4, 64, 64))
 x = torch.randn(1, 4, 4096, 64)

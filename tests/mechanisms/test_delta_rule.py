@@ -5,7 +5,7 @@ import torch
 from memory_loops import elu_plus_one, heads_of, schlag
 from torch.nn.functional import linear
 
-from regard import Entropy, Received, masks
+from regard import Entropy, ReceivedAttention, masks
 from regard.errors import UnavailableError
 from regard.mechanisms import (
     DeltaRule,
@@ -146,7 +146,7 @@ def test_steps_and_pieces_are_one_pass():
 
 def test_signed_weights_have_no_entropy():
     attn, x = DeltaRule(8, 2), torch.randn(1, 5, 8)
-    attended = attn(x, causal=True, weights=True, reduce=[Received()])
+    attended = attn(x, causal=True, weights=True, reduce=[ReceivedAttention()])
     assert (attended.weights < 0).any()
     torch.testing.assert_close(attended.reductions[0], attended.weights.sum(2))
     with pytest.raises(

@@ -347,7 +347,7 @@ def test_a_score_function_with_everything_beside_it() -> None:
     )
     plain.load_state_dict(attn.state_dict())
     given = {"mask": masks.padding(keep), "bias": bias, "weights": True}
-    reduce = [regard.Received(), regard.Entropy()]
+    reduce = [regard.ReceivedAttention(), regard.Entropy()]
     ours, theirs = attn(x, **given, reduce=reduce), plain(x, **given, reduce=reduce)
     torch.testing.assert_close(ours.weights, theirs.weights, rtol=0, atol=1e-6)
     torch.testing.assert_close(ours.output, theirs.output, rtol=0, atol=1e-6)

@@ -136,7 +136,7 @@ def test_nan_in_padding_of_a_fixed_state_reaches_no_gradient(build):
 def test_under_autocast_weights_are_those_of_the_output(build):
     attn = build().eval()
     with torch.autocast("cpu", torch.bfloat16):
-        found = attn(X, weights=True, reduce=[regard.Received(), regard.Entropy()])
+        found = attn(X, weights=True, reduce=[regard.ReceivedAttention(), regard.Entropy()])
     assert found.weights.dtype == torch.float32
     assert (found.weights.sum(-1) <= 1 + 1e-5).all()
     torch.testing.assert_close(found.reductions[0], found.weights.sum(2), atol=1e-3, rtol=1e-3)

@@ -271,7 +271,9 @@ def test_a_window_is_two_numbers_or_a_part():
 def test_reductions_are_over_the_keys_that_were_attended_to():
     attn = build(window=(4, 0))
     state = attn(X, causal=True, state=True).state
-    step = attn(X[:, :1], causal=True, state=state, weights=True, reduce=[regard.Received()])
+    step = attn(
+        X[:, :1], causal=True, state=state, weights=True, reduce=[regard.ReceivedAttention()]
+    )
     torch.testing.assert_close(step.reductions[0], step.weights.sum(2))
     torch.testing.assert_close(step.weights @ step.recipe.value, step.recipe.mixed())
 

@@ -159,7 +159,7 @@ def test_the_trace(tmp_path):
         ("read", "partial", (2, 2, 7, 6)),
         ("write", "partial", (2, 1, 7, 6)),
     ]
-    assert trace.reduce(regard.Entropy(), regard.Received())["write"][1].shape == (2, 1, 6)
+    assert trace.reduce(regard.Entropy(), regard.ReceivedAttention())["write"][1].shape == (2, 1, 6)
     assert trace.save(tmp_path / "machine.html").stat().st_size
 
 

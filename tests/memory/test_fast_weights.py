@@ -163,7 +163,7 @@ def test_it_learns_to_bind():
 
 def test_signed_weights_reduce():
     attended = FastWeights(6, 4, 3)(torch.randn(1, 5, 6), weights=True)
-    received = regard.reduce(attended.recipe, [regard.Received()])[0]
+    received = regard.reduce(attended.recipe, [regard.ReceivedAttention()])[0]
     torch.testing.assert_close(received, attended.weights.sum(2).detach())
 
 

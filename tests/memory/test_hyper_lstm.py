@@ -133,7 +133,7 @@ def test_gates_come_back_for_every_step():
     assert (gates.kind, tuple(gates.shape)) == ("gate", (2, 3, 6, 5))
     assert (signed.kind, tuple(signed.shape)) == ("signed", (2, 4, 6, 5))
     assert torch.equal(gates.weights(), answer.weights["gates"])
-    received = answer.trace.reduce(regard.Received())["gates"][0]
+    received = answer.trace.reduce(regard.ReceivedAttention())["gates"][0]
     torch.testing.assert_close(received, answer.weights["gates"].sum(2))
     # the gates explain the output: c_t = f c_{t-1} + i g, h_t = o tanh(LN(c_t))
     admit, keep, release = answer.weights["gates"].unbind(1)

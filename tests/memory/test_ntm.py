@@ -112,7 +112,7 @@ def test_the_trace(tmp_path):
     rows = answer.weights["read"]
     torch.testing.assert_close(entropy, -(rows * rows.log()).sum(-1), rtol=0, atol=1e-6)
     path = trace.save(tmp_path / "machine.safetensors")
-    assert torch.equal(regard.load(path)["read"].weights(), trace["read"].weights())
+    assert torch.equal(regard.load_trace(path)["read"].weights(), trace["read"].weights())
     page = trace.save(tmp_path / "machine.html").read_text()
     assert "read" in page and "write" in page
     pytest.importorskip("matplotlib")

@@ -50,8 +50,8 @@ PER_HEAD = {
     "divergence": lambda found: regard.aggregate.head_divergence(found),
     "mean of heads": lambda found: found.reduce(regard.Entropy(), regard.HeadMean()),
     "max of heads, of a trace": lambda found: Trace([found]).reduce(regard.HeadMax()),
-    "fuse": lambda found: regard.fuse(found),
-    "fuse a trace": lambda found: regard.fuse(Trace([found])),
+    "fuse": lambda found: regard.combine_heads(found),
+    "fuse a trace": lambda found: regard.combine_heads(Trace([found])),
     "rollout": lambda found: regard.rollout(Trace([found])),
     "relevance": lambda found: regard.relevance(Trace([found])),
     "attentions": lambda found: Trace([found]).attentions,
@@ -186,7 +186,7 @@ def test_names_that_do_not_fit_are_refused(without_shape_checks, axes, sizes, te
 
 def test_it_is_saved_and_pickled(tmp_path):
     trace = Trace([unknown(), record("layer.1")])
-    loaded = regard.load(trace.save(tmp_path / "trace.safetensors"))
+    loaded = regard.load_trace(trace.save(tmp_path / "trace.safetensors"))
     assert [found.site.axes_known for found in loaded] == [False, True]
     assert [found.site for found in loaded] == [found.site for found in trace]
     assert not pickle.loads(pickle.dumps(unknown())).site.axes_known
@@ -199,4 +199,4 @@ def test_a_file_from_before_has_known_axes(tmp_path):
     file = Trace([record("layer.1")]).save(tmp_path / "trace.safetensors")
     with safe_open(file, "pt") as opened:
         assert "axes_known" not in opened.metadata()["trace"]
-    assert regard.load(file)[0].site.axes_known
+    assert regard.load_trace(file)[0].site.axes_known

@@ -51,7 +51,7 @@ def test_offsets_of_an_image_come_from_records_and_files(tmp_path):
     recipe = Edges(QUERY[None, None], KEY[None, None], weights, 4, 4, grid=(2, 2))
     found = record("convs.0", recipe, attends="self")
     Trace([found]).save(tmp_path / "trace.safetensors")
-    loaded = regard.load(tmp_path / "trace.safetensors")[0]
+    loaded = regard.load_trace(tmp_path / "trace.safetensors")[0]
     for same in (found, found.with_weights(), found.detach(), loaded):
         offsets = same.offsets()
         assert same.recipe.grid == (2, 2) and offsets.dy.tolist() == [-1, 0, 1]
@@ -109,7 +109,7 @@ def test_one_head():
 
 def test_edges_on_disk(tmp_path):
     found = graph()
-    loaded = regard.load(Trace([found]).save(tmp_path / "graph.safetensors"))[0]
+    loaded = regard.load_trace(Trace([found]).save(tmp_path / "graph.safetensors"))[0]
     assert loaded.site == found.site and isinstance(loaded.recipe, Edges)
     assert torch.equal(loaded.weights(), found.weights())
     assert torch.equal(loaded.mixed(), found.mixed())
@@ -119,7 +119,9 @@ def test_edges_on_disk(tmp_path):
 def test_no_edges_on_disk(tmp_path):
     none = torch.zeros(0).long()
     recipe = Edges.between(none, none, torch.zeros(2, 0), queries=3, keys=5, of="partial")
-    loaded = regard.load(Trace([record("conv", recipe)]).save(tmp_path / "none.safetensors"))[0]
+    loaded = regard.load_trace(Trace([record("conv", recipe)]).save(tmp_path / "none.safetensors"))[
+        0
+    ]
     assert loaded.shape == (1, 2, 3, 5) and loaded.kind == "partial" and loaded.n_edges == 0
     assert not loaded.weights().any()
 
@@ -128,7 +130,7 @@ def test_a_file_with_an_edge_to_nowhere_is_refused(tmp_path):
     recipe = Edges(QUERY[None, None], KEY[None, None], torch.ones(1, 1, 6), 3, 2)
     file = Trace([record("conv", recipe)]).save(tmp_path / "forged.safetensors")
     with pytest.raises(RegardError, match="key_index holds 2, expected 0 to 1"):
-        regard.load(file)
+        regard.load_trace(file)
 
 
 def test_weights_stay_sparse():
@@ -156,7 +158,9 @@ def test_aggregations_are_those_of_the_matrix():
     dense = [record("convs.0", Given(found.weights()), attends="self") for found in sparse]
     for ask in (regard.rollout, regard.mean_attention, divergence):
         torch.testing.assert_close(ask(sparse), ask(dense), equal_nan=True)
-    torch.testing.assert_close(regard.fuse(sparse[0], "max"), regard.fuse(dense[0], "max"))
+    torch.testing.assert_close(
+        regard.combine_heads(sparse[0], "max"), regard.combine_heads(dense[0], "max")
+    )
     tokens = torch.arange(sparse[0].shape.keys)  # a sequence, not a graph
     for asked in ({"tokens": tokens}, {"cross": False}):
         reports = [Report.of(Trace([layers[0]]), **asked).to_dict() for layers in (sparse, dense)]

@@ -46,7 +46,7 @@ def trace_of(*recipes):
 @pytest.mark.parametrize("recipe", [linear(), delta()], ids=["linear", "delta"])
 def test_a_file_holds_the_recipe(recipe, tmp_path):
     trace = trace_of(recipe)
-    again = regard.load(trace.save(tmp_path / "trace.safetensors"))
+    again = regard.load_trace(trace.save(tmp_path / "trace.safetensors"))
     found = again[0].recipe
     assert type(found) is type(recipe) and again[0].kind == recipe.kind
     assert torch.equal(again[0].weights(), recipe.weights())
@@ -60,7 +60,7 @@ def test_a_record_can_do_what_others_can(recipe):
     found = trace_of(recipe)[0]
     for other in (copy.deepcopy(found), pickle.loads(pickle.dumps(found)), found.to("cpu")):
         assert torch.equal(other.weights(), recipe.weights())
-    received, mean = found.reduce(regard.Received(), regard.HeadMean())
+    received, mean = found.reduce(regard.ReceivedAttention(), regard.HeadMean())
     torch.testing.assert_close(received, recipe.weights().sum(2))
     torch.testing.assert_close(mean, recipe.weights().mean(1))
     assert type(recipe).__name__ in repr(recipe) and "(2, 2, 5, 4) float32" in repr(recipe)
@@ -86,7 +86,7 @@ def test_the_page_and_the_pictures(tmp_path):
 def test_a_file_that_was_changed_is_refused(tmp_path, without_shape_checks):
     path = trace_of(delta(strength=words(2, 2, 5, 4))).save(tmp_path / "trace.safetensors")
     with pytest.raises(RegardError, match=r"Delta: strength has 4 axes .2, 2, 5, 4., expected 3"):
-        regard.load(path)
+        regard.load_trace(path)
 
 
 @pytest.mark.parametrize(

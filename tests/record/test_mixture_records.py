@@ -39,7 +39,7 @@ def trace(module):
 def test_answers_are_those_of_the_weights(module):
     weights, found = attended(module).weights, trace(module)
     torch.testing.assert_close(found[0].weights(), weights)
-    mean, received = found.reduce(regard.HeadMean(), regard.Received())["layer"]
+    mean, received = found.reduce(regard.HeadMean(), regard.ReceivedAttention())["layer"]
     torch.testing.assert_close(mean, weights.mean(1))
     torch.testing.assert_close(received, weights.sum(2))
     torch.testing.assert_close(found.heads([2, 0])[0].weights(), weights[:, [2, 0]])
@@ -66,7 +66,7 @@ def test_it_is_drawn_shown_and_saved(module, tmp_path):
     torch.testing.assert_close(torch.as_tensor(spec.values), weights[0].mean(0))
     page = found.save(tmp_path / "page.html").read_text()
     assert '"kind":"signed"' in page.replace(" ", "")
-    again = regard.load(found.save(tmp_path / "trace.safetensors"))[0]
+    again = regard.load_trace(found.save(tmp_path / "trace.safetensors"))[0]
     assert type(again.recipe) is Mixture
     torch.testing.assert_close(again.weights(), weights)
     torch.testing.assert_close(again.mixed(), found[0].mixed())

@@ -129,7 +129,7 @@ every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 
 
 def to_file(trace, folder):
-    return regard.load(trace.save(folder / "trace.safetensors"))
+    return regard.load_trace(trace.save(folder / "trace.safetensors"))
 
 
 def to_pickle(trace, folder):
@@ -198,9 +198,9 @@ def test_reductions(way, tmp_path):
     asked = [
         regard.Entropy(),
         regard.TopK(2),
-        regard.Support(),
+        regard.EffectiveKeys(),
         regard.HeadMean(),
-        regard.Weights(),
+        regard.FullWeights(),
         regard.Histogram(),
     ]
     with regard.capture(model, keep=asked) as trace:
@@ -324,7 +324,7 @@ def test_shared_tensors_are_written_once(tmp_path):
     tensors = load_file(file)
     assert len(tensors) == 4 + 1 + 1
     assert file.stat().st_size < 4 * keys.nbytes + keys.nbytes + 2500 + 12000
-    again = regard.load(file)
+    again = regard.load_trace(file)
     assert again[0].recipe.key.data_ptr() == again[3].recipe.value.data_ptr()
     assert again.nbytes == Trace(every).nbytes
     for one, other in zip(every, again):
@@ -353,23 +353,23 @@ def test_the_header_is_plain_json(tmp_path):
 
 def test_save_gives_the_path_and_takes_a_string(tmp_path):
     file = three_layers_twice().save(str(tmp_path / "a.safetensors"))
-    assert file == tmp_path / "a.safetensors" and len(regard.load(str(file))) == 6
+    assert file == tmp_path / "a.safetensors" and len(regard.load_trace(str(file))) == 6
 
 
 def test_saving_over_a_file_replaces_it(tmp_path):
     file = tmp_path / "a.safetensors"
     three_layers_twice().save(file)
     Trace([record("b")]).save(file)
-    assert regard.load(file).names() == ["b"]
+    assert regard.load_trace(file).names() == ["b"]
     assert os.listdir(tmp_path) == ["a.safetensors"]
 
 
 def test_a_loaded_trace_can_replace_its_own_file(tmp_path):
     """Its tensors must not be the file's own memory when the file goes."""
     file = three_layers_twice().save(tmp_path / "a.safetensors")
-    loaded = regard.load(file)
+    loaded = regard.load_trace(file)
     loaded.save(file)
-    assert torch.equal(loaded[3].weights(), regard.load(file)[3].weights())
+    assert torch.equal(loaded[3].weights(), regard.load_trace(file)[3].weights())
 
 
 @pytest.mark.parametrize("form", [to_file, to_pickle])
@@ -382,7 +382,7 @@ def test_tokens_of_each_example(form, tmp_path):
 
 def test_folders_on_the_way_are_made(tmp_path):
     path = tmp_path / "some" / "where" / "trace.safetensors"
-    assert regard.load(Trace([record("a")]).save(path)).names() == ["a"]
+    assert regard.load_trace(Trace([record("a")]).save(path)).names() == ["a"]
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
@@ -401,9 +401,9 @@ def test_a_folder_of_files_is_one_trace(tmp_path):
     for n in (2, 0, 1):
         Trace([record(f"layer.{n}")]).save(tmp_path / f"{n:06d}.safetensors")
     (tmp_path / "readme.txt").write_text("not a trace")
-    assert regard.load(tmp_path).names() == ["layer.0", "layer.1", "layer.2"]
+    assert regard.load_trace(tmp_path).names() == ["layer.0", "layer.1", "layer.2"]
 
 
 def test_an_empty_folder_is_said(tmp_path):
     with pytest.raises(RegardError, match="holds no"):
-        regard.load(tmp_path)
+        regard.load_trace(tmp_path)

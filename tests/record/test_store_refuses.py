@@ -43,7 +43,7 @@ def test_a_crash_leaves_nothing_half_written(stage, there, tmp_path, monkeypatch
     monkeypatch.undo()
     assert os.listdir(tmp_path) == (["a.safetensors"] if there else [])
     if there:
-        assert regard.load(file).names() == ["before"]
+        assert regard.load_trace(file).names() == ["before"]
 
 
 def test_a_crash_while_weights_are_made(tmp_path):
@@ -72,7 +72,7 @@ def test_wrong_suffix(tmp_path):
 
 def test_no_such_file(tmp_path):
     with pytest.raises(RegardError, match=r"no file .*nowhere\.safetensors"):
-        regard.load(tmp_path / "nowhere.safetensors")
+        regard.load_trace(tmp_path / "nowhere.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_not_a_safetensors_file(content, tmp_path):
     file = tmp_path / "a.safetensors"
     file.write_bytes(content)
     with pytest.raises(RegardError, match="is not a safetensors file"):
-        regard.load(file)
+        regard.load_trace(file)
 
 
 def test_a_safetensors_file_of_somebody_else(tmp_path):
@@ -90,14 +90,14 @@ def test_a_safetensors_file_of_somebody_else(tmp_path):
     for metadata in (None, {"format": "pt"}):
         save_file({"weight": torch.ones(2)}, file, metadata=metadata)
         with pytest.raises(RegardError, match="not a trace of regard"):
-            regard.load(file)
+            regard.load_trace(file)
 
 
 def test_a_truncated_file(tmp_path):
     file = three_layers_twice().save(tmp_path / "a.safetensors")
     file.write_bytes(file.read_bytes()[:-40])
     with pytest.raises(RegardError, match="is not a safetensors file"):
-        regard.load(file)
+        regard.load_trace(file)
 
 
 class Ran(Exception):
@@ -185,11 +185,11 @@ def test_a_hostile_header_is_refused(change, tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.eval", explode)
     monkeypatch.setattr("builtins.exec", explode)
     with pytest.raises(RegardError, match=r"a\.safetensors"):
-        regard.load(file)
+        regard.load_trace(file)
 
 
 def test_an_unchanged_header_is_taken(tmp_path):
-    assert len(regard.load(forged(tmp_path, lambda header: None))) == 1
+    assert len(regard.load_trace(forged(tmp_path, lambda header: None))) == 1
 
 
 def test_no_class_comes_from_the_file():

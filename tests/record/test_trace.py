@@ -415,7 +415,7 @@ def test_outputs_count():
 
 def test_reduce():
     trace = three_layers_twice()
-    answers = trace.reduce(regard.HeadMean(), regard.Received())
+    answers = trace.reduce(regard.HeadMean(), regard.ReceivedAttention())
     assert list(answers) == trace.names()
     for name, (mean, received) in answers.items():
         weights = next(r for r in trace if r.name == name).weights()

@@ -48,13 +48,13 @@ def test_options_are_those_of_a_page(trace, tmp_path):
 def test_a_record_saves_itself(trace, tmp_path):
     found = scene(trace[1].save(tmp_path / "a.html"))
     assert [site["name"] for site in found["sites"]] == [trace[1].name]
-    loaded = regard.load(trace[1].save(tmp_path / "a.safetensors"))
+    loaded = regard.load_trace(trace[1].save(tmp_path / "a.safetensors"))
     assert loaded.names() == [trace[1].name]
     assert torch.equal(loaded[0].weights(), trace[1].weights())
 
 
 def test_other_names_are_data_or_refused_as_before(trace, tmp_path):
-    assert regard.load(trace.save(tmp_path / "a.safetensors")).names() == trace.names()
+    assert regard.load_trace(trace.save(tmp_path / "a.safetensors")).names() == trace.names()
     with pytest.raises(
         RegardError, match=r"'a\.docx': a trace is saved as \.safetensors, and its page as \.html"
     ):

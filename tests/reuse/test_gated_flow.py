@@ -76,7 +76,7 @@ def test_at_the_start_features_pass_bit_for_bit(gate, dtype):
 def test_joined_heads(heads):
     weights = dense.weights_of()
     part = PositionSummaries(3, heads=LearnedHeadMix(3) if heads is None else heads).double()
-    one_map = regard.fuse(weights, "mean" if heads is None else heads)[:, None]
+    one_map = regard.combine_heads(weights, "mean" if heads is None else heads)[:, None]
     truth = dense.summaries(one_map, NAMES["self"])
     torch.testing.assert_close(part(source_of(weights)).detach(), truth, atol=1e-8, rtol=0)
     assert part.channels == 4

@@ -141,7 +141,7 @@ def test_several_attentions_are_not_one(without_shape_checks):
     with regard.capture(block) as trace:
         blocked = block(x, weights=True)
     for given, message in (
-        (blocked, "a Blocked, expected .*; take one of its .attentions: 'self'"),
+        (blocked, "a BlockOutput, expected .*; take one of its .attentions: 'self'"),
         (blocked.attentions, "a dict, expected .*; take one of 'self'"),
         (trace, r"a Trace, expected .*as trace\[0\] or by name: 'self_attention.part'"),
     ):

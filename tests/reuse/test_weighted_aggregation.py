@@ -45,7 +45,7 @@ def test_heads_apart(queries):
 def test_joined_as_fuse_joins(heads):
     weights, features = dense.weights_of(), dense.normal(2, 5, 6)
     layer = WeightedAggregation(6, 3, heads=heads).double()
-    fused = regard.fuse(weights, heads)
+    fused = regard.combine_heads(weights, heads)
     for example in range(2):
         truth = dense.mixed(fused[example], features[example]) @ layer.project.weight.T
         found = layer(features, weights)[example]

@@ -454,7 +454,7 @@ def test_what_needs_attention_leaves_gates_aside(hybrid):
         lambda trace: trace.cross_attentions,
         regard.rollout,
         regard.mean_attention,
-        regard.flow,
+        regard.attention_flow,
         lambda trace: trace.report(),
         plots.grid,
     ],
@@ -493,11 +493,11 @@ def test_reduced_saved_and_loaded(tmp_path):
     model = Network(Spatial())
     trace = captured(model, image())
     (record,) = trace
-    (received,) = record.reduce(regard.Received())
+    (received,) = record.reduce(regard.ReceivedAttention())
     assert torch.equal(received[:, 0], model.block.gate.flatten(1))
     with pytest.raises(regard.RegardError, match="gate"):
         record.reduce(regard.Entropy())
-    again = regard.load(trace.save(tmp_path / "gates.safetensors"))
+    again = regard.load_trace(trace.save(tmp_path / "gates.safetensors"))
     assert again[0].kind == "gate" and again[0].recipe.grid == (H, W)
     assert torch.equal(again[0].weights(), record.weights())
     assert torch.equal(copy.deepcopy(record).weights(), record.weights())
@@ -505,7 +505,7 @@ def test_reduced_saved_and_loaded(tmp_path):
 
 @pytest.mark.parametrize("kept", ["weights", "disk", "reducers"])
 def test_however_kept(kept, tmp_path):
-    keep = {"weights": "weights", "disk": tmp_path, "reducers": [regard.Received()]}[kept]
+    keep = {"weights": "weights", "disk": tmp_path, "reducers": [regard.ReceivedAttention()]}[kept]
     model = Network(Spatial())
     (record,) = captured(model, image(), keep=keep)
     found = record.reductions[0] if kept == "reducers" else record.weights()[:, 0]

@@ -266,7 +266,7 @@ def test_a_label_that_a_later_call_contradicts(tmp_path):
         with regard.capture(case.model, **options) as trace:
             case.run()
         assert [record.attends for record in trace] == ["unknown"] * 3
-    assert [record.attends for record in regard.load(tmp_path)] == ["unknown"] * 3
+    assert [record.attends for record in regard.load_trace(tmp_path)] == ["unknown"] * 3
 
 
 def test_a_query_that_is_a_part_of_the_keys_is_another_kind_of_call():
@@ -487,7 +487,7 @@ def test_options_that_need_more_follow_data(options):
         assert trace[0].weights().requires_grad
 
 
-@pytest.mark.parametrize("keep", ["weights", [regard.Weights()]], ids=str)
+@pytest.mark.parametrize("keep", ["weights", [regard.FullWeights()]], ids=str)
 @every_kind
 def test_a_learned_model_however_kept(build, keep):
     model, x = Looks(build()), words(2, 5, 8)

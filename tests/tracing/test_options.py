@@ -223,7 +223,7 @@ def test_kept_weights_are_not_the_models_memory():
             return out
 
     model, x = Reuses(), words(2, 5, 8)
-    reducers = [regard.Weights()]
+    reducers = [regard.FullWeights()]
     for keep in ("weights", reducers):
         with torch.no_grad(), regard.capture(model, keep=keep) as trace:
             model(x)
@@ -287,7 +287,7 @@ def test_keep_on_disk(tmp_path):
     assert [file.name for file in sorted(folder.glob("*.safetensors"))] == [
         f"{n:06d}.safetensors" for n in (1, 2, 3)
     ]
-    loaded = regard.load(folder)
+    loaded = regard.load_trace(folder)
     for one, other, again in zip(plain, trace, loaded, strict=True):
         assert other.held == "disk" and other.nbytes == 0 and other.value_held
         for found in (other, again):
@@ -303,7 +303,7 @@ def test_disk_keeps_outputs_and_notes(tmp_path):
     model, x = Stack(Attention()), words(2, 5, 8)
     with regard.capture(model, keep=tmp_path, outputs=True) as trace:
         model(x)
-    loaded = regard.load(tmp_path)
+    loaded = regard.load_trace(tmp_path)
     torch.testing.assert_close(loaded[0].output, model.layers[0].mixed.detach())
     assert loaded.notes == trace.notes
 
@@ -314,8 +314,8 @@ def test_many_passes_on_disk_come_back_in_order(tmp_path):
         for length in range(1, 13):
             model(words(1, length, 8))
     assert trace.notes == []
-    assert [record.shape.keys for record in regard.load(tmp_path)] == list(range(1, 13))
-    assert regard.load(tmp_path).names() == trace.names()
+    assert [record.shape.keys for record in regard.load_trace(tmp_path)] == list(range(1, 13))
+    assert regard.load_trace(tmp_path).names() == trace.names()
 
 
 def test_a_folder_that_holds_records_is_refused(tmp_path):

@@ -36,7 +36,7 @@ def test_the_grid_of_the_keys(stride, grid, path, tmp_path):
         overlay = plots.overlay(record, IMAGE, token=7)
         torch.testing.assert_close(overlay.values, truth.weights[0, :, 7].mean(0).view(grid))
     regard.Trace([record]).save(tmp_path / "trace.safetensors")
-    assert regard.load(tmp_path / "trace.safetensors")[0].recipe.grid == grid
+    assert regard.load_trace(tmp_path / "trace.safetensors")[0].recipe.grid == grid
 
 
 def test_distances_of_a_captured_attention_are_lengths():

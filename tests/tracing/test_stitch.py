@@ -229,7 +229,7 @@ def test_a_stitched_trace_is_a_trace(tmp_path):
     assert len(whole.attentions) == 2 and whole.notes == trace.notes
     mean = whole.reduce(regard.HeadMean())["model.layers.1.self_attn"][0]
     torch.testing.assert_close(mean, whole[1].weights().mean(1))
-    again = regard.load(whole.save(tmp_path / "whole.safetensors"))
+    again = regard.load_trace(whole.save(tmp_path / "whole.safetensors"))
     assert torch.equal(again[1].weights(), whole[1].weights())
     told = whole.with_tokens([str(n) for n in range(PROMPT + NEW - 1)])
     assert told[0].key_tokens[-1] == str(PROMPT + NEW - 2)
@@ -237,7 +237,7 @@ def test_a_stitched_trace_is_a_trace(tmp_path):
 
 def test_of_a_trace_that_was_saved(tmp_path):
     trace, output = generate(llama(), prompt(), WAYS["beams"])
-    again = regard.load(trace.save(tmp_path / "steps.safetensors"))
+    again = regard.load_trace(trace.save(tmp_path / "steps.safetensors"))
     for one, other in zip(regard.stitch(trace, output), regard.stitch(again, output), strict=True):
         assert torch.equal(one.weights(), other.weights())
 

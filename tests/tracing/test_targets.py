@@ -50,7 +50,7 @@ def test_found(target: Target) -> None:
 KEPT: dict[str, dict[str, Any]] = {
     "weights": {"keep": "weights"},
     "disk": {},
-    "reducers": {"keep": [regard.Weights()]},
+    "reducers": {"keep": [regard.FullWeights()]},
     "gradients": {"grad": True},
     "values": {"values": True},
 }

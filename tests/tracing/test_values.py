@@ -178,7 +178,7 @@ def test_tokens_of_each_example(path, tmp_path):
             model(words(3, 5, 8))
         assert trace[0].query_tokens == trace[0].key_tokens == texts
         assert trace[2].query_tokens is None, "a batch of another size"
-    assert regard.load(tmp_path / path)[0].key_tokens == texts
+    assert regard.load_trace(tmp_path / path)[0].key_tokens == texts
     assert "2" in repr(trace)
 
 

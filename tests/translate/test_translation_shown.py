@@ -46,7 +46,7 @@ def test_what_is_saved_goes_by_the_name_of_the_file(translator, tmp_path):
     found = translator("I love you.", shortest=3, longest=6)
     assert found.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in found.save(str(tmp_path / "a.svg")).read_text()
-    back = regard.load(found.save(tmp_path / "a.safetensors"))
+    back = regard.load_trace(found.save(tmp_path / "a.safetensors"))
     assert list(back.keys()) == list(found.trace.keys())
     with pytest.raises(
         RegardError, match=r"a.gif: ends in '.gif', expected .html \(a page\), .png"

@@ -32,6 +32,6 @@ def test_a_tensor_is_refused(without_shape_checks):
     with pytest.raises(regard.RegardError) as caught:
         nn.Sequential(nn.ReLU(), OutputOnly())(torch.zeros(1))
     assert str(caught.value) == (
-        "OutputOnly: got Tensor, expected an Attended or a Blocked: it belongs right behind a "
+        "OutputOnly: got Tensor, expected an Attended or a BlockOutput: it belongs right behind a "
         "mechanism"
     )

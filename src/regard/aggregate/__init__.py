@@ -1,11 +1,11 @@
 """Ways to combine weights: over heads, over layers, over pieces of words; and to weigh heads."""
 
 from regard.aggregate.alti import alti
-from regard.aggregate.flow import flow
+from regard.aggregate.attention_flow import attention_flow
 from regard.aggregate.gates import HardConcrete, LearnedGates, learn_gates
-from regard.aggregate.heads import fuse
+from regard.aggregate.heads import combine_heads
 from regard.aggregate.importance import HeadImportance, head_importance
-from regard.aggregate.layout import Around, Surroundings
+from regard.aggregate.layout import ResidualStream, Surroundings
 from regard.aggregate.masking import head_mask
 from regard.aggregate.mean import mean_attention
 from regard.aggregate.norms import norm_attention
@@ -19,7 +19,6 @@ from regard.aggregate.statistics import HeadStatistics, head_statistics
 from regard.aggregate.words import Words
 
 __all__ = [
-    "Around",
     "CrossRelevance",
     "HardConcrete",
     "HeadDivergence",
@@ -30,11 +29,12 @@ __all__ = [
     "LearnedGates",
     "Pruned",
     "Report",
+    "ResidualStream",
     "Surroundings",
     "Words",
     "alti",
-    "flow",
-    "fuse",
+    "attention_flow",
+    "combine_heads",
     "gradient_attention",
     "head_divergence",
     "head_importance",

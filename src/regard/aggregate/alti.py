@@ -5,10 +5,11 @@ included. It counts by how much nearer it brings the sum to yᵢ: c = max(0, ‖
 Rows are divided by their sums, and the layers multiply (Ferrando, Gállego and Costa-jussà, 2022).
 
 >>> import torch, regard
->>> from regard.aggregate import Around
+>>> from regard.aggregate import ResidualStream
 >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
->>> with torch.no_grad(), regard.capture(model, values=True) as trace, Around(model) as around:
-...     out = model(torch.randn(1, 5, 8))
+>>> with torch.no_grad(), ResidualStream(model) as around:
+...     with regard.capture(model, values=True) as trace:
+...         out = model(torch.randn(1, 5, 8))
 >>> regard.alti(trace, around, token=0).sum(-1)
 tensor([1.])
 """
@@ -47,14 +48,14 @@ def alti(
 ) -> Tensor:
     """How much each input position contributes to `token`, through all layers.
 
-    Needs the residual stream, so the model runs inside both a capture and an `Around`. Vectors
+    Needs the residual stream, so the model runs inside a capture and a `ResidualStream`. Vectors
     (query, key, width) are made for a few queries at a time. One token costs, in each layer, the
     queries that reach it: all of them below the last one. What the feed-forward parts do between
     the attentions stays within each position, and is left out.
 
     Args:
         attention: a Trace captured with `values=True`, or some of its records.
-        around: an `Around` of the same pass, or {name: Surroundings} with residual streams.
+        around: a `ResidualStream` of the same pass, or {name: Surroundings} with residual streams.
         token: position or positions of the last layer; -1 is the last one, None means all.
         layers: "product" of all layers, "last", or "each" for (layer, batch, …).
         part: of an encoder–decoder model, "encoder" or "decoder".

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.kernel.reducers import GradientReceived, Received
+from regard.kernel.reducers import ReceivedAttention, ReceivedGradient
 from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
 
@@ -31,7 +31,7 @@ def received(rows: Tensor, recipe: Recipe) -> Tensor:
     rows = rows.to(recipe.device, recipe.dtype)
     places = _few_places(rows)
     if places is None:
-        answer: Tensor = reduce(recipe, [Received(rows[:, None])])[0]
+        answer: Tensor = reduce(recipe, [ReceivedAttention(rows[:, None])])[0]
         return answer
     total = _nothing(rows, recipe)
     with torch.no_grad():
@@ -48,7 +48,7 @@ def gradient_received(
     rows = rows.to(recipe.device, recipe.dtype)
     places = _few_places(rows)
     if places is None:
-        asked = GradientReceived(rows[:, None], gradient, value, positive=positive)
+        asked = ReceivedGradient(rows[:, None], gradient, value, positive=positive)
         answer: Tensor = reduce(recipe, [asked])[0]
         return answer
     total = _nothing(rows, recipe)

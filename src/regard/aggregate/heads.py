@@ -1,11 +1,11 @@
 """Several heads as one map: the mean, the largest, the smallest, one head, or a weighting.
 
 >>> import torch
->>> from regard import fuse
+>>> from regard import combine_heads
 >>> weights = torch.eye(3).expand(1, 2, 3, 3)
->>> fuse(weights, "mean").shape
+>>> combine_heads(weights, "mean").shape
 torch.Size([1, 3, 3])
->>> fuse(weights, "concat").shape  # the head axis last, nothing averaged
+>>> combine_heads(weights, "concat").shape  # the head axis last, nothing averaged
 torch.Size([1, 3, 3, 2])
 """
 
@@ -31,7 +31,7 @@ Fusion = str | int | Tensor
 _MAPS: dict[str, Callable[[], Reducer]] = {"mean": HeadMean, "max": HeadMax, "min": HeadMin}
 
 
-def fuse(
+def combine_heads(
     attention: Any,
     heads: Fusion = "mean",
     *,

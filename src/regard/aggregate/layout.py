@@ -29,7 +29,7 @@ _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.
 _BEFORE, _AFTER = 8, 16  # how many modules entered before and after an attention are looked at
 _BOTH = (
     "run the model inside both: with regard.capture(model, values=True) as trace, "
-    "regard.aggregate.Around(model) as around"
+    "regard.aggregate.ResidualStream(model) as around"
 )
 
 
@@ -52,7 +52,7 @@ class Surroundings:
         return brief(self)
 
 
-class Around:
+class ResidualStream:
     """Keeps what enters the modules of a model while it runs, to find the residual stream.
 
     Use it together with a capture that holds the values. It copies a few tensors (batch, position,
@@ -60,10 +60,11 @@ class Around:
     off: meanwhile the layer runs the slower way, with the same result to rounding.
 
     >>> import torch, regard
-    >>> from regard.aggregate import Around
+    >>> from regard.aggregate import ResidualStream
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
-    >>> with torch.no_grad(), regard.capture(model, values=True) as trace, Around(model) as around:
-    ...     out = model(torch.randn(1, 5, 8))
+    >>> with torch.no_grad(), ResidualStream(model) as around:
+    ...     with regard.capture(model, values=True) as trace:
+    ...         out = model(torch.randn(1, 5, 8))
     >>> found = around.of(trace[0])
     >>> found.residual.shape, found.norm is model.norm1
     (torch.Size([1, 5, 8]), True)
@@ -71,7 +72,7 @@ class Around:
 
     def __init__(self, model: nn.Module) -> None:
         if not isinstance(model, nn.Module):
-            raise RegardError(f"Around: {type(model).__name__}, expected an nn.Module")
+            raise RegardError(f"ResidualStream: {type(model).__name__}, expected an nn.Module")
         self.model = model
         self._hooks = ExitStack()
         self._widths: set[int] = set()
@@ -79,7 +80,7 @@ class Around:
         self._calls: dict[str, list[int]] = {}  # where each module's calls are in the list
         self._last: tuple[Tensor, int] | None = None  # what entered last, and its version
 
-    def __enter__(self) -> Around:
+    def __enter__(self) -> ResidualStream:
         self._entered, self._calls = [], {}
         watched = [(path, part) for path, part in _paths(self.model) if _worth_watching(part)]
         norms = [part for _, part in watched if is_norm(part)]
@@ -139,7 +140,7 @@ class Around:
 
 
 #: Where surroundings come from.
-Source = nn.Module | Around | Surroundings | Mapping[str, Surroundings]
+Source = nn.Module | ResidualStream | Surroundings | Mapping[str, Surroundings]
 
 
 def surroundings_of(
@@ -148,17 +149,17 @@ def surroundings_of(
     """What stands around each record; with the residual stream where that is needed.
 
     Args:
-        source: the model, an `Around` of it, or what is given: one for all or one for each name.
+        source: the model, a `ResidualStream` of it, or `Surroundings`: one for all, or by name.
         records: attentions with their values.
         stream: whether residual stream and norms are needed; a model alone does not have them.
     """
-    model = source.model if isinstance(source, Around) else source
+    model = source.model if isinstance(source, ResidualStream) else source
     sites = _sites(model) if isinstance(model, nn.Module) else []
     found = []
     for record in records:
         near = _first_found(source, model, record, sites)
         _check_weight(record, near)
-        if stream and isinstance(source, Around):
+        if stream and isinstance(source, ResidualStream):
             near = source.stream(record, near)
         if stream:
             _check_residual(record, near)
@@ -173,7 +174,7 @@ def _first_found(source: Any, model: Any, record: Record, sites: list[HeadSite])
         return _projection(model, record, sites)
     if not isinstance(source, Mapping):
         raise RegardError(
-            f"around is a {type(source).__name__}, expected the model, an Around, or "
+            f"around is a {type(source).__name__}, expected the model, a ResidualStream, or "
             "{name: Surroundings}"
         )
     near = source.get(record.name, source.get(record.site.base))

@@ -49,7 +49,7 @@ def mean_attention(
         layers: "mean" over the layers, "last", or "each" for (layer, batch, …).
         part: of an encoder–decoder model, "encoder", "decoder" or "cross".
         axes: the order of a tensor's axes, as "layer batch head query key".
-        kind: what the rows of tensors are, as for `fuse`.
+        kind: what the rows of tensors are, as for `combine_heads`.
 
     Returns:
         (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all.

@@ -36,7 +36,7 @@ from regard.aggregate.layout import Source, Surroundings, surroundings_of
 from regard.aggregate.sources import layers_of, stack_of
 from regard.aggregate.stream import values_of
 from regard.errors import RegardError
-from regard.kernel.reducers import Apply
+from regard.kernel.reducers import WeightedSum
 from regard.kernel.tiles import reduce
 from regard.record import Record
 from regard.types import pieces
@@ -60,7 +60,7 @@ def norm_attention(
 
     Args:
         attention: a Trace captured with `values=True`, or some of its records.
-        around: the model, in which the output projections are found; an `Around` of it where
+        around: the model, in which the output projections are found; a `ResidualStream` of it where
             `include` needs the residual stream; or {name: Surroundings}.
         token: the query or queries; all of them when None.
         heads: "sum" of the heads' norms, Σₕ αʰ‖fʰ(x)‖; "joint", the norm of the heads' vectors
@@ -140,7 +140,7 @@ class _ByHead(Matrix):
         """The same in tiles, twice: once for the sums of the rows, once for the vectors."""
         if int(vectors.ne(0).flatten(0, 1).any(0).sum()) <= self.at_once:
             return super().passed(vectors)
-        sums = reduce(self.recipe, [Apply(self.lengths)])[0].sum(1)  # (batch, 1, query)
+        sums = reduce(self.recipe, [WeightedSum(self.lengths)])[0].sum(1)  # (batch, 1, query)
         alive = sums > 0
         scaled = torch.where(alive, vectors / torch.where(alive, sums, 1.0), 0.0)
         passed = chain.received(scaled, self.recipe) * self.lengths

@@ -74,7 +74,7 @@ def relevance(
         gradients: for tensors, the gradient of each, of the same shape.
         part: of an encoder–decoder model, "encoder" or "decoder" alone.
         axes: the order of the axes of tensors and their gradients.
-        kind: what the rows of tensors are, as for `fuse`.
+        kind: what the rows of tensors are, as for `combine_heads`.
 
     Returns:
         (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all;

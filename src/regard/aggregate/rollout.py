@@ -39,7 +39,7 @@ from regard.aggregate.sources import (
     token_places,
 )
 from regard.errors import RegardError
-from regard.kernel.reducers import Apply
+from regard.kernel.reducers import WeightedSum
 from regard.kernel.tiles import reduce
 from regard.types import Kind
 
@@ -107,7 +107,9 @@ def _passed(rows: Tensor, layer: Layer, heads: Fusion, number: int) -> Tensor:
     if recipe.kind == "distribution" and bool(((passed.sum(-1) - want).abs() <= slack).all()):
         return passed / full
     ones = torch.ones(recipe.shape.keys, dtype=recipe.dtype, device=recipe.device)
-    sums = joined(reduce(recipe, [Apply(ones)])[0], heads, number)[:, None]  # (batch, 1, query)
+    sums = joined(reduce(recipe, [WeightedSum(ones)])[0], heads, number)[
+        :, None
+    ]  # (batch, 1, query)
     alive = sums > 0
     scaled = torch.where(alive, rows / torch.where(alive, sums, 1.0), 0.0)
     again = joined(chain.received(scaled, recipe), heads, number)

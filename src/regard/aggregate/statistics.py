@@ -24,7 +24,7 @@ from regard.aggregate.places import Places, places_of
 from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Matrix, Reducer, Sum
-from regard.kernel.reducers import Apply, Entropy, Offsets, Received, Repeats
+from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum
 from regard.kernel.reducers.positions import upright
 from regard.kernel.tiles import reduce
 from regard.normalise import product
@@ -203,8 +203,8 @@ class _Walk:
         asked: dict[str, Reducer] = {
             "entropy": Entropy(),
             "squares": _Squares(),
-            "given": Apply(self.vectors[:, None].to(dtype)),
-            "received": Received(rows[:, None, None].to(dtype)),
+            "given": WeightedSum(self.vectors[:, None].to(dtype)),
+            "received": ReceivedAttention(rows[:, None, None].to(dtype)),
             **self.scores,
         }
         if self.ordered:

@@ -19,11 +19,11 @@ from regard.blocks.sublayers import (
     Skipless,
     Sublayer,
 )
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 
 __all__ = [
     "AttentionBlock",
-    "Blocked",
+    "BlockOutput",
     "Concatenated",
     "CrossBlock",
     "DecoderBlock",

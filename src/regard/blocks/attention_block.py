@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.types import Features
@@ -34,7 +34,7 @@ class AttentionBlock(nn.Module, ABC):
         state: Any = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Features of the same shape, the attentions by name, and the state for the next call.
 
         Args:

@@ -18,7 +18,7 @@ from regard.blocks.inputs import (
 )
 from regard.blocks.parts import check_sublayers
 from regard.blocks.sublayers import Sublayer, width_of
-from regard.contract import Blocked, RecurrentState, State
+from regard.contract import BlockOutput, RecurrentState, State
 from regard.errors import ShapeError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
@@ -106,7 +106,7 @@ class CrossBlock(AttentionBlock):
         state: Any = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Attention `cross`; see `AttentionBlock.forward`.
 
         Positions of x do not see each other, so `causal` changes nothing, and `mask` only tells
@@ -135,4 +135,4 @@ class CrossBlock(AttentionBlock):
         )
         x, _ = self.feed_forward(x)
         after = None if memory is None else {"cross": attended.state}
-        return Blocked(x, {"cross": attended}, after)
+        return BlockOutput(x, {"cross": attended}, after)

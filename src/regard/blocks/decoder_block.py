@@ -21,7 +21,7 @@ from regard.blocks.inputs import (
 )
 from regard.blocks.parts import check_sublayers, warn_of_identity
 from regard.blocks.sublayers import Sublayer
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
@@ -81,7 +81,7 @@ class DecoderBlock(AttentionBlock):
         state: Any = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Attentions `self` and `cross`; see `AttentionBlock.forward`.
 
         A state holds the positions so far, which grow, and the prepared context, which is fixed,
@@ -101,7 +101,7 @@ class DecoderBlock(AttentionBlock):
         x, cross = self.cross_attention(x, keys, mask=context_mask, state=memory, **asked)
         x, _ = self.feed_forward(x)
         after = None if memory is None else {"self": own.state, "cross": cross.state}
-        return Blocked(x, {"self": own, "cross": cross}, after)
+        return BlockOutput(x, {"self": own, "cross": cross}, after)
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerDecoderLayer) -> DecoderBlock:

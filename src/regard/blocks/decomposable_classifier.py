@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard import masks
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 from regard.mechanisms import Decomposable, RelativeBias
 
 
@@ -63,7 +63,7 @@ class DecomposableClassifier(nn.Module):
         first_keep: Bool[Tensor, "batch first_word"] | None = None,
         second_keep: Bool[Tensor, "batch second_word"] | None = None,
         weights: bool = False,
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Class scores (batch, class), and the attentions `first`, `second` (and `intra_…`).
 
         Args:
@@ -89,7 +89,7 @@ class DecomposableClassifier(nn.Module):
         compared_b = _zeroed(self.compare(torch.cat([b, alpha.output], -1)), second_keep)
         summed = torch.cat([compared_a.sum(1), compared_b.sum(1)], -1)  # a sum, not a mean
         attentions = {**attentions, "first": beta, "second": alpha}
-        return Blocked(self.aggregate(summed), attentions)
+        return BlockOutput(self.aggregate(summed), attentions)
 
 
 def _two_layers(inputs: int, width: int, dropout: float) -> nn.Sequential:

@@ -21,7 +21,7 @@ from regard.blocks.inputs import (
 )
 from regard.blocks.parts import check_sublayers, warn_of_identity
 from regard.blocks.sublayers import Sublayer
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
@@ -64,7 +64,7 @@ class EncoderBlock(AttentionBlock):
         state: Any = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Attention `self`; see `AttentionBlock.forward`. A context is refused."""
         refuse_context(self, context, context_mask)
         check_features(self, "x", x, self.self_attention.width, x)
@@ -77,7 +77,7 @@ class EncoderBlock(AttentionBlock):
         )
         x, _ = self.feed_forward(x)
         after = None if past is None else {"self": attended.state}
-        return Blocked(x, {"self": attended}, after)
+        return BlockOutput(x, {"self": attended}, after)
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerEncoderLayer) -> EncoderBlock:

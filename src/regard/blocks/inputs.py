@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard import masks
 from regard.blocks.attention_block import AttentionBlock
-from regard.contract import Blocked, Mechanism, RecurrentState, State
+from regard.contract import BlockOutput, Mechanism, RecurrentState, State
 from regard.errors import DtypeError, RegardError, ShapeError, StateError
 from regard.kernel.attend import refuse_nested
 from regard.masks import Mask
@@ -26,7 +26,7 @@ def check_features(
         after = " (its .output; Stack([...]) puts blocks together)"
         raise DtypeError(
             f"{place} is {type(features).__name__}, expected features (batch, position, width)"
-            + (after if isinstance(features, Blocked) else "")
+            + (after if isinstance(features, BlockOutput) else "")
         )
     refuse_nested(type(block).__name__, **{which: features})
     if features.dim() != 3:

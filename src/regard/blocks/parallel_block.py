@@ -21,7 +21,7 @@ from regard.blocks.inputs import (
 )
 from regard.blocks.parts import warn_of_identity
 from regard.blocks.sublayers import width_of
-from regard.contract import Blocked, Mechanism
+from regard.contract import BlockOutput, Mechanism
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
@@ -96,7 +96,7 @@ class ParallelBlock(AttentionBlock):
         state: Any = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Attention `self`; see `AttentionBlock.forward`. A context is refused."""
         refuse_context(self, context, context_mask)
         check_features(self, "x", x, self.width, x)
@@ -113,4 +113,4 @@ class ParallelBlock(AttentionBlock):
         if self.skip:
             output = output + self.skip * x
         after = None if past is None else {"self": attended.state}
-        return Blocked(output, {"self": attended}, after)
+        return BlockOutput(output, {"self": attended}, after)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.inputs import habit, refuse_context
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 from regard.errors import RegardError, StateError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
@@ -84,7 +84,7 @@ class Stack(AttentionBlock):
         state: Any = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Attentions of all layers by number and name; see `AttentionBlock.forward`."""
         if not self.needs_context:
             refuse_context(self, context, context_mask)
@@ -105,7 +105,7 @@ class Stack(AttentionBlock):
             states.append(blocked.state)
             attentions.update({f"{layer}.{name}": a for name, a in blocked.attentions.items()})
         after = None if state is None or state is False else tuple(states)
-        return Blocked(self.norm(x), attentions, after)
+        return BlockOutput(self.norm(x), attentions, after)
 
     def extra_repr(self) -> str:
         """What `print(module)` shows besides the blocks."""

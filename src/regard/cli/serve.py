@@ -17,7 +17,7 @@ from regard.cli.packaged.base import words_of
 from regard.cli.packaged.translation import run_name
 from regard.cli.subject import EXAMPLES, FILES, PACKAGED, from_folder, subject, takes_text
 from regard.errors import RegardError
-from regard.record.store import load
+from regard.record.store import load_trace
 from regard.viewer.scene import Scene
 from regard.viewer.server import Begun, Draft, Served, Step, run
 from regard.viewer.server.door import Door
@@ -70,7 +70,7 @@ def serve(
     scenes = []
     for path in trace or []:
         with console.status(f"reading {path}"):
-            scenes.append(Scene.of(load(path), title=path.stem))
+            scenes.append(Scene.of(load_trace(path), title=path.stem))
 
     def ready(address: str) -> None:
         print(f"regard is at {address} (stop it with Ctrl+C)", flush=True)

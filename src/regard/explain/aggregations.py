@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard import aggregate
-from regard.aggregate import Around
+from regard.aggregate import ResidualStream
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.explain.task import Attribution, Task
 from regard.record import Trace
@@ -31,7 +31,9 @@ class Observed(NamedTuple):
     """One pass of a task's model: its attention, and the shares in which rows are read."""
 
     trace: Trace
-    around: Around | None  #: what stood around each attention, where one module is behind it all
+    around: (
+        ResidualStream | None
+    )  #: what stood around each attention, where one module is behind it all
     read: Rows  #: of the rows that the target is read from; each example's sum to 1
     real: Rows  #: of all real positions alike
 
@@ -49,11 +51,13 @@ def observe(task: Task, token: Token = "auto") -> Observed:
     return Observed(trace, around, _read(task, trace, token, real), real)
 
 
-def _captured(task: Task, run: Callable[[], Any], grad: bool) -> tuple[Trace, Around | None]:
+def _captured(
+    task: Task, run: Callable[[], Any], grad: bool
+) -> tuple[Trace, ResidualStream | None]:
     """One run, captured, and what stood around each attention where one module is behind it."""
     alone = task.modules[0] if len(task.modules) == 1 else None
     with ExitStack() as stack:
-        around = None if alone is None else stack.enter_context(Around(alone))
+        around = None if alone is None else stack.enter_context(ResidualStream(alone))
         model = task.model if alone is None else alone
         trace = stack.enter_context(capture(model, grad=grad, values=True))
         run()
@@ -132,9 +136,9 @@ def _flow(seen: Observed) -> Tensor:
     if pipes * examples * rows * length > _MOST_FLOW:
         raise UnavailableError(
             f"{examples * rows * length} maximum flows through {pipes} pipes would take minutes; "
-            "take regard.flow on a few examples, and give its answer by attributions="
+            "take regard.attention_flow on a few examples, and give its answer by attributions="
         )
-    return _over(aggregate.flow, seen, seen.read)
+    return _over(aggregate.attention_flow, seen, seen.read)
 
 
 #: By the name that tables show.

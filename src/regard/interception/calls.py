@@ -22,7 +22,7 @@ _SLOT = "_compiled_call_impl"
 _CALL = nn.Module._wrapped_call_impl.__code__
 
 #: Gets the module, what to call in its place, and the arguments of the call.
-Around = Callable[..., Any]
+Wrapper = Callable[..., Any]
 
 
 class Calls:
@@ -31,7 +31,7 @@ class Calls:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.before: Callable[..., Any] | None = getattr(module, _SLOT)
-        self.arounds: tuple[Around, ...] = ()
+        self.arounds: tuple[Wrapper, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = _callee() or self.module
@@ -53,7 +53,7 @@ def _empty() -> None:
     """What is in the slot of a copy."""
 
 
-def wrap_calls(module: nn.Module, around: Around) -> None:
+def wrap_calls(module: nn.Module, around: Wrapper) -> None:
     """Put a function around the calls of a module, outside of those that are there."""
     with LOCK:
         calls = module.__dict__.get(_SLOT)
@@ -63,7 +63,7 @@ def wrap_calls(module: nn.Module, around: Around) -> None:
         calls.arounds = (*calls.arounds, around)
 
 
-def unwrap_calls(module: nn.Module, around: Around) -> None:
+def unwrap_calls(module: nn.Module, around: Wrapper) -> None:
     """Take it away, and the slot is as it was with the last one."""
     with LOCK:
         calls = module.__dict__.get(_SLOT)

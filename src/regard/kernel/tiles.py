@@ -96,8 +96,9 @@ def _check_logarithms(recipe: Recipe, reducers: Sequence[Reducer]) -> None:
     if names and recipe.kind in ("signed", "gate"):
         raise UnavailableError(
             f"{', '.join(names)}: {recipe.kind} weights have no logarithm, {_WHY[recipe.kind]}; "
-            "take weights(), or reducers that need no logarithm: Received, Apply, Mass, Distance, "
-            "Rows, HeadMean, HeadMax, HeadMin, Weights, or your own with needs_log_weights = False"
+            "take weights(), or reducers that need no logarithm: ReceivedAttention, WeightedSum, "
+            "SegmentWeights, Distance, QueryRows, HeadMean, HeadMax, HeadMin, FullWeights, "
+            "or your own with needs_log_weights = False"
         )
 
 

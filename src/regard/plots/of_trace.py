@@ -42,7 +42,7 @@ def heatmap(
 
     Args:
         attention: a Record, or a tensor (batch, head, query, key).
-        heads: how heads are joined, as for `regard.fuse`.
+        heads: how heads are joined, as for `regard.combine_heads`.
         example: which one of the batch.
         words: words to be shown in the place of pieces of words.
         title: the record's name and the heads when None.

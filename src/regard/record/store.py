@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.bias import Bias
 from regard.errors import RegardError
-from regard.kernel.reducers.rows import Supported, Top
+from regard.kernel.reducers.rows import KeyCounts, TopKeys
 from regard.masks.parts import Band, Both, Either, Mask, Opposite, Padding, Pairs, Segments
 from regard.recipe import (
     Additive,
@@ -80,7 +80,7 @@ _TENSORS = {
     "memory",
     "normaliser",
 }
-_ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Top, Supported)}
+_ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (TopKeys, KeyCounts)}
 
 
 def save(trace: Trace, path: Path) -> Path:
@@ -100,7 +100,7 @@ def save(trace: Trace, path: Path) -> Path:
     return path
 
 
-def load(path: str | Path) -> Trace:
+def load_trace(path: str | Path) -> Trace:
     """Read a trace that `trace.save` or `keep=folder` wrote. Runs no code.
 
     Args:
@@ -123,7 +123,7 @@ def _load_folder(folder: Path) -> Trace:
         raise RegardError(f"{folder} holds no records")
     said = folder / "said.json"
     rest = _said(json.loads(said.read_text())) if said.exists() else {}
-    return Trace([record for file in files for record in load(file)], **rest)
+    return Trace([record for file in files for record in load_trace(file)], **rest)
 
 
 def _said(header: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _said(header: dict[str, Any]) -> dict[str, Any]:
 
 def load_recipe(path: Path) -> Recipe:
     """The recipe of the one record in a file."""
-    return load(path)[0].recipe
+    return load_trace(path)[0].recipe
 
 
 def storable(recipe: Recipe) -> Recipe:

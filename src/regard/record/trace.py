@@ -282,8 +282,8 @@ class Trace:
         """Write the trace to one file: a page that opens in any browser, or its data.
 
         Args:
-            path: `attention.html` is a page; `attention.safetensors` is what `regard.load` reads
-                back, which runs no code.
+            path: `attention.html` is a page; `attention.safetensors` is what `regard.load_trace`
+                reads back, which runs no code.
             options: of a page, those of `regard.viewer.page`, such as `title`, `words`, `example`.
         """
         return upward.save(self, path, **options)

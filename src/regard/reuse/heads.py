@@ -111,12 +111,13 @@ class OwnProjections(nn.Module):
         return self.n_heads * self.head_width
 
 
-#: How heads are joined: a word of `regard.fuse`, a number, a weighting (head,), or a learned mix.
+#: How heads are joined: a word of `regard.combine_heads`, a number, a weighting (head,), or a
+#: learned mix.
 Joining = Fusion | LearnedHeadMix
 
 
 class Join(nn.Module):
-    """Heads joined as `regard.fuse` joins them, but in the autograd graph, or by a learned mix.
+    """Heads joined as by `regard.combine_heads`, but in the autograd graph, or by a learned mix.
 
     Args:
         place: whose heads, for errors.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard import masks
 from regard.aggregate.sources import arranged
-from regard.blocks import Blocked
+from regard.blocks import BlockOutput
 from regard.contract import Attended
 from regard.errors import DtypeError, RegardError, ShapeError, UnavailableError
 from regard.masks import Mask
@@ -248,7 +248,7 @@ def _over_keys(mask: Mask | Tensor | None, shape: Shape) -> Mask | Tensor | None
 
 def _one_of(weights: Any) -> str:
     """How to take one attention of several, where that is what was handed over."""
-    if isinstance(weights, Blocked):
+    if isinstance(weights, BlockOutput):
         return f"; take one of its .attentions: {_names(weights.attentions)}"
     if isinstance(weights, Trace):
         return f"; take one of its records, as trace[0] or by name: {_names(weights.names())}"

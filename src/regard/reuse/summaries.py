@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from regard import masks
 from regard.errors import RegardError, UnavailableError
-from regard.kernel.reducers import Entropy, Received, TopK
+from regard.kernel.reducers import Entropy, ReceivedAttention, TopK
 from regard.kernel.tiles import reduce
 from regard.reuse.checks import at_least_one, check_heads, check_same_positions
 from regard.reuse.heads import Join, Joining
@@ -119,7 +119,7 @@ class PositionSummaries(nn.Module):
             if not hasattr(recipe, "mask"):
                 return None
             recipe = replace(recipe, mask=masks.both(recipe.mask, nobody))
-        asked = {"received": Received(), "entropy": Entropy(), "strongest": TopK(1)}
+        asked = {"received": ReceivedAttention(), "entropy": Entropy(), "strongest": TopK(1)}
         answers = reduce(recipe, [asked[name] for name in self.summaries])
         found = dict(zip(self.summaries, answers))
         if "strongest" in found:

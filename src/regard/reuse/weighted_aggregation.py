@@ -26,7 +26,7 @@ class WeightedAggregation(nn.Module):
     |-------------------------------|-------------------------------------------------------------|
     | `OwnSlices()`                 | each head mixes its own slice of the features               |
     | `OwnProjections(width, heads)`| each head mixes its own projection of them, learned         |
-    | "mean", "max", "min", 3       | one map, joined as `regard.fuse` does, mixes all of them    |
+    | "mean", "max", "min", 3       | one map of `regard.combine_heads` mixes all of them         |
     | a weighting (head,)           | one map, Σₕ sₕ Aₕ                                           |
     | `LearnedHeadMix(heads)`       | one map, Σₕ softmax(m)ₕ Aₕ, with m learned                  |
     | "concat"                      | each head mixes all features: heads × width go into W       |

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.blocks import Blocked
+from regard.blocks import BlockOutput
 from regard.blocks.sets import SetBlock
 from regard.contract import Attended, Mechanism
 from regard.testing.law import Law, law
@@ -75,22 +75,22 @@ def sides(
     return (x, context) if takes_context(subject) else (x,)
 
 
-def run(module: nn.Module, *inputs: Tensor, **options: Any) -> Blocked:
-    """Call a block and make sure that it returned a `Blocked`."""
+def run(module: nn.Module, *inputs: Tensor, **options: Any) -> BlockOutput:
+    """Call a block and make sure that it returned a `BlockOutput`."""
     blocked = module(*inputs, **options)
-    assert isinstance(blocked, Blocked), (
-        f"forward returned {type(blocked).__name__}, expected regard.blocks.Blocked"
+    assert isinstance(blocked, BlockOutput), (
+        f"forward returned {type(blocked).__name__}, expected regard.blocks.BlockOutput"
     )
     return blocked
 
 
-def of_kind(blocked: Blocked, kind: str) -> dict[str, Attended]:
+def of_kind(blocked: BlockOutput, kind: str) -> dict[str, Attended]:
     """The attentions named `self` or `cross`, alone or behind what tells their layer."""
     found = blocked.attentions.items()
     return {name: attended for name, attended in found if name.split(".")[-1] == kind}
 
 
-def all_weights(blocked: Blocked, kind: str | None = None) -> dict[str, Tensor]:
+def all_weights(blocked: BlockOutput, kind: str | None = None) -> dict[str, Tensor]:
     """The weights by name, which must be there because they were asked for."""
     found = blocked.attentions if kind is None else of_kind(blocked, kind)
     assert found, f"there is no attention named {kind or 'self'}"

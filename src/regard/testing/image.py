@@ -43,12 +43,12 @@ def check_image_mechanism(
 ) -> Report:
     """Check every law of attention over images on a module, ours or anybody's.
 
-    The module takes (batch, channel, height, width) and returns an `Attended`, or a `Blocked` of
-    several. Its `kind` chooses laws: a gate lies between 0 and 1 and the output is the image times
-    it; the rows of a distribution sum to 1, and its output is a linear map of the values they mix,
-    beside one of the image (leave `output_of_mixed` out where a module bends it). `smallest`, a
-    height and a width, says from which size on images are taken; `channels`, where it is not None,
-    which number of channels.
+    The module takes (batch, channel, height, width) and returns an `Attended`, or a `BlockOutput`
+    of several. Its `kind` chooses laws: a gate lies between 0 and 1 and the output is the image
+    times it; the rows of a distribution sum to 1, and its output is a linear map of the values
+    they mix, beside one of the image (leave `output_of_mixed` out where a module bends it).
+    `smallest`, a height and a width, says from which size on images are taken; `channels`,
+    where it is not None, which number of channels.
 
     To bring a class of `regard.vision` under the laws, enter it with a name into
     `tests/contracts/image_members.py`; a class without an entry fails the suite.

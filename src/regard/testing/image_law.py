@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.contract import Attended, Blocked
+from regard.contract import Attended, BlockOutput
 from regard.testing.law import Law, law
 from regard.testing.subject import Sizes, Subject
 
@@ -60,26 +60,26 @@ def image_law(
     return enter  # type: ignore[no-any-return]
 
 
-def run(module: nn.Module, image: Tensor, **options: Any) -> Attended | Blocked:
-    """Call a module and make sure that it returned an `Attended`, or a `Blocked` of several."""
+def run(module: nn.Module, image: Tensor, **options: Any) -> Attended | BlockOutput:
+    """Call a module and make sure that it returned an `Attended`, or a `BlockOutput` of several."""
     result = module(image, **options)
-    assert isinstance(result, Attended | Blocked), (
+    assert isinstance(result, Attended | BlockOutput), (
         f"forward returned {type(result).__name__}, expected regard.Attended, or regard.blocks."
-        "Blocked of several"
+        "BlockOutput of several"
     )
     return result
 
 
-def attentions(result: Attended | Blocked) -> dict[str, Attended]:
+def attentions(result: Attended | BlockOutput) -> dict[str, Attended]:
     """The attentions of a result by name; one alone is named `weights`."""
     return {"weights": result} if isinstance(result, Attended) else result.attentions
 
 
-def all_weights(result: Attended | Blocked) -> dict[str, Tensor]:
+def all_weights(result: Attended | BlockOutput) -> dict[str, Tensor]:
     """The weights by name, which must be there because they were asked for."""
     found = {}
     for name, attended in attentions(result).items():
         assert attended.weights is not None, f"weights=True was asked and {name} is None"
         found[name] = attended.weights
-    assert found, "a Blocked without attentions"
+    assert found, "a BlockOutput without attentions"
     return found

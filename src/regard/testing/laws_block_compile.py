@@ -73,7 +73,7 @@ def compiles(subject: Subject) -> None:
         close(got[name], gradient, 1e-6, f"compiled, with masks: gradient of {name}")
 
 
-@block_law("torch.export takes it with dynamic lengths and returns a Blocked", compiles=True)
+@block_law("torch.export takes it with dynamic lengths and returns a BlockOutput", compiles=True)
 def exports(subject: Subject) -> None:
     module, inputs = subject.module(), sides(subject)
     more = sides(subject, length=9, context_length=12, seed=6)

@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from regard.kernel.reducers import HeadMean, Received
+from regard.kernel.reducers import HeadMean, ReceivedAttention
 from regard.recipe import Mixture
 from regard.testing.block_law import (
     all_weights,
@@ -53,7 +53,7 @@ def shapes(subject: Subject) -> None:
 def reductions(subject: Subject) -> None:
     subject.takes("reduce")
     inputs, module = sides(subject), subject.module()
-    blocked = run(module, *inputs, weights=True, reduce=[Received(), HeadMean()])
+    blocked = run(module, *inputs, weights=True, reduce=[ReceivedAttention(), HeadMean()])
     for name, weights in all_weights(blocked).items():
         received, mean = blocked.attentions[name].reductions
         close(received, weights.sum(2), 1e-9, f"Received of {name}")

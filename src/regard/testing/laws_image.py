@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.contract import Attended, Blocked
-from regard.kernel.reducers import HeadMean, Received
+from regard.contract import Attended, BlockOutput
+from regard.kernel.reducers import HeadMean, ReceivedAttention
 from regard.recipe import per_head
 from regard.testing.image_law import ImageSubject, all_weights, attentions, image_law, run
 from regard.testing.laws_errors import refuses
@@ -59,7 +59,7 @@ def declared_kind(subject: ImageSubject) -> None:
         _of_kind(subject.kind, run(subject.module(), scale * subject.image(), weights=True))
 
 
-def _of_kind(kind: Kind, result: Attended | Blocked) -> None:
+def _of_kind(kind: Kind, result: Attended | BlockOutput) -> None:
     for name, attended in attentions(result).items():
         if attended.recipe is not None:
             got = attended.recipe.kind
@@ -118,7 +118,9 @@ def close_to_gates(result: Any, image: Tensor, tolerance: float, what: str) -> N
     close(result.output, want, tolerance, f"{what}: output against the image times the gates")
 
 
-def _mixing(subject: ImageSubject, image: Tensor) -> tuple[Attended | Blocked, dict[str, Attended]]:
+def _mixing(
+    subject: ImageSubject, image: Tensor
+) -> tuple[Attended | BlockOutput, dict[str, Attended]]:
     """A result, and those of its attentions whose recipes have values to mix."""
     if subject.kind == "gate":
         raise Unchecked("a gate multiplies; it has no values that it mixes")
@@ -192,7 +194,7 @@ def reductions(subject: ImageSubject) -> None:
         mean = attended.reductions[0]
         close(mean, weights.mean(1), 1e-9, f"HeadMean of {name}")
         assert not mean.requires_grad, f"a reduction of {name} is still in the graph"
-        if isinstance(asked[1], Received):
+        if isinstance(asked[1], ReceivedAttention):
             close(attended.reductions[1], weights.sum(2), 1e-9, f"Received of {name}")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.contract import Attended, State, Traits
 from regard.kernel.reduce import Reducer
-from regard.kernel.reducers import Entropy, Received
+from regard.kernel.reducers import Entropy, ReceivedAttention
 from regard.types import Kind
 
 
@@ -110,7 +110,7 @@ class Subject:
     @property
     def reducer(self) -> Reducer:
         """One that these weights have an answer for: signed weights and gates have no entropy."""
-        return Received() if self.kind in ("signed", "gate") else Entropy()
+        return ReceivedAttention() if self.kind in ("signed", "gate") else Entropy()
 
     def takes(self, argument: str) -> None:
         """Raise `Unchecked` where the module's forward has no such argument."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
-from regard.record import Record, Site, Trace, load
+from regard.record import Record, Site, Trace, load_trace
 from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.site import Attends
@@ -168,7 +168,7 @@ class Keeper:
         record.site = replace(record.site, attends=attends)
         file = record.parts
         if isinstance(file, Path):
-            Trace([load(file)[0].relabelled(attends)]).save(file)
+            Trace([load_trace(file)[0].relabelled(attends)]).save(file)
 
     def close(self, trace: Trace) -> None:
         """The capture ends; what was said goes beside the files."""

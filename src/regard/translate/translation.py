@@ -98,7 +98,7 @@ class Translation:
 
         Args:
             path: `.html` is a page of both texts and every head; `.png`, `.svg` and `.pdf` are the
-                picture of `plot`; `.safetensors` is the trace, which `regard.load` reads back.
+                picture of `plot`; `.safetensors` is the trace, for `regard.load_trace`.
             options: of a page, those of `regard.viewer.page`, instead of those that suit a
                 translation.
         """

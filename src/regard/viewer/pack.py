@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from regard.aggregate.report import Report
 from regard.aggregate.sources import check_drawable, layer_of
 from regard.errors import RegardError
-from regard.kernel.reducers import Received
+from regard.kernel.reducers import ReceivedAttention
 from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
 from regard.record import Record
@@ -172,7 +172,7 @@ def types_of(record: Record, example: int) -> list[str] | None:
         tokens = tokens[example]
     seen = None
     if not cross and shape.queries == shape.keys:
-        seen = reduce(heads[0], [Received()])[0][0, 0].cpu() > 0  # nobody sees padding
+        seen = reduce(heads[0], [ReceivedAttention()])[0][0, 0].cpu() > 0  # nobody sees padding
         seen = None if bool(seen.all()) else seen
     report = Report.of(heads, tokens=tokens, real=seen, cross=cross)
     return [row.type for row in report]

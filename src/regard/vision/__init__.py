@@ -1,7 +1,7 @@
 """Attention over images: gates of channels and positions, and windows of positions.
 
 All take (batch, channel, height, width), and return an `Attended` under `ImageMechanism`; CBAM,
-which has two gates, a `Blocked` of two. `OutputOnly` stands behind one in an `nn.Sequential`.
+which has two gates, a `BlockOutput` of two. `OutputOnly` stands behind one in an `nn.Sequential`.
 """
 
 from regard.vision.axial import Axial

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.types import Kind
@@ -22,8 +22,8 @@ class CBAM(nn.Module):
         F′ = M_c(F) ∘ F,    F″ = M_s(F′) ∘ F′
 
     The channel gate is applied before the spatial gate is made. Both gates are returned: a
-    `Blocked` whose attentions are named "channel" and "spatial". In a residual block the paper puts
-    it on the branch, before the addition.
+    `BlockOutput` whose attentions are named "channel" and "spatial". In a residual block the paper
+    puts it on the branch, before the addition.
 
     >>> import torch
     >>> from regard.vision import CBAM
@@ -67,7 +67,7 @@ class CBAM(nn.Module):
         *,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Gate channels, then positions.
 
         Args:
@@ -77,7 +77,7 @@ class CBAM(nn.Module):
         """
         channel = self.channel(image, weights=weights, reduce=reduce)
         spatial = self.spatial(channel.output, weights=weights, reduce=reduce)
-        return Blocked(spatial.output, {"channel": channel, "spatial": spatial})
+        return BlockOutput(spatial.output, {"channel": channel, "spatial": spatial})
 
     @classmethod
     def from_timm(cls, module: nn.Module) -> CBAM:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.contract import Attended, Blocked
+from regard.contract import Attended, BlockOutput
 from regard.errors import RegardError
 
 
 class OutputOnly(nn.Module):
     """`attended.output`, as a layer: it stands behind a mechanism in an `nn.Sequential`.
 
-    Mechanisms return an `Attended` (CBAM a `Blocked`), and the layers of torch take tensors. The
+    Mechanisms return an `Attended` (CBAM a `BlockOutput`), and torch's layers take tensors. The
     weights do not get past this layer: `regard.capture` reads them as the network runs.
 
     >>> import torch
@@ -23,10 +23,10 @@ class OutputOnly(nn.Module):
     torch.Size([2, 16, 7, 5])
     """
 
-    def forward(self, attended: Attended | Blocked) -> Float[Tensor, "*_"]:
-        if not isinstance(attended, Attended | Blocked):
+    def forward(self, attended: Attended | BlockOutput) -> Float[Tensor, "*_"]:
+        if not isinstance(attended, Attended | BlockOutput):
             raise RegardError(
-                f"OutputOnly: got {type(attended).__name__}, expected an Attended or a Blocked: it "
-                "belongs right behind a mechanism"
+                f"OutputOnly: got {type(attended).__name__}, expected an Attended or a "
+                "BlockOutput: it belongs right behind a mechanism"
             )
         return attended.output

@@ -204,7 +204,7 @@ def test_other_ways_to_keep(tmp_path):
         torch.testing.assert_close(weights[2], weights[0])
     with torch.no_grad():
         regard.trace(model, prompt).save(tmp_path / "trace.safetensors")
-    loaded = regard.load(tmp_path / "trace.safetensors")[SITE]
+    loaded = regard.load_trace(tmp_path / "trace.safetensors")[SITE]
     torch.testing.assert_close(loaded.weights(), kept["recipe"][0])
 
 

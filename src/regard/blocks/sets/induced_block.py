@@ -11,7 +11,7 @@ from regard.blocks.inputs import check_features, resolved, shape_of, without_pad
 from regard.blocks.sets.learned_queries import LearnedQueries
 from regard.blocks.sets.parts import check_parts
 from regard.blocks.sets.set_block import SetBlock
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 
@@ -61,7 +61,7 @@ class InducedBlock(SetBlock):
         mask: Mask | Tensor | None = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """x's shape, and the attentions `points.cross`, `set.cross`; see `SetBlock.forward`.
 
         The mask is that of the points, which look at the set.
@@ -76,4 +76,4 @@ class InducedBlock(SetBlock):
             "points.cross": summary.attentions["cross"],
             "set.cross": blocked.attentions["cross"],
         }
-        return Blocked(blocked.output, attentions)
+        return BlockOutput(blocked.output, attentions)

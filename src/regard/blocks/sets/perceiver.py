@@ -15,7 +15,7 @@ from regard.blocks.sets.learned_queries import LearnedQueries
 from regard.blocks.sets.set_block import SetBlock
 from regard.blocks.stack import Stack
 from regard.blocks.sublayers import PreNorm, Residual
-from regard.contract import Attended, Blocked
+from regard.contract import Attended, BlockOutput
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
@@ -141,7 +141,7 @@ class Perceiver(SetBlock):
         mask: Mask | Tensor | Mapping[str, Mask | Tensor] | None = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Latents (batch, latent, width), and the attentions `0.input.cross`, `0.0.self` …
 
         Names are those of the repeat and the input, or of the repeat and the layer.
@@ -183,7 +183,7 @@ class Perceiver(SetBlock):
             blocked = self.transformers[layers](latents, **asked)
             attentions.update({f"{repeat}.{name}": a for name, a in blocked.attentions.items()})
             latents = blocked.output
-        return Blocked(latents, attentions)
+        return BlockOutput(latents, attentions)
 
     def extra_repr(self) -> str:
         """What `print(module)` shows besides the parts."""

@@ -12,7 +12,7 @@ from regard.blocks.sets.learned_queries import LearnedQueries
 from regard.blocks.sets.parts import check_parts
 from regard.blocks.sets.set_block import SetBlock
 from regard.blocks.sublayers import width_of
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 
@@ -64,13 +64,13 @@ class Pooling(SetBlock):
         mask: Mask | Tensor | None = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """(batch, k, width) of a set, and the attention `cross`; see `SetBlock.forward`."""
         check_features(self, "x", x, self._set_width, x)
         queries = self.queries(x.shape[0])
         shape = shape_of(self.block.cross_attention.mechanism, queries, x.shape[1])
         x = without_padding(x, resolved(self, "mask", mask, shape), shape)
-        blocked: Blocked = self.block(
+        blocked: BlockOutput = self.block(
             queries, self.feed_forward(x), context_mask=mask, weights=weights, reduce=reduce
         )
         return blocked

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from regard.contract import Blocked
+from regard.contract import BlockOutput
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.types import Features
@@ -30,7 +30,7 @@ class SetBlock(nn.Module, ABC):
         mask: Mask | Tensor | None = None,
         weights: bool = False,
         reduce: Sequence[Reducer] = (),
-    ) -> Blocked:
+    ) -> BlockOutput:
         """Features (batch, position or output, width), and the attentions by name.
 
         Args:

@@ -1,27 +1,41 @@
 """The reducers that come with the library: questions answered without holding the matrix."""
 
-from regard.kernel.reducers.maps import HeadMax, HeadMean, HeadMin, Weights
+from regard.kernel.reducers.maps import FullWeights, HeadMax, HeadMean, HeadMin
 from regard.kernel.reducers.positions import Offsets, Repeats
-from regard.kernel.reducers.products import Apply, Distance, GradientReceived, Mass, Received
-from regard.kernel.reducers.rows import Entropy, Histogram, Rows, Support, Supported, Top, TopK
+from regard.kernel.reducers.products import (
+    Distance,
+    ReceivedAttention,
+    ReceivedGradient,
+    SegmentWeights,
+    WeightedSum,
+)
+from regard.kernel.reducers.rows import (
+    EffectiveKeys,
+    Entropy,
+    Histogram,
+    KeyCounts,
+    QueryRows,
+    TopK,
+    TopKeys,
+)
 
 __all__ = [
-    "Apply",
     "Distance",
+    "EffectiveKeys",
     "Entropy",
-    "GradientReceived",
+    "FullWeights",
     "HeadMax",
     "HeadMean",
     "HeadMin",
     "Histogram",
-    "Mass",
+    "KeyCounts",
     "Offsets",
-    "Received",
+    "QueryRows",
+    "ReceivedAttention",
+    "ReceivedGradient",
     "Repeats",
-    "Rows",
-    "Support",
-    "Supported",
-    "Top",
+    "SegmentWeights",
     "TopK",
-    "Weights",
+    "TopKeys",
+    "WeightedSum",
 ]

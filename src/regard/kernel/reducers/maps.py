@@ -125,7 +125,7 @@ class _LargestOfAnySign(HeadMin):
         return -super().result()
 
 
-class Weights(Sum):
+class FullWeights(Sum):
     """Everything, (batch, head, query, key): the full matrix, because it was asked for."""
 
     needs_log_weights = False

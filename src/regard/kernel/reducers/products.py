@@ -10,7 +10,7 @@ from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.kernel.reduce import Matrix, Sum
 
 
-class Received(Sum):
+class ReceivedAttention(Sum):
     """Attention each key receives: Σᵢ wᵢ Aᵢⱼ, the row weights wᵢ being 1 unless given.
 
     Args:
@@ -24,12 +24,12 @@ class Received(Sum):
         self, rows: Float[Tensor, "*_"] | None = None, *, differentiable: bool = False
     ) -> None:
         super().__init__(differentiable=differentiable)
-        self.rows = _vectors("Received: rows", rows)
+        self.rows = _vectors("ReceivedAttention: rows", rows)
 
     def start(self, matrix: Matrix) -> None:
         self.left = matrix.zeros(matrix.queries).add_(1.0)
         if self.rows is not None:
-            self.left = _of_matrix("Received: rows", self.rows, matrix, matrix.queries)
+            self.left = _of_matrix("ReceivedAttention: rows", self.rows, matrix, matrix.queries)
         self.total = matrix.zeros(*self.left.shape[:-1], matrix.keys)
 
     def tile(
@@ -42,7 +42,7 @@ class Received(Sum):
             self.total[:, columns].addmm_(self.left[:, rows], weights)
 
 
-class GradientReceived(Sum):
+class ReceivedGradient(Sum):
     """Gradient times weights that each key receives: Σᵢ wᵢ [Gᵢⱼ Aᵢⱼ]⁺, (batch, head, vector, key).
 
     The gradient G by the weights is given as it is, or as the product of the output's gradient
@@ -66,13 +66,13 @@ class GradientReceived(Sum):
         positive: bool = True,
     ) -> None:
         super().__init__()
-        self.rows = _vectors("GradientReceived: rows", rows)
+        self.rows = _vectors("ReceivedGradient: rows", rows)
         self.gradient, self.value, self.positive = gradient, value, positive
 
     def start(self, matrix: Matrix) -> None:
         self.left = matrix.zeros(1, matrix.queries).add_(1.0)
         if self.rows is not None:
-            self.left = _of_matrix("GradientReceived: rows", self.rows, matrix, matrix.queries)
+            self.left = _of_matrix("ReceivedGradient: rows", self.rows, matrix, matrix.queries)
         self._check(matrix)
         self.of_head = matrix.own(self.gradient)[matrix.head]
         self.across = None
@@ -103,7 +103,7 @@ class GradientReceived(Sum):
         wanted = (matrix.examples, matrix.heads, matrix.queries, last)
         if tuple(self.gradient.shape) != wanted:
             raise ShapeError(
-                f"GradientReceived: gradient is {tuple(self.gradient.shape)}, expected {wanted}"
+                f"ReceivedGradient: gradient is {tuple(self.gradient.shape)}, expected {wanted}"
             )
         if value is not None and (
             value.shape[0] != matrix.examples
@@ -111,12 +111,12 @@ class GradientReceived(Sum):
             or matrix.heads % value.shape[1]
         ):
             raise ShapeError(
-                f"GradientReceived: value is {tuple(value.shape)}, expected ({matrix.examples}, "
+                f"ReceivedGradient: value is {tuple(value.shape)}, expected ({matrix.examples}, "
                 f"{matrix.heads} or a divisor, {matrix.keys}, width)"
             )
 
 
-class Apply(Sum):
+class WeightedSum(Sum):
     """The matrix times vectors over the keys: Σⱼ Aᵢⱼ xⱼ.
 
     Args:
@@ -128,11 +128,11 @@ class Apply(Sum):
 
     def __init__(self, vectors: Float[Tensor, "*_"], *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
-        self.vectors = _vectors("Apply: vectors", vectors)
+        self.vectors = _vectors("WeightedSum: vectors", vectors)
 
     def start(self, matrix: Matrix) -> None:
         assert self.vectors is not None
-        self.right = _of_matrix("Apply: vectors", self.vectors, matrix, matrix.keys)
+        self.right = _of_matrix("WeightedSum: vectors", self.vectors, matrix, matrix.keys)
         self.total = matrix.zeros(*self.right.shape[:-1], matrix.queries)
 
     def tile(
@@ -142,7 +142,7 @@ class Apply(Sum):
         self.total[..., rows] += self.right[..., columns] @ weights.T
 
 
-class Mass(Sum):
+class SegmentWeights(Sum):
     """Weight each query gives to each segment of keys, (batch, head, query, segment).
 
     Args:
@@ -161,26 +161,31 @@ class Mass(Sum):
     ) -> None:
         super().__init__(differentiable=differentiable)
         if segments.is_floating_point():
-            raise RegardError(f"Mass: segments are {segments.dtype}, expected whole numbers")
+            raise RegardError(
+                f"SegmentWeights: segments are {segments.dtype}, expected whole numbers"
+            )
         if segments.dim() not in (1, 2):
             raise ShapeError(
-                f"Mass: segments has {segments.dim()} axes, expected (key,) or (batch, key)"
+                f"SegmentWeights: segments has {segments.dim()} axes, "
+                "expected (key,) or (batch, key)"
             )
         self.segments = segments if segments.dim() == 2 else segments[None]
         most = int(self.segments.max()) if self.segments.numel() else -1
         self.n_segments = most + 1 if n_segments is None else n_segments
         if most >= self.n_segments or (self.segments < 0).any():
-            raise RegardError(f"Mass: segment numbers must be from 0 to {self.n_segments - 1}")
+            raise RegardError(
+                f"SegmentWeights: segment numbers must be from 0 to {self.n_segments - 1}"
+            )
 
     def start(self, matrix: Matrix) -> None:
         if self.segments.shape[1] != matrix.keys:
             raise ShapeError(
-                f"Mass: segments: axis key has size {self.segments.shape[1]}, "
+                f"SegmentWeights: segments: axis key has size {self.segments.shape[1]}, "
                 f"expected {matrix.keys}"
             )
         if self.segments.shape[0] not in (1, matrix.examples):
             raise ShapeError(
-                f"Mass: segments: axis batch has size {self.segments.shape[0]}, "
+                f"SegmentWeights: segments: axis batch has size {self.segments.shape[0]}, "
                 f"expected {matrix.examples}"
             )
         numbers = matrix.own(self.segments).to(matrix.device)

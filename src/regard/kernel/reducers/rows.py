@@ -36,7 +36,7 @@ class Entropy(Sum):
         self.total[rows].sub_(log_weights.mul_(weights).sum(1))
 
 
-class Supported(NamedTuple):
+class KeyCounts(NamedTuple):
     """How many keys a row rests on."""
 
     above: Float[Tensor, "batch head query"]  #: keys whose weight is above the threshold
@@ -45,13 +45,13 @@ class Supported(NamedTuple):
     ]  #: 1 / Σⱼ Aᵢⱼ²; 0 for a row that attends to nothing
 
 
-class Support(Reducer):
-    """How many keys a row rests on, as `Supported`: above a threshold, and effectively."""
+class EffectiveKeys(Reducer):
+    """How many keys a row rests on, as `KeyCounts`: above a threshold, and effectively."""
 
     def __init__(self, threshold: float = 0.01, *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
         if not 0.0 < threshold < 1.0:
-            raise RegardError(f"Support: threshold={threshold}, expected between 0 and 1")
+            raise RegardError(f"EffectiveKeys: threshold={threshold}, expected between 0 and 1")
         self.threshold = threshold
 
     def start(self, matrix: Matrix) -> None:
@@ -67,12 +67,12 @@ class Support(Reducer):
     def merge(self, other: Any) -> None:
         self.count, self.squares = self.count + other.count, self.squares + other.squares
 
-    def result(self) -> Supported:
+    def result(self) -> KeyCounts:
         some = self.squares > 0
-        return Supported(self.count, some / torch.where(some, self.squares, 1.0))
+        return KeyCounts(self.count, some / torch.where(some, self.squares, 1.0))
 
 
-class Top(NamedTuple):
+class TopKeys(NamedTuple):
     """The strongest keys of each row, strongest first; weight 0 where fewer may be attended."""
 
     weights: Float[Tensor, "batch head query k"]
@@ -80,7 +80,7 @@ class Top(NamedTuple):
 
 
 class TopK(Reducer):
-    """The `k` strongest keys of each row and their weights, as `Top`.
+    """The `k` strongest keys of each row and their weights, as `TopKeys`.
 
     The k largest entries lie in the k groups of columns with the largest maxima: a row is cut
     into groups, and only the entries of those k groups are sorted.
@@ -123,11 +123,11 @@ class TopK(Reducer):
     def merge(self, other: Any) -> None:
         self._take(slice(0, self.matrix.queries), other.values, other.found)
 
-    def result(self) -> Top:
-        return Top(_weights(self.values), self.found.masked_fill(self.values <= NEVER / 2, 0))
+    def result(self) -> TopKeys:
+        return TopKeys(_weights(self.values), self.found.masked_fill(self.values <= NEVER / 2, 0))
 
 
-class Rows(Sum):
+class QueryRows(Sum):
     """The full rows of named queries, (batch, head, row, key); -1 is the last query."""
 
     needs_log_weights = False
@@ -135,7 +135,7 @@ class Rows(Sum):
     def __init__(self, queries: Sequence[int], *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
         if isinstance(queries, int):
-            raise RegardError(f"Rows: {queries}, expected a list of queries, as [{queries}]")
+            raise RegardError(f"QueryRows: {queries}, expected a list of queries, as [{queries}]")
         self.queries = list(queries)
 
     def start(self, matrix: Matrix) -> None:
@@ -158,7 +158,7 @@ class Rows(Sum):
     def _places(self, queries: int) -> list[int]:
         for query in self.queries:
             if not -queries <= query < queries:
-                raise RegardError(f"Rows: query {query} is outside the {queries} queries")
+                raise RegardError(f"QueryRows: query {query} is outside the {queries} queries")
         return [query % queries for query in self.queries]
 
 

@@ -7,7 +7,7 @@ multiplies: what is wide in every layer stays wide, however many layers there ar
 >>> import torch, regard
 >>> low = torch.tensor([[0.8, 0.2], [0.4, 0.6]])[None, None]
 >>> high = torch.tensor([[0.5, 0.5], [0.1, 0.9]])[None, None]
->>> regard.flow([low, high])
+>>> regard.attention_flow([low, high])
 tensor([[[0.9500, 0.3500],
          [0.2500, 0.8500]]])
 """
@@ -31,7 +31,7 @@ _LONG = 1 << 24  # pipes times questions from which a bar is worth while: some s
 
 
 @outside_graph_and_autocast
-def flow(
+def attention_flow(
     attention: Any,
     token: int | Sequence[int] | None = None,
     *,
