@@ -59,10 +59,10 @@ layers: $(READY)
 
 # Two workers, one torch thread each: more would only wait for each other. A file stays with one
 # worker, so that its fixtures, and the examples of a page, run once.
-# Shapes and dtypes of every call are checked at run time (jaxtyping), except where torch compiles.
+# Shapes and dtypes of calls are checked at run time (jaxtyping), except where torch compiles.
 unit: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not compiled$(if $(SLOW),, and not slow)" --doctest-modules \
-		--jaxtyping-packages=regard,beartype.beartype tests src docs README.md
+		--jaxtyping-packages=$$(python3 tools/shaped_modules.py),beartype.beartype tests src docs README.md
 
 compiled: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "compiled$(if $(SLOW),, and not slow)" tests
