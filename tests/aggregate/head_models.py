@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import transformers as hf
 from torch import nn
 
-from regard.aggregate.sites import head_sites
+from regard.anatomy.head_sites import head_sites
 
 WIDTH, HEADS, LENGTH, BATCH = 16, 4, 6, 3
 TEXT = {

@@ -34,7 +34,7 @@ from overrides import TOO_LARGE
 
 from regard.aggregate.masking import head_mask, rows_of
 from regard.aggregate.prune import prune
-from regard.aggregate.sites import head_sites
+from regard.anatomy.head_sites import head_sites
 from regard.errors import RegardError
 
 CHOICES = {

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.aggregate.alti import alti
-from regard.aggregate.layout import ResidualStream, Surroundings
+from regard.anatomy.residual_stream import ResidualStream, Surroundings
 from regard.cli import packaged
 from regard.errors import RegardError, ShapeError
 

@@ -25,7 +25,7 @@ from torch import nn
 
 from regard.aggregate.importance import head_importance
 from regard.aggregate.masking import head_mask
-from regard.aggregate.sites import head_sites
+from regard.anatomy.head_sites import head_sites
 from regard.errors import RegardError
 from regard.mechanisms import Heads, MultiHead, Scoring
 

@@ -23,7 +23,7 @@ from torch import nn
 import regard
 from regard.aggregate.importance import HeadImportance, head_importance
 from regard.aggregate.masking import head_mask
-from regard.aggregate.sites import head_sites
+from regard.anatomy.head_sites import head_sites
 from regard.errors import RegardError, ShapeError, UnavailableError
 
 # -- where the heads are

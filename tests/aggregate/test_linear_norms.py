@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from layout_models import encoder, stirred, total, watched
+from residual_models import encoder, stirred, total, watched
 from torch import nn
 
 from regard.aggregate.contributions import contributions, linear_norm

@@ -9,8 +9,8 @@ from torch import nn
 
 import regard
 from regard.aggregate import norms
-from regard.aggregate.layout import ResidualStream, Surroundings
 from regard.aggregate.norms import norm_attention
+from regard.anatomy.residual_stream import ResidualStream, Surroundings
 from regard.cli import packaged
 from regard.errors import RegardError, ShapeError
 

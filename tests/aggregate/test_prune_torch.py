@@ -8,7 +8,7 @@ from torch import nn
 import regard
 from regard.aggregate.prune import prune
 from regard.aggregate.pruned_attention import PrunedMultiheadAttention
-from regard.aggregate.sites import head_sites
+from regard.anatomy.head_sites import head_sites
 from regard.mechanisms import Alibi, Heads, MultiHead, Scoring
 
 # -- torch

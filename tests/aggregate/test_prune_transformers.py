@@ -31,7 +31,7 @@ from head_models import (
 import regard
 from regard.aggregate.importance import head_importance
 from regard.aggregate.prune import prune
-from regard.aggregate.sites import head_sites
+from regard.anatomy.head_sites import head_sites
 from regard.errors import RegardError
 
 # -- families

@@ -5,7 +5,6 @@ from regard.aggregate.attention_flow import attention_flow
 from regard.aggregate.gates import HardConcrete, LearnedGates, learn_gates
 from regard.aggregate.heads import combine_heads
 from regard.aggregate.importance import HeadImportance, head_importance
-from regard.aggregate.layout import ResidualStream, Surroundings
 from regard.aggregate.masking import head_mask
 from regard.aggregate.mean import mean_attention
 from regard.aggregate.norms import norm_attention
@@ -14,9 +13,10 @@ from regard.aggregate.relevance import CrossRelevance, gradient_attention, relev
 from regard.aggregate.report import HeadRow, Report
 from regard.aggregate.rollout import rollout
 from regard.aggregate.similarity import HeadDivergence, head_divergence
-from regard.aggregate.sites import HeadSite, head_sites
 from regard.aggregate.statistics import HeadStatistics, head_statistics
 from regard.aggregate.words import Words
+from regard.anatomy.head_sites import HeadSite, head_sites
+from regard.anatomy.residual_stream import ResidualStream, Surroundings
 
 __all__ = [
     "CrossRelevance",

@@ -32,8 +32,8 @@ from regard.aggregate.contributions import (
     over_layers,
     records_of,
 )
-from regard.aggregate.layout import Source, Surroundings, surroundings_of
 from regard.aggregate.sources import stack_of
+from regard.anatomy.residual_stream import Source, Surroundings, surroundings_of
 from regard.record import Record
 
 

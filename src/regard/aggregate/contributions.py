@@ -19,9 +19,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.aggregate import chain
-from regard.aggregate.layout import Surroundings
 from regard.aggregate.sources import Layer, token_places
-from regard.aggregate.stream import precise, values_of, what_it_adds
+from regard.anatomy.residual_search import precise, values_of, what_it_adds
+from regard.anatomy.residual_stream import Surroundings
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.kernel.tiles import one_torch_thread
 from regard.recipe import Recipe

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.aggregate.head_parts import Parts, Rows, numbers, parts_of, takes_bias
 from regard.aggregate.pruned_attention import PrunedMultiheadAttention
-from regard.aggregate.sites import HeadSite, is_conv1d, weight_of
+from regard.anatomy.head_sites import HeadSite, is_conv1d
 from regard.errors import UnavailableError
 
 
@@ -48,7 +48,7 @@ class Cut:
 
     @torch.no_grad()
     def _mask_in_place(self) -> None:
-        weight, axis = weight_of(self.site)
+        weight, axis = self.site.weight_and_axis()
         columns = torch.tensor(self.site.columns(self.masked), device=weight.device)
         before = weight.index_select(axis, columns)
 
@@ -72,7 +72,7 @@ def plan(site: HeadSite, heads: Sequence[int], remove: bool, shared: Container[i
 
     `shared` has the identities of modules and parameters that several modules own.
     """
-    weight, _ = weight_of(site)
+    weight, _ = site.weight_and_axis()
     if id(site.projection) in shared or id(weight) in shared:
         raise UnavailableError(
             f"{site.name}: its output projection belongs to another module too, whose heads would "
@@ -135,7 +135,7 @@ def _cut_projections(
             name = "nf" if is_conv1d(row.module) else "out_features"
             cut.changes.append((row.module, name, new.shape[row.axis]))
     site = cut.site
-    weight, axis = weight_of(site)
+    weight, axis = site.weight_and_axis()
     new = Rows(site.projection, "weight", axis, site.head_width).cut(kept)
     with torch.no_grad():
         quiet = [kept.index(head) for head in cut.masked]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from regard.aggregate.importance import Calls, HeadImportance, collected, survey
 from regard.aggregate.masking import Row, Run, losses_of, run_on, scaled, undisturbed
-from regard.aggregate.sites import Sites, head_sites
+from regard.anatomy.head_sites import Sites, head_sites
 from regard.errors import RegardError
 from regard.progress import progress
 

@@ -17,11 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from regard.aggregate.pruned_attention import PrunedMultiheadAttention
-from regard.aggregate.sites import COUNTS, KEY, QUERY, VALUE, WIDTHS, HeadSite, child, is_conv1d
+from regard.anatomy.attribute_names import (
+    ALL_HEADS_WIDTHS,
+    GROUP_COUNTS,
+    GROUP_SIZES,
+    HEAD_COUNTS,
+    HEAD_WIDTHS,
+    KEY,
+    QUERY,
+    SHORT_HEAD_COUNTS,
+    VALUE,
+)
+from regard.anatomy.head_sites import HeadSite, is_conv1d, out_features, projection_named
 
-_GROUP_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_groups", "n_head_kv")
-_GROUP_SIZES = ("num_key_value_groups", "n_rep", "num_groups")
-_ALL_WIDTHS = ("all_head_size", "inner_dim", "split_size")
 _LOCAL_WIDTHS = {  # what people call the width of the model when they take it from an input
     "embed_dim", "embedding_dim", "hidden_size", "hidden_dim", "num_channels", "n_channels",
     "channels", "dim", "width", "d_model", "C", "c", "D", "E", "d", "e",
@@ -133,15 +141,17 @@ def _odd_number(site: HeadSite, found: Parts) -> str:
         return f"its code uses {min(local & _LOCAL_WIDTHS)}, which may be the width of all heads"
     shape = (heads, groups, found.width)
     known = {name for name, _ in numbers(module, shape, shape)}
-    known |= {name for name in WIDTHS if getattr(module, name, 0) in (found.width, site.head_width)}
+    known |= {
+        name for name in HEAD_WIDTHS if getattr(module, name, 0) in (found.width, site.head_width)
+    }
     follow = {heads, groups, heads * found.width, heads * site.head_width} - {1}
     for name, number in vars(module).items():
         if _PLACE.search(name):
             continue
         if type(number) is int and number in follow and name in used - known:
             return f"its code uses {name}={number}, which may follow from the heads"
-    elsewhere = used & {*COUNTS, *_GROUP_COUNTS} - known
-    if elsewhere - vars(module).keys() or not used & (known | {*COUNTS, *WIDTHS}):
+    elsewhere = used & {*HEAD_COUNTS, *GROUP_COUNTS} - known
+    if elsewhere - vars(module).keys() or not used & (known | {*HEAD_COUNTS, *HEAD_WIDTHS}):
         return "its code takes the number of heads from elsewhere"
     return ""
 
@@ -183,13 +193,13 @@ def takes_bias(module: nn.Module) -> bool:
 
 def _separate_parts(site: HeadSite) -> Parts | str:
     module, heads = site.attention, site.n_heads
-    query, key, value = (child(module, names) for names in (QUERY, KEY, VALUE))
+    query, key, value = (projection_named(module, names) for names in (QUERY, KEY, VALUE))
     if query is None or key is None or value is None:
         return "queries, keys and values are not projected one by one"
     for linear in (query, key, value, site.projection):
         if not _is_plain(linear):
             return f"{type(linear).__name__} is not a plain linear layer"
-    made = [_out(linear) for linear in (query, key, value)]
+    made = [out_features(linear) for linear in (query, key, value)]
     width, value_width = made[0] // heads, site.head_width
     groups = made[1] // width if width else 0
     if made != [heads * width, groups * width, groups * value_width] or heads % max(groups, 1):
@@ -207,8 +217,8 @@ def _packed_parts(site: HeadSite) -> Parts | str:
         return "the order in which queries, keys and values are packed is not known"
     blocks = 3 if apart is None else 2
     width = site.head_width
-    if _out(packed) != blocks * heads * width:
-        return f"{_out(packed)} packed features do not fit {heads} heads"
+    if out_features(packed) != blocks * heads * width:
+        return f"{out_features(packed)} packed features do not fit {heads} heads"
     rows = _linear_rows(packed, width, blocks=blocks)
     if apart is not None:
         rows += _linear_rows(apart, width)
@@ -227,11 +237,6 @@ def _is_plain(linear: nn.Module) -> bool:
     return type(linear) is nn.Linear or is_conv1d(linear)
 
 
-def _out(linear: nn.Module) -> int:
-    count: int = linear.nf if is_conv1d(linear) else linear.out_features  # type: ignore[assignment]
-    return count
-
-
 def numbers(module: nn.Module, old: Sequence[int], new: Sequence[int]) -> list[tuple[str, int]]:
     """What a module keeps of its heads, groups and their features, and what that becomes.
 
@@ -239,10 +244,10 @@ def numbers(module: nn.Module, old: Sequence[int], new: Sequence[int]) -> list[t
     """
     (heads, groups, width), (heads_now, groups_now, _) = old, new
     known = {
-        **dict.fromkeys(COUNTS, (heads, heads_now)),
-        **dict.fromkeys(_GROUP_COUNTS, (groups, groups_now)),
-        **dict.fromkeys(_GROUP_SIZES, (heads // groups, heads_now // groups_now)),
-        **dict.fromkeys(_ALL_WIDTHS, (heads * width, heads_now * width)),
+        **dict.fromkeys((*HEAD_COUNTS, *SHORT_HEAD_COUNTS), (heads, heads_now)),
+        **dict.fromkeys(GROUP_COUNTS, (groups, groups_now)),
+        **dict.fromkeys(GROUP_SIZES, (heads // groups, heads_now // groups_now)),
+        **dict.fromkeys(ALL_HEADS_WIDTHS, (heads * width, heads_now * width)),
     }
     return [
         (name, now)

@@ -43,7 +43,7 @@ from regard.aggregate.masking import (
     undisturbed,
     watched,
 )
-from regard.aggregate.sites import HeadSite, Sites, head_sites
+from regard.anatomy.head_sites import HeadSite, Sites, head_sites
 from regard.errors import RegardError, ShapeError
 from regard.progress import progress
 

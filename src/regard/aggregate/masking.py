@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.aggregate.sites import HeadSite, Sites, head_sites, weight_of
+from regard.anatomy.head_sites import HeadSite, Sites, head_sites
+from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError, ShapeError, UnavailableError
 
 #: How a model is run on one element of the data.
@@ -86,7 +87,7 @@ def scaled(factors: Mapping[Row, Tensor]) -> Iterator[None]:
     with ExitStack() as stack:
         for site, by_call in by_site.items():
             if site.in_torch:
-                weight, _ = weight_of(site)
+                weight, _ = site.weight_and_axis()
                 columns = by_call[None].repeat_interleave(site.head_width).to(weight.device)
                 stack.enter_context(_in_place_of(site, "weight", _product(weight, columns)))
             else:
@@ -156,7 +157,7 @@ def _torch_watched(site: HeadSite, multiplied: Multiplied) -> Iterator[None]:
 
     That the identity asks for a gradient keeps torch off its fast paths, which would not call us.
     """
-    weight, _ = weight_of(site)
+    weight, _ = site.weight_and_axis()
     bias = site.projection._parameters.get("bias")
     batch_axis = 0 if site.attention.batch_first else 1
 
@@ -243,27 +244,22 @@ def undisturbed(
     model: nn.Module, *, evaluating: bool = True, frozen: bool = True
 ) -> Iterator[None]:
     """Evaluation mode and frozen parameters for a while; modes and random numbers go back."""
-    modes = [(module, module.training) for module in model.modules()]
     asking = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     with ExitStack() as stack:
         stack.enter_context(same_chance(model))
         stack.enter_context(torch.inference_mode(False))
         if "torch._dynamo" in sys.modules:  # compiled code would not see the hooks
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.callback(_put_back, modes, asking)
         if evaluating:
-            model.eval()
+            stack.enter_context(evaluation_mode(model))
+        stack.callback(_restore_gradients, asking)
         if frozen:
             for parameter, _ in asking:
                 parameter.requires_grad_(False)
         yield
 
 
-def _put_back(
-    modes: Iterable[tuple[nn.Module, bool]], asking: Iterable[tuple[Tensor, bool]]
-) -> None:
-    for module, training in modes:
-        module.training = training
+def _restore_gradients(asking: Iterable[tuple[Tensor, bool]]) -> None:
     for parameter, asks in asking:
         parameter.requires_grad_(asks)
 

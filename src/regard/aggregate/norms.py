@@ -32,9 +32,9 @@ from regard.aggregate.contributions import (
     over_layers,
     records_of,
 )
-from regard.aggregate.layout import Source, Surroundings, surroundings_of
 from regard.aggregate.sources import layers_of, stack_of
-from regard.aggregate.stream import values_of
+from regard.anatomy.residual_search import values_of
+from regard.anatomy.residual_stream import Source, Surroundings, surroundings_of
 from regard.errors import RegardError
 from regard.kernel.reducers import WeightedSum
 from regard.kernel.tiles import reduce

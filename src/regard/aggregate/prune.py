@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from regard.aggregate.cuts import Cut, plan
 from regard.aggregate.masking import Row, Run, run_on, scaled, undisturbed
-from regard.aggregate.sites import HeadSite, Sites, head_sites
+from regard.anatomy.head_sites import HeadSite, Sites, head_sites
 from regard.errors import RegardError, ShapeError
 
 Metric = Callable[..., Any]

@@ -8,8 +8,7 @@ entered its modules during the pass. What is not found can be given.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,14 +17,14 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.aggregate.sites import HeadSite, head_sites, weight_of
-from regard.aggregate.stream import Entered, find_stream, is_norm, what_it_adds
+from regard.anatomy.attribute_names import ATTENTION
+from regard.anatomy.head_sites import HeadSite, head_sites
+from regard.anatomy.residual_search import Entered, find_stream, is_norm, what_it_adds
+from regard.anatomy.wrappers import inside_parallel, plain_modules
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.record import Record
 from regard.types import Features, brief
 
-_ATTENTION = re.compile("attn|attention", re.IGNORECASE)
-_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _BEFORE, _AFTER = 8, 16  # how many modules entered before and after an attention are looked at
 _BOTH = (
     "run the model inside both: with regard.capture(model, values=True) as trace, "
@@ -82,7 +81,9 @@ class ResidualStream:
 
     def __enter__(self) -> ResidualStream:
         self._entered, self._calls = [], {}
-        watched = [(path, part) for path, part in _paths(self.model) if _worth_watching(part)]
+        watched = [
+            (path, part) for path, part in plain_modules(self.model) if _worth_watching(part)
+        ]
         norms = [part for _, part in watched if is_norm(part)]
         self._widths = {size for norm in norms for size in _sizes(norm)}
         for path, part in watched:
@@ -198,7 +199,7 @@ def _projection(model: nn.Module, record: Record, sites: list[HeadSite]) -> Surr
             f"{type(model).__name__}. Give it: around={{{record.name!r}: "
             "regard.aggregate.Surroundings(output_weight, output_bias)}"
         )
-    weight, axis = weight_of(near[0])
+    weight, axis = near[0].weight_and_axis()
     bias = near[0].projection._parameters.get("bias")
     return Surroundings(
         weight.detach() if axis == 1 else weight.detach().T,
@@ -208,7 +209,7 @@ def _projection(model: nn.Module, record: Record, sites: list[HeadSite]) -> Surr
 
 def _sites(model: nn.Module) -> list[HeadSite]:
     try:
-        return head_sites(_inner(model))
+        return head_sites(inside_parallel(model))
     except UnavailableError:
         return []
 
@@ -247,24 +248,8 @@ def _unknown_stream(record: Record, model: nn.Module) -> str:
     )
 
 
-def _inner(model: nn.Module) -> nn.Module:
-    """The model inside torch's own wrappers for several devices."""
-    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        model = model.module
-    return model
-
-
-def _paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules by the paths that a capture gives them."""
-    for path, module in _inner(model).named_modules():
-        path += "."
-        for wrapper in _WRAPPERS:
-            path = path.replace(wrapper, "")
-        yield path.removesuffix("."), module
-
-
 def _worth_watching(module: nn.Module) -> bool:
-    named = _ATTENTION.search(type(module).__name__)
+    named = ATTENTION.search(type(module).__name__)
     return bool(module._modules) or is_norm(module) or named is not None
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.aggregate.layout import ResidualStream
+from regard.anatomy.residual_stream import ResidualStream
 
 
 def stirred(model, dtype=torch.float64):

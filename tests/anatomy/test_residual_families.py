@@ -8,11 +8,11 @@ import copy
 import pytest
 import torch
 import transformers as hf
-from layout_models import seen_at, stirred, total, watched
+from residual_models import seen_at, stirred, total, watched
 from torch import nn
 
 from regard.aggregate.contributions import contributions
-from regard.aggregate.layout import surroundings_of
+from regard.anatomy.residual_stream import surroundings_of
 from regard.cli import packaged
 
 IDS = torch.tensor([[5, 17, 33, 8, 21, 40], [12, 44, 9, 30, 7, 19]])

@@ -10,7 +10,6 @@ it was added, is the branch (Gemma 2, OLMo 2, DINOv2).
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,13 +17,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from regard.anatomy.attribute_names import NORM
 from regard.kernel.tiles import one_torch_thread
 from regard.masks import Mask, clean
 from regard.recipe import Recipe
 from regard.recipe.base import per_head
 from regard.types import Features, pieces
 
-_NORM = re.compile("norm|scale", re.IGNORECASE)  # a scale multiplies, as the end of a norm does
 _SAMPLE = 64  # positions by which tensors are compared
 _STRIP = 1 << 20  # weights made at once
 
@@ -109,7 +108,7 @@ def what_it_adds(
 
 def is_norm(module: nn.Module) -> bool:
     """Whether this is a norm or a scale, by its class; what it does is checked where it is used."""
-    return not module._modules and bool(_NORM.search(type(module).__name__))
+    return not module._modules and bool(NORM.search(type(module).__name__))
 
 
 def precise(norm: nn.Module, given: Tensor) -> Tensor:
