@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.aggregate.heads import Fusion, check_weighting
+from regard.aggregate.combine_heads import Fusion, check_weighting
 from regard.aggregate.rollout import mixed_map
 from regard.aggregate.sources import outside_graph_and_autocast, single, stack_of, token_places
 from regard.errors import MissingExtraError, RegardError

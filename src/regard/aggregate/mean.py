@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import chain
-from regard.aggregate.heads import Fusion, fused_map, joined, streams
+from regard.aggregate.combine_heads import Fusion, fused_map, joined, streams
 from regard.aggregate.sources import (
     layers_of,
     one_size,

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import chain
-from regard.aggregate.heads import head_weights
+from regard.aggregate.combine_heads import head_weights
 from regard.aggregate.sources import (
     Layer,
     arranged,

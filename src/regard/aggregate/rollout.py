@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import chain
-from regard.aggregate.heads import (
+from regard.aggregate.combine_heads import (
     Fusion,
     check_weighting,
     fused_map,

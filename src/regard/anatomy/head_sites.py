@@ -6,7 +6,7 @@ output projection under a usual name, and such modules whose output projection i
 as in BERT.
 
 >>> from torch import nn
->>> from regard.aggregate import head_sites
+>>> from regard.heads import head_sites
 >>> layer = nn.TransformerEncoderLayer(16, 4)
 >>> head_sites(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
 [HeadSite('layers.0.self_attn', 4 heads × 4), HeadSite('layers.1.self_attn', 4 heads × 4)]

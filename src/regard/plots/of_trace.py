@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import Words, mean_attention
-from regard.aggregate.heads import Fusion, fused_map
+from regard.aggregate.combine_heads import Fusion, fused_map
 from regard.aggregate.report import Report
 from regard.aggregate.sources import Layer, check_drawable, layers_of, token_places
 from regard.aggregate.statistics import FIGURES

@@ -1,4 +1,4 @@
-"""Gates on heads, learned: which heads a model can do without.
+"""Learned gates on heads: which heads a model can do without.
 
 A gate z in [0, 1] has weight on 0 and on 1 exactly, and can still be differentiated through: a
 relaxed coin s is stretched to (γ, ζ) and cut off at 0 and 1. The hard concrete distribution of
@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.aggregate.importance import Calls, HeadImportance, collected, survey
-from regard.aggregate.masking import Row, Run, losses_of, run_on, scaled, undisturbed
 from regard.anatomy.head_sites import Sites, head_sites
 from regard.errors import RegardError
+from regard.heads.head_mask import Row, scaled_heads
+from regard.heads.importance import Calls, HeadImportance, score_table, survey
+from regard.heads.passes import Loss, Run, losses_of, run_on, undisturbed
 from regard.progress import progress
 
 _EDGE = 1e-6  # uniform numbers keep this far from 0 and 1, where the logarithm ends
@@ -35,8 +36,8 @@ _EDGE = 1e-6  # uniform numbers keep this far from 0 and 1, where the logarithm 
 class HardConcrete(nn.Module):
     """Gates of the hard concrete distribution.
 
-    Calling it draws the gates in training, and gives their most likely form, which is fixed,
-    in evaluation: min(1, max(0, σ(log α)(ζ − γ) + γ)).
+    Calling it samples the gates in training mode. In eval mode the gates are deterministic:
+    min(1, max(0, σ(log α)(ζ − γ) + γ)).
 
     | here          | paper | meaning                                                |
     |---------------|-------|--------------------------------------------------------|
@@ -51,7 +52,7 @@ class HardConcrete(nn.Module):
         start: `log_alpha` of every gate in the beginning.
 
     >>> import torch
-    >>> from regard.aggregate import HardConcrete
+    >>> from regard.heads import HardConcrete
     >>> gates = HardConcrete(3)
     >>> bool(((gates() >= 0) & (gates() <= 1)).all()), gates.eval()()
     (True, tensor([1., 1., 1.], grad_fn=<ClampBackward1>))
@@ -115,14 +116,14 @@ class LearnedGates:
         return self.importance.least(count)
 
     def __repr__(self) -> str:
-        heads = sum(len(found) for found in self.closed().values())
+        heads = sum(len(closed) for closed in self.closed().values())
         return f"{self.importance!r}\n{heads} of {len(self.gates.log_alpha)} gates are closed"
 
 
 def learn_gates(
     model: nn.Module,
     data: Iterable[Any],
-    loss: Callable[[Any, Any], Tensor],
+    loss: Loss,
     *,
     penalty: float = 0.02,
     steps: int = 200,
@@ -138,7 +139,7 @@ def learn_gates(
 
     Args:
         model: any module with attention that `head_sites` finds.
-        data: batches, gone through again and again: a list or a loader.
+        data: batches, iterated as often as needed: a list or a loader.
         loss: of what the model returned and the batch; (batch,) or one number, to be averaged.
         penalty: what one open head costs, in units of the loss.
         steps: how many batches are learned from, by Adam.
@@ -152,7 +153,7 @@ def learn_gates(
     >>> import torch, regard
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     >>> x = torch.randn(4, 5, 8)
-    >>> learned = regard.aggregate.learn_gates(
+    >>> learned = regard.heads.learn_gates(
     ...     model, [(x, x, x)], lambda output, inputs: output[0].square().mean((1, 2)), steps=3
     ... )
     >>> learned.importance.scores.shape, learned.losses.shape
@@ -166,20 +167,19 @@ def learn_gates(
             "a rate above 0"
         )
     run = run or run_on
-    found = head_sites(model, sites)
     frozen = model_rate == 0
-    with undisturbed(model, evaluating=frozen, frozen=frozen), _own_gradients(model):
-        rows, batches = survey(model, data, calls, found, run, masked=True)
+    with undisturbed(model, frozen=frozen, eval_mode=frozen), _own_gradients(model):
+        rows, batches = survey(model, data, calls, head_sites(model, sites), run, masked=True)
         gates = HardConcrete(sum(row.site.n_heads for row in rows))
         gates.to(next(model.parameters()).device)
         optimiser = torch.optim.Adam([{"params": [gates.log_alpha], "lr": rate}])
         if not frozen:
             asking = [parameter for parameter in model.parameters() if parameter.requires_grad]
             optimiser.add_param_group({"params": asking, "lr": model_rate})
-        chance = torch.Generator().manual_seed(seed)
+        noise = torch.Generator().manual_seed(seed)
 
         def forward(inputs: Any) -> Tensor:
-            with scaled(_split(gates(chance), rows)):
+            with scaled_heads(_split(gates(noise), rows)):
                 return losses_of(loss, run(model, inputs), inputs).mean()
 
         chosen = islice(_again(batches, data), steps)
@@ -187,10 +187,10 @@ def learn_gates(
             torch.enable_grad(),
             progress("learning gates", steps, None if show_progress else False) as step,
         ):
-            losses = [_step(optimiser, forward, one, gates, penalty, step) for one in chosen]
+            losses = [_step(optimiser, forward, batch, gates, penalty, step) for batch in chosen]
     gates.eval()
-    open_now = _split(gates.open_probability().detach().double().cpu(), rows)
-    importance = collected(rows, list(open_now.values()), "gates")
+    open_probability = _split(gates.open_probability().detach().double().cpu(), rows)
+    importance = score_table(rows, list(open_probability.values()), "gates")
     return LearnedGates(importance, gates, torch.stack(losses))
 
 
@@ -203,12 +203,12 @@ def _step(
     done: Callable[[], None],
 ) -> Tensor:
     """One step of learning; gives the loss without the penalty."""
-    found = forward(inputs)
+    loss = forward(inputs)
     optimiser.zero_grad()
-    (found + penalty * gates.penalty()).backward()
+    (loss + penalty * gates.penalty()).backward()
     optimiser.step()
     done()
-    return found.detach()
+    return loss.detach()
 
 
 def _split(gates: Tensor, rows: Sequence[Row]) -> dict[Row, Tensor]:
@@ -225,15 +225,15 @@ def _again(batches: Iterator[Any], data: Iterable[Any]) -> Iterator[Any]:
             first = next(fresh)
         except StopIteration:
             raise RegardError(
-                "data ran out before all steps were made, and cannot be gone through again: give a "
-                "list or a loader"
+                "data ran out before the last step and cannot be iterated again: give a list or a "
+                "loader"
             ) from None
         yield from chain([first], fresh)
 
 
 @contextmanager
 def _own_gradients(model: nn.Module) -> Iterator[None]:
-    """Gradients that parameters hold are put aside, and put back."""
+    """Set the parameters' gradients aside within a block."""
     held = [(parameter, parameter.grad) for parameter in model.parameters()]
     for parameter, _ in held:
         parameter.grad = None

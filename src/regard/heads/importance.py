@@ -4,14 +4,14 @@ Every head's output is multiplied by a number ξ, which is 1. The gradient metho
 loss changes with it, E|∂L/∂ξ|, the absolute value taken for each example before the mean (Michel,
 Levy and Neubig 2019, "Are sixteen heads really better than one?", equation 2). By the chain rule
 ∂L/∂ξ = ⟨head, ∂L/∂head⟩. Leaving out asks for the loss at ξ = 0 minus the loss at 1. Gates learn ξ:
-see `regard.aggregate.learn_gates`.
+see `regard.heads.learn_gates`.
 
 >>> import torch, regard
 >>> from torch import nn
 >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
 <torch._C.Generator object at ...>
 >>> model = nn.TransformerEncoderLayer(8, 2, batch_first=True)
->>> model.self_attn.out_proj.weight.data[:, 4:] = 0  # head 1 says nothing
+>>> model.self_attn.out_proj.weight.data[:, 4:] = 0  # head 1 has no effect
 >>> data = [torch.randn(3, 5, 8)]
 >>> importance = regard.head_importance(model, data, lambda output, inputs: output[:, 0, 0])
 >>> importance.scores[0, 0] > 0, importance.scores[0, 1] == 0
@@ -31,20 +31,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.aggregate.masking import (
-    Leaf,
-    Row,
-    Run,
-    losses_of,
-    rows_of,
-    run_on,
-    same_chance,
-    scaled,
-    undisturbed,
-    watched,
-)
 from regard.anatomy.head_sites import HeadSite, Sites, head_sites
 from regard.errors import RegardError, ShapeError
+from regard.heads.head_mask import Leaf, Row, head_leaves, rows_of, scaled_heads
+from regard.heads.passes import Loss, Run, losses_of, run_on, same_random_numbers, undisturbed
 from regard.progress import progress
 
 Method = Literal["gradient", "leave_out", "gates"]
@@ -70,9 +60,9 @@ class HeadImportance:
         return row[~row.isnan()] if bool(row.isnan().any()) else row
 
     def weights(self) -> Tensor:
-        """Shares (layer, head) of each layer's importance, to weigh heads by: rows sum to 1.
+        """Importance as a weighting (layer, head) of each layer's heads: rows sum to 1.
 
-        Scores below 0 (heads that harm) count as 0; where no head counts, all do alike.
+        Scores below 0 (harmful heads) count as 0; a layer without positive scores is uniform.
         """
         there = ~self.scores.isnan()
         shares = torch.where(there, self.scores, 0.0).clamp_min(0.0)
@@ -98,7 +88,7 @@ class HeadImportance:
         if not 0 <= count <= len(there):
             raise RegardError(f"count={count}, expected from 0 to {len(there)} heads")
         sign = -1.0 if descending else 1.0
-        there.sort(key=lambda place: sign * float(self.scores[place[0], place[1]]))
+        there.sort(key=lambda entry: sign * float(self.scores[entry[0], entry[1]]))
         chosen: dict[str, list[int]] = {}
         for layer, head in sorted(there[:count]):
             chosen.setdefault(self.names[layer], []).append(head)
@@ -123,7 +113,7 @@ class HeadImportance:
 def head_importance(
     model: nn.Module,
     data: Iterable[Any],
-    loss: Callable[[Any, Any], Tensor],
+    loss: Loss,
     method: Method = "gradient",
     *,
     calls: Calls = "each",
@@ -133,8 +123,8 @@ def head_importance(
 ) -> HeadImportance:
     """How much each head matters to a loss, over some data.
 
-    The model is run in evaluation mode, and is afterwards as it was: modes, gradients, parameters,
-    hooks, random numbers.
+    The model runs in eval mode. No side effects: modes, gradients, parameters, hooks and random
+    state are restored.
 
     Args:
         model: any module with attention that `head_sites` finds.
@@ -153,7 +143,7 @@ def head_importance(
     if method not in ("gradient", "leave_out", "gates"):
         raise RegardError(f"method={method!r}, expected 'gradient', 'leave_out' or 'gates'")
     if method == "gates":
-        from regard.aggregate.gates import learn_gates
+        from regard.heads.gates import learn_gates
 
         learned = learn_gates(
             model, data, loss, calls=calls, sites=sites, run=run, show_progress=show_progress
@@ -161,19 +151,15 @@ def head_importance(
         return learned.importance
     run = run or run_on
     total = _length(data)
-    found = head_sites(model, sites)
+    leave_out = method == "leave_out"
     with undisturbed(model):
-        rows, batches = survey(model, data, calls, found, run, masked=method == "leave_out")
-        if method == "gradient":
-            with progress("head importance", total, None if show_progress else False) as step:
-                scores = _by_gradient(model, batches, loss, rows, run, step)
-        else:
-            each = sum(row.site.n_heads for row in rows)
-            with progress(
-                "head importance", total and total * each, None if show_progress else False
-            ) as step:
-                scores = _by_leaving_out(model, batches, loss, rows, run, step)
-    return collected(rows, scores, method)
+        rows, batches = survey(model, data, calls, head_sites(model, sites), run, masked=leave_out)
+        if total and leave_out:
+            total *= sum(row.site.n_heads for row in rows)
+        measure = _by_leaving_out if leave_out else _by_gradient
+        with progress("head importance", total, None if show_progress else False) as step:
+            scores = measure(model, batches, loss, rows, run, step)
+    return score_table(rows, scores, method)
 
 
 def survey(
@@ -193,7 +179,7 @@ def survey(
         first = next(batches)
     except StopIteration:
         raise RegardError("data is empty: there is nothing to measure on") from None
-    with same_chance(model):
+    with same_random_numbers(model):
         rows = rows_of(sites, lambda: run(model, first))
     if calls == "shared":
         rows = list(dict.fromkeys(Row(row.site) for row in rows))
@@ -206,90 +192,90 @@ def survey(
     return rows, chain([first], batches)
 
 
-def collected(rows: Sequence[Row], scores: Sequence[Tensor], method: str) -> HeadImportance:
+def score_table(rows: Sequence[Row], scores: Sequence[Tensor], method: str) -> HeadImportance:
     """Scores (head,) of each row as one table."""
     widest = max(row.site.n_heads for row in rows)
     table = torch.full((len(rows), widest), float("nan"), dtype=torch.float64)
-    for place, score in zip(table, scores):
-        place[: len(score)] = score
+    for row_scores, score in zip(table, scores):
+        row_scores[: len(score)] = score
     return HeadImportance(tuple(row.name for row in rows), table, method)
 
 
 def _by_gradient(
     model: nn.Module,
     batches: Iterable[Any],
-    loss: Callable[[Any, Any], Tensor],
+    loss: Loss,
     rows: Sequence[Row],
     run: Run,
     step: Callable[[], None],
 ) -> list[Tensor]:
     totals = [torch.zeros(row.site.n_heads, dtype=torch.float64) for row in rows]
     examples = 0
-    slopes = _Slopes(rows)
+    slopes_of = _ExampleSlopes(rows)
     for inputs in batches:
         with torch.enable_grad():
-            with watched(dict.fromkeys(row.site for row in rows)) as seen:
+            with head_leaves(dict.fromkeys(row.site for row in rows)) as leaves:
                 losses = losses_of(loss, run(model, inputs), inputs)
             if losses.dim() == 0:
-                losses = _lone(losses, inputs)[None]
+                _check_lone_example(inputs)
+                losses = losses[None]
             if not losses.requires_grad:
                 raise RegardError(
                     "the loss has no gradient by the heads: it was detached, or does not depend on "
                     "the attention"
                 )
-            for total, slope in zip(totals, slopes(losses, seen)):
+            for total, slope in zip(totals, slopes_of(losses, leaves)):
                 total += slope.abs().sum(0)
         examples += len(losses)
         step()
     return [total / max(examples, 1) for total in totals]
 
 
-def _lone(loss: Tensor, inputs: Any) -> Tensor:
+def _check_lone_example(inputs: Any) -> None:
     """One number is the loss of one example: refuse it for more."""
-    values = inputs.values() if isinstance(inputs, Mapping) else inputs
-    given = [inputs] if isinstance(inputs, Tensor) else values
-    sizes = {len(one) for one in given if isinstance(one, Tensor) and one.dim()}
+    arguments = inputs.values() if isinstance(inputs, Mapping) else inputs
+    arguments = [inputs] if isinstance(inputs, Tensor) else arguments
+    sizes = {len(tensor) for tensor in arguments if isinstance(tensor, Tensor) and tensor.dim()}
     if sizes - {1}:
         raise ShapeError(
             f"loss gave one number for inputs of {max(sizes)} rows; the absolute value is taken "
             "for each example, so expected (batch,), as of F.cross_entropy(…, reduction='none'), "
             "or batches of one example"
         )
-    return loss
 
 
-class _Slopes:
-    """∂L/∂ξ of every example: from one backward pass where examples are rows of their own.
+class _ExampleSlopes:
+    """∂L/∂ξ of every example, from one backward pass where each example has rows of its own.
 
-    That they are is seen on the first batch: the first and the last loss must not depend on the
-    rows of other examples. Where they do (the batch is not the first axis, or examples meet in the
-    model), there is a backward pass for each example.
+    The first batch decides: its first and last loss must not depend on the rows of other
+    examples. If they do (the batch is not the first axis, or examples interact in the model),
+    there is a backward pass for each example.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.places = {row: place for place, row in enumerate(rows)}
-        self.apart: bool | None = None  # whether rows belong to examples; not known yet
+        self.indices = {row: index for index, row in enumerate(rows)}
+        self.separate: bool | None = None  # whether rows belong to examples; set by the first batch
 
-    def __call__(self, losses: Tensor, seen: Sequence[Leaf]) -> list[Tensor]:
-        """(example, head) for every row, on the processor, in double precision."""
+    def __call__(self, losses: Tensor, leaves: Sequence[Leaf]) -> list[Tensor]:
+        """(example, head) for every row, on the CPU, in double precision."""
         batch = len(losses)
-        ones = [leaf.ones for leaf in seen]
-        if batch > 1 and self.apart is None:
-            self.apart = all(self._alone(losses, ones, example) for example in (0, batch - 1))
-        if batch > 1 and self.apart and all(len(one) % batch == 0 for one in ones):
-            by_leaf = [g.unflatten(0, (batch, -1)).sum(1) for g in _gradient(losses.sum(), ones)]
+        ones = [leaf.ones for leaf in leaves]
+        if batch > 1 and self.separate is None:
+            self.separate = all(self._alone(losses, ones, example) for example in (0, batch - 1))
+        if batch > 1 and self.separate and all(len(leaf) % batch == 0 for leaf in ones):
+            by_leaf = [g.unflatten(0, (batch, -1)).sum(1) for g in _gradients(losses.sum(), ones)]
         else:
-            singly = [_gradient(one, ones) for one in losses]
-            by_leaf = [torch.stack([g.sum(0) for g in of_leaf]) for of_leaf in zip(*singly)]
-        found = [torch.zeros(batch, row.site.n_heads, dtype=torch.float64) for row in self.places]
-        for leaf, slope in zip(seen, by_leaf):
-            found[self._place(leaf)] += slope.to(found[0])
-        return found
+            by_example = [_gradients(loss, ones) for loss in losses]
+            by_leaf = [torch.stack([g.sum(0) for g in gradients]) for gradients in zip(*by_example)]
+        slopes = [torch.zeros(batch, row.site.n_heads, dtype=torch.float64) for row in self.indices]
+        for leaf, slope in zip(leaves, by_leaf):
+            slopes[self._index(leaf)] += slope.to(slopes[0])
+        return slopes
 
-    def _place(self, leaf: Leaf) -> int:
+    def _index(self, leaf: Leaf) -> int:
         for call in (leaf.call, None):
-            if Row(leaf.site, call) in self.places:
-                return self.places[Row(leaf.site, call)]
+            if Row(leaf.site, call) in self.indices:
+                return self.indices[Row(leaf.site, call)]
         raise RegardError(
             f"{leaf.site.name} ran more often than on the first batch: take calls='shared'"
         )
@@ -297,9 +283,9 @@ class _Slopes:
     @staticmethod
     def _alone(losses: Tensor, ones: Sequence[Tensor], example: int) -> bool:
         batch = len(losses)
-        if any(len(one) % batch for one in ones):
+        if any(len(leaf) % batch for leaf in ones):
             return False
-        for slope in _gradient(losses[example], ones):
+        for slope in _gradients(losses[example], ones):
             others = slope.unflatten(0, (batch, -1)).clone()
             others[example] = 0
             if bool(others.ne(0).any()):
@@ -307,17 +293,17 @@ class _Slopes:
         return True
 
 
-def _gradient(loss: Tensor, ones: Sequence[Tensor]) -> list[Tensor]:
-    """By every tensor, 0 where the loss does not depend on it; the graph stays."""
-    found = torch.autograd.grad(loss, list(ones), retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(one) if g is None else g for g, one in zip(found, ones)]
+def _gradients(loss: Tensor, ones: Sequence[Tensor]) -> list[Tensor]:
+    """With respect to every leaf, 0 where the loss does not depend on it; the graph stays."""
+    gradients = torch.autograd.grad(loss, list(ones), retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(gradients, ones)]
 
 
 @torch.no_grad()
 def _by_leaving_out(
     model: nn.Module,
     batches: Iterable[Any],
-    loss: Callable[[Any, Any], Tensor],
+    loss: Loss,
     rows: Sequence[Row],
     run: Run,
     step: Callable[[], None],
@@ -326,7 +312,7 @@ def _by_leaving_out(
     examples = 0
 
     def total_loss(inputs: Any, factors: Mapping[Row, Tensor]) -> tuple[float, int]:
-        with same_chance(model), scaled(factors):
+        with same_random_numbers(model), scaled_heads(factors):
             losses = losses_of(loss, run(model, inputs), inputs)
         return float(losses.to(torch.float64).sum()), losses.numel()
 

@@ -23,10 +23,10 @@ from head_models import (
 )
 from torch import nn
 
-from regard.aggregate.importance import head_importance
-from regard.aggregate.masking import head_mask
 from regard.anatomy.head_sites import head_sites
 from regard.errors import RegardError
+from regard.heads.head_mask import head_mask
+from regard.heads.importance import head_importance
 from regard.mechanisms import Heads, MultiHead, Scoring
 
 # -- by gradient

@@ -1,7 +1,7 @@
 """Every transformers architecture that can be built here: are its heads found, and can they go?
 
-    python tests/aggregate/head_sweep.py                    # all, two processes
-    python tests/aggregate/head_sweep.py bert llama -j out.json
+    python tests/heads/head_sweep.py                    # all, two processes
+    python tests/heads/head_sweep.py bert llama -j out.json
 
 Of each architecture four choices of heads are pruned in all attentions at once, and the output is
 compared with that of the model with these heads masked. The verdicts:
@@ -32,10 +32,10 @@ import torch
 from inputs import Inputs
 from overrides import TOO_LARGE
 
-from regard.aggregate.masking import head_mask, rows_of
-from regard.aggregate.prune import prune
 from regard.anatomy.head_sites import head_sites
 from regard.errors import RegardError
+from regard.heads.head_mask import head_mask, rows_of
+from regard.heads.prune import prune
 
 CHOICES = {
     "the second": lambda heads: [1],
@@ -90,7 +90,7 @@ def _problem(model, sites, given, choice, result) -> str:
     with head_mask(model, masks):
         want = _numbers(examine._run(model, given))
     other = copy.deepcopy(model)
-    pruned = prune(other, heads)
+    pruned = prune(other, heads, data=[given], run=examine._run)
     result["removed"] += sum(map(len, pruned.removed.values()))
     result["masked"] += sum(map(len, pruned.masked.values()))
     try:

@@ -6,9 +6,9 @@ from head_models import HEADS, LENGTH, WIDTH, encoder, masked_by_hand, near
 from torch import nn
 
 import regard
-from regard.aggregate.prune import prune
-from regard.aggregate.pruned_attention import PrunedMultiheadAttention
 from regard.anatomy.head_sites import head_sites
+from regard.heads.prune import prune
+from regard.heads.pruned_attention import PrunedMultiheadAttention
 from regard.mechanisms import Alibi, Heads, MultiHead, Scoring
 
 # -- torch

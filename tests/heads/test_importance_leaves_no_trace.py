@@ -5,7 +5,7 @@ import torch
 from head_models import LENGTH, WIDTH, MultiHeadOnly, built, encoder, hidden_loss, words
 from torch import nn
 
-from regard.aggregate.importance import head_importance
+from regard.heads.importance import head_importance
 
 
 def state(model):
@@ -34,7 +34,7 @@ def same(one, other) -> bool:
 @pytest.mark.parametrize("method", ["gradient", "leave_out", "gates"])
 @pytest.mark.parametrize("which", ["torch", "bert"])
 def test_the_model_is_as_it_was(method, which, monkeypatch):
-    from regard.aggregate import gates
+    from regard.heads import gates
 
     learn = gates.learn_gates
     monkeypatch.setattr(gates, "learn_gates", lambda *a, **k: learn(*a, **k, steps=2))

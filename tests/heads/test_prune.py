@@ -1,7 +1,7 @@
 """Pruning of any model: masks that come off, the metric, copies and files, and what is refused.
 
-Attentions that cannot be cut are masked instead; a model that cannot run without its heads gets
-them back.
+Attentions that cannot be cut are masked instead, and those without whose heads the model does not
+run or gives another output.
 """
 
 import copy
@@ -25,9 +25,9 @@ from head_models import (
 )
 from torch import nn
 
-from regard.aggregate.masking import head_mask
-from regard.aggregate.prune import prune
 from regard.errors import RegardError, UnavailableError
+from regard.heads.head_mask import head_mask
+from regard.heads.prune import prune
 
 # -- masks that come off
 
@@ -189,18 +189,22 @@ class Plain(Stubborn):
         return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
-def test_a_model_that_does_not_run_without_them_gets_them_back():
+def test_heads_without_which_a_model_does_not_run_are_masked():
     model = Stubborn()
     x = torch.randn(2, LENGTH, WIDTH)
-    want = model(x)
-    with pytest.raises(RegardError, match=r"does not run without .* remove=False masks them"):
-        prune(model, {0: [1]}, data=[x])
+    before, want = model(x), masked_by_hand(model, {"Stubborn": [1]})(x)
+    result = prune(model, {0: [1]}, data=[x])
+    assert result.masked == {"Stubborn": [1]} and not result.removed
+    reason = "without these heads the model does not run (RuntimeError)"
+    assert result.reasons == {"Stubborn": reason}
     assert torch.equal(model(x), want) and model.num_heads == HEADS
+    result.restore()
+    assert torch.equal(model(x), before)
     with pytest.raises(RegardError, match="data is empty"):
         prune(model, {0: [1]}, data=[])
 
 
-def test_a_model_that_says_something_else_gets_them_back():
+def test_heads_without_which_the_output_differs_are_masked():
     class Odd(Stubborn):
         def forward(self, x):
             q, k, v = (
@@ -210,12 +214,36 @@ def test_a_model_that_says_something_else_gets_them_back():
                 self.num_heads
             )
 
-    model = Odd()
+    model = nn.Sequential(Plain(), Odd(), Plain())
     x = torch.randn(2, LENGTH, WIDTH)
-    want = model(x)
-    with pytest.raises(RegardError, match="says something else than with the heads masked"):
-        prune(model, {0: [1, 2]}, data=[x])
-    assert torch.equal(model(x), want)
+    heads = {"0": [1, 2], "1": [1, 2], "2": [0]}
+    want = masked_by_hand(model, heads)(x)
+    result = prune(model, heads, data=[x])
+    assert result.masked == {"1": [1, 2]} and result.removed == {"0": [1, 2], "2": [0]}
+    assert "output differs from that with the heads masked" in result.reasons["1"]
+    near(model(x), want, 1e-6)
+
+
+def test_an_error_of_the_model_leaves_it_as_it_was():
+    class Counting(Plain):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls == self.last:
+                raise KeyboardInterrupt
+            return super().forward(x)
+
+    for last in (1, 2):  # with the heads masked, without them
+        model = Counting()
+        model.last = last
+        x = torch.randn(2, LENGTH, WIDTH)
+        before = {name: p.clone() for name, p in model.state_dict().items()}
+        with pytest.raises(KeyboardInterrupt):
+            prune(model, {0: [1]}, data=[x])
+        assert model.calls == last and model.num_heads == HEADS
+        now = model.state_dict()
+        assert all(torch.equal(before[name], now[name]) for name in before)
 
 
 # -- what cannot be cut, and is masked

@@ -21,10 +21,10 @@ from head_models import (
 from torch import nn
 
 import regard
-from regard.aggregate.importance import HeadImportance, head_importance
-from regard.aggregate.masking import head_mask
 from regard.anatomy.head_sites import head_sites
 from regard.errors import RegardError, ShapeError, UnavailableError
+from regard.heads.head_mask import head_mask
+from regard.heads.importance import HeadImportance, head_importance
 
 # -- where the heads are
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.aggregate.gates import HardConcrete, learn_gates
-from regard.aggregate.importance import head_importance
 from regard.errors import RegardError
+from regard.heads.gates import HardConcrete, learn_gates
+from regard.heads.importance import head_importance
 
 WIDTH, HEADS, LENGTH, BATCH = 16, 4, 5, 8
 
