@@ -11,7 +11,7 @@ import transformers as hf
 from residual_models import seen_at, stirred, total, watched
 from torch import nn
 
-from regard.aggregate.contributions import contributions
+from regard.aggregate.layers.contributions import contributions
 from regard.anatomy.residual_stream import surroundings_of
 from regard.cli import packaged
 

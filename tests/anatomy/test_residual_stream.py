@@ -11,7 +11,7 @@ from residual_models import encoder, seen_at, stirred, total, watched
 from torch import nn
 
 import regard
-from regard.aggregate.contributions import contributions
+from regard.aggregate.layers.contributions import contributions
 from regard.anatomy.residual_stream import ResidualStream, Surroundings, surroundings_of
 from regard.cli import packaged
 from regard.errors import RegardError, ShapeError, UnavailableError

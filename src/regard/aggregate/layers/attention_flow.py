@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from regard.aggregate.combine_heads import Fusion, check_weighting
-from regard.aggregate.rollout import mixed_map
+from regard.aggregate.layers.rollout import mixed_map
 from regard.aggregate.sources import outside_graph_and_autocast, single, stack_of, token_places
 from regard.errors import MissingExtraError, RegardError
 from regard.progress import progress

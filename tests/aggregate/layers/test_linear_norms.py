@@ -7,7 +7,7 @@ import torch
 from residual_models import encoder, stirred, total, watched
 from torch import nn
 
-from regard.aggregate.contributions import contributions, linear_norm
+from regard.aggregate.layers.contributions import contributions, linear_norm
 from regard.errors import UnavailableError
 
 

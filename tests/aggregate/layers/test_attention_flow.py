@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import regard
-from regard.aggregate.attention_flow import attention_flow
+from regard.aggregate.layers.attention_flow import attention_flow
 from regard.cli import packaged
 from regard.errors import MissingExtraError, RegardError, UnavailableError
 
-MODULE = sys.modules["regard.aggregate.attention_flow"]  # the name is also a function's
+MODULE = sys.modules["regard.aggregate.layers.attention_flow"]  # the name is also a function's
 LOW = torch.tensor([[0.8, 0.2], [0.4, 0.6]], dtype=torch.float64)[None, None]
 HIGH = torch.tensor([[0.5, 0.5], [0.1, 0.9]], dtype=torch.float64)[None, None]
 

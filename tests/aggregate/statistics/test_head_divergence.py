@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import regard
-from regard.aggregate import similarity
-from regard.aggregate.similarity import HeadDivergence, head_divergence
+from regard.aggregate.statistics import head_divergence as similarity
+from regard.aggregate.statistics.head_divergence import HeadDivergence, head_divergence
 from regard.errors import RegardError, ShapeError, UnavailableError
 
 

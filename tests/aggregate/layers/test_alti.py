@@ -10,12 +10,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard.aggregate.alti import alti
+from regard.aggregate.layers.alti import alti
 from regard.anatomy.residual_stream import ResidualStream, Surroundings
 from regard.cli import packaged
 from regard.errors import RegardError, ShapeError
 
-MODULE = sys.modules["regard.aggregate.contributions"]  # the name is also a function's
+MODULE = sys.modules["regard.aggregate.layers.contributions"]  # the name is also a function's
 WIDTH, HEADS, LAYERS = 12, 3, 3
 
 

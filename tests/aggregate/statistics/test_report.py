@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import regard
-from regard.aggregate.report import TYPES, HeadRow, Report, head_type
-from regard.aggregate.statistics import FIGURES, head_statistics
+from regard.aggregate.statistics.head_statistics import FIGURES, head_statistics
+from regard.aggregate.statistics.report import TYPES, HeadRow, Report, head_type
 from regard.cli import packaged
 from regard.errors import RegardError, UnavailableError
 from regard.mechanisms import DeltaRule, MultiHead

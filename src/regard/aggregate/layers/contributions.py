@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.aggregate import chain
+from regard.aggregate.layers import chain
 from regard.aggregate.sources import Layer, token_places
 from regard.anatomy.residual_search import precise, values_of, what_it_adds
 from regard.anatomy.residual_stream import Surroundings

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.aggregate.contributions import (
+from regard.aggregate.layers.contributions import (
     Matrix,
     check_layers,
     contributions,

@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.aggregate import chain
-from regard.aggregate.contributions import (
+from regard.aggregate.layers import chain
+from regard.aggregate.layers.contributions import (
     BLOCK,
     Include,
     Matrix,

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.aggregate import chain
 from regard.aggregate.combine_heads import (
     Fusion,
     check_weighting,
@@ -30,6 +29,7 @@ from regard.aggregate.combine_heads import (
     streams,
     weighting,
 )
+from regard.aggregate.layers import chain
 from regard.aggregate.sources import (
     Layer,
     check_shares,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.aggregate import Words
-from regard.aggregate.word_spans import shown, word_spans
+from regard.aggregate.words.spans import shown, word_spans
 from regard.errors import RegardError, ShapeError
 
 TEXT = "Don't re-enter, unbelievable!"

@@ -1,7 +1,7 @@
 """What every head does, in figures, out of one walk over the tiles of each attention.
 
 >>> import torch
->>> from regard.aggregate.statistics import head_statistics
+>>> from regard.aggregate.statistics.head_statistics import head_statistics
 >>> weights = torch.eye(6).roll(1, 0)  # each query looks at the key before it
 >>> (found,) = head_statistics(weights.expand(1, 2, 6, 6))
 >>> found.previous, found.distance
@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.aggregate.places import Places, places_of
 from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
+from regard.aggregate.statistics.positions import Places, places_of
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Matrix, Reducer, Sum
 from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum

@@ -26,8 +26,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.aggregate.word_marks import Marks, marks_of, spelt
-from regard.aggregate.word_spans import shown, words_of_pieces
+from regard.aggregate.words.marks import Marks, marks_of, spelt
+from regard.aggregate.words.spans import shown, words_of_pieces
 from regard.errors import RegardError, ShapeError
 
 Offsets = Sequence[tuple[int, int]]

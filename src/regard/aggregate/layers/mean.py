@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.aggregate import chain
 from regard.aggregate.combine_heads import Fusion, fused_map, joined, streams
+from regard.aggregate.layers import chain
 from regard.aggregate.sources import (
     layers_of,
     one_size,

@@ -8,13 +8,13 @@ import transformers as hf
 from torch import nn
 
 import regard
-from regard.aggregate import norms
-from regard.aggregate.norms import norm_attention
+from regard.aggregate.layers import norms
+from regard.aggregate.layers.norms import norm_attention
 from regard.anatomy.residual_stream import ResidualStream, Surroundings
 from regard.cli import packaged
 from regard.errors import RegardError, ShapeError
 
-MODULE = sys.modules["regard.aggregate.contributions"]  # the name is also a function's
+MODULE = sys.modules["regard.aggregate.layers.contributions"]  # the name is also a function's
 WIDTH, HEADS, LAYERS = 12, 3, 2
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from statistics_loops import WINDOW, Loops, softmaxed
 
 from regard import masks
-from regard.aggregate import statistics
-from regard.aggregate.statistics import FIGURES, head_statistics
+from regard.aggregate.statistics import head_statistics as statistics
+from regard.aggregate.statistics.head_statistics import FIGURES, head_statistics
 from regard.recipe import Dot
 
 

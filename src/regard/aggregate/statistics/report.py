@@ -1,7 +1,7 @@
 """One table of all heads: what type each one is, and the figures behind it.
 
 >>> import torch
->>> from regard.aggregate.report import Report
+>>> from regard.aggregate.statistics.report import Report
 >>> before = torch.eye(20).roll(-1, 1)  # each query looks at the key before it
 >>> weights = torch.stack([before, before.T, torch.full((20, 20), 1 / 20)])[None]
 >>> [row.type for row in Report.of(weights)]
@@ -18,7 +18,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from regard.aggregate.sources import Layer, check_one_pass, has_both, has_shares, layers_of
-from regard.aggregate.statistics import (
+from regard.aggregate.statistics.head_statistics import (
     FIGURES,
     HeadStatistics,
     is_guess,

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.aggregate import chain
 from regard.aggregate.combine_heads import head_weights
+from regard.aggregate.layers import chain
 from regard.aggregate.sources import (
     Layer,
     arranged,

@@ -1,7 +1,7 @@
 """How alike heads are: the Jensen–Shannon divergence between their rows, and groups by it.
 
 >>> import torch
->>> from regard.aggregate.similarity import head_divergence
+>>> from regard.aggregate.statistics.head_divergence import head_divergence
 >>> back, even = torch.eye(8).roll(-1, 1), torch.full((8, 8), 1 / 8)
 >>> found = head_divergence(torch.stack([back, even, back])[None])
 >>> found.cluster(0.1)
@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.aggregate.places import places_of
 from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
-from regard.aggregate.statistics import is_cross, layer_numbers
+from regard.aggregate.statistics.head_statistics import is_cross, layer_numbers
+from regard.aggregate.statistics.positions import places_of
 from regard.errors import RegardError, ShapeError
 from regard.types import Kind, pieces
 
