@@ -70,7 +70,7 @@ def test_a_model_that_cuts_its_graph_has_attention_all_the_same():
 
     result = explain.recommend(cut, padded(), token=0, special=[CLS], show=False)
     assert {"rollout", "ALTI", "random"} <= set(result.methods)
-    assert "cut its graph" in result.unavailable["gradient norm"]
+    assert "detaches its graph" in result.unavailable["gradient norm"]
     assert "there is no gradient" in result.unavailable["relevance"]
 
 

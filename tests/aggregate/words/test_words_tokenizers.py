@@ -282,7 +282,7 @@ def test_a_slow_tokenizer_without_marks():
         def get_vocab(self):
             return {"a": 0, "b": 1}
 
-    with pytest.raises(RegardError, match="Letters does not say where its pieces lie"):
+    with pytest.raises(RegardError, match="Letters has neither offsets nor known marks"):
         Words.from_tokenizer(Letters(), "ab")
 
 
