@@ -253,7 +253,7 @@ def test_what_is_wrong_is_said():
         surroundings_of(model, records, stream=True)
     with pytest.raises(RegardError, match=r"None for 'layers.0.self_attn', expected Surr"):
         surroundings_of({}, records, stream=False)
-    with pytest.raises(UnavailableError, match="nothing was seen to enter it; run the model"):
+    with pytest.raises(UnavailableError, match="no input of it was recorded; run the model"):
         ResidualStream(model).of(records[0])
     weight = torch.zeros(16, 12, dtype=torch.float64)
     with pytest.raises(ShapeError, match=r"takes 12 features, expected 4 heads × 4 = 16"):

@@ -54,7 +54,7 @@ def test_an_encoder_decoder_model_is_refused():
     options = {"special": [], "show": False}
     with pytest.raises(RegardError, match="not over their positions"):
         explain.recommend(model, data, explain.Class(position=-1), **options)
-    with pytest.raises(RegardError, match="no aggregation can be had on this model"):
+    with pytest.raises(RegardError, match="no aggregation is available on this model"):
         explain.recommend(model, data, explain.Class(position=-1), token=None, **options)
     own = {"mine": torch.rand(3, 7)}
     result = explain.evaluate(model, data, own, explain.Class(position=-1), special=[])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.explain.intervals import RESAMPLES, Interval, bootstrap, sign_flips
+from regard.record.table import html_list, html_table, text_table
 
 #: Measures, and whether higher is better.
 METRICS = {"comprehensiveness": True, "sufficiency": False, "deletion": False, "insertion": True}
@@ -228,26 +229,14 @@ class Evaluation:
     def __repr__(self) -> str:
         lines = [self._title()]
         for name, table in self._tables.items():
-            widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-            drawn = [_line(row, widths) for row in table]
-            drawn.insert(1, "  ".join("-" * width for width in widths))
-            lines += ["", f"removed: {name}", *drawn]
+            lines += ["", f"removed: {name}", text_table(table)]
         return "\n".join([*lines, "", *self._remarks()])
 
     def _repr_html_(self) -> str:
         parts = [f"<p>{escape(self._title())}</p>"]
-        for name, (head, *body) in self._tables.items():
-            first = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-            rest = "".join(
-                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-                for row in body
-            )
-            parts.append(
-                f"<p>removed: {escape(name)}</p><table><thead><tr>{first}</tr></thead>"
-                f"<tbody>{rest}</tbody></table>"
-            )
-        remarks = "".join(f"<li>{escape(remark)}</li>" for remark in self._remarks())
-        return "".join(parts) + f"<ul>{remarks}</ul>"
+        for name, table in self._tables.items():
+            parts.append(f"<p>removed: {escape(name)}</p>{html_table(table)}")
+        return "".join(parts) + html_list(self._remarks())
 
 
 def checked_metric(metric: str) -> str:
@@ -255,10 +244,6 @@ def checked_metric(metric: str) -> str:
     if metric not in METRICS:
         raise RegardError(f"metric={metric!r}, expected one of {', '.join(METRICS)}")
     return metric
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
 
 
 def mean_agreement(

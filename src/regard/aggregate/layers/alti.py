@@ -24,12 +24,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.aggregate.layers import chain
 from regard.aggregate.layers.contributions import (
     Matrix,
     contributions,
     over_layers,
     records_of,
-    rows_summing_to_one,
 )
 from regard.aggregate.sources import check_layers, stack_of
 from regard.anatomy.residual_stream import ResidualSource, Surroundings, surroundings_of
@@ -88,4 +88,4 @@ class _Nearness(Matrix):
         for tile in self.contributions.tiles(queries):
             nearer = size - tile.vectors.sub_(output).abs_().sum(-1)
             nearness[:, :, tile.keys] = torch.where(tile.taken, nearer.clamp_min_(0.0), 0.0).mT
-        return rows_summing_to_one(nearness, queries)
+        return chain.summing_to_one(nearness, queries.start)

@@ -6,9 +6,10 @@ turn. So the memory is that of the vectors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from regard.kernel.reducers import ReceivedAttention, ReceivedGradient
@@ -63,6 +64,26 @@ def gradient_received(
                 product = product.clamp_min(0.0)
             total += rows[:, None, :, position, None] * product
     return total
+
+
+def summing_to_one(
+    rows: Float[Tensor, "batch row key"], first: int = 0
+) -> Float[Tensor, "batch row key"]:
+    """Rows divided by their sums; an empty row keeps its position, that of row 0 being `first`."""
+    total = rows.sum(-1, keepdim=True)
+    some = total > 0
+    own = rows.new_zeros(rows.shape[1:])
+    own.diagonal(first).fill_(1.0)
+    return torch.where(some, rows / torch.where(some, total, 1.0), own)
+
+
+def passed_on(
+    rows: Tensor, sums: Float[Tensor, "batch one query"], multiply: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """r · A with the rows of A divided by their sums; an empty row keeps its position."""
+    alive = sums > 0
+    scaled = torch.where(alive, rows / torch.where(alive, sums, 1.0), 0.0)
+    return multiply(scaled) + torch.where(alive, 0.0, rows)
 
 
 def _few_positions(rows: Tensor) -> list[int] | None:

@@ -199,19 +199,8 @@ class Matrix(ABC):
         positions = vectors.ne(0).flatten(0, 1).any(0).nonzero()[:, 0].tolist()
         with one_torch_thread():
             for run in _runs(positions, self.at_once):
-                total += vectors[:, :, run] @ rows_summing_to_one(self.rows(run), run)
+                total += vectors[:, :, run] @ chain.summing_to_one(self.rows(run), run.start)
         return total
-
-
-def rows_summing_to_one(
-    rows: Float[Tensor, "batch row key"], where: slice
-) -> Float[Tensor, "batch row key"]:
-    """Rows divided by their sums; an empty row keeps its position."""
-    total = rows.sum(-1, keepdim=True)
-    some = total > 0
-    own = rows.new_zeros(rows.shape[1:])
-    own.diagonal(where.start).fill_(1.0)
-    return torch.where(some, rows / torch.where(some, total, 1.0), own)
 
 
 def _runs(positions: Sequence[int], most: int) -> Iterator[slice]:

@@ -140,10 +140,9 @@ class _ByHead(Matrix):
         if int(vectors.ne(0).flatten(0, 1).any(0).sum()) <= self.at_once:
             return super().passed(vectors)
         sums = reduce(self.recipe, [WeightedSum(self.lengths)])[0].sum(1)  # (batch, 1, query)
-        alive = sums > 0
-        scaled = torch.where(alive, vectors / torch.where(alive, sums, 1.0), 0.0)
-        passed = chain.received(scaled, self.recipe) * self.lengths
-        return passed.sum(1) + torch.where(alive, 0.0, vectors)
+        return chain.passed_on(
+            vectors, sums, lambda rows: (chain.received(rows, self.recipe) * self.lengths).sum(1)
+        )
 
 
 def vector_lengths(

@@ -222,11 +222,8 @@ def _encoder_decoder(trace: Trace) -> CrossRelevance:
             continue
         step = _mean_map((layer_of(record), record.gradient_parts))
         if own is None:
-            own = torch.eye(step.shape[1], dtype=step.dtype, device=step.device)
-            own = own.expand(step.shape[0], -1, -1)
-            across = torch.zeros(
-                step.shape[0], step.shape[1], encoder.shape[1], dtype=step.dtype, device=step.device
-            )
+            own = _identity(step.mT)
+            across = step.new_zeros(*step.shape[:2], encoder.shape[1])
         assert across is not None
         if record.attends == "cross":
             across = across + _normalised(own).mT @ step @ _normalised(encoder)

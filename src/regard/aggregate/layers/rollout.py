@@ -110,10 +110,9 @@ def _passed(rows: Tensor, layer: Layer, heads: Fusion, number: int) -> Tensor:
     sums = combine_linear(reduce(recipe, [WeightedSum(ones)])[0], heads, number)[
         :, None
     ]  # (batch, 1, query)
-    alive = sums > 0
-    scaled = torch.where(alive, rows / torch.where(alive, sums, 1.0), 0.0)
-    again = combine_linear(chain.received(scaled, recipe), heads, number)
-    return again + torch.where(alive, 0.0, rows)
+    return chain.passed_on(
+        rows, sums, lambda scaled: combine_linear(chain.received(scaled, recipe), heads, number)
+    )
 
 
 def _map(layers: list[Layer], residual: float, heads: Fusion, discard: float) -> Tensor:
@@ -131,11 +130,9 @@ def mixed_map(
     """Ã of one layer, (batch, query, key): rows sum to 1, and one of nothing stays itself."""
     check_shares(layer)
     fused = _discarded(fused_map(layer.recipe, heads, number), discard)
-    own = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
-    total = fused.sum(-1, keepdim=True)
-    some = total > 0
-    fused = torch.where(some, fused / torch.where(some, total, 1), own)
-    return fused.mul(1 - residual).add(own, alpha=residual)
+    mixed = chain.summing_to_one(fused).mul_(1 - residual)
+    mixed.diagonal(dim1=1, dim2=2).add_(residual)
+    return mixed
 
 
 def _discarded(fused: Tensor, share: float) -> Tensor:

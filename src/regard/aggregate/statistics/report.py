@@ -28,6 +28,7 @@ from regard.aggregate.statistics.head_statistics import (
 from regard.errors import RegardError
 from regard.recipe import Edges
 from regard.record import Trace, forms
+from regard.record.table import html_list, html_table, text_table
 from regard.types import Kind
 
 SHARE = 0.4  #: of the attention on one thing, from which a head is named after it
@@ -198,18 +199,8 @@ class Report:
     def table(self, rows: Sequence[HeadRow] | None = None) -> str:
         """A line for each head, all of them or some."""
         head, *body = self._cells(self.rows if rows is None else rows)
-        lines = [[_HEADINGS.get(name, name) for name in head], *body]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-        words = [column for column, cell in enumerate(lines[0]) if cell in ("site", "type")]
-        printed = [
-            "  ".join(
-                cell.ljust(width) if column in words else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(line, widths))
-            ).rstrip()
-            for line in lines
-        ]
-        printed.insert(1, "  ".join("-" * width for width in widths))
-        return "\n".join(printed)
+        headings = [_HEADINGS.get(name, name) for name in head]
+        return text_table([headings, *body], right={*headings} - {"site", "type"})
 
     def __repr__(self) -> str:
         if not self.rows:
@@ -229,14 +220,10 @@ class Report:
     def _repr_html_(self) -> str:
         if not self.rows:
             return "<p>Report of no heads</p>"
-        head, *body = self._cells(self.rows)
-        lines = "".join(f"<tr>{_html(line, 'td')}</tr>" for line in body)
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        table = html_table(self._cells(self.rows))
         return (
             f"<p>{escape(self._title())}<br>{escape(self._legend(signs=False))}</p>"
-            '<div style="max-height: 30em; overflow: auto"><table>'
-            f"<thead><tr>{_html(head, 'th')}</tr></thead><tbody>{lines}</tbody></table></div>"
-            + (f"<ul>{notes}</ul>" if notes else "")
+            f'<div style="max-height: 30em; overflow: auto">{table}</div>{html_list(self.notes)}'
         )
 
     def _title(self) -> str:
@@ -395,7 +382,3 @@ def _number(name: str, value: float) -> str:
     if math.isnan(value):
         return "–"
     return f"{value:.1f}" if name in ("effective", "distance", "spread") else f"{value:.2f}"
-
-
-def _html(cells: Sequence[str], tag: str) -> str:
-    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
