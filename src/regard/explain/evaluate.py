@@ -18,7 +18,6 @@ from regard.explain.evaluation import (
     RANDOM,
     Evaluation,
     Measurement,
-    mean_agreement,
 )
 from regard.explain.metrics import BINS, area, at_bins, at_steps, follow, ranks, shares_of
 from regard.explain.replacements import Replacement, name_of
@@ -252,5 +251,6 @@ def _agreement(
         for example, removable in enumerate(task.removable):
             if bool(removable.any()):
                 examples.append(pairwise(stacked[:, example, removable]).cpu())
-    size = len(attributions) + 1
-    return mean_agreement(examples) if examples else torch.full((size, size), torch.nan).double()
+    if not examples:
+        return torch.full([len(attributions) + 1] * 2, torch.nan, dtype=torch.float64)
+    return torch.stack(examples).nanmean(0)
