@@ -19,6 +19,7 @@ from regard.aggregate import (
 )
 from regard.contract import Attended, Mechanism
 from regard.errors import RegardError
+from regard.grafting import graft
 from regard.kernel.attend import attend
 from regard.kernel.reduce import Reducer
 from regard.kernel.reducers import (
@@ -39,7 +40,6 @@ from regard.kernel.reducers import (
 from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
 from regard.record import Record, Trace, load_trace
-from regard.reuse import graft
 from regard.tracing import CaptureWarning, capture, register_recipe, stitch, trace
 
 __version__ = "0.1.0"
@@ -48,6 +48,7 @@ _FAMILIES = (
     "aggregate",
     "blocks",
     "explain",
+    "grafting",
     "mechanisms",
     "plots",
     "reuse",
