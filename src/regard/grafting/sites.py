@@ -176,7 +176,8 @@ def refuse_sequence_first(model: nn.Module, argument: str, path: str) -> None:
 
 def sequence_first(module: nn.Module) -> str | None:
     """The path of the first module of torch with batch_first=False; None where there is none."""
-    for name, child in module.named_modules():
+    modules: dict[str, nn.Module] = dict(module.named_modules())
+    for name, child in modules.items():
         if isinstance(child, _BATCH_FIRST) and not child.batch_first:
             return name
     return None
