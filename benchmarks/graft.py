@@ -17,21 +17,14 @@ import time
 from collections.abc import Callable
 
 import torch
+from regard.reuse.grafting import Part
 from timing import table
 from torch import nn
 
 from regard.cli import packaged
+from regard.grafting import Latents, OutputAttention, ReuseLayer, ZeroProjection, graft
 from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import (
-    GatedFlow,
-    Latents,
-    OutputAttention,
-    ReuseLayer,
-    WeightedAggregation,
-    ZeroProjection,
-    graft,
-)
-from regard.reuse.grafting import Part
+from regard.reuse import GatedFlow, WeightedAggregation
 
 BAR = 0.03
 BASE, AGAIN = "as it is", "as it is, again"

@@ -1,9 +1,10 @@
-"""What reuse layers cost: forward and backward, over those of an attention layer as wide.
+"""What reuse layers cost: forward and backward, relative to an attention layer of the same width.
 
 One thread, 512 tokens, heads of width 64 and of 32, interleaved in one process. The weights are
-there, with a gradient wanted by them and by the features; the attention layer is `MultiHead`
+computed beforehand; they and the features require gradients. The attention layer is `MultiHead`
 without weights.
-Below the line: what it costs to have the weights made, which is the attention's business.
+Rows without a bar: the cost of computing the weights, which is the attention's, and summaries by
+plain operations, without the pieces of `regard.reuse.summaries`.
 
     python benchmarks/reuse.py [--quick]
 """
@@ -14,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import torch
 from timing import interleaved, table
@@ -32,6 +34,7 @@ from regard.reuse import (
     ProjectedRows,
     WeightedAggregation,
     interpolated,
+    summaries,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -73,18 +76,21 @@ def cost(batch: int, width: int, heads: int, repeats: int) -> None:
     keep[:, 400:] = False
     padding = masks.padding(keep)
     calls = {"attention": there_and_back(lambda: attn(x).output, attn, x)}
-    made = layers(width, heads, weights)
-    for name, layer in made.items():
+    reusing = layers(width, heads, weights)
+    for name, layer in reusing.items():
         run = lambda layer=layer: layer(x, weights)
         calls[name] = there_and_back(run, layer, x, weights)
     for name in ("aggregation, own slices", "gate, self, four summaries", "concatenation, offsets"):
-        run = lambda layer=made[name]: layer(x, weights, mask=padding)
-        calls[f"{name}, padding"] = there_and_back(run, made[name], x, weights)
+        run = lambda layer=reusing[name]: layer(x, weights, mask=padding)
+        calls[f"{name}, padding"] = there_and_back(run, reusing[name], x, weights)
     below = list(calls)
     calls["attention, weights used"] = there_and_back(lambda: _used(attn(x, weights=True)), attn, x)
     calls["the same, then the gate"] = there_and_back(
-        lambda: made["gate, self, four summaries"](x, attn(x, weights=True)), attn, x
+        lambda: reusing["gate, self, four summaries"](x, attn(x, weights=True)), attn, x
     )
+    for name in ("gate, self, four summaries", "concatenation, summaries"):
+        run = lambda layer=reusing[name]: plainly(layer, x, weights)
+        calls[f"{name}, plainly"] = there_and_back(run, reusing[name], x, weights)
     taken = interleaved(calls, repeats)
     rows = [
         [name, f"{taken[name] / taken['attention']:.2f}", f"{BAR:.2f}" if name in below else ""]
@@ -99,6 +105,12 @@ def cost(batch: int, width: int, heads: int, repeats: int) -> None:
 def _used(attended: object) -> Tensor:
     """An output that depends on the weights too, so that the way back goes through them."""
     return attended.output + attended.weights.mean()  # type: ignore[attr-defined]
+
+
+def plainly(layer: nn.Module, *inputs: Tensor) -> Tensor:
+    """A layer whose summaries are computed by plain operations."""
+    with mock.patch.object(summaries, "summarise", summaries.summarise_plainly):
+        return layer(*inputs)
 
 
 def there_and_back(

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.reuse import GateLayer, graft
+from regard.grafting import GateLayer, graft
 from regard.vision import CBAM, SqueezeExcitation
 
 SEEDS, STEPS, RATE, NOISE = (0, 1, 2), 100, 0.01, 0.2

@@ -40,8 +40,8 @@ from transformers.modeling_outputs import BaseModelOutput
 import regard
 from regard import plots
 from regard.cli import packaged
+from regard.grafting import Latents, OutputAttention, ZeroProjection, graft
 from regard.mechanisms import DotProduct
-from regard.reuse import Latents, OutputAttention, ZeroProjection, graft
 
 TRAIN, TEST, LONGEST, EPOCHS, BATCH, RATE, SEEDS = 3000, 1500, 48, 10, 64, 3e-3, (0, 1, 2)
 HERE = Path(__file__).parent

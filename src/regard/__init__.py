@@ -17,6 +17,7 @@ from regard.aggregate import (
 )
 from regard.contract import Attended, Mechanism
 from regard.errors import RegardError
+from regard.grafting import graft
 from regard.heads import head_importance, prune
 from regard.kernel.attend import attend
 from regard.kernel.reduce import Reducer
@@ -38,7 +39,6 @@ from regard.kernel.reducers import (
 from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
 from regard.record import Record, Trace, load_trace
-from regard.reuse import graft
 from regard.tracing import CaptureWarning, capture, register_recipe, stitch, trace
 
 __version__ = "0.1.0"
@@ -47,6 +47,7 @@ _FAMILIES = (
     "aggregate",
     "blocks",
     "explain",
+    "grafting",
     "heads",
     "mechanisms",
     "plots",

@@ -260,7 +260,7 @@ def test_wrong_sizes(without_shape_checks):
     layer = Concatenation(6, OffsetBins(2, 4, side="query")).double()
     with pytest.raises(ShapeError, match="OffsetBins: weights: axis head has size 3, expected 2"):
         layer(x, weights)
-    with pytest.raises(ShapeError, match="axis position has size 2, expected 4, the queries of"):
+    with pytest.raises(ShapeError, match="axis position has size 2, expected 4 as the queries of"):
         layer(x[:, :2], weights)
 
 

@@ -13,7 +13,7 @@ from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.mechanisms import MultiHead
 from regard.recipe import Given
 from regard.reuse import SUMMARIES, GatedFlow, LearnedHeadMix, PositionSummaries, source_of
-from regard.reuse.passes import at_once, plainly
+from regard.reuse.summaries import summarise, summarise_plainly
 
 NAMES = {"self": list(SUMMARIES), "query": ["entropy", "strongest"], "key": ["received"]}
 
@@ -83,7 +83,7 @@ def test_joined_heads(heads):
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 4), (3, 9, 200, 200), (40, 2, 30, 30)])
-def test_passes_are_the_plain_operations(shape):
+def test_pieces_are_the_plain_operations(shape):
     """In one go over pieces, with a mask and rows that do not count, and the same way back.
 
     Some rows have ties for the largest weight, some weights that are 0 or next to it.
@@ -97,7 +97,7 @@ def test_passes_are_the_plain_operations(shape):
     rows = torch.rand(batch, queries) > 0.2
     for mask, real in ((None, None), (allowed, rows), (allowed, None), (None, rows)):
         answers, gradients = [], []
-        for way in (plainly, at_once):
+        for way in (summarise_plainly, summarise):
             given = weights.clone().requires_grad_()
             found = way(given, NAMES["self"], mask, real)
             sum((found[n] * (n_th + 1)).sin().sum() for n_th, n in enumerate(found)).backward()
@@ -283,15 +283,15 @@ def test_self_weight_of_cross_attention():
 
 def test_wrong_sizes(without_shape_checks):
     weights = torch.randn(2, 3, 4, 5).softmax(-1)
-    with pytest.raises(ShapeError, match="position has size 5, expected 4, the queries of weights"):
+    with pytest.raises(ShapeError, match="position has size 5, expected 4 as the queries of"):
         GatedFlow(6, 3, side="query")(torch.randn(2, 5, 6), weights)
-    with pytest.raises(ShapeError, match="position has size 4, expected 5, the keys of weights"):
+    with pytest.raises(ShapeError, match="position has size 4, expected 5 as the keys of weights"):
         GatedFlow(6, 3, side="key")(torch.randn(2, 4, 6), weights)
     with pytest.raises(ShapeError, match="weights: axis head has size 3, expected 2"):
         GatedFlow(6, 2, side="key")(torch.randn(2, 5, 6), weights)
     with pytest.raises(ShapeError, match="GatedFlow: weights: axis head has size 4, expected 3"):
         GatedFlow(6, 3)(torch.randn(2, 5, 6), torch.randn(2, 4, 5, 5).softmax(-1))
     with pytest.raises(
-        UnavailableError, match="GatedFlow: weights are signed weights, of which 'entropy' says n"
+        UnavailableError, match="GatedFlow: weights are signed weights, for which 'entropy' has no"
     ):
         GatedFlow(6, 3, side="query")(torch.randn(2, 4, 6), Given(weights, None, "signed"))

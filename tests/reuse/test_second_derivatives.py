@@ -5,7 +5,7 @@ import reuse_dense as dense
 import torch
 
 from regard.reuse import OffsetBins, PositionSummaries, source_of
-from regard.reuse.passes import at_once, extreme, plainly
+from regard.reuse.summaries import summarise, summarise_plainly
 
 NAMES = ["received", "entropy", "strongest", "self_weight"]
 
@@ -22,7 +22,7 @@ def test_summaries(names, masked):
     rows = torch.tensor([[True, True, False, True]]).expand(2, -1) if masked else None
 
     def call(scores):
-        return summed(at_once(scores.softmax(-1), names, allowed, rows))
+        return summed(summarise(scores.softmax(-1), names, allowed, rows))
 
     assert torch.autograd.gradgradcheck(call, scores)
 
@@ -33,7 +33,7 @@ def test_they_are_those_of_plain_operations(masked):
     allowed = torch.rand(2, 1, 4, 4) > 0.3 if masked else None
     rows = torch.tensor([[True, True, False, True]]).expand(2, -1) if masked else None
     given, found = dense.weights_of(2, 2, 4, 4), []
-    for way in (plainly, at_once):
+    for way in (summarise_plainly, summarise):
         weights = given.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(
             summed(way(weights, NAMES, allowed, rows)), weights, create_graph=True
@@ -47,18 +47,10 @@ def test_they_are_those_of_plain_operations(masked):
 def test_asking_for_them_does_not_move_the_first():
     weights, gradients = dense.weights_of().requires_grad_(), []
     for create_graph in (False, True):
-        total = summed(at_once(weights, NAMES, None, None))
+        total = summed(summarise(weights, NAMES, None, None))
         (gradient,) = torch.autograd.grad(total, weights, create_graph=create_graph)
         gradients.append(gradient.detach())
     torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("which", ["max", "min"])
-def test_extreme(which):
-    scores = dense.normal(2, 3, 4, 4).requires_grad_()
-    assert torch.autograd.gradgradcheck(
-        lambda scores: extreme(scores.softmax(-1), which).square().sum(), scores
-    )
 
 
 def test_offsets():

@@ -183,7 +183,7 @@ def test_features_of_another_dtype(without_shape_checks):
     x, weights = torch.randn(2, 5, 6).bfloat16(), dense.weights_of().float()
     for layer in (GatedFlow(6, 3), WeightedAggregation(6, 3)):
         name = type(layer).__name__
-        text = f"{name}: features are torch.bfloat16, the parameters are torch.float32; convert one"
+        text = f"{name}: features is torch.bfloat16, the parameters are torch.float32; convert one"
         with pytest.raises(DtypeError, match=text):
             layer(x, weights)
         with torch.autocast("cpu", dtype=torch.bfloat16):

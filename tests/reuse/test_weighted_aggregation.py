@@ -166,13 +166,13 @@ def test_wrong_sizes(without_shape_checks):
     for given, other, message in (
         (features[..., :4], weights, "axis width has size 4, expected 6"),
         (features[:1], weights, "axis batch has size 1, expected 2 as in weights"),
-        (features[:, :3], weights, "axis position has size 3, expected 5, the keys of weights$"),
+        (features[:, :3], weights, "axis position has size 3, expected 5 as the keys of weights$"),
         (
             features[:, :1],
             weights[:, :, :1],
-            r"size 1, expected 5, the keys of weights \(in a step of decoding: of all positions",
+            r"size 1, expected 5 as the keys of weights \(in a step of decoding: of all positions",
         ),
-        (features[0], weights, r"features have 2 axes \(5, 6\), expected 3"),
+        (features[0], weights, r"features has 2 axes \(5, 6\), expected 3"),
         (features, weights[:, :2], "weights: axis head has size 2, expected 3"),
     ):
         with pytest.raises(ShapeError, match=message):

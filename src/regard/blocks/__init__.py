@@ -7,11 +7,11 @@ from regard.blocks.decomposable_classifier import DecomposableClassifier
 from regard.blocks.encoder_block import EncoderBlock
 from regard.blocks.feed_forward import FeedForward
 from regard.blocks.parallel_block import ParallelBlock
-from regard.blocks.parts import NearIdentityWarning
 from regard.blocks.simplified import sas_block, sas_p_block
 from regard.blocks.stack import Stack
 from regard.blocks.sublayers import (
     Concatenated,
+    NearIdentityWarning,
     PostNorm,
     PreNorm,
     Residual,

@@ -16,8 +16,7 @@ from regard.blocks.inputs import (
     states_by_name,
     without_padding,
 )
-from regard.blocks.parts import check_sublayers
-from regard.blocks.sublayers import Sublayer, width_of
+from regard.blocks.sublayers import Sublayer, check_sublayers, width_of
 from regard.contract import BlockOutput, RecurrentState, State
 from regard.errors import ShapeError
 from regard.kernel.reduce import Reducer

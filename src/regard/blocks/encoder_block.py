@@ -19,8 +19,7 @@ from regard.blocks.inputs import (
     states_by_name,
     without_padding,
 )
-from regard.blocks.parts import check_sublayers, warn_of_identity
-from regard.blocks.sublayers import Sublayer
+from regard.blocks.sublayers import Sublayer, check_sublayers, warn_of_identity
 from regard.contract import BlockOutput
 from regard.errors import RegardError
 from regard.kernel.reduce import Reducer

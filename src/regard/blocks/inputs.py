@@ -6,11 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard import masks
+from regard import checks, masks
 from regard.blocks.attention_block import AttentionBlock
 from regard.contract import BlockOutput, Mechanism, RecurrentState, State
-from regard.errors import DtypeError, RegardError, ShapeError, StateError
-from regard.kernel.attend import refuse_nested
+from regard.errors import DtypeError, RegardError, StateError
 from regard.masks import Mask
 from regard.mechanisms.inputs import finite
 from regard.normalise import autocasting
@@ -21,37 +20,20 @@ def check_features(
     block: nn.Module, which: str, features: Tensor, width: int | None, x: Tensor
 ) -> None:
     """Raise where `features` (batch, position, width) do not fit; names axis, size, expectation."""
-    place = f"{type(block).__name__}: {which}"
+    name = type(block).__name__
+    place = f"{name}: {which}"
     if not isinstance(features, Tensor):
         after = " (its .output; Stack([...]) puts blocks together)"
         raise DtypeError(
             f"{place} is {type(features).__name__}, expected features (batch, position, width)"
             + (after if isinstance(features, BlockOutput) else "")
         )
-    refuse_nested(type(block).__name__, **{which: features})
-    if features.dim() != 3:
-        raise ShapeError(
-            f"{place} has {features.dim()} axes {tuple(features.shape)}, expected 3: "
-            "(batch, position, width)"
-        )
-    if not features.is_floating_point():
-        raise DtypeError(f"{place} is {features.dtype}, expected floating point")
-    if features.dtype != x.dtype and not autocasting(features.device):
-        raise DtypeError(f"{place} is {features.dtype}, expected {x.dtype} as x")
-    if features.shape[0] != x.shape[0]:
-        raise ShapeError(
-            f"{place}: axis batch has size {features.shape[0]}, expected {x.shape[0]} as x"
-        )
-    if width is not None and features.shape[2] != width:
-        raise ShapeError(f"{place}: axis width has size {features.shape[2]}, expected {width}")
-    parameter = next(block.parameters(), None)
-    if parameter is None or parameter.dtype == features.dtype:
-        return
+    checks.refuse_nested(name, **{which: features})
+    axes = {"batch": x.shape[0], "position": None, "width": width}
+    checks.check_features(place, features, axes, batch="as x")
     if not autocasting(features.device):
-        raise DtypeError(
-            f"{place} is {features.dtype}, the parameters are {parameter.dtype}; "
-            f"convert one, as module.to({features.dtype})"
-        )
+        checks.check_dtype(place, features, x, "x")
+    checks.check_parameter_dtype(place, features, next(block.parameters(), None))
 
 
 def habit(block: AttentionBlock, causal: bool | None, state: Any) -> bool:

@@ -19,8 +19,7 @@ from regard.blocks.inputs import (
     states_by_name,
     without_padding,
 )
-from regard.blocks.parts import warn_of_identity
-from regard.blocks.sublayers import width_of
+from regard.blocks.sublayers import warn_of_identity, width_of
 from regard.contract import BlockOutput, Mechanism
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Reducer

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard import masks
 from regard.bias import Bias
+from regard.checks import check_axes, check_dtype, check_features, refuse_nested
 from regard.contract import Attended, RecurrentState
 from regard.errors import DtypeError, RegardError, ShapeError
 from regard.kernel import fused, linear, tiles
@@ -214,16 +215,6 @@ def checked_bias(bias: Tensor | Bias, shape: Shape) -> Tensor | Bias:
     return bias
 
 
-def refuse_nested(name: str, **tensors: Tensor | None) -> None:
-    """Raise where a tensor is nested: attention here is over padded batches."""
-    for which, tensor in tensors.items():
-        if tensor is not None and tensor.is_nested:
-            raise ShapeError(
-                f"{name}: {which} is a nested tensor, expected a padded one: "
-                f"torch.nested.to_padded_tensor({which}, 0.0), and mask=masks.lengths(...)"
-            )
-
-
 def _checked_sink(sink: Tensor, shape: Shape) -> Tensor:
     if sink.shape != (shape.heads,):
         raise ShapeError(
@@ -250,27 +241,15 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> Shape:
 
 
 def _misfit(query: Tensor, key: Tensor, value: Tensor) -> RegardError:
+    """The first thing that does not fit."""
+    axes = dict.fromkeys(("batch", "head", "position", "width"))
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.dim() != 4:
-            return ShapeError(
-                f"{name} has {tensor.dim()} axes {tuple(tensor.shape)}, expected 4: "
-                "(batch, head, position, width)"
-            )
-        if not tensor.is_floating_point():
-            return DtypeError(f"{name} is {tensor.dtype}, expected floating point")
-        if tensor.dtype != query.dtype:
-            return DtypeError(f"{name} is {tensor.dtype}, expected {query.dtype} as the query")
+        check_features(name, tensor, axes)
+        check_dtype(name, tensor, query, "the query")
         if tensor.device != query.device:
-            return ShapeError(f"{name} is on {tensor.device}, expected {query.device} as the query")
+            raise ShapeError(f"{name} is on {tensor.device}, expected {query.device} as the query")
     batch, heads, _, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
-    for name, axis, got, want in (
-        ("key", "batch", key.shape[0], batch),
-        ("value", "batch", value.shape[0], batch),
-        ("key", "width", key.shape[3], width),
-        ("value", "head", value.shape[1], groups),
-        ("value", "key", value.shape[2], keys),
-    ):
-        if got != want:
-            return ShapeError(f"{name}: axis {axis} has size {got}, expected {want}")
+    check_axes("key", key, {"batch": batch, "head": None, "key": None, "width": width})
+    check_axes("value", value, {"batch": batch, "head": groups, "key": keys, "width": None})
     return ShapeError(f"key: axis head has size {groups}, expected a divisor of {heads}")

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from regard.bias import Bias, bias_without_keys
+from regard.checks import check_parameter_dtype, refuse_nested
 from regard.contract import Attended, Mechanism, RecurrentState, State
-from regard.errors import DtypeError, RegardError, ShapeError
-from regard.kernel.attend import checked_bias, refuse_nested, run
+from regard.errors import RegardError, ShapeError
+from regard.kernel.attend import checked_bias, run
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite, gather
-from regard.normalise import autocasting
 from regard.recipe import Recipe
 
 
@@ -93,14 +93,9 @@ class FromRecipe(Mechanism):
             )
 
     def _same_dtype(self, features: Tensor) -> None:
-        parameter = _first_parameter(self)
-        if parameter is None or parameter.dtype == features.dtype:
-            return
-        if features.is_floating_point() and not autocasting(features.device):
-            raise DtypeError(
-                f"{type(self).__name__}: the input is {features.dtype}, the parameters are "
-                f"{parameter.dtype}; convert one, as module.to({features.dtype})"
-            )
+        if features.is_floating_point():
+            place = f"{type(self).__name__}: the input"
+            check_parameter_dtype(place, features, _first_parameter(self))
 
     def forward(
         self,

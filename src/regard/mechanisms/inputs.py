@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard import masks
+from regard import checks, masks
 from regard.contract import Mechanism, RecurrentState, State
 from regard.errors import DtypeError, ShapeError, StateError
 from regard.masks import Mask
@@ -199,21 +199,7 @@ def finite(features: Tensor, alive: Tensor) -> Tensor:
 
 def check_features(name: str, which: str, tensor: Tensor, width: int | None, query: Tensor) -> None:
     """Raise where features (batch, position, width) do not fit; names axis, size, expectation."""
-    axis = "query" if which == "query" else "key"
-    if tensor.dim() != 3:
-        raise ShapeError(
-            f"{name}: {which} has {tensor.dim()} axes {tuple(tensor.shape)}, expected 3: "
-            f"(batch, {axis}, width)"
-        )
-    if not tensor.is_floating_point():
-        raise DtypeError(f"{name}: {which} is {tensor.dtype}, expected floating point")
-    if tensor.dtype != query.dtype:
-        raise DtypeError(f"{name}: {which} is {tensor.dtype}, expected {query.dtype} as the query")
-    if tensor.shape[0] != query.shape[0]:
-        raise ShapeError(
-            f"{name}: {which}: axis batch has size {tensor.shape[0]}, expected {query.shape[0]}"
-        )
-    if width is not None and tensor.shape[2] != width:
-        raise ShapeError(
-            f"{name}: {which}: axis width has size {tensor.shape[2]}, expected {width}"
-        )
+    place, axis = f"{name}: {which}", "query" if which == "query" else "key"
+    checks.check_features(place, tensor, {"batch": None, axis: None, "width": width})
+    checks.check_dtype(place, tensor, query, "the query")
+    checks.check_axes(place, tensor, {"batch": query.shape[0], axis: None, "width": None})

@@ -5,15 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from regard.errors import DtypeError, RegardError, ShapeError
-from regard.normalise import autocasting
-
-
-def check_sizes(name: str, **sizes: int) -> None:
-    """Raise where a size is not a positive whole number."""
-    for argument, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise RegardError(f"{name}: {argument}={size!r}, expected a whole number from 1 on")
+from regard import checks
+from regard.errors import ShapeError
 
 
 def check_features(
@@ -31,28 +24,15 @@ def check_features(
             f"lengths = torch.nn.utils.rnn.pad_packed_sequence({argument}, batch_first=True); "
             "steps behind the end of a sequence change no output before it"
         )
-    if tensor.dim() != len(axes) + 1:
-        raise ShapeError(
-            f"{name}: {argument} has {tensor.dim()} axes {tuple(tensor.shape)}, expected "
-            f"{len(axes) + 1}: {expected}"
-        )
-    check_width(unit, argument, tensor, width)
+    place = f"{name}: {argument}"
+    checks.check_features(place, tensor, {**dict.fromkeys(axes), "width": width})
+    checks.check_parameter_dtype(place, tensor, next(unit.parameters(), None))
 
 
 def check_width(unit: nn.Module, argument: str, tensor: Tensor, width: int) -> None:
     """Raise where the last axis is not `width`, or the dtype not that of the unit's parameters."""
-    name = type(unit).__name__
-    if tensor.dim() == 0 or tensor.shape[-1] != width:
-        size = tensor.shape[-1] if tensor.dim() else "no"
-        raise ShapeError(f"{name}: {argument}: axis width has size {size}, expected {width}")
-    if not tensor.is_floating_point():
-        raise DtypeError(f"{name}: {argument} is {tensor.dtype}, expected floating point")
-    dtype = next((parameter.dtype for parameter in unit.parameters()), tensor.dtype)
-    if tensor.dtype != dtype and not autocasting(tensor.device):
-        raise DtypeError(
-            f"{name}: {argument} is {tensor.dtype}, expected {dtype} as the parameters; convert "
-            f"one of them, as {argument}.to({dtype})"
-        )
+    axes = tuple(f"axis {number}" for number in range(max(0, tensor.dim() - 1)))
+    check_features(unit, argument, tensor, width, axes)
 
 
 def check_broadcast(unit: nn.Module, x: Tensor, control: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.memory.checks import check_sizes
+from regard.checks import check_sizes
 
 #: What a controller remembers of earlier steps, (batch, …) each; nothing for a feed-forward one.
 ControllerState = tuple[Tensor, ...]

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
+from regard.checks import check_sizes
 from regard.contract import Attended, RecurrentState
 from regard.errors import DtypeError, RegardError, ShapeError, StateError, UnavailableError
 from regard.kernel.attend import run
-from regard.memory.checks import check_features, check_sizes
+from regard.memory.checks import check_features
 from regard.normalise import autocasting
 from regard.recipe import Delta, Linear, Recurrent
 from regard.types import Features, Kind

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import check_sizes
 from regard.errors import DtypeError, RegardError, ShapeError, StateError, UnavailableError
-from regard.memory.checks import check_features, check_sizes
+from regard.memory.checks import check_features
 from regard.memory.steps import step_trace
 from regard.normalise import autocasting
 from regard.record import Trace

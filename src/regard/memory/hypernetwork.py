@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import check_sizes
 from regard.errors import RegardError, ShapeError
-from regard.memory.checks import check_sizes, check_width
+from regard.memory.checks import check_width
 
 
 class KernelGenerator(nn.Module):

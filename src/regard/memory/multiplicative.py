@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import check_sizes
 from regard.contract import Attended
 from regard.errors import RegardError, ShapeError
-from regard.memory.checks import check_broadcast, check_features, check_sizes, check_width
+from regard.memory.checks import check_broadcast, check_features, check_width
 from regard.recipe import Given
 from regard.types import Features, Kind
 

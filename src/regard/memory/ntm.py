@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from regard.checks import check_sizes
 from regard.errors import ShapeError
 from regard.memory import addressing
-from regard.memory.checks import check_sizes
 from regard.memory.controllers import Controller
 from regard.memory.machine import Machine, MachineState
 from regard.types import register_pytree

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.checks import check_sizes
 from regard.errors import RegardError
-from regard.memory.checks import check_sizes, check_width
+from regard.memory.checks import check_width
 
 
 class SigmaPi(nn.Module):

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.checks import check_axes
 from regard.errors import MaskError, ShapeError
 from regard.masks import Mask, clean
 from regard.masks.parts import Band, Padding, Pairs, parts
@@ -98,7 +99,7 @@ class Recurrent(QueryKeyRecipe):
         ):
             tensor = getattr(self, part, None)
             if tensor is not None:
-                _check_axes(f"{name}: {part}", tensor, axes)
+                check_axes(f"{name}: {part}", tensor, axes)
         if heads % groups:
             raise ShapeError(
                 f"{name}: key: axis head has size {groups}, expected a divisor of {heads}"
@@ -168,17 +169,6 @@ class Recurrent(QueryKeyRecipe):
             return torch.full((rows.stop - rows.start,), keys - 1, device=self.device)
         places = torch.arange(rows.start, rows.stop, device=self.device)
         return (places + (keys - queries)).clamp_min(-1)
-
-
-def _check_axes(place: str, tensor: Tensor, axes: dict[str, int | None]) -> None:
-    if tensor.dim() != len(axes):
-        raise ShapeError(
-            f"{place} has {tensor.dim()} axes {tuple(tensor.shape)}, expected {len(axes)}: "
-            f"({', '.join(axes)})"
-        )
-    for (axis, want), got in zip(axes.items(), tensor.shape):
-        if want is not None and got != want:
-            raise ShapeError(f"{place}: axis {axis} has size {got}, expected {want}")
 
 
 def _per_key(numbers: PerKey, alive: Bool[Tensor, "#batch 1 key"] | None) -> Tensor:

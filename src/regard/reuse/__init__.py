@@ -1,19 +1,7 @@
-"""Layers that use the weights of an attention once more."""
+"""Layers that reuse the weights of an attention."""
 
 from regard.reuse.concatenation import Concatenation
 from regard.reuse.gated_flow import GatedFlow
-from regard.reuse.grafting import (
-    GateLayer,
-    Grafted,
-    GraftWarning,
-    Latents,
-    OutputAttention,
-    ReuseLayer,
-    States,
-    ZeroProjection,
-    graft,
-    grafts,
-)
 from regard.reuse.heads import LearnedHeadMix, OwnProjections, OwnSlices
 from regard.reuse.low_rank import LowRankCode
 from regard.reuse.offsets import OffsetBins
@@ -25,26 +13,16 @@ from regard.reuse.weighted_aggregation import WeightedAggregation
 __all__ = [
     "SUMMARIES",
     "Concatenation",
-    "GateLayer",
     "GatedFlow",
-    "GraftWarning",
-    "Grafted",
-    "Latents",
     "LearnedHeadMix",
     "LowRankCode",
     "OffsetBins",
-    "OutputAttention",
     "OwnProjections",
     "OwnSlices",
     "PositionSummaries",
     "ProjectedRows",
-    "ReuseLayer",
     "Source",
-    "States",
     "WeightedAggregation",
-    "ZeroProjection",
-    "graft",
-    "grafts",
     "interpolated",
     "pooled",
     "source_of",

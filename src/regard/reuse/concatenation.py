@@ -1,4 +1,4 @@
-"""Concatenation: an attention's weights as further channels of each position, at any length."""
+"""Concatenation: an attention's weights, encoded, as further channels of each position."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.checks import check_sizes
 from regard.errors import RegardError
 from regard.masks import Mask
-from regard.reuse.checks import at_least_one, check_features
 from regard.reuse.low_rank import LowRankCode
 from regard.reuse.offsets import OffsetBins
 from regard.reuse.rows import ProjectedRows
@@ -21,10 +21,9 @@ Code = PositionSummaries | ProjectedRows | LowRankCode | OffsetBins
 
 
 class Concatenation(nn.Module):
-    """[X; code(A)]: the features, and behind them what a code makes of the weights.
+    """[X; code(A)]: the features, then the channels of a code of the weights.
 
-    A row of weights is as long as the text, so it cannot stand beside the features as it is. A code
-    has the same channels at every length:
+    A row of weights is as long as the sequence; a code has the same channels at every length:
 
     | code                                     | channels                                        |
     |------------------------------------------|-------------------------------------------------|
@@ -35,7 +34,7 @@ class Concatenation(nn.Module):
 
     Args:
         width: features a position.
-        code: one of them; `code.side` says whose features go with it.
+        code: one of them; the features are those of `code.side`.
 
     >>> import torch
     >>> from regard.mechanisms import MultiHead
@@ -55,7 +54,7 @@ class Concatenation(nn.Module):
                 f"Concatenation: code={code!r}, expected a PositionSummaries, ProjectedRows, "
                 "LowRankCode or OffsetBins"
             )
-        at_least_one("Concatenation", width=width)
+        check_sizes("Concatenation", width=width)
         self.width, self.code = width, code
         self.output_width = width + code.channels
 
@@ -68,7 +67,7 @@ class Concatenation(nn.Module):
         causal: bool = False,
         axes: str | None = None,
     ) -> Tensor:
-        """The features with the channels of the code behind them.
+        """The features, then the channels of the code.
 
         Args:
             features: (batch, position, width) of the code's side.
@@ -82,13 +81,7 @@ class Concatenation(nn.Module):
             (batch, position, output_width); 0 where padding held NaN.
         """
         source = source_of(weights, mask=mask, causal=causal, axes=axes)
-        check_features(
-            "Concatenation",
-            features,
-            self.width,
-            source,
-            self.code.side,
-            offered=self.code.sides,
-        )
-        features = source.clean(features, self.code.side)
-        return torch.cat([features, self.code(source).to(features.dtype)], dim=-1)
+        code = self.code
+        source.check_features("Concatenation", features, self.width, code.side, sides=code.sides)
+        features = source.clean(features, code.side)
+        return torch.cat([features, code(source).to(features.dtype)], dim=-1)

@@ -1,4 +1,4 @@
-"""Gated flow: what an attention did at a position decides how far its features pass."""
+"""Gated flow: summaries of an attention at a position gate its features."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from regard.checks import check_parameter_dtype, check_sizes
 from regard.errors import RegardError
 from regard.masks import Mask
-from regard.reuse.checks import at_least_one, check_dtype, check_features
 from regard.reuse.heads import Joining
 from regard.reuse.source import Side, source_of
 from regard.reuse.summaries import PositionSummaries, checked_side
@@ -22,22 +22,22 @@ _GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "tanh
 class GatedFlow(nn.Module):
     """Y = X ∘ (1 + a ∘ g), g = gate(X Wₓ + S Wₛ + b), S the summaries of the weights.
 
-    The gain `a`, one number a feature, starts at 0: at the start Y is X, bit for bit. (So the other
-    parameters have no gradient in the very first step, as with every gate of this kind.)
+    The gain `a`, one number a feature, starts at 0, so that Y starts as X, bit for bit. (The other
+    parameters therefore have no gradient in the first step.)
 
     | side    | features gated                                       | summaries by default        |
     |---------|------------------------------------------------------|-----------------------------|
-    | "query" | (batch, query, width), the positions that look      | entropy, strongest          |
-    | "key"   | (batch, key, width), the positions looked at        | received                    |
+    | "query" | (batch, query, width), positions that attend        | entropy, strongest          |
+    | "key"   | (batch, key, width), positions attended to          | received                    |
     | "self"  | (batch, position, width), where both are the same  | all, self_weight too        |
 
-    `received` looks at later queries, so causal weights refuse it: say which `summaries`.
+    `received` depends on later queries, so causal weights refuse it: pass `summaries`.
 
     Args:
         width: features a position.
-        n_heads: heads of the weights that will come.
+        n_heads: number of heads of the weights.
         side: whose features are gated.
-        summaries: names of `regard.reuse.SUMMARIES`; all that the side has when None.
+        summaries: names in `regard.reuse.SUMMARIES`; all that the side has when None.
         heads: "concat" gives the gate the summaries of every head; "mean", "max", a number, a
             weighting or `LearnedHeadMix(n_heads)` join the maps first.
         gate: "sigmoid", from 0 to 1, or "tanh", from −1 to 1.
@@ -64,10 +64,10 @@ class GatedFlow(nn.Module):
         super().__init__()
         if gate not in _GATES:
             raise RegardError(f"GatedFlow: gate={gate!r}, expected 'sigmoid' or 'tanh'")
-        at_least_one("GatedFlow", width=width, n_heads=n_heads)
+        check_sizes("GatedFlow", width=width, n_heads=n_heads)
         self.width, self.side, self.gate = width, checked_side("GatedFlow", side), gate
         self.summarise = PositionSummaries(n_heads, side=side, summaries=summaries, heads=heads)
-        self.summarise.place = "GatedFlow"
+        self.summarise.owner = "GatedFlow"
         self.from_features = nn.Linear(width, width)
         self.from_summaries = nn.Linear(self.summarise.channels, width, bias=False)
         self.gain = nn.Parameter(torch.zeros(width))
@@ -96,8 +96,8 @@ class GatedFlow(nn.Module):
             (batch, position, width); 0 where padding held NaN.
         """
         source = source_of(weights, mask=mask, causal=causal, axes=axes)
-        check_features("GatedFlow", features, self.width, source, self.side)
-        check_dtype("GatedFlow", features, self.gain)
+        source.check_features("GatedFlow", features, self.width, self.side)
+        check_parameter_dtype("GatedFlow: features", features, self.gain)
         features = source.clean(features, self.side)
         summaries = self.summarise(source).to(self.from_summaries.weight.dtype)
         finite = features.nan_to_num(0.0, 0.0, 0.0)  # so that a gain of 0 times the gate is 0
@@ -107,5 +107,5 @@ class GatedFlow(nn.Module):
         return (features * passes).to(features.dtype)
 
     def extra_repr(self) -> str:
-        """What `print(module)` shows besides its parts."""
+        """Settings, for `print(module)`."""
         return f"gates the {self.side} side, {self.gate}"

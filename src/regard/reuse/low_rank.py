@@ -1,4 +1,4 @@
-"""A low-rank code of rows of weights: few numbers that say most of what rows differ in."""
+"""A low-rank code of rows of weights: their first principal components."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.checks import check_sizes
 from regard.errors import RegardError, UnavailableError
-from regard.reuse.checks import at_least_one
-from regard.reuse.heads import Join, Joining
+from regard.reuse.heads import HeadJoin, Joining
 from regard.reuse.rows import (
     ROW_SIDES,
     Resampling,
@@ -23,7 +23,7 @@ from regard.reuse.source import Side, Source, source_of
 
 
 class _Sums(NamedTuple):
-    """What a principal component analysis needs of the rows seen so far, in double precision."""
+    """Sums over the rows observed so far, in double precision."""
 
     rows: Tensor
     total: Tensor  # (map, cell)
@@ -39,10 +39,10 @@ class LowRankCode(nn.Module):
     for each batch, then `settle`: exact), and are saved with the module.
 
     Args:
-        n_heads: heads of the weights that will come.
+        n_heads: number of heads of the weights.
         rank: components a map.
         side: "self", or "query" for cross-attention.
-        cells: numbers that stand for a row.
+        cells: numbers that represent a row.
         resample: `pooled` or `interpolated`.
         heads: "concat" gives every head a code of its own; others join the maps first.
 
@@ -72,18 +72,18 @@ class LowRankCode(nn.Module):
     ) -> None:
         super().__init__()
         self.n_heads, self.rank, self.side = n_heads, rank, row_side("LowRankCode", side)
-        at_least_one("LowRankCode", n_heads=n_heads, rank=rank, cells=cells)
+        check_sizes("LowRankCode", n_heads=n_heads, rank=rank, cells=cells)
         self.cells, self.resample = cells, resample
         if rank > cells:
             raise RegardError(f"LowRankCode: rank={rank}, expected from 1 to {cells}, the cells")
-        self.join = Join("LowRankCode", heads, n_heads)
+        self.join = HeadJoin("LowRankCode", heads, n_heads)
         maps = self.join.maps
         self.channels = maps * rank
         self.register_buffer("mean", torch.zeros(maps, cells))
         self.register_buffer("basis", torch.zeros(maps, cells, rank))
         self.register_buffer("explained", torch.zeros(maps, rank))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
-        self._ready = False  # `fitted`, in a form that a compiler sees
+        self._ready = False  # `fitted` as a Python bool, for compilers
         self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
         self._sums: _Sums | None = None
 
@@ -92,7 +92,7 @@ class LowRankCode(nn.Module):
         if not self._ready:
             raise UnavailableError(
                 "LowRankCode: not fitted yet; call fit(weights), or observe(weights) for each "
-                "batch and then settle(), or load a state dict of one that was"
+                "batch and then settle(), or load the state dict of a fitted one"
             )
         weights = rows_of("LowRankCode", source, self.n_heads, self.side, self.join)
         codes = through(weights, source, self.cells, self.resample, self.basis)
@@ -100,15 +100,17 @@ class LowRankCode(nn.Module):
         return (codes - middle).transpose(1, 2).flatten(2)  # (batch, query, map · rank)
 
     @torch.no_grad()
-    def fit(self, weights: Any, *, generator: torch.Generator | None = None, **given: Any) -> None:
+    def fit(
+        self, weights: Any, *, generator: torch.Generator | None = None, **options: Any
+    ) -> None:
         """Fit on one batch, by a randomised singular value decomposition of its rows.
 
         Args:
             weights: as for a reuse layer.
-            generator: of the random directions; one with seed 0 when None.
-            given: `mask`, `causal`, `axes`, as for a reuse layer.
+            generator: of the random directions; seed 0 when None.
+            options: `mask`, `causal`, `axes`, as for a reuse layer.
         """
-        rows = self._rows(source_of(weights, **given))  # (map, row, cell)
+        rows = self._rows(source_of(weights, **options))  # (map, row, cell)
         self._enough(rows.shape[1])
         if generator is None:
             generator = torch.Generator(rows.device).manual_seed(0)
@@ -118,17 +120,17 @@ class LowRankCode(nn.Module):
         self._keep(mean[:, 0], components, values**2, (rows**2).sum((1, 2)))
 
     @torch.no_grad()
-    def observe(self, weights: Any, **given: Any) -> None:
-        """Add a batch to what `settle` makes components of; nothing but sums is held."""
-        rows = self._rows(source_of(weights, **given))
+    def observe(self, weights: Any, **options: Any) -> None:
+        """Add a batch to the sums that `settle` uses; the rows are not kept."""
+        rows = self._rows(source_of(weights, **options))
         count = torch.tensor(rows.shape[1], dtype=torch.float64, device=rows.device)
         more = _Sums(count, rows.sum(1), rows.mT @ rows)
-        now = self._sums
-        self._sums = more if now is None else _Sums(*(a + b for a, b in zip(now, more)))
+        so_far = self._sums
+        self._sums = more if so_far is None else _Sums(*(a + b for a, b in zip(so_far, more)))
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Make the components of all batches observed, and forget the sums."""
+        """Compute the components of all batches observed, and drop the sums."""
         if self._sums is None:
             raise RegardError("LowRankCode: settle() before any observe(weights)")
         count, total, products = self._sums
@@ -158,7 +160,7 @@ class LowRankCode(nn.Module):
             )
 
     def _keep(self, mean: Tensor, basis: Tensor, variance: Tensor, total: Tensor) -> None:
-        """Hold what was found; of two signs the one whose largest entry is positive."""
+        """Store the components, with the sign that makes the largest entry positive."""
         peak = basis.gather(1, basis.abs().argmax(1, keepdim=True))
         self.mean.copy_(mean)
         self.basis.copy_(basis * torch.where(peak < 0, -1.0, 1.0))
@@ -168,7 +170,7 @@ class LowRankCode(nn.Module):
         self._ready = True
 
     def extra_repr(self) -> str:
-        """What `print(module)` shows."""
+        """Settings, for `print(module)`."""
         return f"{self.cells} cells to {self.channels} channels, rank {self.rank}"
 
 
@@ -179,8 +181,8 @@ def _after_loading(code: LowRankCode, keys: Any) -> None:
 def _singular(rows: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """The first right singular vectors (map, cell, rank) and values of rows (map, row, cell).
 
-    Random directions, twice through the rows and back, span nearly what the first components span;
-    within that the decomposition is small.
+    Random directions, multiplied by the rows and back a few times, nearly span the first
+    components; within that span the decomposition is small.
     """
     cells = rows.shape[-1]
     wide = min(rank + 8, cells, rows.shape[1])

@@ -1,4 +1,4 @@
-"""How far from a position its attention goes, in bins of key − query offset, and a projection."""
+"""The distribution of attention over key − query offsets, in bins, and its projection."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from regard.checks import check_sizes
 from regard.errors import RegardError
 from regard.normalise import product
-from regard.reuse.checks import at_least_one
-from regard.reuse.heads import Join, Joining
+from regard.reuse.heads import HeadJoin, Joining
 from regard.reuse.rows import ROW_SIDES, row_side, rows_of
 from regard.reuse.source import Side, Source
 
-#: Where bins start: one for each near offset, wider and wider ones further away.
+#: Where bins start: one a near offset, wider ones further away.
 STARTS = (-127, -63, -31, -15, -7, -3, -2, -1, 0, 1, 2, 3, 4, 8, 16, 32, 64, 128)
 
 
 class OffsetBins(nn.Module):
     """Σₕ Mₕ Wₕ, where Mₕ is the mass of each query's row in bins of key − query offset.
 
-    The bins do not depend on the length. Query i stands at key i (`align="start"`), or, as with a
+    The bins do not depend on the length. Query i is at key i (`align="start"`), or, as with a
     cache, the last query at the last key (`align="end"`); with as many queries as keys it is the
-    same. Where keys are padded on the right and there are fewer queries, "start" is the one that
-    padding does not move.
+    same. With fewer queries and keys padded on the right, only "start" is independent of padding.
 
     Args:
-        n_heads: heads of the weights that will come.
-        channels: numbers a position gets.
+        n_heads: number of heads of the weights.
+        channels: channels of the output.
         side: "self", or "query" for cross-attention.
         starts: the first offset of each bin, rising; one more bin holds all before the first.
         align: "start" or "end".
@@ -57,11 +56,11 @@ class OffsetBins(nn.Module):
         whole = all(isinstance(start, int) for start in starts)
         if not starts or not whole or any(a >= b for a, b in itertools.pairwise(starts)):
             raise RegardError(f"OffsetBins: starts={starts}, expected rising whole numbers")
-        at_least_one("OffsetBins", n_heads=n_heads, channels=channels)
+        check_sizes("OffsetBins", n_heads=n_heads, channels=channels)
         self.n_heads, self.channels, self.side = n_heads, channels, row_side("OffsetBins", side)
         self.align = align
         self.register_buffer("starts", torch.tensor(starts))
-        self.join = Join("OffsetBins", heads, n_heads)
+        self.join = HeadJoin("OffsetBins", heads, n_heads)
         self.bins = len(starts) + 1
         self.table = nn.Parameter(torch.empty(self.join.maps, self.bins, channels))
         nn.init.normal_(self.table, std=self.join.maps**-0.5)
@@ -76,25 +75,25 @@ class OffsetBins(nn.Module):
         queries, keys = weights.shape[2:]
         if keys == 0:
             return weights.new_zeros(*weights.shape[:3], self.bins)
-        place = torch.arange(queries, device=weights.device)
+        position = torch.arange(queries, device=weights.device)
         if self.align == "end":
-            place = place + (keys - queries)
+            position = position + (keys - queries)
         starts = self.starts.to(weights.device)
-        ends = (place[:, None] + starts).clamp(0, keys)  # keys before each bin, (query, start)
-        offset = torch.arange(keys, device=weights.device) - place[:, None]
+        ends = (position[:, None] + starts).clamp(0, keys)  # keys before each bin, (query, start)
+        offset = torch.arange(keys, device=weights.device) - position[:, None]
         if torch.compiler.is_compiling():
             return _mass(weights, ends)
         bins = torch.bucketize(offset, starts, right=True)
-        found: Tensor = _Mass.apply(weights, ends, bins)  # type: ignore[no-untyped-call]
-        return found
+        mass: Tensor = _Mass.apply(weights, ends, bins)  # type: ignore[no-untyped-call]
+        return mass
 
     def extra_repr(self) -> str:
-        """What `print(module)` shows."""
+        """Settings, for `print(module)`."""
         return f"{self.bins} bins to {self.channels} channels"
 
 
 def _mass(weights: Tensor, ends: Tensor) -> Tensor:
-    """Differences of what a row has given up to each end."""
+    """Differences of cumulative sums at the ends of bins."""
     up_to = weights.cumsum(-1)
     before = up_to.gather(-1, (ends - 1).clamp_min(0).expand(*weights.shape[:2], -1, -1))
     before = before.masked_fill(ends == 0, 0.0)
@@ -103,7 +102,7 @@ def _mass(weights: Tensor, ends: Tensor) -> Tensor:
 
 
 class _Mass(torch.autograd.Function):
-    """`_mass`; going back, every pair takes the gradient of the bin it lies in, in one pass."""
+    """`_mass`; in the backward pass every pair takes the gradient of its bin, in one gather."""
 
     @staticmethod
     def forward(weights: Tensor, ends: Tensor, bins: Tensor) -> Tensor:

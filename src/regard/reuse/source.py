@@ -1,16 +1,16 @@
-"""What people hand over as weights, read once: an attention, its recipe, a record or a tensor."""
+"""The weights that a reuse layer takes: an attention, its recipe, a record or a tensor."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from regard import masks
+from regard import checks, masks
 from regard.aggregate.sources import arranged
 from regard.blocks import BlockOutput
 from regard.contract import Attended
@@ -24,21 +24,22 @@ from regard.record import Record, Trace
 from regard.record.axes import check_rows
 from regard.types import Kind, Shape, Weights
 
-#: Whose positions: those that look, those looked at, or one sequence that does both.
+#: Whose positions: queries, keys, or one sequence that is both.
 Side = Literal["query", "key", "self"]
 SIDES: tuple[Side, ...] = ("query", "key", "self")
-_OTHER_KINDS = "say what the rows are by a recipe, as regard.recipe.Given(weights, None, 'signed')"
-_LOOKED_AT = 256  # rows of a plain tensor that are checked to sum to 1 at most
-_MASKED = -1e3  # added to a score, this or less leaves no weight
+_OTHER_KINDS = (
+    "pass rows of another kind in a recipe, as regard.recipe.Given(weights, None, 'signed')"
+)
+_CHECKED_ROWS = 256  # of a plain tensor, which must sum to 1 at most
+_MASKED = -1e3  # a bias of this or less leaves no weight
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The weights of one attention, made when asked, with what is known of them.
+    """The weights of one attention, computed on request, with its masks.
 
-    `extra` forbids pairs that the attention's own mask did not: their weights count as 0, and what
-    is left is not divided by its sum again. `known` is both of them; `alive` heeds both, None is
-    all keys.
+    `extra` forbids pairs that the attention's own mask allowed: their weights count as 0, and the
+    others are not renormalised. `mask` is both together, and `alive` follows from it.
     """
 
     name: str
@@ -47,36 +48,36 @@ class Source:
     matrix: Weights | None = None
     recipe: Recipe | None = None
     extra: Mask | None = None
-    alive: Tensor | None = None  #: keys some query may see, (batch or 1, head or 1, key)
-    crosses: bool = False  #: known to be cross-attention
-    same: bool = False  #: known to be self-attention
-    cleaned: bool = False  #: rows of padding are known to be finite
-    known: Mask | None = None
+    alive: Tensor | None = None  #: keys some query may see, (batch or 1, head or 1, key); or all
+    crosses: bool = False  #: surely cross-attention
+    same: bool = False  #: surely self-attention
+    cleaned: bool = False  #: rows of padding are surely finite
+    mask: Mask | None = None
 
     @property
     def device(self) -> torch.device:
-        found = self.matrix if self.matrix is not None else self.recipe
-        assert found is not None
-        return found.device
+        holder = self.matrix if self.matrix is not None else self.recipe
+        assert holder is not None
+        return holder.device
 
     def weights(self, side: Side) -> Weights:
         """(batch, head, query, key), at least float32, 0 where a pair may not attend.
 
         In self-attention rows of padding are 0 or finite too.
         """
-        made, allowed = self.unmasked(), self.allowed(side)
-        return made if allowed is None else torch.where(allowed, made, made.new_zeros(()))
+        weights, allowed = self.unmasked(), self.allowed(side)
+        return weights if allowed is None else torch.where(allowed, weights, weights.new_zeros(()))
 
     def unmasked(self) -> Weights:
-        """The weights as they came, at least float32: `allowed` is still to be heeded."""
-        made = self.matrix
-        if made is None:
+        """The weights, at least float32, before `allowed` is applied."""
+        weights = self.matrix
+        if weights is None:
             assert self.recipe is not None
-            made = self.recipe.weights()
-        return made.to(torch.promote_types(made.dtype, torch.float32))
+            weights = self.recipe.weights()
+        return weights.to(torch.promote_types(weights.dtype, torch.float32))
 
     def allowed(self, side: Side) -> Tensor | None:
-        """Pairs that count, as far as the weights do not say so by themselves; None for all."""
+        """Pairs whose weights count, where the weights are not 0 already; None for all."""
         pairs: Tensor | None = None
         if self.extra is not None:
             pairs = self.extra.dense(*self.shape[2:], self.device)
@@ -87,51 +88,98 @@ class Source:
         return rows if pairs is None else rows & pairs
 
     def real_rows(self, side: Side) -> Tensor | None:
-        """Queries that are no padding, (batch or 1, query), as far as is known; None for all."""
+        """Queries that are not padding, (batch or 1, query), as far as known; None for all."""
         if self.alive is None or not self._one_sequence(side):
             return None
         return self.alive.any(1).to(self.device)
 
     def _one_sequence(self, side: Side) -> bool:
-        """Whether query i and key i are one position: somebody says so, or it is known."""
+        """Whether query i and key i are one position: by the caller's side, or surely."""
         return side == "self" or (self.same and self.shape.queries == self.shape.keys)
 
     def clean(self, features: Tensor, side: Side) -> Tensor:
-        """Features with NaN and inf zeroed where nobody looks, so that they reach no gradient."""
+        """Features with NaN and inf zeroed where nobody attends, so that they reach no gradient."""
         if self.alive is None or (side == "query" and not self._one_sequence(side)):
             return features
         return finite(features, self.alive)
 
     @property
     def causal(self) -> bool:
-        """Whether no query sees a later position, as far as masks say so.
+        """Whether masks keep every query from later positions.
 
-        A band says so by itself. Pairs are looked at: some later position is seen, and none by a
-        query before it. (Not while compiling, where nothing is there to be looked at.)
+        A band tells by its type, pairs by their values (not while compiling, where there are none).
         """
         _, _, queries, keys = self.shape
-        if self.crosses or self.known is None or queries != keys or queries < 2:
+        if self.crosses or self.mask is None or queries != keys or queries < 2:
             return False
-        found = parts(self.known)
-        if any(
-            isinstance(part, Band) and part.right is not None and part.right <= 0 for part in found
-        ):
+        masks_inside = parts(self.mask)
+        bands = [mask for mask in masks_inside if isinstance(mask, Band)]
+        if any(band.right is not None and band.right <= 0 for band in bands):
             return True
         if torch.compiler.is_compiling():
             return False
         return any(
-            _looks_back_only(part.allowed.any((0, 1)))
-            for part in found
-            if isinstance(part, Pairs) and part.allowed.shape[2] == queries
+            _looks_back_only(mask.allowed.any((0, 1)))
+            for mask in masks_inside
+            if isinstance(mask, Pairs) and mask.allowed.shape[2] == queries
         )
 
     @property
     def streams(self) -> bool:
-        """Whether questions can be answered tile by tile: no matrix yet, and no gradient wanted."""
+        """Whether reducers can run tile by tile: there is no matrix, and no gradient is needed."""
         if self.matrix is not None or self.extra is not None or torch.compiler.is_compiling():
             return False
-        held = tensors(self.recipe)
-        return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in held))
+        trained = any(tensor.requires_grad for tensor in tensors(self.recipe))
+        return not (torch.is_grad_enabled() and trained)
+
+    def check_features(
+        self,
+        owner: str,
+        features: Tensor,
+        width: int,
+        side: Side,
+        *,
+        sides: Sequence[Side] = SIDES,
+    ) -> None:
+        """Raise where features (batch, position, width) do not fit the weights of a side."""
+        batch, _, queries, keys = self.shape
+        place, axes = f"{owner}: features", {"batch": batch, "position": None, "width": width}
+        checks.check_features(place, features, axes, batch=f"as in {self.name}")
+        if side == "self":
+            self.check_same_positions(owner, sides)
+        size, axis = (keys, "keys") if side == "key" else (queries, "queries")
+        reason = f"as the {axis} of {self.name}"
+        if side == "key" and features.shape[1] == queries:
+            reason += " (in a step of decoding: of all positions so far)"
+        checks.check_axes(place, features, {**axes, "position": size}, position=reason)
+
+    def check_same_positions(self, owner: str, sides: Sequence[Side] = SIDES) -> None:
+        """Raise where queries and keys cannot be the same positions; `sides` are those to offer.
+
+        An attention whose keys were passed apart is cross-attention, however many there are.
+        """
+        _, _, queries, keys = self.shape
+        if not self.crosses and queries == keys:
+            return
+        others = " or ".join(f"side={side!r}" for side in sides if side != "self")
+        problem = f"has {queries} queries × {keys} keys"
+        fix = f"For cross-attention, or a step of decoding with a state, say {others}"
+        if self.crosses:
+            problem = f"is cross-attention, {queries} queries × {keys} keys"
+            fix = f"Say {others}"
+            if queries == keys:
+                fix += "; if they are the same positions all the same, pass the weights as a tensor"
+        raise ShapeError(
+            f"{owner}: side='self' needs queries and keys that are the same positions; "
+            f"{self.name} {problem}. {fix}"
+        )
+
+    def check_heads(self, owner: str, n_heads: int) -> None:
+        """Raise where the attention has another number of heads than a layer was built for."""
+        if self.shape.heads != n_heads:
+            raise ShapeError(
+                f"{owner}: {self.name}: axis head has size {self.shape.heads}, expected {n_heads}"
+            )
 
 
 def source_of(
@@ -141,18 +189,18 @@ def source_of(
     causal: bool = False,
     axes: str | None = None,
 ) -> Source:
-    """Weights as people hand them over.
+    """The source that a reuse layer makes of its argument `weights`.
 
     Args:
         weights: an `Attended`, a `Recipe`, a `Record`, or a tensor.
-        mask: pairs that may attend, besides what the attention itself permitted; a tensor's axis
-            key may have size 1, to leave out queries.
+        mask: pairs that may attend, in addition to the attention's own mask; the key axis of a
+            tensor may have size 1, to leave out queries.
         causal: intersect `mask` with causality, aligned at the end.
-        axes: the order of a tensor's axes in words, as "head batch query key".
+        axes: the order of a tensor's axes, as "head batch query key".
     """
     if not isinstance(weights, Tensor) and axes is not None:
         raise RegardError(
-            f"axes={axes!r} is for tensors; {_article(type(weights).__name__)} knows its own"
+            f"axes={axes!r} is for tensors; {_article(type(weights).__name__)} has its own"
         )
     if isinstance(weights, Tensor):
         layers = arranged(weights, axes)
@@ -162,13 +210,13 @@ def source_of(
         shape = Shape(*matrix.shape)
         extra = masks.resolve(_over_keys(mask, shape), causal, shape)
         alive = _alive(extra, shape, matrix.device)
-        source = Source("weights", shape, matrix=matrix, extra=extra, alive=alive, known=extra)
+        source = Source("weights", shape, matrix=matrix, extra=extra, alive=alive, mask=extra)
         _check_some_rows(source, axes)
         return source
     if isinstance(weights, Record):
         weights.check_axes()
-        own = _zeros_of(weights.recipe) if "softmax" in weights.operator else None
-        source = _of_recipe(weights.name, weights.recipe, None, mask, causal, seen=own)
+        zeros = _zeros_of(weights.recipe) if "softmax" in weights.operator else None
+        source = _of_recipe(weights.name, weights.recipe, None, mask, causal, zeros=zeros)
         attends = weights.attends
         return replace(source, crosses=attends == "cross", same=attends == "self")
     if isinstance(weights, Attended):
@@ -187,7 +235,7 @@ def source_of(
         return _of_recipe("weights", weights, None, mask, causal)
     raise DtypeError(
         f"weights: {_article(type(weights).__name__)}, expected an Attended, a Recipe, a Record, "
-        f"or a tensor (batch, head, query, key){_one_of(weights)}"
+        f"or a tensor (batch, head, query, key){_selection(weights)}"
     )
 
 
@@ -198,37 +246,33 @@ def _of_recipe(
     mask: Mask | Tensor | None,
     causal: bool,
     *,
-    seen: Mask | None = None,
+    zeros: Mask | None = None,
 ) -> Source:
-    own = masks.both(_own(recipe), seen)
-    applied = own is not None and mask is not None and any(part is mask for part in parts(own))
+    own = masks.both(_own_mask(recipe), zeros)
+    applied = own is not None and mask is not None and any(inner is mask for inner in parts(own))
     shape = recipe.shape
     extra = masks.resolve(None if applied else _over_keys(mask, shape), causal, shape)
-    known = masks.both(own, extra)
-    alive = _alive(known, shape, recipe.device)
-    return Source(name, shape, recipe.kind, matrix, recipe, extra, alive, known=known)
+    both = masks.both(own, extra)
+    alive = _alive(both, shape, recipe.device)
+    return Source(name, shape, recipe.kind, matrix, recipe, extra, alive, mask=both)
 
 
 def _alive(mask: Mask | None, shape: Shape, device: torch.device) -> Tensor | None:
     return None if mask is None else mask.alive(shape.queries, shape.keys, device)
 
 
-def _own(recipe: Recipe) -> Mask | None:
-    """The mask that weights were made with; models that are not ours add it to the scores.
-
-    They add the least number there is, −10,000, or anything that leaves no weight.
-    """
+def _own_mask(recipe: Recipe) -> Mask | None:
+    """The mask of a recipe; other people's models add it to the scores as a large negative bias."""
     mask, bias = getattr(recipe, "mask", None), getattr(recipe, "bias", None)
     own = mask if isinstance(mask, Mask) else None
-    if not isinstance(bias, Tensor) or isinstance(recipe, Projected):  # there, of the projections
+    if not isinstance(bias, Tensor) or isinstance(recipe, Projected):  # its bias is a projection's
         return own
-    seen = bias.detach() > _MASKED
-    added = masks.pairs(seen.expand(-1, -1, -1, recipe.shape.keys))
-    return masks.both(own, added)
+    allowed = bias.detach() > _MASKED
+    return masks.both(own, masks.pairs(allowed.expand(-1, -1, -1, recipe.shape.keys)))
 
 
 def _zeros_of(recipe: Recipe) -> Mask | None:
-    """What a softmax somebody else took had been told to leave out: there every head has 0."""
+    """The mask of another model's softmax, from its weights: pairs where some head is not 0."""
     if not isinstance(recipe, Given | Edges):
         return None
     return masks.pairs((recipe.weights().detach() != 0).any(1, keepdim=True))
@@ -240,14 +284,14 @@ def _looks_back_only(seen: Tensor) -> bool:
 
 
 def _over_keys(mask: Mask | Tensor | None, shape: Shape) -> Mask | Tensor | None:
-    """A tensor (batch or 1, head or 1, query, 1), which says which queries count, over all keys."""
+    """A tensor (batch or 1, head or 1, query, 1) expanded over the keys."""
     if isinstance(mask, Tensor) and mask.dim() == 4 and mask.shape[3] == 1:
         return mask.expand(-1, -1, -1, shape.keys)
     return mask
 
 
-def _one_of(weights: Any) -> str:
-    """How to take one attention of several, where that is what was handed over."""
+def _selection(weights: Any) -> str:
+    """How to select one attention, where several were passed."""
     if isinstance(weights, BlockOutput):
         return f"; take one of its .attentions: {_names(weights.attentions)}"
     if isinstance(weights, Trace):
@@ -264,10 +308,9 @@ def _names(names: Iterable[Any]) -> str:
 
 
 def _check_some_rows(source: Source, axes: str | None) -> None:
-    """Refuse a tensor whose rows are no weights: it may be another order of axes.
+    """Raise where rows of a tensor are not weights: its axes may be in another order.
 
-    Some rows of every matrix, on a processor only: to look at all, or at a device's, would cost
-    more than it tells.
+    Only some rows of every matrix are checked, and only on the CPU, to keep it cheap.
     """
     assert source.matrix is not None
     if torch.compiler.is_compiling() or source.matrix.device.type != "cpu":
@@ -279,12 +322,12 @@ def _check_some_rows(source: Source, axes: str | None) -> None:
         if source.alive is not None and queries == keys:
             allowed = allowed & source.alive.any(1)[:, None, :, None]
     allowed = allowed.expand(matrix.shape)
-    count = min(queries, max(4, _LOOKED_AT // max(1, batch * heads)))
+    count = min(queries, max(4, _CHECKED_ROWS // max(1, batch * heads)))
     some = torch.linspace(0, max(0, queries - 1), count).long()
     try:
         rows = matrix[:, :, some].masked_fill(~allowed[:, :, some], 0.0)
         check_rows(rows, "partial", source.name, axes, _OTHER_KINDS)
-    except ShapeError:  # which axis would sum to 1 is seen on all rows
+    except ShapeError:  # only all rows show which axis does sum to 1
         check_rows(matrix.masked_fill(~allowed, 0.0), "partial", source.name, axes, _OTHER_KINDS)
         raise
 

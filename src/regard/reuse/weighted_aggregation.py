@@ -1,4 +1,4 @@
-"""Weighted aggregation: an attention's weights mix the features once more."""
+"""Weighted aggregation: an attention's weights mix features again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.checks import check_parameter_dtype, check_sizes
 from regard.errors import RegardError
 from regard.masks import Mask, clean
 from regard.normalise import product
-from regard.reuse.checks import at_least_one, check_dtype, check_features, check_heads
-from regard.reuse.heads import Join, Joining, OwnProjections, OwnSlices
+from regard.reuse.heads import HeadJoin, Joining, OwnProjections, OwnSlices
 from regard.reuse.source import source_of
 from regard.types import Features
 
@@ -19,8 +19,8 @@ from regard.types import Features
 class WeightedAggregation(nn.Module):
     """Y = concatₕ(Aₕ Xₕ) W, or (A X) W where heads are joined to one map A.
 
-    The features lie on the key side, the output on the query side. In self-attention those are the
-    same positions. Nothing is added: the residual is the caller's, x + layer(x, attended).
+    Features belong to keys, the output to queries; in self-attention those are the same positions.
+    There is no residual connection: write x + layer(x, attended).
 
     | `heads`                       | what is mixed                                               |
     |-------------------------------|-------------------------------------------------------------|
@@ -33,10 +33,10 @@ class WeightedAggregation(nn.Module):
 
     Args:
         width: features a position.
-        n_heads: heads of the weights that will come.
+        n_heads: number of heads of the weights.
         heads: how heads are kept apart or joined; `OwnSlices()` when None.
         output_width: features of the output; `width` when None.
-        bias: whether the projection has one. A query that attends to nothing then gets it alone.
+        bias: whether the projection has one; it is then the output of a query without keys.
 
     >>> import torch
     >>> from regard.mechanisms import MultiHead
@@ -59,17 +59,17 @@ class WeightedAggregation(nn.Module):
     ) -> None:
         super().__init__()
         output_width = width if output_width is None else output_width
-        at_least_one("WeightedAggregation", width=width, n_heads=n_heads, output_width=output_width)
+        check_sizes("WeightedAggregation", width=width, n_heads=n_heads, output_width=output_width)
         self.width, self.n_heads = width, n_heads
         heads = OwnSlices() if heads is None else heads
         if isinstance(heads, type):
             raise RegardError(f"WeightedAggregation: heads={heads.__name__}, expected an instance")
-        self.heads: OwnSlices | OwnProjections | Join
+        self.heads: OwnSlices | OwnProjections | HeadJoin
         if isinstance(heads, OwnSlices | OwnProjections):
             self.heads = heads
             mixed_width = heads.mixed_width(width, n_heads)
         else:
-            self.heads = Join("WeightedAggregation", heads, n_heads)
+            self.heads = HeadJoin("WeightedAggregation", heads, n_heads)
             mixed_width = width * self.heads.maps
         self.project = nn.Linear(mixed_width, output_width, bias=bias)
 
@@ -96,15 +96,15 @@ class WeightedAggregation(nn.Module):
             (batch, query, output width).
         """
         source = source_of(weights, mask=mask, causal=causal, axes=axes)
-        check_features("WeightedAggregation", features, self.width, source, "key")
-        check_dtype("WeightedAggregation", features, self.project.weight)
-        check_heads("WeightedAggregation", source, self.n_heads)
+        source.check_features("WeightedAggregation", features, self.width, "key")
+        check_parameter_dtype("WeightedAggregation: features", features, self.project.weight)
+        source.check_heads("WeightedAggregation", self.n_heads)
         features = clean(features, source.alive)
-        made = source.weights("key")
-        if isinstance(self.heads, Join):
-            mixed = _mixed(self.heads(made), features[:, None])
+        matrix = source.weights("key")
+        if isinstance(self.heads, HeadJoin):
+            mixed = _mixed(self.heads(matrix), features[:, None])
         else:
-            mixed = _mixed(made, self.heads(features, self.n_heads))
+            mixed = _mixed(matrix, self.heads(features, self.n_heads))
         projected: Tensor = self.project(mixed.to(features.dtype))
         return projected
 

@@ -7,13 +7,14 @@ several devices. Those of GPUs were read through stand-ins of the same schemas, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import UnavailableError
+from regard.interception.scaled_dot_product import four_axes, scaled_dot_product
 from regard.kernel import blockwise, local
 from regard.kernel.positions import AlibiBias
 from regard.masks.parts import Band, Mask, Padding, Pairs, Segments
@@ -110,12 +111,12 @@ def _mps(
 ) -> Reading:
     lead, mask = arguments["query"].shape[:-3], arguments.get("attn_mask")
     if mask is not None and len(lead) > 1:
-        mask = mask.expand(*lead, *_four(mask).shape[-3:])
-    arguments = arguments | {name: _four(arguments[name]) for name in ("query", "key", "value")}
-    arguments["attn_mask"] = None if mask is None else _four(mask)
+        mask = mask.expand(*lead, *four_axes(mask).shape[-3:])
+    arguments = arguments | {name: four_axes(arguments[name]) for name in ("query", "key", "value")}
+    arguments["attn_mask"] = None if mask is None else four_axes(mask)
     shift = arguments["query"].shape[2] - arguments["key"].shape[2]
     # Beside the output it gives weights, in the dtype of the query: less exact than the recipe.
-    return _scaled(arguments, _four(out[0]), None, allowed_by, shift)
+    return _scaled(arguments, four_axes(out[0]), None, allowed_by, shift)
 
 
 def _scaled(
@@ -127,26 +128,10 @@ def _scaled(
 ) -> Reading:
     """An operator of `scaled_dot_product_attention`; its causal mask ends at key = query + shift,
     counted from the bottom right."""
-    query, key, value = arguments["query"], arguments["key"], arguments["value"]
-    added = arguments.get("attn_mask")
-    added = arguments.get("attn_bias") if added is None else added
-    mask: Mask | None = Band(None, shift) if arguments.get("is_causal") else None
-    if added is not None:
-        allowed = added if added.dtype == torch.bool else allowed_by(added)
-        added = None if allowed is not None else _four(added)
-        if allowed is not None:
-            pairs = Pairs(_four(allowed))
-            mask = pairs if mask is None else mask & pairs
-    scale = arguments.get("scale")
-    recipe = Dot(
-        query,
-        key,
-        mask=mask,
-        bias=added,
-        scale=query.shape[3] ** -0.5 if scale is None else scale,
-        lse=_log_sum_exp(lse, query, masked=mask is not None or added is not None),
-    )
-    return Reading(recipe, query, key, value, output)
+    recipe = scaled_dot_product(arguments, causal_end=shift, allowed_by=allowed_by)
+    masked = recipe.mask is not None or recipe.bias is not None
+    recipe = replace(recipe, lse=_log_sum_exp(lse, recipe.query, masked=masked))
+    return Reading(recipe, recipe.query, recipe.key, arguments["value"], output)
 
 
 @_for(
@@ -344,18 +329,6 @@ def _flex(
 
 
 FLEX_ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale")
-
-
-def _four(tensor: Tensor) -> Tensor:
-    """Four axes: further ones before them become one, missing ones have size 1.
-
-    A tensor of four is given back itself: a view would be an operator, and modes of others see it.
-    """
-    if tensor.dim() == 4:
-        return tensor
-    if tensor.dim() > 4:
-        return tensor.flatten(0, -4)
-    return tensor[(None,) * (4 - tensor.dim())]
 
 
 def _log_sum_exp(lse: Any, query: Tensor, masked: bool) -> Tensor | None:

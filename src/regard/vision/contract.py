@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import check_axes, check_features, check_parameter_dtype, refuse_nested
 from regard.contract import Attended
-from regard.errors import DtypeError, ShapeError
+from regard.errors import ShapeError
 from regard.kernel import tiles
-from regard.kernel.attend import refuse_nested
 from regard.kernel.reduce import Reducer
-from regard.normalise import autocasting
 from regard.recipe import Recipe
 from regard.types import Kind
 
@@ -75,24 +74,9 @@ class ImageMechanism(nn.Module, ABC):
         """Raise where an image does not fit; names class, axis, size and expectation."""
         name = type(self).__name__
         refuse_nested(name, image=image)
-        if image.dim() != 4:
-            raise ShapeError(
-                f"{name}: image has {image.dim()} axes {tuple(image.shape)}, expected 4: "
-                f"({', '.join(_AXES)})"
-            )
-        if not image.is_floating_point():
-            raise DtypeError(f"{name}: image is {image.dtype}, expected floating point")
-        parameter = _first_parameter(self)
-        dtype = image.dtype if parameter is None else parameter.dtype
-        if image.dtype != dtype and not autocasting(image.device):
-            raise DtypeError(
-                f"{name}: image is {image.dtype}, the parameters are {dtype}; convert one, as "
-                f"module.to({image.dtype})"
-            )
-        if self.channels is not None and image.shape[1] != self.channels:
-            raise ShapeError(
-                f"{name}: image: axis channel has size {image.shape[1]}, expected {self.channels}"
-            )
+        check_features(f"{name}: image", image, dict.fromkeys(_AXES))
+        check_parameter_dtype(f"{name}: image", image, _first_parameter(self))
+        check_axes(f"{name}: image", image, {**dict.fromkeys(_AXES), "channel": self.channels})
         for axis, size, least in zip(_AXES[1:], image.shape[1:], (1, *self.smallest)):
             if size < least:
                 raise ShapeError(

@@ -11,14 +11,8 @@ from regard.errors import (
     ShapeError,
     UnavailableError,
 )
+from regard.grafting import GraftWarning, OutputAttention, States, ZeroProjection, graft
 from regard.mechanisms import MultiHead
-from regard.reuse import (
-    GraftWarning,
-    OutputAttention,
-    States,
-    ZeroProjection,
-    graft,
-)
 
 
 def test_a_mask_that_is_not_declared_must_be_given():

@@ -1,4 +1,4 @@
-"""`regard.graft`: attention added to a model that is already trained, and taken off again."""
+"""`regard.graft`: attention attached to a model that is already trained, and removed again."""
 
 from __future__ import annotations
 
@@ -12,46 +12,28 @@ from regard.anatomy.wrappers import is_wrapper
 from regard.blocks import AttentionBlock
 from regard.contract import Mechanism
 from regard.errors import RegardError, StateError, UnavailableError
-from regard.reuse.graft_forward import Forward
-from regard.reuse.graft_gate import GateLayer
-from regard.reuse.graft_holder import Grafts
-from regard.reuse.graft_output import Latents, OutputAttention, States, ZeroProjection
-from regard.reuse.graft_part import GraftWarning, Part, same_kind
-from regard.reuse.graft_reuse import ReuseLayer
-from regard.reuse.graft_sites import (
+from regard.grafting.forward_pass import GraftedForward, Grafts
+from regard.grafting.parts import GraftWarning, Part
+from regard.grafting.sites import (
     NAMESPACE,
-    Place,
-    above,
-    inside,
-    module_at,
+    Site,
+    ancestors,
+    check_path,
+    in_graft,
+    output_width,
     refuse_sequence_first,
     sequence_first,
-    width_of,
 )
-from regard.reuse.graft_store import load, save
-
-__all__ = [
-    "GateLayer",
-    "GraftWarning",
-    "Grafted",
-    "Latents",
-    "OutputAttention",
-    "Part",
-    "ReuseLayer",
-    "States",
-    "ZeroProjection",
-    "graft",
-    "grafts",
-]
+from regard.grafting.store import load, save
 
 
-class Grafted:
+class Graft:
     """A part on a model; what `graft` returns.
 
     | attribute | meaning                                                       |
     |-----------|---------------------------------------------------------------|
     | `model`   | the model                                                     |
-    | `part`    | the part, also found at `model.regard_graft.<name>`           |
+    | `part`    | the part, also at `model.regard_graft.<name>`                 |
     | `name`    | its name; keys in the state dict begin `regard_graft.<name>.` |
     """
 
@@ -59,40 +41,40 @@ class Grafted:
         self.model, self.part, self.name = model, part, name
 
     def __repr__(self) -> str:
-        where = f"reads {self.part.reads!r}, into {self.part.into!r}"
-        off = "" if self._is_on else "; removed"
-        return f"Grafted({self.name!r} on {type(self.model).__name__}: {where}{off})"
+        sites = f"reads {self.part.reads!r}, into {self.part.into!r}"
+        removed = "" if self._is_attached else "; removed"
+        return f"Graft({self.name!r} on {type(self.model).__name__}: {sites}{removed})"
 
     @property
-    def _is_on(self) -> bool:
+    def _is_attached(self) -> bool:
         return grafts(self.model).get(self.name) is self
 
     def remove(self) -> Part:
-        """Take the part off: the model is as it was. Returns the part, trained as it is."""
-        if not self._is_on:
+        """Restore the model as it was before; returns the part with its trained parameters."""
+        if not self._is_attached:
             raise StateError(f"graft {self.name!r} is not on the model any more")
         holder: Grafts = self.model._modules[NAMESPACE]  # type: ignore[assignment]
-        last = len(holder.handles) == 1
-        ending = [
-            one
-            for one in holder.forwards.values()
-            if (one.names() <= {self.name} if one.path else last)
+        is_last = len(holder.handles) == 1
+        unneeded = [
+            forward
+            for forward in holder.forwards.values()
+            if (forward.names() <= {self.name} if forward.path else is_last)
         ]
-        for forward in ending:
-            if not forward.in_place:
+        for forward in unneeded:
+            if not forward.is_installed:
                 raise StateError(
                     f"graft {self.name!r}: the forward of '{forward.path}' was replaced by "
-                    "somebody else after grafting; undo that first"
+                    "other code after grafting; undo that first"
                 )
         for forward in holder.forwards.values():
             forward.forget(self.name)
-        for forward in ending:
+        for forward in unneeded:
             forward.restore()
             del holder.forwards[forward.path]
-        del holder.handles[self.name], holder.places[self.name]
+        del holder.handles[self.name], holder.sites[self.name]
         del holder._modules[self.name]
-        _thaw(holder, self.name)
-        if last:
+        _unfreeze(holder, self.name)
+        if is_last:
             del self.model._modules[NAMESPACE]
         return self.part
 
@@ -100,25 +82,24 @@ class Grafted:
         """Write the part alone, as safetensors, with digests of the base model it belongs to."""
         return save(Path(path), self.model, self.name, self.part)
 
-    def load(self, path: str | Path) -> Grafted:
-        """Read the part from a file; refused where base model, sites or shapes are others."""
+    def load(self, path: str | Path) -> Graft:
+        """Read the part from a file; raises where base model, sites, settings or shapes differ."""
         load(Path(path), self.model, self.part)
         return self
 
 
-def graft(
-    model: nn.Module, part: Part, *, name: str | None = None, freeze: bool = False
-) -> Grafted:
-    """Add a part to a model that is already trained, without an edit to its source.
+def graft(model: nn.Module, part: Part, *, name: str | None = None, freeze: bool = False) -> Graft:
+    """Add a part to a trained model, without an edit to its source.
 
-    At the moment of grafting the outputs are bit for bit what they were.
+    Right after grafting, outputs are bit-identical to those before.
 
     Args:
-        model: any module. Graft before it is wrapped for DDP or compiled.
+        model: any module. Graft before wrapping it in DDP or compiling it.
         part: an `OutputAttention`, a `ReuseLayer` or a `GateLayer`; it is moved to the model's
             device and dtype.
-        name: under which its parameters are found, `regard_graft.<name>.…`; made up when None.
-        freeze: let the model's own parameters have no gradient until the part is removed.
+        name: of the graft; its parameters are `regard_graft.<name>.…`. After the kind of part
+            when None.
+        freeze: freeze the model's own parameters until the graft is removed.
     """
     _check_model(model)
     if not isinstance(part, Part):
@@ -126,11 +107,11 @@ def graft(
         raise RegardError(
             f"graft: part is {shown}, expected an OutputAttention, a ReuseLayer or a GateLayer"
         )
-    reads, into = Place.of("reads", part.reads), Place.of("into", part.into)
-    for argument, place in (("reads", reads), ("into", into)):
-        module_at(model, argument, place.path)
-    held = model._modules.get(NAMESPACE)
-    holder = held if isinstance(held, Grafts) else Grafts(model)
+    reads, into = Site.parse("reads", part.reads), Site.parse("into", part.into)
+    check_path(model, "reads", reads.path)
+    check_path(model, "into", into.path)
+    child = model._modules.get(NAMESPACE)
+    holder = child if isinstance(child, Grafts) else Grafts(model)
     if any(part is other for other in holder._modules.values()):
         raise RegardError("graft: this part is on the model already")
     holder.inputs.check(part)
@@ -138,27 +119,29 @@ def graft(
     _check_sites(model, part, reads, into)
     forwards = _forwards(model, holder, part, into)
     _install(forwards)
-    same_kind(part, model)
+    reference = next((one for one in model.parameters() if one.is_floating_point()), None)
+    if reference is not None:
+        part.to(reference.device, reference.dtype)
     part.train(model.training)
-    if held is None:
+    if child is None:
         model.add_module(NAMESPACE, holder)
     holder.add_module(name, part)
-    holder.places[name] = reads, into
+    holder.sites[name] = reads, into
     holder.forwards |= {forward.path: forward for forward in forwards}
-    holder.forwards[part.watched(model)].readers.append(name)
+    holder.forwards[part.read_path(model)].readers.append(name)
     holder.forwards[into.path].joiners.append(name)
     for forward in forwards:
         if isinstance(forward.module, AttentionBlock | Mechanism):
             forward.guards.append(name)
-    handle = Grafted(model, part, name)
+    handle = Graft(model, part, name)
     holder.handles[name] = handle
     if freeze:
         _freeze(model, holder, name)
     return handle
 
 
-def grafts(model: nn.Module) -> dict[str, Grafted]:
-    """What is grafted onto a model, by name; a copy of a grafted model has its own."""
+def grafts(model: nn.Module) -> dict[str, Graft]:
+    """The grafts on a model, by name; a copy of a grafted model has its own."""
     holder = model._modules.get(NAMESPACE)
     return dict(holder.handles) if isinstance(holder, Grafts) else {}
 
@@ -169,12 +152,14 @@ def _check_model(model: Any) -> None:
     kind = type(model).__name__
     if is_wrapper(model):
         raise UnavailableError(
-            f"graft: the model is already wrapped by {kind}, which has taken note of its "
-            "parameters and code; graft the model first, then wrap it"
+            f"graft: the model is already wrapped by {kind}, which has registered its parameters "
+            "and code; graft the model first, then wrap it"
         )
     if kind in ("RecursiveScriptModule", "TopLevelTracedModule", "ScriptModule"):
         raise UnavailableError(f"graft: a {kind} cannot be changed; graft the model it came from")
-    compiled = [path for path, one in model.named_modules() if one._compiled_call_impl is not None]
+    compiled = [
+        path for path, module in model.named_modules() if module._compiled_call_impl is not None
+    ]
     if compiled:
         raise UnavailableError(
             f"graft: '{compiled[0]}' is already compiled; graft the model first, then compile it"
@@ -185,8 +170,7 @@ def _check_model(model: Any) -> None:
 
 def _checked_name(holder: Grafts, part: Part, name: str | None) -> str:
     if name is None:
-        words = {OutputAttention: "output", GateLayer: "gate"}
-        word = next((word for kind, word in words.items() if isinstance(part, kind)), "reuse")
+        word = part.default_name
         names = [word, *(f"{word}_{number}" for number in range(2, len(holder._modules) + 2))]
         return next(free for free in names if free not in holder._modules)
     if name in holder._modules:
@@ -196,77 +180,76 @@ def _checked_name(holder: Grafts, part: Part, name: str | None) -> str:
     return name
 
 
-def _check_sites(model: nn.Module, part: Part, reads: Place, into: Place) -> None:
-    """Raise where a place cannot be read or joined, as far as it can be told beforehand."""
-    part.check_widths(*(width_of(model.get_submodule(one.path), one) for one in (reads, into)))
+def _check_sites(model: nn.Module, part: Part, reads: Site, into: Site) -> None:
+    """Raise where a site cannot be read or joined, as far as can be told without running."""
+    part.check_widths(output_width(model, reads), output_width(model, into))
     states = {"reads": reads, "into": into} if part.reads_states else {"into": into}
-    for argument, place in states.items():
-        refuse_sequence_first(model, argument, place.path)
-    found = sequence_first(model)
-    if found is not None:
+    for argument, site in states.items():
+        refuse_sequence_first(model, argument, site.path)
+    path = sequence_first(model)
+    if path is not None:
+        outputs = " and ".join(f"'{site}'" for site in states.values())
         warnings.warn(
-            f"graft: batch_first is False in '{found}'; make sure that the output of "
-            f"{' and '.join(map(_quoted, states.values()))} is (batch, position, "
-            "width), or examples are mixed",
+            f"graft: batch_first is False in '{path}'; make sure that the output of {outputs} is "
+            "(batch, position, width), or examples are mixed",
             GraftWarning,
             stacklevel=3,
         )
 
 
-def _quoted(place: Place) -> str:
-    return f"'{place}'"
+def _forwards(model: nn.Module, holder: Grafts, part: Part, into: Site) -> list[GraftedForward]:
+    """The forwards to replace: of the model, of the two sites, and of blocks around them.
 
-
-def _forwards(model: nn.Module, holder: Grafts, part: Part, into: Place) -> list[Forward]:
-    """The stand-ins that a part needs; those of blocks around it see to it that none is cached."""
-    sites = [part.watched(model), into.path]
+    Those of blocks refuse cached decoding.
+    """
+    paths = [part.read_path(model), into.path]
     blocks = [
-        path
-        for site in sites
-        for path in above(site)
-        if isinstance(model.get_submodule(path), AttentionBlock)
+        ancestor
+        for path in paths
+        for ancestor in ancestors(path)
+        if isinstance(model.get_submodule(ancestor), AttentionBlock)
     ]
     return [
-        holder.forwards.get(path) or Forward(path, model.get_submodule(path), holder)
-        for path in dict.fromkeys(["", *sites, *blocks])
+        holder.forwards.get(path) or GraftedForward(path, model.get_submodule(path), holder)
+        for path in dict.fromkeys(["", *paths, *blocks])
     ]
 
 
-def _install(forwards: list[Forward]) -> None:
-    """Put stand-ins in place, all of them or none."""
-    done: list[Forward] = []
+def _install(forwards: list[GraftedForward]) -> None:
+    """Replace forwards, all of them or none."""
+    installed: list[GraftedForward] = []
     try:
         for forward in forwards:
-            if not forward.in_place and forward.path not in forward.grafts.forwards:
+            if not forward.is_installed and forward.path not in forward.grafts.forwards:
                 forward.install()
-                done.append(forward)
+                installed.append(forward)
     except UnavailableError:
-        for forward in done:
+        for forward in installed:
             forward.restore()
         raise
 
 
 def _freeze(model: nn.Module, holder: Grafts, name: str) -> None:
     for path, parameter in model.named_parameters():
-        if parameter.requires_grad and not inside(path):
+        if parameter.requires_grad and not in_graft(path):
             parameter.requires_grad_(False)
             holder.frozen.append(parameter)
     holder.freezers.add(name)
     moving = [
         path
-        for path, one in model.named_modules()
-        if getattr(one, "track_running_stats", False) and not inside(path)
+        for path, module in model.named_modules()
+        if getattr(module, "track_running_stats", False) and not in_graft(path)
     ]
     if moving:
         warnings.warn(
-            f"graft: freeze=True holds parameters; in train mode the running statistics of "
-            f"'{moving[0]}' go on moving, and with them the base model. Call .eval() on it",
+            f"graft: freeze=True freezes parameters; in train mode the running statistics of "
+            f"'{moving[0]}' still move, and with them the base model. Call .eval() on it",
             GraftWarning,
             stacklevel=3,
         )
 
 
-def _thaw(holder: Grafts, name: str) -> None:
+def _unfreeze(holder: Grafts, name: str) -> None:
     if name in holder.freezers:
         holder.freezers.discard(name)
         if not holder.freezers:

@@ -15,18 +15,18 @@ from regard.errors import (
     StateError,
     UnavailableError,
 )
-from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import (
+from regard.grafting import (
     GraftWarning,
     Latents,
     OutputAttention,
     ReuseLayer,
     States,
-    WeightedAggregation,
     ZeroProjection,
     graft,
     grafts,
 )
+from regard.mechanisms import DotProduct, MultiHead
+from regard.reuse import WeightedAggregation
 
 
 def test_a_wrong_site_names_the_nearest():
@@ -136,8 +136,8 @@ def test_widths_that_do_not_fit_are_told_when_grafting_where_they_are_known():
         (MultiHead(8, 2), Latents(1, 6), "layers.1", "classifier", 3,
          r"query=Latents\(…, 6\), but MultiHead takes queries of 8 features"),
         (MultiHead(8, 2), states, "layers.1", "classifier", 3,
-         r"the output of into='classifier' asks, and has 3 features, but MultiHead takes queries "
-         r"of 8; join where states are that wide, as before a projection to the vocabulary"),
+         r"the output of into='classifier' is the query, and has 3 features, but MultiHead takes "
+         r"queries of 8; join where states are that wide, as before a projection to the vocab"),
     ]  # fmt: skip
     model = Small()
     before = outside(model)
@@ -152,7 +152,12 @@ def test_widths_that_do_not_fit_are_told_when_grafting_where_they_are_known():
 def test_widths_that_show_in_a_pass_are_told_with_the_name_of_the_graft():
     cases = [
         (DotProduct(), Latents(1, 8), 4, "state: axis width has size 8, expected 4"),
-        (MultiHead(6, 2), States(causal=False), 8, "the output of into='layers.2' asks, and has 8"),
+        (
+            MultiHead(6, 2),
+            States(causal=False),
+            8,
+            "output of into='layers.2' is the query, and has 8",
+        ),
     ]
     for attention, query, width, text in cases:
         model = Small()
@@ -286,5 +291,5 @@ def test_copies_for_data_parallel_are_refused():
 def test_running_statistics_move_though_frozen():
     model = Small()
     model.norm = nn.BatchNorm1d(8)
-    with pytest.warns(GraftWarning, match="running statistics of 'norm' go on moving"):
+    with pytest.warns(GraftWarning, match="running statistics of 'norm' still move"):
         graft(model, pooling(), freeze=True)

@@ -13,12 +13,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from graft_models import Small, pooling, reusing, wake
 
 from regard.errors import UnavailableError
-from regard.reuse import graft
+from regard.grafting import graft
 
 
 def built(checkpointing: str = "") -> Small:
     torch.manual_seed(0)
     model = Small(checkpointing=checkpointing)
+    model.checkpointed = range(2)
     for part in (pooling(), reusing()):
         graft(model, part)
         wake(part)

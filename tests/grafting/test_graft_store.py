@@ -1,4 +1,4 @@
-"""Grafted parts alone on disk, and back onto a fresh copy of the base."""
+"""Graft parts alone on disk, and back onto a fresh copy of the base."""
 
 import copy
 
@@ -8,17 +8,9 @@ from graft_models import PARTS, WIDTH, Small, batch, pooling, wake
 from safetensors.torch import load_file, save_file
 
 from regard.errors import RegardError
+from regard.grafting import Latents, OutputAttention, ReuseLayer, States, ZeroProjection, graft
 from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import (
-    GatedFlow,
-    Latents,
-    OutputAttention,
-    ReuseLayer,
-    States,
-    WeightedAggregation,
-    ZeroProjection,
-    graft,
-)
+from regard.reuse import GatedFlow, WeightedAggregation
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -8,18 +8,17 @@ import torch
 import transformers
 
 from regard.errors import RegardError, StateError, UnavailableError
-from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import (
-    GatedFlow,
+from regard.grafting import (
     GraftWarning,
     Latents,
     OutputAttention,
     ReuseLayer,
     States,
-    WeightedAggregation,
     ZeroProjection,
     graft,
 )
+from regard.mechanisms import DotProduct, MultiHead
+from regard.reuse import GatedFlow, WeightedAggregation
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -218,7 +217,7 @@ def test_a_loss_inside_the_model_is_not_passed_by():
     )  # fmt: skip
     grafted = graft(model, part)
     model(**given)
-    with pytest.raises(UnavailableError, match="already holds a loss, which would not know"):
+    with pytest.raises(UnavailableError, match="already holds a loss, computed without"):
         model(**given, labels=given["input_ids"])
     grafted.remove()
     part = OutputAttention(
@@ -236,10 +235,9 @@ def test_checkpointing_of_transformers():
     model.train()
     for dropout in (one for one in model.modules() if isinstance(one, torch.nn.Dropout)):
         dropout.p = 0.0
-    parts = parts_for("gpt2")
-    for part in parts:
-        graft(model, part)
-        woken(part)
+    outside, inside = parts_for("gpt2")  # by where they join: the final norm, a layer
+    graft(model, outside)
+    woken(outside)
 
     def gradients():
         model.zero_grad()
@@ -248,11 +246,14 @@ def test_checkpointing_of_transformers():
 
     expected = gradients()
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    found = gradients()
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], msg=name)
+    for name, gradient in gradients().items():
+        torch.testing.assert_close(gradient, expected[name], msg=name)
+    handle = graft(model, inside)
+    with pytest.raises(UnavailableError, match=r"into='transformer\.h\.1' is inside an activation"):
+        gradients()
+    handle.remove()
     model.gradient_checkpointing_enable({"use_reentrant": True})
-    with pytest.raises(UnavailableError, match="inside a reentrant checkpoint"):
+    with pytest.raises(UnavailableError, match="is inside a reentrant checkpoint"):
         gradients()
 
 
@@ -287,5 +288,5 @@ def test_a_misspelt_mask_of_bert_is_noticed():
     torch.testing.assert_close(model(**given).pooler_output, before)
     grafted.remove()
     graft(model, part("token_type_ids"))
-    with pytest.warns(GraftWarning, match="calls every position of an example padding"):
+    with pytest.warns(GraftWarning, match="marks every position of an example as padding"):
         model(**given, token_type_ids=torch.zeros(2, 7, dtype=torch.long))

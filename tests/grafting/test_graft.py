@@ -11,9 +11,7 @@ import regard
 from regard.errors import (
     StateError,
 )
-from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import (
-    GatedFlow,
+from regard.grafting import (
     GraftWarning,
     Latents,
     OutputAttention,
@@ -23,6 +21,8 @@ from regard.reuse import (
     graft,
     grafts,
 )
+from regard.mechanisms import DotProduct, MultiHead
+from regard.reuse import GatedFlow
 
 
 def bits(tensor):
@@ -186,7 +186,7 @@ def test_a_batch_that_is_all_padding_gets_no_context():
     given["attention_mask"] = torch.zeros(2, 5, dtype=torch.long)
     part = pooling()
     graft(model, part)
-    with pytest.warns(GraftWarning, match="'attention_mask' calls every position of an example"):
+    with pytest.warns(GraftWarning, match="'attention_mask' marks every position of an example"):
         before = model(**given)
     wake(part)
     bias = part.join.project.bias

@@ -15,21 +15,19 @@ import regard
 from regard.errors import (
     StateError,
 )
-from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import (
-    Concatenation,
-    Grafted,
+from regard.grafting import (
+    Graft,
     GraftWarning,
     Latents,
-    OffsetBins,
     OutputAttention,
     ReuseLayer,
     States,
-    WeightedAggregation,
     ZeroProjection,
     graft,
     grafts,
 )
+from regard.mechanisms import DotProduct, MultiHead
+from regard.reuse import Concatenation, OffsetBins, WeightedAggregation
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -123,7 +121,7 @@ def test_a_copy_has_grafts_of_its_own():
     assert not torch.equal(twin(**given), plain)
     assert torch.equal(model(**given), plain)
     for handle in grafts(twin).values():
-        assert isinstance(handle, Grafted) and handle.model is twin
+        assert isinstance(handle, Graft) and handle.model is twin
         handle.remove()
     assert torch.equal(twin(**given), plain) and "regard_graft" not in dict(twin.named_children())
     assert twin.embed.weight.requires_grad and not model.embed.weight.requires_grad
@@ -186,8 +184,8 @@ def test_capture_sees_the_new_attention_by_name():
 
 
 def test_no_module_has_the_name_of_the_function():
-    assert regard.reuse.graft is regard.graft is graft
-    assert importlib.util.find_spec("regard.reuse.graft") is None
+    assert regard.grafting.graft is regard.graft is graft
+    assert importlib.util.find_spec("regard.grafting.graft") is None
 
 
 def test_the_signature_is_still_the_models():

@@ -7,16 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from regard.grafting import Latents, OutputAttention, ReuseLayer, States, ZeroProjection
 from regard.mechanisms import DotProduct, MultiHead
-from regard.reuse import (
-    GatedFlow,
-    Latents,
-    OutputAttention,
-    ReuseLayer,
-    States,
-    WeightedAggregation,
-    ZeroProjection,
-)
+from regard.reuse import GatedFlow, WeightedAggregation
 
 WIDTH, HEADS, CLASSES = 8, 2, 3
 
@@ -60,12 +53,12 @@ class Small(nn.Module):
         self.embed = nn.Linear(4, WIDTH)
         self.layers = nn.ModuleList([Layer(fused) for _ in range(3)])
         self.classifier = nn.Linear(WIDTH, CLASSES)
-        self.checkpointing = checkpointing
+        self.checkpointing, self.checkpointed = checkpointing, range(3)
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         x = self.embed(x)
-        for layer in self.layers:
-            if self.checkpointing:
+        for number, layer in enumerate(self.layers):
+            if self.checkpointing and number in self.checkpointed:
                 again = self.checkpointing == "reentrant"
                 x = checkpoint(layer, x, attention_mask, use_reentrant=again)
             else:
