@@ -25,18 +25,17 @@ from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
 from regard.record.tokens import count
-from regard.tracing.axes import Origin, apart
 from regard.tracing.checked import checked
+from regard.tracing.dataflow.axes import Origin, apart
+from regard.tracing.dataflow.contraction import Contraction, Roles
+from regard.tracing.dataflow.dataflow import Flow
+from regard.tracing.dataflow.tags import Candidate, local_tensor, plain_tensors, storage_address
 from regard.tracing.delta_rule import EARLIER, JOINED, STATE, Call, DeltaRules
-from regard.tracing.flow import Flow
 from regard.tracing.growth import Growth
 from regard.tracing.keeping import Keep, Keeper
 from regard.tracing.learned import Lesson, OtherEntry, SoftmaxEntry, key_of
 from regard.tracing.names import Names, Place, argument, attentive, related
 from regard.tracing.operators import Reading, reader_of
-from regard.tracing.roles import Contraction, Roles
-from regard.tracing.tagging import local_tensor, plain_tensors
-from regard.tracing.tags import Candidate, storage_address
 from regard.tracing.where import Predicate, everything
 from regard.types import Shape
 

@@ -32,8 +32,8 @@ from torch.utils._pytree import tree_map_only
 from regard.record.gradient import OutputGradient
 from regard.record.held import Layout, Made, detached
 from regard.tracing.collect import Collector
+from regard.tracing.dataflow.tags import local_tensor
 from regard.tracing.names import Place
-from regard.tracing.tagging import local_tensor
 
 NO_VALUES = "a gate multiplies; it has no values that it mixes"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.recipe import Dot, Recipe, tensors
 from regard.record.held import Held, check_versions, copied, versions
-from regard.tracing.tags import storage_address
+from regard.tracing.dataflow.tags import storage_address
 from regard.types import Kind, Shape
 
 

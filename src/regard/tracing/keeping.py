@@ -21,7 +21,7 @@ from regard.record.gradient import OutputGradient
 from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.site import Attends
 from regard.record.tokens import fit
-from regard.tracing.tags import storage_address
+from regard.tracing.dataflow.tags import storage_address
 
 Keep = str | Path | Reducer | Sequence[Reducer]
 

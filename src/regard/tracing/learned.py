@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from regard.interception import LOCK, Calls
 from regard.record.held import Layout
 from regard.record.site import Attends
+from regard.tracing.dataflow.tags import storage_address
 from regard.tracing.names import Names, Place, related
-from regard.tracing.tags import storage_address
 from regard.types import Kind
 
 Key = tuple[str, str, str]  #: module path, source line, operator

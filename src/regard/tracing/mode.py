@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import (
 
 from regard.interception import SPELLINGS
 from regard.tracing import registry
+from regard.tracing.dataflow.rules import Rule, default_rule, rule_of
 from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
 from regard.tracing.registry import Reads, registered
-from regard.tracing.rules import Rule, default_rule, rule_of
 
 _OWN = ("aten", "prim", "prims", "profiler", "quantized", "c10d", "_c10d_functional", "mkldnn")
 

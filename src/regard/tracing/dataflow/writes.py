@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Factor, Piece, axis, dims_of, laid_out
-from regard.tracing.movement import Movement, View
-from regard.tracing.moves import Moves
-from regard.tracing.tags import NOBODY, Tag, covers, joined
+from regard.tracing.dataflow.axes import Factor, Piece, axis, dims_of, laid_out
+from regard.tracing.dataflow.movement import Movement, View
+from regard.tracing.dataflow.moves import Moves
+from regard.tracing.dataflow.tags import NOBODY, Tag, covers, joined
 
 
 class Writing(Moves):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.record.held import detached
-from regard.tracing.axes import (
+from regard.tracing.dataflow.axes import (
     Dims,
     Factor,
     Origin,
@@ -27,12 +27,11 @@ from regard.tracing.axes import (
     merged,
     other_places,
 )
-from regard.tracing.movement import along_dim, same_index
-from regard.tracing.moves import end_of, entries_of
-from regard.tracing.names import Names, Place
-from regard.tracing.pointwise import asks
-from regard.tracing.roles import Contraction
-from regard.tracing.tags import (
+from regard.tracing.dataflow.contraction import Contraction
+from regard.tracing.dataflow.movement import along_dim, same_index
+from regard.tracing.dataflow.moves import end_of, entries_of
+from regard.tracing.dataflow.pointwise import asks
+from regard.tracing.dataflow.tags import (
     Candidate,
     Late,
     Mark,
@@ -44,7 +43,8 @@ from regard.tracing.tags import (
     WeightSum,
     stretched,
 )
-from regard.tracing.writing import Writing
+from regard.tracing.dataflow.writes import Writing
+from regard.tracing.names import Names, Place
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
 PARAMETER_SCORES = "the scores are parameters: they do not look at what they weigh"

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.tracing.flow import Flow
-from regard.tracing.tags import covers
+from regard.tracing.dataflow.dataflow import Flow
+from regard.tracing.dataflow.tags import covers
 from regard.types import Kind
 
 Rule = Callable[[Flow, Any, Any, Any], None]  # flow, args, kwargs, output

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from regard.recipe import Edges
 from regard.record.held import Layout
-from regard.tracing.axes import Dims, Origin, Piece
-from regard.tracing.movement import View, along_dim, other_axes, positions
-from regard.tracing.tags import Box, Mark, Spread, Use, Uses
+from regard.tracing.dataflow.axes import Dims, Origin, Piece
+from regard.tracing.dataflow.movement import View, along_dim, other_axes, positions
+from regard.tracing.dataflow.tags import Box, Mark, Spread, Use, Uses
 from regard.types import Kind
 
 

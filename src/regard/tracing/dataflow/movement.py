@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Factor, Origin
+from regard.tracing.dataflow.axes import Factor, Origin
 
 Again = Callable[..., Tensor]  # numbers of each source, in its shape, to numbers of the result
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from regard.record.held import detached
-from regard.tracing.axes import Factor, axis, laid_out, merged
-from regard.tracing.movement import Again, Movement, expanded
-from regard.tracing.tagging import Tagging
-from regard.tracing.tags import (
+from regard.tracing.dataflow.axes import Factor, axis, laid_out, merged
+from regard.tracing.dataflow.movement import Again, Movement, expanded
+from regard.tracing.dataflow.tags import (
     NOBODY,
     Box,
     Forbids,
     Mark,
     Tag,
+    Tagging,
     covers,
     joined,
     joined_late,

@@ -9,10 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
-from regard.tracing.movement import Again, Movement, along_dim, expanded, same_index
-from regard.tracing.pointwise import Pointwise
-from regard.tracing.tags import (
+from regard.tracing.dataflow.axes import (
+    Dims,
+    Factor,
+    Origin,
+    Piece,
+    axis,
+    dims_of,
+    laid_out,
+    merged,
+)
+from regard.tracing.dataflow.movement import Again, Movement, along_dim, expanded, same_index
+from regard.tracing.dataflow.pointwise import Pointwise
+from regard.tracing.dataflow.tags import (
     NOBODY,
     Candidate,
     Mark,
