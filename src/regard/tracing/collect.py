@@ -28,7 +28,7 @@ from regard.record.tokens import count
 from regard.tracing.checked import checked
 from regard.tracing.dataflow.axes import Origin, apart
 from regard.tracing.dataflow.contraction import Contraction, Roles
-from regard.tracing.dataflow.dataflow import Flow
+from regard.tracing.dataflow.dataflow import DataFlow
 from regard.tracing.dataflow.tags import Candidate, local_tensor, plain_tensors, storage_address
 from regard.tracing.delta_rule import EARLIER, JOINED, STATE, Call, DeltaRules
 from regard.tracing.growth import Growth
@@ -77,9 +77,7 @@ class Collector:
         self.values, self.grad, self.attached = values, grad, attached
         self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
         self.names = Names(model)
-        self.flow = Flow(
-            self.names, self._accepted, self._rejected, self._wanted, grad or attached, rules
-        )
+        self.dataflow = DataFlow(self, grad or attached, rules)
         self.ready = False  # whether the flow knows the parameters: not before it follows anything
         self.growth = Growth()
         self.delta_rules = DeltaRules(self.names.modules.values())
@@ -117,7 +115,7 @@ class Collector:
             if not self.closed:
                 self.ready = True
                 try:
-                    self.flow.constants(self.names.tensors())
+                    self.dataflow.tags.constants(self.names.tensors())
                 except Exception as error:
                     self.failed("parameters", error)
 
@@ -130,8 +128,8 @@ class Collector:
         with self._lock:
             if not self.closed:
                 try:
-                    self.flow.flush()
-                    self.flow.let_go()
+                    self.dataflow.candidates.flush()
+                    self.dataflow.candidates.let_go()
                 except Exception as error:
                     self.failed("softmax", error)
 
@@ -140,9 +138,9 @@ class Collector:
         try:
             for tensor in module._parameters.values():
                 if tensor is not None and any(
-                    self.flow.tag(part) is None for part in plain_tensors(tensor)
+                    self.dataflow.tags.tag(part) is None for part in plain_tensors(tensor)
                 ):
-                    self.flow.constants([tensor])
+                    self.dataflow.tags.constants([tensor])
         except Exception as error:
             self.failed("parameters", error)
 
@@ -165,7 +163,7 @@ class Collector:
             self.failed(plan.name, error)
 
     def _before_change(self, plan: Any, target: Tensor, args: Any) -> None:
-        tag = self.flow.tag(target)
+        tag = self.dataflow.tags.tag(target)
         if storage_address(target) is not None:
             storage = target.untyped_storage()
             self.cached = self.cached or storage in self._used
@@ -173,19 +171,19 @@ class Collector:
                 self._rewritten.add(storage)
         self.keeper.about_to_change(target)
         self.growth.forget(target)
-        self.flow.protect(target)
+        self.dataflow.tags.protect(target)
         if plan.rule is None:
-            self.flow.forget(target)
+            self.dataflow.tags.forget(target)
         elif plan.name == "mul_":
             self._protect_from_dropout(args)
 
     def _protect_from_dropout(self, args: Any) -> None:
         """Dropout in place: the weights before it must be copied."""
-        tag = self.flow.tag(args[0])
-        noise = self.flow.tag(args[1]) if isinstance(args[1], Tensor) else None
+        tag = self.dataflow.tags.tag(args[0])
+        noise = self.dataflow.tags.tag(args[1]) if isinstance(args[1], Tensor) else None
         if tag is not None and tag.mark is not None and noise is not None and noise.noise:
             copy = args[0].detach().clone(memory_format=torch.preserve_format)
-            self.flow.dropout_copy(args[0], copy)
+            self.dataflow.pointwise.dropout_copy(args[0], copy)
 
     def after(self, plan: Any, args: Any, kwargs: Any, out: Any, wrapped: bool = False) -> None:
         """An operator has run. Whatever fails here must never break the model.
@@ -218,7 +216,7 @@ class Collector:
                 reading = plan.reader(arguments, out, self._allowed_by)
                 self._read(plan.name, reading, self.names.place())
                 if reading.value is not None and reading.output is not None:
-                    self.flow.attended(reading.query, reading.value, reading.output)
+                    self.dataflow.moves.attended(reading.query, reading.value, reading.output)
             elif plan.reads is not None:
                 self._unlearnable()
                 recipe = plan.reads(args, kwargs, out)
@@ -234,8 +232,7 @@ class Collector:
                 elif recipe is not None:
                     self._memory(recipe, args[0], out)
             elif plan.rule is not None and plan.reader is None:
-                self.flow.operator = plan.name
-                plan.rule(self.flow, args, kwargs, out)
+                self.dataflow.follow(plan.name, plan.rule, args, kwargs, out)
             if plan.spelling and lesson is not None and lesson.learnable:
                 self._spelled(lesson, plan, out)
         except Exception as error:
@@ -250,7 +247,7 @@ class Collector:
             lesson.refuse()
             return
         key = key_of(place, plan.name)
-        tag = self.flow.tag(out)
+        tag = self.dataflow.tags.tag(out)
         mark = None if tag is None else tag.mark or tag.log
         sides = mark.candidate.sides if mark is not None else None if tag is None else tag.sides
         lesson.ran(key, two_sided=sides is not None)
@@ -262,7 +259,11 @@ class Collector:
         with self._lock:
             if self.closed or self.cached or self.keeper.changed:
                 return False
-            unread = self.flow.lost or self.flow.unasked or self.flow.unfinished
+            unread = (
+                self.dataflow.candidates.lost
+                or self.dataflow.candidates.unasked
+                or self.dataflow.candidates.unfinished
+            )
             return not unread and not self.trace.notes
 
     def _lesson_of(self, candidate: Candidate) -> Lesson | None:
@@ -291,7 +292,7 @@ class Collector:
             self.note("error", where, f"{operator}: {type(error).__name__}: {error}")
 
     def _allowed_by(self, added: Tensor) -> Tensor | None:
-        tag = self.flow.tag(added)
+        tag = self.dataflow.tags.tag(added)
         return None if tag is None or tag.forbids is None else tag.forbids.by(added)
 
     # -- sites
@@ -300,7 +301,7 @@ class Collector:
         self, operator: str, reading: Reading, place: Place | None, attends: Attends | None = None
     ) -> None:
         """A fused operator attended; `attends` is what was learned of it."""
-        self.flow.flush()
+        self.dataflow.candidates.flush()
         if place is None:
             return
         key, lesson = key_of(place, operator), self.here.lesson
@@ -310,7 +311,7 @@ class Collector:
                 lesson.refuse()
         if operator == "_transformer_encoder_layer_fwd":  # the fast path passes by its attention
             place = self.names.inside(place, "self_attn")
-        if not self._wanted(place):
+        if not self.wants(place):
             if lesson is not None:
                 lesson.attended(key, "unknown")
             return
@@ -321,7 +322,7 @@ class Collector:
         site = self._site(place, operator, attends, single=_is_single(recipe.shape))
         if lesson is not None:
             lesson.attended(key, site.attends)
-        tag = self.flow.tag(reading.key)
+        tag = self.dataflow.tags.tag(reading.key)
         self._use(tensors(recipe))
         if self.values and reading.value is not None:
             recipe = replace(recipe, value=reading.value)  # type: ignore[type-var]
@@ -347,9 +348,9 @@ class Collector:
     def _delta_rule(self, call: Call) -> None:
         """A gated delta rule in plain torch has come to its end."""
         self._unlearnable()
-        self.flow.attended(*call.on_heads)
+        self.dataflow.moves.attended(*call.on_heads)
         place = self.names.place()
-        if place is None or not self._wanted(place):
+        if place is None or not self.wants(place):
             return
         if not self._makes_graph():
             call = call.detached()
@@ -366,7 +367,7 @@ class Collector:
     def _memory(self, recipe: Recurrent, mixed: Tensor, output: Tensor) -> None:
         """A memory of our own was read: `mixed` by matrix, and `output` by batch and head."""
         assert recipe.value is not None
-        self.flow.attended(recipe.query, recipe.value, output)
+        self.dataflow.moves.attended(recipe.query, recipe.value, output)
         place, apart = self.names.place(), recipe.shape[:2]
         reading = Reading(
             replace(recipe, value=None),  # type: ignore[type-var]
@@ -386,7 +387,7 @@ class Collector:
         for tensor in made_from:
             if storage_address(tensor) is None:
                 continue
-            storage, tag = tensor.untyped_storage(), self.flow.tag(tensor)
+            storage, tag = tensor.untyped_storage(), self.dataflow.tags.tag(tensor)
             self._used.add(storage)
             written = storage in self._rewritten or (tag is not None and tag.written)
             self.cached = self.cached or written
@@ -430,7 +431,7 @@ class Collector:
         if layout is None:
             return False
         with self._lock:
-            if not self.closed and self._wanted(place):
+            if not self.closed and self.wants(place):
                 try:
                     site = self._site(place, "softmax", entry.attends)
                     self._add(site, Made(detached(weights), layout, entry.kind), None, None)
@@ -439,7 +440,7 @@ class Collector:
         return True
 
     def read_other(self, entry: OtherEntry, output: Tensor, place: Place) -> None:
-        if self._wanted(place, attention=False):
+        if self.wants(place, attention=False):
             self.other_softmax(place, tuple(output.shape), entry.reason)
 
     def other_softmax(self, place: Place, shape: tuple[int, ...], reason: str) -> None:
@@ -452,11 +453,11 @@ class Collector:
 
     def _registered(self, operator: str, recipe: Recipe, out: Any) -> None:
         place = self.names.place()
-        if place is not None and self._wanted(place):
+        if place is not None and self.wants(place):
             attends: Attends = "unknown"
             followed = isinstance(recipe, Dot) and None not in (
-                self.flow.tag(recipe.query),
-                self.flow.tag(recipe.key),
+                self.dataflow.tags.tag(recipe.query),
+                self.dataflow.tags.tag(recipe.key),
             )
             if followed and isinstance(recipe, Dot):
                 attends = self._between(place, Reading(recipe, recipe.query, recipe.key))
@@ -471,13 +472,13 @@ class Collector:
             return "self"
         if not self.following:
             return self.attends.get((place.path or place.module_class, ""), "unknown")
-        sides = (self.flow.sources(reading.query), self.flow.sources(reading.key))
+        sides = (self.dataflow.tags.sources(reading.query), self.dataflow.tags.sources(reading.key))
         if reading.query.is_nested or reading.query.dim() != 4 or reading.key.dim() != 4:
             return _told(sides)
-        if self.flow.meet_others(reading.query, reading.key):
+        if self.dataflow.products.meet_others(reading.query, reading.key):
             return "cross"
         places = [
-            [origin for _, origin in self.flow.sliced_dims(tensor)[-2]]
+            [origin for _, origin in self.dataflow.tags.sliced_dims(tensor)[-2]]
             for tensor in (reading.query, reading.key)
         ]
         return _told_by_places(sides, *places) or _told(
@@ -488,7 +489,7 @@ class Collector:
             ),
         )
 
-    def _accepted(
+    def accept(
         self, candidate: Candidate, contraction: Contraction, weights: Tensor | None
     ) -> None:
         """A softmax that the model spelled itself met its values; `weights` are those that were
@@ -502,7 +503,7 @@ class Collector:
         layout = contraction.layout(roles)
         if layout is None:
             self._unlearnable()
-            self.flow.lost[place.path] = candidate
+            self.dataflow.candidates.lost[place.path] = candidate
             return
         if weights is not None or candidate.segments is not None or roles.gathered:
             self._unlearnable()  # nothing that one operator makes
@@ -564,7 +565,9 @@ class Collector:
         `late`: the product has some of the keys only.
         """
         if candidate.segments is not None:
-            chosen = {origin.ancestor for origin in self.flow.chosen_from(candidate.segments)}
+            chosen = {
+                origin.ancestor for origin in self.dataflow.tags.chosen_from(candidate.segments)
+            }
             edge = contraction.value_dims[candidate.key]
             if chosen and edge:
                 return "self" if edge[-1][1].ancestor in chosen else "cross"
@@ -577,7 +580,7 @@ class Collector:
             {origin.ancestor for origin in theirs},
         )
 
-    def _rejected(self, candidate: Candidate) -> None:
+    def reject(self, candidate: Candidate) -> None:
         lesson = self._lesson_of(candidate)
         if lesson is not None:
             lesson.rejected(candidate)
@@ -594,7 +597,7 @@ class Collector:
                 "regard.register_recipe tells how",
             )
 
-    def _wanted(self, place: Place, attention: bool = True) -> bool:
+    def wants(self, place: Place, attention: bool = True) -> bool:
         if self.where is everything:
             return True
         site = Site(place.path, place.module_class, place.source, "")
@@ -632,6 +635,10 @@ class Collector:
         return Site(
             place.path, place.module_class, place.source, operator, call, self.step, attends
         )
+
+    def site(self) -> Place | None:
+        """The module that is running, and its line."""
+        return self.names.place()
 
     @property
     def step(self) -> int:
@@ -693,17 +700,17 @@ class Collector:
             self.closed = True
         self.settle_hooks()
         try:
-            self.flow.flush()
+            self.dataflow.candidates.flush()
         except Exception as error:
             self.failed("softmax", error)
-        self.flow.clear()
+        self.dataflow.tags.clear()
         self.growth.clear()
         self.delta_rules.clear()
         if not failed:
             self._say_what_is_missing()
         self.keeper.close(self.trace)
         del (
-            self.flow,
+            self.dataflow,
             self.keeper,
         )  # they know us: without this only the collector of garbage ends it
 
@@ -733,13 +740,13 @@ class Collector:
                 f"by a third: attention that is no softmax? capture(rules={steps[-1]!r}) records "
                 "it",
             )
-            for place, steps in self.flow.unasked.values()
+            for place, steps in self.dataflow.candidates.unasked.values()
         ]
-        for place, text in [*unread, *self.flow.unfinished.values()]:
+        for place, text in [*unread, *self.dataflow.candidates.unfinished.values()]:
             name = place.path or place.module_class
             if (place.path, place.source) not in lines and name not in self.filtered:
                 self.note("unread", name, f"{text} ({place.source})")
-        for candidate in self.flow.lost.values():
+        for candidate in self.dataflow.candidates.lost.values():
             self.note(
                 "unread",
                 candidate.place.path or candidate.place.module_class,

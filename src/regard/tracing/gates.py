@@ -147,7 +147,7 @@ class GateCollector(Collector):
 
     def _channel_dim(self, x: Tensor) -> int | None:
         """The dimension that a linear map or a convolution made, where there is one such."""
-        dims = self.flow.dims(x)
+        dims = self.dataflow.tags.dims(x)
         features = [
             dim
             for dim, pieces in enumerate(dims)
@@ -158,7 +158,7 @@ class GateCollector(Collector):
     def _record(
         self, place: Place, operator: str, gate: Tensor, axes: _Axes, output: Tensor
     ) -> None:
-        if not self._wanted(place):
+        if not self.wants(place):
             return
         site = replace(self._site(place, operator, "unknown"), attends="self")
         kept = gate if self._makes_graph() else detached(gate)

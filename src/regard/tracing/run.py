@@ -249,7 +249,11 @@ class Run:
 
     def _recall(self) -> None:
         """Plans of earlier captures; a filter's own are no use to others."""
-        if self.module is None or self.collector.flow.rules or not self.collector.learnable:
+        if (
+            self.module is None
+            or self.collector.dataflow.products.rules
+            or not self.collector.learnable
+        ):
             return
         try:
             now = fingerprint(self.collector.names)

@@ -1,24 +1,125 @@
-"""Which operator does what to the tags: one small rule for each, looked up by name."""
+"""Which operator does what to the tags: one rule for each, looked up by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.tracing.dataflow.dataflow import Flow
+from regard.tracing.dataflow.dataflow import DataFlow, Rule
 from regard.tracing.dataflow.tags import covers
 from regard.types import Kind
-
-Rule = Callable[[Flow, Any, Any, Any], None]  # flow, args, kwargs, output
-_RULES: dict[str, Rule] = {}
 
 
 def rule_of(name: str) -> Rule | None:
     """The rule of an operator, by the name of its packet, in-place forms included."""
     return _RULES.get(name) or (_RULES.get(name[:-1]) if name.endswith("_") else None)
+
+
+def default_rule(flow: DataFlow, args: Any, kwargs: Any, out: Any) -> None:
+    """The rule of operators that have none of their own and make something new."""
+    flow.moves.unknown(_tensors(args), _tensors((out,)))
+
+
+def _tensors(args: Any) -> list[Tensor]:
+    tensors = []
+    for arg in args:
+        if isinstance(arg, Tensor):
+            tensors.append(arg)
+        elif isinstance(arg, list | tuple):
+            tensors.extend(each for each in arg if isinstance(each, Tensor))
+    return [tensor for tensor in tensors if not tensor.is_nested]
+
+
+def _argument(args: Any, kwargs: Any, index: int, name: str, default: Any = None) -> Any:
+    """An argument by position or name; the default where it is missing or None."""
+    value = args[index] if len(args) > index else kwargs.get(name)
+    return default if value is None else value
+
+
+def _reduced_dims(tensor: Tensor, dims: Any) -> Sequence[int]:
+    """The dimensions of a reduction, all where None are named."""
+    if dims is None or isinstance(dims, bool):
+        return range(tensor.dim())
+    return [dims] if isinstance(dims, int) else list(dims)
+
+
+def _both(args: Any) -> bool:
+    return isinstance(args[1], Tensor) and isinstance(args[0], Tensor)
+
+
+def _rescaled(factor: Any, *, above: bool) -> Kind:
+    """What weights become when a number divides (`above` 1) or multiplies (at most 1) them."""
+    shrinks = isinstance(factor, int | float) and (factor >= 1 if above else 0 <= factor <= 1)
+    return "partial" if shrinks else "signed"
+
+
+# f: the data flow, a: positional arguments, k: keyword arguments, out: the operator's output
+
+_RULES: dict[str, Rule] = {}
+_CALLS: dict[str, Rule] = {
+    "_softmax _safe_softmax softmax": lambda f, a, k, out: f.softmaxes.softmax(a[0], a[1], out),
+    "_masked_softmax": lambda f, a, k, out: f.softmaxes.softmax(
+        a[0], _argument(a, k, 2, "dim", -1), out
+    ),
+    "_log_softmax log_softmax": lambda f, a, k, out: f.softmaxes.log_softmax(a[0], a[1], out),
+    "exp": lambda f, a, k, out: f.softmaxes.exponential(a[0], out),
+    "logsumexp": lambda f, a, k, out: f.softmaxes.log_sum_exp(a[0], a[1], out),
+    "sub": lambda f, a, k, out: (
+        f.softmaxes.subtract(a[0], a[1], out)
+        if _both(a)
+        else f.pointwise.apply(_tensors(a[:2]), out)
+    ),
+    "div": lambda f, a, k, out: (
+        f.softmaxes.divide(a[0], a[1], out)
+        if _both(a)
+        else f.pointwise.apply(_tensors(a[:2]), out, kind=_rescaled(a[1], above=True))
+    ),
+    "mul": lambda f, a, k, out: (
+        f.softmaxes.multiply(a[0], a[1], out)
+        if _both(a)
+        else f.pointwise.apply(_tensors(a[:2]), out, kind=_rescaled(a[1], above=False))
+    ),
+    "native_dropout": lambda f, a, k, out: f.pointwise.dropout(a[0], out[0]),
+    "bernoulli rand rand_like uniform randint randint_like": lambda f, a, k, out: f.pointwise.noise(
+        out
+    ),
+    "arange ones full empty linspace eye scalar_tensor logspace ones_like full_like empty_like "
+    "new_ones new_full new_empty fill lift_fresh_copy tril_indices triu_indices": (
+        lambda f, a, k, out: f.pointwise.fixed(out)
+    ),
+    "zeros zeros_like new_zeros zero": lambda f, a, k, out: f.pointwise.fixed(out, zero=True),
+    "masked_fill": lambda f, a, k, out: f.pointwise.filled(a[0], a[1], a[2], out),
+    "clone _to_copy contiguous": lambda f, a, k, out: f.moves.copied(a[0], out),
+    "index_add scatter_add": lambda f, a, k, out: f.softmaxes.scattered(
+        a[1], a[2], a[3], out, f.tags.is_zero(a[0]) and k.get("alpha", 1) == 1
+    ),
+    "topk sort": lambda f, a, k, out: f.moves.selected(a[0], out[0]),
+    "mm bmm": lambda f, a, k, out: f.products.product(a[0], a[1], out),
+    "addmm baddbmm _addmm_activation": lambda f, a, k, out: f.products.product(a[1], a[2], out),
+    "mv": lambda f, a, k, out: f.products.product(a[0], a[1].unsqueeze(1), out.unsqueeze(1)),
+    "addmv": lambda f, a, k, out: f.products.product(a[1], a[2].unsqueeze(1), out.unsqueeze(1)),
+    "linear_dynamic linear mkldnn_linear _linear_pointwise": lambda f, a, k, out: f.moves.linear(
+        a[0], out
+    ),
+    "convolution _convolution mkldnn_convolution conv1d conv2d conv3d": lambda f, a, k, out: (
+        f.moves.linear(a[0], out, features=1 if out.dim() > a[1].dim() - 1 else 0)
+    ),
+    "embedding": lambda f, a, k, out: f.moves.embedded(a[0], a[1], out),
+    "index": lambda f, a, k, out: f.moves.indexed(a[0], a[1], out),
+    "index_select": lambda f, a, k, out: f.moves.gathered(
+        a[0], a[1], a[2], out, torch.index_select
+    ),
+    "gather": lambda f, a, k, out: f.moves.gathered(a[0], a[1], a[2], out, torch.gather),
+    "repeat": lambda f, a, k, out: f.moves.repeated(a[0], out),
+    # weights do not grow
+    "where nan_to_num clamp clamp_min clamp_max tril triu relu abs": lambda f, a, k, out: (
+        f.pointwise.apply(_tensors(a), out, kind="partial")
+    ),
+}
+_RULES.update((name, rule) for names, rule in _CALLS.items() for name in names.split())
 
 
 def _for(*names: str) -> Callable[[Rule], Rule]:
@@ -29,310 +130,138 @@ def _for(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def _scaled(factor: Any, *, above: bool) -> Kind:
-    """What weights become when a number divides (`above` 1) or multiplies (at most 1) them."""
-    plain = isinstance(factor, int | float) and (factor >= 1 if above else 0 <= factor <= 1)
-    return "partial" if plain else "signed"
-
-
-def _tensors(args: Any) -> list[Tensor]:
-    tensors = []
-    for arg in args:
-        if isinstance(arg, Tensor):
-            tensors.append(arg)
-        elif isinstance(arg, list | tuple):
-            tensors.extend(part for part in arg if isinstance(part, Tensor))
-    return [tensor for tensor in tensors if not tensor.is_nested]
-
-
-@_for("_softmax", "_safe_softmax", "softmax")
-def _softmax(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.softmax(args[0], args[1], out)
-
-
-@_for("_masked_softmax")
-def _masked_softmax(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    dim = args[2] if len(args) > 2 and args[2] is not None else kwargs.get("dim")
-    flow.softmax(args[0], -1 if dim is None else dim, out)
-
-
-@_for("_log_softmax", "log_softmax")
-def _log_softmax(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.log_softmax(args[0], args[1], out)
-
-
-@_for("exp")
-def _exp(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.exponential(args[0], out)
-
-
-@_for("logsumexp")
-def _logsumexp(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.log_sum_exp(args[0], args[1], out)
-
-
 @_for("sum")
-def _sum(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+def _sum(f: DataFlow, a: Any, k: Any, out: Any) -> None:
     if isinstance(out, Tensor):
-        dims = args[1] if len(args) > 1 and args[1] is not None else range(args[0].dim())
-        flow.summed(args[0], [dims] if isinstance(dims, int) else dims, out)
+        f.softmaxes.summed(a[0], _reduced_dims(a[0], a[1] if len(a) > 1 else None), out)
 
 
 @_for("add")
-def _add(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
-        flow.add(args[0], args[1], out)
+def _add(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    if _both(a):
+        f.pointwise.add(a[0], a[1], out)
     else:
-        tiny = isinstance(args[1], int | float) and abs(args[1]) <= 1e-6  # against division by 0
-        flow.pointwise(_tensors(args[:2]), out, shifted=not tiny)
-
-
-@_for("sub")
-def _sub(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
-        flow.subtract(args[0], args[1], out)
-    else:
-        flow.pointwise(_tensors(args[:2]), out)
-
-
-@_for("div")
-def _div(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
-        flow.divide(args[0], args[1], out)
-    else:
-        flow.pointwise(_tensors(args[:2]), out, kind=_scaled(args[1], above=True))
-
-
-@_for("mul")
-def _mul(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    if isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
-        flow.multiply(args[0], args[1], out)
-    else:
-        flow.pointwise(_tensors(args[:2]), out, kind=_scaled(args[1], above=False))
-
-
-@_for("native_dropout")
-def _native_dropout(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.dropout(args[0], out[0])
-
-
-@_for("bernoulli", "rand", "rand_like", "uniform", "randint", "randint_like")
-def _noise(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.noise(out)
-
-
-@_for(
-    "arange", "ones", "full", "empty", "linspace", "eye", "scalar_tensor", "logspace",
-    "ones_like", "full_like", "empty_like", "new_ones", "new_full", "new_empty", "fill",
-    "lift_fresh_copy", "tril_indices", "triu_indices",
-)  # fmt: skip
-def _constant(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.fixed(out)
-
-
-@_for("zeros", "zeros_like", "new_zeros", "zero")
-def _zeros(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.fixed(out, zero=True)
+        tiny = isinstance(a[1], int | float) and abs(a[1]) <= 1e-6  # against division by 0
+        f.pointwise.apply(_tensors(a[:2]), out, shifted=not tiny)
 
 
 @_for("logical_not", "bitwise_not")
-def _not(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.pointwise((args[0],), out)
-    if args[0].dtype == torch.bool and out is not args[0]:
-        flow.opposite(args[0], out)
-
-
-@_for("masked_fill")
-def _masked_fill(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.filled(args[0], args[1], args[2], out)
-
-
-@_for("clone", "_to_copy", "contiguous")
-def _copy(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.copied(args[0], out)
+def _not(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    f.pointwise.apply((a[0],), out)
+    if a[0].dtype == torch.bool and out is not a[0]:
+        f.pointwise.opposite(a[0], out)
 
 
 @_for("copy")
-def _copy_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+def _copy_into(f: DataFlow, a: Any, k: Any, out: Any) -> None:
     """`target.copy_(source)`, whole or a part of a storage."""
-    target, source = args[0], args[1]
+    target, source = a[0], a[1]
     if covers(target):
-        flow.forget(target)
-        flow.copied(source.expand(target.shape), target)
+        f.tags.forget(target)
+        f.moves.copied(source.expand(target.shape), target)
     else:
-        flow.written(target, source)
+        f.writes.written(target, source)
 
 
 @_for("index_put")
-def _index_put(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    at = [dim for dim, index in enumerate(args[1]) if index is not None]
-    added = len(args) > 3 and args[3]
-    if len(at) == 1 and not added and not flow.is_weights(args[0]):
-        flow.written_at(out, at[0], args[1][at[0]], args[2])
+def _index_put(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    indexed = [dim for dim, index in enumerate(a[1]) if index is not None]
+    adds = len(a) > 3 and a[3]
+    if len(indexed) == 1 and not adds and not f.tags.is_weights(a[0]):
+        f.writes.written_at(out, indexed[0], a[1][indexed[0]], a[2])
     else:
-        _write_into(flow, args, kwargs, out)
+        _write_into(f, a, k, out)
 
 
 @_for("index_copy", "scatter", "slice_scatter")
-def _write_into(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    if flow.is_weights(args[0]):  # some of them replaced
-        flow.pointwise((args[0],), out, kind="partial")
-        return
-    flow.written(out, _tensors(args)[-1])
-
-
-@_for("index_add", "scatter_add")
-def _scatter_add(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    plain = flow.is_zero(args[0]) and kwargs.get("alpha", 1) == 1
-    flow.scattered(args[1], args[2], args[3], out, plain)
+def _write_into(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    if f.tags.is_weights(a[0]):  # some of them replaced
+        f.pointwise.apply((a[0],), out, kind="partial")
+    else:
+        f.writes.written(out, _tensors(a)[-1])
 
 
 @_for("scatter_reduce", "index_reduce")
-def _scatter_reduce(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    if args[4] == "sum":
-        flow.scattered(args[1], args[2], args[3], out, flow.is_zero(args[0]))
+def _scatter_reduce(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    if a[4] == "sum":
+        f.softmaxes.scattered(a[1], a[2], a[3], out, f.tags.is_zero(a[0]))
     else:
-        flow.written(out, args[3])
-
-
-@_for("topk", "sort")
-def _selected(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.selected(args[0], out[0])
+        f.writes.written(out, a[3])
 
 
 @_for("linalg_vector_norm")
-def _norm(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    order = args[1] if len(args) > 1 else 2
-    dims = args[2] if len(args) > 2 and args[2] is not None else range(args[0].dim())
-    if order == 1:
-        flow.absolute_sum(args[0], dims, out)
+def _norm(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    if len(a) > 1 and a[1] == 1:
+        dims = a[2] if len(a) > 2 and a[2] is not None else range(a[0].dim())
+        f.softmaxes.absolute_sum(a[0], dims, out)
     else:
-        flow.unknown((args[0],), (out,))
-
-
-def default_rule(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    """Any operator that makes something new and has no rule of its own."""
-    flow.unknown(_tensors(args), _tensors((out,)))
+        f.moves.unknown((a[0],), (out,))
 
 
 @_for("cat", "stack", "hstack", "vstack")
-def _cat(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    if len(args[0]) == 1 and args[0][0].shape == out.shape:
-        flow.copied(args[0][0], out)
+def _cat(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    if len(a[0]) == 1 and a[0][0].shape == out.shape:
+        f.moves.copied(a[0][0], out)
     else:
-        flow.concatenated(args[0], dim, out)
-
-
-@_for("mm", "bmm")
-def _product(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.product(args[0], args[1], out)
+        f.moves.concatenated(a[0], _argument(a, k, 1, "dim", 0), out)
 
 
 @_for("_cdist_forward")
-def _distances(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    left, right = (each.expand(*out.shape[:-2], *each.shape[-2:]) for each in args[:2])
-    flow.distances(left, right, out)
+def _distances(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    left, right = (each.expand(*out.shape[:-2], *each.shape[-2:]) for each in a[:2])
+    f.products.distances(left, right, out)
 
 
-@_for("addmm", "baddbmm", "_addmm_activation")
-def _added_product(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.product(args[1], args[2], out)
+@_for(
+    "view", "_unsafe_view", "_reshape_alias", "unsqueeze", "transpose", "permute", "t", "expand",
+    "split", "split_with_sizes", "slice", "select", "unbind", "squeeze", "unfold",
+)  # fmt: skip
+def _view(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    if not a[0].is_nested:
+        f.moves.viewed(a[0])
 
 
-@_for("mv")
-def _matrix_vector(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.product(args[0], args[1].unsqueeze(1), out.unsqueeze(1))
-
-
-@_for("addmv")
-def _added_matrix_vector(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.product(args[1], args[2].unsqueeze(1), out.unsqueeze(1))
-
-
-@_for("linear_dynamic", "linear", "mkldnn_linear", "_linear_pointwise")
-def _linear(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.linear(args[0], out)
-
-
-@_for("convolution", "_convolution", "mkldnn_convolution", "conv1d", "conv2d", "conv3d")
-def _convolution(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.linear(args[0], out, features=1 if out.dim() > args[1].dim() - 1 else 0)
-
-
-@_for("view", "_unsafe_view", "_reshape_alias", "unsqueeze", "transpose", "permute", "t", "expand",
-      "split", "split_with_sizes", "slice", "select", "unbind", "squeeze", "unfold")  # fmt: skip
-def _view(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    if not args[0].is_nested:
-        flow.viewed(args[0])
-
-
-@_for("embedding")
-def _embedding(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.embedded(args[0], args[1], out)
-
-
-@_for("index")
-def _index(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.indexed(args[0], args[1], out)
-
-
-@_for("index_select")
-def _index_select(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    dim, index = args[1:3]
-    flow.gathered(args[0], dim, index, out, torch.index_select)
-
-
-@_for("gather")
-def _gather(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    dim, index = args[1:3]
-    flow.gathered(args[0], dim, index, out, torch.gather)
+# What repeats a movement must not hold the tensor that was moved: only the settings.
 
 
 @_for("roll")
-def _roll(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    settings = args[1:]
-    flow.moved(args[0], out, lambda numbers: torch.roll(numbers, *settings))
+def _roll(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    settings = a[1:]
+    f.moves.moved(a[0], out, lambda numbers: torch.roll(numbers, *settings))
 
 
 @_for("flip")
-def _flip(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    dims = args[1]
-    flow.moved(args[0], out, lambda numbers: numbers.flip(dims))
+def _flip(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    dims = a[1]
+    f.moves.moved(a[0], out, lambda numbers: numbers.flip(dims))
 
 
 @_for("constant_pad_nd")
-def _padded(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    pad = args[1]
-    flow.moved(args[0], out, lambda numbers: torch.constant_pad_nd(numbers, pad, -1))
+def _padded(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    pad = a[1]
+    f.moves.moved(a[0], out, lambda numbers: torch.constant_pad_nd(numbers, pad, -1))
 
 
 @_for("im2col")
-def _patches(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    settings = args[1:]
+def _patches(f: DataFlow, a: Any, k: Any, out: Any) -> None:
+    settings = a[1:]
 
     def again(numbers: Tensor) -> Tensor:  # padding is 0 there
         patches: Tensor = torch.ops.aten.im2col(numbers.double() + 1, *settings)
         return patches.long() - 1
 
-    flow.windows(args[0], out, args[1], again)
-
-
-@_for("repeat")
-def _repeat(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    flow.repeated(args[0], out)
+    f.moves.windows(a[0], out, a[1], again)
 
 
 @_for("mean", "amax", "amin", "max", "min", "prod", "any", "all", "var", "std", "median", "mode")
-def _reduction(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+def _reduction(f: DataFlow, a: Any, k: Any, out: Any) -> None:
     results = _tensors((out,) if isinstance(out, Tensor) else out)
-    if len(args) > 1 and isinstance(args[1], Tensor):
-        flow.pointwise(args[:2], results[0])
+    if len(a) > 1 and isinstance(a[1], Tensor):
+        f.pointwise.apply(a[:2], results[0])
         return
-    dims = args[1] if len(args) > 1 and args[1] is not None else kwargs.get("dim")
-    dims = range(args[0].dim()) if dims is None or isinstance(dims, bool) else dims
+    dims = _reduced_dims(a[0], _argument(a, k, 1, "dim"))
     for result in results:
-        flow.reduced(args[0], [dims] if isinstance(dims, int) else list(dims), result)
+        f.softmaxes.reduced(a[0], dims, result)
 
 
 @_for(
@@ -340,20 +269,14 @@ def _reduction(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     "cudnn_batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit",
     "repeat_interleave", "_unsafe_index", "unfold_copy", "glu",
 )  # fmt: skip
-def _moved(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+def _moved(f: DataFlow, a: Any, k: Any, out: Any) -> None:
     """Weights are not followed: only where axes and numbers come from."""
     result = out if isinstance(out, Tensor) else out[0]
-    if flow.is_weights(args[0]) and result.shape == args[0].shape:
-        flow.pointwise((args[0],), result)
+    if f.tags.is_weights(a[0]) and result.shape == a[0].shape:
+        f.pointwise.apply((a[0],), result)
         return
-    alike = result.shape == args[0].shape and flow.is_moved(args[0])
-    flow.moved(args[0], result, (lambda numbers: numbers) if alike else None)
-
-
-@_for("where", "nan_to_num", "clamp", "clamp_min", "clamp_max", "tril", "triu", "relu", "abs")
-def _cut(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
-    """Place by place, and weights do not grow."""
-    flow.pointwise(_tensors(args), out, kind="partial")
+    alike = result.shape == a[0].shape and f.tags.is_moved(a[0])
+    f.moves.moved(a[0], result, (lambda numbers: numbers) if alike else None)
 
 
 @_for(
@@ -364,6 +287,6 @@ def _cut(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     "bitwise_and", "bitwise_or", "logical_and", "logical_or", "floor_divide", "remainder",
     "cumsum", "erf", "addcdiv", "view_as_complex_copy",
 )  # fmt: skip
-def _pointwise(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+def _pointwise(f: DataFlow, a: Any, k: Any, out: Any) -> None:
     if isinstance(out, Tensor):
-        flow.pointwise(_tensors(args), out)
+        f.pointwise.apply(_tensors(a), out)

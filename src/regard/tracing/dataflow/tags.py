@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 import torch
 from torch import Tensor
 
+from regard.record.held import detached
 from regard.tracing.dataflow.axes import (
     Dims,
     Factor,
@@ -240,12 +241,11 @@ def storage_address(tensor: Tensor) -> int | None:
         return None
 
 
-class Tagging:
-    """Tags of one capture, by storage."""
+class TagStore:
+    """The tags of one capture, kept with the storages they describe."""
 
     def __init__(self, graph: bool) -> None:
         self.key = f"regard_{next(_captures)}"
-        self.operator = ""  # that is being followed
         self.graph = graph  # whether weights before dropout stay in the autograd graph
         self.boxes: WeakSet[Box] = WeakSet()
         self._choices: WeakKeyDictionary[Any, dict[int, set[Origin]]] = WeakKeyDictionary()
@@ -306,6 +306,13 @@ class Tagging:
         box = Box(tensor, dims or [])
         self.boxes.add(box)
         return box
+
+    def weights_box(self, weights: Tensor, mark: Mark) -> Box:
+        """The weights as they are now, kept outside their storage's tag."""
+        if mark.before is not None:
+            return mark.before
+        kept = weights if self.graph else detached(weights)
+        return self.box(kept, self.dims(weights))
 
     def protect(self, target: Tensor) -> None:
         """A storage is about to change: what boxes hold of it is copied."""

@@ -13,13 +13,16 @@ import torch
 from torch import Tensor
 
 from regard.tracing.dataflow.axes import Factor, Piece, axis, dims_of, laid_out
+from regard.tracing.dataflow.candidates import Candidates
 from regard.tracing.dataflow.movement import Movement, View
-from regard.tracing.dataflow.moves import Moves
-from regard.tracing.dataflow.tags import NOBODY, Tag, covers, joined
+from regard.tracing.dataflow.tags import NOBODY, Tag, TagStore, covers, joined
 
 
-class Writing(Moves):
-    """Operators that overwrite some entries."""
+class Writes:
+    """Operators that overwrite some entries of a storage."""
+
+    def __init__(self, tags: TagStore, candidates: Candidates) -> None:
+        self.tags, self.candidates = tags, candidates
 
     def written(self, target: Tensor, source: Tensor) -> None:
         """A part of a storage was overwritten, as in a cache: what is known adds up."""
@@ -32,7 +35,7 @@ class Writing(Moves):
 
     def written_at(self, target: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
         """The same, at places along one dimension."""
-        box = self.box(index)
+        box = self.tags.box(index)
 
         def again(flat: Tensor, numbers: Tensor) -> None:
             flat.view(shape)[(slice(None),) * dim + (box.tensor,)] = numbers
@@ -48,13 +51,13 @@ class Writing(Moves):
         again: Callable[[Tensor, Tensor], None],
     ) -> None:
         """`factors` of the storage, where the entries went to where they were taken from."""
-        mine, theirs = self.tag(target), self.tag(source)
+        mine, theirs = self.tags.tag(target), self.tags.tag(source)
         if theirs is not None and theirs.mark is not None:
-            self.lose(theirs.mark.candidate)
+            self.candidates.lose(theirs.mark.candidate)
         tag = Tag()
         tag.sources = joined(
             NOBODY if mine is None else mine.sources,
-            frozenset((self.token(source),)) if theirs is None else theirs.sources,
+            frozenset((self.tags.token(source),)) if theirs is None else theirs.sources,
         )
         tag.constant = mine is not None and theirs is not None and mine.constant and theirs.constant
         tag.written = True
@@ -62,7 +65,7 @@ class Writing(Moves):
             tag.factors, tag.sides, tag.widths = mine.factors, mine.sides, mine.widths
         if mine is not None and factors is not None and not tag.constant:
             tag.factors, tag.moved = factors, self._filled(target, source, mine, again)
-        self.put(target, tag)
+        self.tags.put(target, tag)
 
     def _filled(
         self, target: Tensor, source: Tensor, before: Tag, again: Callable[[Tensor, Tensor], None]
@@ -77,12 +80,17 @@ class Writing(Moves):
             again(flat, new)
             return flat
 
-        return Movement((*earlier, self.view(source)), together, (size,), (1,), 0, size)
+        return Movement((*earlier, self.tags.view(source)), together, (size,), (1,), 0, size)
 
     def _fillable(self, target: Tensor, source: Tensor) -> Tag | None:
         """The tag of a table that was made empty, or filled in order so far."""
-        tag = self.tag(target)
-        if tag is None or tag.parameter or self.constant(source) or target.dim() != source.dim():
+        tag = self.tags.tag(target)
+        if (
+            tag is None
+            or tag.parameter
+            or self.tags.constant(source)
+            or target.dim() != source.dim()
+        ):
             return None
         return tag if tag.moved is not None or (tag.constant and not tag.written) else None
 
@@ -91,12 +99,12 @@ class Writing(Moves):
         tag = self._fillable(target, source)
         if tag is None or target.shape != source.shape or covers(target):
             return None
-        dims = self.dims(target)
+        dims = self.tags.dims(target)
         assert tag.factors is not None
         touched = {origin for pieces in dims for _, origin in pieces}
         factors = [factor for factor in tag.factors if factor.origin not in touched]
         item, offset = target.element_size(), int(target.storage_offset()) * target.element_size()
-        for pieces, theirs, stride in zip(dims, self.sliced_dims(source), target.stride()):
+        for pieces, theirs, stride in zip(dims, self.tags.sliced_dims(source), target.stride()):
             origins = {origin for _, origin in pieces}
             axes = [factor for factor in tag.factors if factor.origin in origins]
             if len(pieces) != 1 or len(axes) != 1 or stride * item != axes[0].stride:
@@ -115,7 +123,7 @@ class Writing(Moves):
         tag = self._fillable(target, source)
         if tag is None or not covers(target) or not target.is_contiguous():
             return None
-        dims = self.sliced_dims(source)
+        dims = self.tags.sliced_dims(source)
         taken = dims[dim][0][1].taken if len(dims[dim]) == 1 else None
         if taken is None:
             return None
