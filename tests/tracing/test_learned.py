@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import regard
-from regard.record.held import Layout
-from regard.tracing.learned import arrangement_of
+from regard.record.stored_attention import Layout
+from regard.tracing.pass_plan import arrangement_of
 
 
 class Log(list):

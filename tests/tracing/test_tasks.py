@@ -163,8 +163,8 @@ def test_what_a_signal_handler_raises_is_not_taken_for_an_error_of_ours(where, m
         regard.trace(model, x)
     inner = {
         "after": "regard.tracing.dataflow.tags.TagStore.tag",
-        "before_change": "regard.tracing.growth.Growth.forget",
-        "read_operator": "regard.tracing.names.Names.place",
+        "before_change": "regard.tracing.key_cache.KeyCaches.forget",
+        "read_operator": "regard.tracing.module_paths.ModulePaths.call_site",
         "meet": "regard.tracing.dataflow.tags.TagStore.constants",
     }[where]
     if where == "before_change":

@@ -19,8 +19,8 @@ from regard.recipe.edges import EdgeWeights, Index, Offsets
 from regard.record import upward
 from regard.record.axes import check_rows, in_order
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.site import Attends, Site
+from regard.record.stored_attention import StoredAttention, StoredRecipe, storage_bytes, weights_of
 from regard.record.tokens import Tokens, checked_tokens, count, fit, nested
 from regard.types import Kind, Mixed, Shape, Values, Weights
 
@@ -49,7 +49,7 @@ class Record:
     def __init__(
         self,
         site: Site,
-        held: Held | Path | None,
+        held: StoredAttention | Path | None,
         *,
         shape: Shape,
         kind: Kind,
@@ -140,19 +140,21 @@ class Record:
         return self._held.recipe()
 
     @property
-    def parts(self) -> Held | Path | None:
+    def parts(self) -> StoredAttention | Path | None:
         """What the recipe is made from, or the file it is in."""
         return self._held
 
     @property
     def value_held(self) -> bool:
         """Whether `mixed()` can be asked for."""
-        return self._held.value_held if isinstance(self._held, Held) else self._value_held
+        return (
+            self._held.value_held if isinstance(self._held, StoredAttention) else self._value_held
+        )
 
     @property
     def n_edges(self) -> int | None:
         """Edges of one matrix, where a list of them is held in memory; else None."""
-        return self._held.n_edges if isinstance(self._held, Held) else None
+        return self._held.n_edges if isinstance(self._held, StoredAttention) else None
 
     @property
     def edges(self) -> EdgeList:
@@ -180,7 +182,7 @@ class Record:
     def storages(self) -> dict[int, int]:
         """Bytes of each storage this record keeps alive."""
         held = [*_answers(self.reductions), *([] if self.output is None else [self.output])]
-        if isinstance(self._held, Held):
+        if isinstance(self._held, StoredAttention):
             held.extend(self._held.tensors())
         return storage_bytes(held)
 
@@ -278,7 +280,7 @@ class Record:
             raise ShapeError(f"{self.name}: {error}; weights are {shape} as they lie") from None
         # Rows without a key may be NaN, and promise nothing.
         check_rows(weights.nan_to_num(0.0), self.kind, self.name, axes, _OTHER_ORDER)
-        held = Ready(Given(weights, None, self.kind))
+        held = StoredRecipe(Given(weights, None, self.kind))
         return self._copy(
             site=replace(self.site, axes_known=True),
             held=held,
@@ -309,7 +311,7 @@ class Record:
             by_head = output.dim() == 4 and output.shape[1] == self.shape.heads
             output = output[:, which] if by_head else None
         return self._copy(
-            held=Ready(self.recipe.of_heads(which)),
+            held=StoredRecipe(self.recipe.of_heads(which)),
             held_as="weights" if self.held == "weights" else "recipe",
             shape=self.shape._replace(heads=len(which)),
             output=output,
@@ -320,7 +322,7 @@ class Record:
         """The same record with its tensors on a device."""
         held = self._held
         if held is not None:
-            held = Ready(self.recipe.map(lambda tensor: tensor.to(device)))
+            held = StoredRecipe(self.recipe.map(lambda tensor: tensor.to(device)))
         return self._copy(
             held=held,
             held_as="recipe" if self.held == "disk" else self.held,
@@ -332,14 +334,14 @@ class Record:
     def detach(self) -> Record:
         """The same record outside the autograd graph."""
         held = self._held
-        if isinstance(held, Held):
-            held = Ready(self.recipe.detach())
+        if isinstance(held, StoredAttention):
+            held = StoredRecipe(self.recipe.detach())
         return self._copy(held=held, output=None if self.output is None else self.output.detach())
 
     def with_weights(self) -> Record:
         """The same record holding its weights (of a sparse attention, its edges) instead of what
         they are made from."""
-        return self._copy(held=Ready(weights_of(self.recipe)), held_as="weights")
+        return self._copy(held=StoredRecipe(weights_of(self.recipe)), held_as="weights")
 
     def relabelled(self, attends: Attends) -> Record:
         """The same record, known as self- or cross-attention."""
@@ -392,8 +394,8 @@ class Record:
         from regard.record.store import storable
 
         state = dict(self.__dict__)
-        if isinstance(self._held, Held):
-            state["_held"] = Ready(storable(self.recipe))
+        if isinstance(self._held, StoredAttention):
+            state["_held"] = StoredRecipe(storable(self.recipe))
         state["_gradient"] = None
         state["output"] = None if self.output is None else self.output.detach()
         return state

@@ -42,9 +42,9 @@ from regard.recipe import (
     Uniform,
     Unrolled,
 )
-from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
 from regard.record.site import Note, OtherSoftmax, Site
+from regard.record.stored_attention import StoredRecipe
 from regard.record.tensor_file import TensorFile
 from regard.record.trace import Trace
 from regard.types import Kind, Shape
@@ -208,7 +208,7 @@ def _read_record(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
         raise ValueError(f"shape {shape}, but the recipe has {recipe.shape}")
     return Record(
         Site(**entry["site"]),
-        None if recipe is None else Ready(recipe),
+        None if recipe is None else StoredRecipe(recipe),
         shape=shape,
         kind=entry["kind"],
         dtype=dtype,

@@ -19,9 +19,9 @@ from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.record import Record, Trace
 from regard.record.tokens import Tokens, checked_tokens
-from regard.tracing.keeping import Keep, checked_bytes
-from regard.tracing.run import Run, bury
-from regard.tracing.where import predicate, shown
+from regard.tracing.recorder import Keep, checked_bytes
+from regard.tracing.session import Session, bury
+from regard.tracing.site_filter import predicate, shown
 
 _HERE = str(Path(__file__).parent.parent)
 
@@ -130,12 +130,12 @@ class capture:  # a context manager and a decorator is written like a function
         }
         self.trace: Trace | None = None
         self._here = threading.local()  # runs of this thread, for one object used by several
-        self._open: list[Run] = []  # in any thread
+        self._open: list[Session] = []  # in any thread
 
     def __enter__(self) -> Trace:
         self.trace = Trace()
         module = self.model if isinstance(self.model, nn.Module) else _module_of(self.model)
-        run = Run(module, self.trace, self.path, self._options, self._gates)
+        run = Session(module, self.trace, self.path, self._options, self._gates)
         trace = run.begin()
         self._here.runs = [*getattr(self._here, "runs", []), run]
         self._open.append(run)
@@ -146,7 +146,7 @@ class capture:  # a context manager and a decorator is written like a function
         if not runs:
             self._end_elsewhere(raising=kind is None)
             return
-        run: Run = runs.pop()
+        run: Session = runs.pop()
         if run not in self._open:  # another thread ended it, and was told
             bury()
             return

@@ -28,9 +28,15 @@ from torch import Tensor, nn
 from regard.kernel.linear import read_memory
 from regard.masks.parts import Band
 from regard.recipe import Delta, Recipe, Recurrent
-from regard.record.held import Held, check_versions, copied, detached, versions
-from regard.tracing.growth import order_of
-from regard.tracing.names import argument
+from regard.record.stored_attention import (
+    StoredAttention,
+    check_versions,
+    copied,
+    detached,
+    versions,
+)
+from regard.tracing.key_cache import order_of
+from regard.tracing.module_paths import argument
 from regard.types import Kind, Shape
 
 _PACKAGE, _OURS = "transformers.models.", "regard.mechanisms.recurrent"
@@ -50,7 +56,7 @@ EARLIER = (
 JOINED = "of keys that several calls wrote, the gradient is not kept"
 
 
-class Written(NamedTuple):
+class StateWrite(NamedTuple):
     """What one call writes into the state, in the axes of the model."""
 
     key: Tensor  # (batch, key, head, width)
@@ -59,23 +65,23 @@ class Written(NamedTuple):
     strength: Tensor
 
 
-class Chain:
+class StateWrites:
     """What each call wrote, and the order in which it found the examples of the call before."""
 
     def __init__(self) -> None:
-        self.calls: list[Written] = []
+        self.calls: list[StateWrite] = []
         self.orders: list[Tensor | None] = []
         self.versions: list[tuple[int, ...]] = []
 
-    def append(self, written: Written, order: Tensor | None) -> None:
+    def append(self, written: StateWrite, order: Tensor | None) -> None:
         """One call more."""
         self.calls.append(written)
         self.orders.append(order)
         self.versions.append(versions(_tensors(written)))
 
-    def written(self, calls: int) -> Written:
+    def written(self, calls: int) -> StateWrite:
         """What the first `calls` calls wrote, one behind the other."""
-        parts: list[Written] = []
+        parts: list[StateWrite] = []
         order: Tensor | None = None  # of the last call's examples among those of an earlier call
         for index in reversed(range(calls)):
             call, before = self.calls[index], self.orders[index]
@@ -87,7 +93,7 @@ class Chain:
             return parts[0]
         fields = zip(*reversed(parts))
         joined: list[Any] = [None if field[0] is None else torch.cat(field, 1) for field in fields]
-        return Written(*joined)
+        return StateWrite(*joined)
 
     def protect(self, calls: int, storage: int) -> None:
         """Copy what the first calls wrote and lies in this storage."""
@@ -95,11 +101,11 @@ class Chain:
         self.versions[:calls] = [versions(_tensors(call)) for call in self.calls[:calls]]
 
 
-class DeltaCall(Held):
+class DeltaCall(StoredAttention):
     """A call of the rule: its queries, and what it and the calls before it wrote."""
 
     def __init__(
-        self, query: Tensor, chain: Chain, memory: Tensor | None, unit_length: bool
+        self, query: Tensor, chain: StateWrites, memory: Tensor | None, unit_length: bool
     ) -> None:
         self._query, self._memory, self._unit_length = query, memory, unit_length
         self._chain, self._calls = chain, len(chain.calls)
@@ -166,11 +172,11 @@ class DeltaCall(Held):
         self._chain.protect(self._calls, storage)
 
 
-class Call(NamedTuple):
+class RuleCall(NamedTuple):
     """A call of the rule that has come to its end."""
 
     query: Tensor  # (batch, query, head, width)
-    written: Written
+    written: StateWrite
     unit_length: bool  # queries and keys are divided by their length
     state: Tensor | None  # before the call, (batch, head, width, value width)
     output: Tensor  # (batch, head, query, value width)
@@ -182,7 +188,7 @@ class Call(NamedTuple):
         assert self.written.value is not None
         return self.query.transpose(1, 2), self.written.value.transpose(1, 2), self.output
 
-    def detached(self) -> Call:
+    def detached(self) -> RuleCall:
         """The same outside the graph; the output stays in it."""
         return self._replace(
             query=detached(self.query),
@@ -197,7 +203,9 @@ class DeltaRules:
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._codes: dict[int, CodeType] = {}  # by id: their own hash is slow
         self._here = threading.local()
-        self._last: dict[str, tuple[Tensor, Chain]] = {}  # the final state of a site's last call
+        self._last: dict[
+            str, tuple[Tensor, StateWrites]
+        ] = {}  # the final state of a site's last call
         self.adopt(modules)
 
     def __bool__(self) -> bool:
@@ -216,7 +224,7 @@ class DeltaRules:
             self._here.__dict__.clear()  # a call that was left by an error
         return running
 
-    def transposed(self, tensor: Tensor) -> Call | None:
+    def transposed(self, tensor: Tensor) -> RuleCall | None:
         """A tensor was transposed in a call of the rule: the call, where that is its end."""
         frame = self._frame()
         if frame is None:
@@ -236,10 +244,10 @@ class DeltaRules:
             return None
         return argument(frame, "recipe") if tensor is argument(frame, "mixed") else None
 
-    def held(self, site: str, call: Call, values: bool) -> tuple[DeltaCall, bool]:
+    def held(self, site: str, call: RuleCall, values: bool) -> tuple[DeltaCall, bool]:
         """What a record holds of a call, and whether its state is one that nobody saw made."""
         written = call.written if values else call.written._replace(value=None)
-        chain, order, memory = Chain(), None, None
+        chain, order, memory = StateWrites(), None, None
         left = self._last.pop(site, None)
         if call.state is not None and bool(call.state.any()):
             found = False if left is None else order_of(call.state, left[0].to(call.state))
@@ -294,9 +302,9 @@ def _code(function: Any) -> CodeType | None:
     return getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
 
 
-def _call(arguments: dict[str, Any], output: Tensor, final: Tensor | None) -> Call:
-    written = Written(arguments["key"], arguments["value"], arguments["g"], arguments["beta"])
-    return Call(
+def _call(arguments: dict[str, Any], output: Tensor, final: Tensor | None) -> RuleCall:
+    written = StateWrite(arguments["key"], arguments["value"], arguments["g"], arguments["beta"])
+    return RuleCall(
         arguments["query"],
         written,
         bool(arguments["use_qk_l2norm_in_kernel"]),
@@ -316,10 +324,10 @@ def _picked(order: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda tensor: tensor[order]
 
 
-def _map(written: Written, change: Callable[[Tensor], Tensor]) -> Written:
+def _map(written: StateWrite, change: Callable[[Tensor], Tensor]) -> StateWrite:
     changed: list[Any] = [None if part is None else change(part) for part in written]
-    return Written(*changed)
+    return StateWrite(*changed)
 
 
-def _tensors(written: Written) -> list[Tensor]:
+def _tensors(written: StateWrite) -> list[Tensor]:
     return [part for part in written if part is not None]

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from regard.record.gradient import OutputGradient
-from regard.record.held import Layout, Made, detached
-from regard.tracing.collect import Collector
+from regard.record.stored_attention import Layout, StoredWeights, detached
+from regard.tracing.collector import Collector
 from regard.tracing.dataflow.tags import local_tensor
-from regard.tracing.names import Place
+from regard.tracing.module_paths import CallSite
 
 NO_VALUES = "a gate multiplies; it has no values that it mixes"
 
@@ -55,14 +55,16 @@ _numbers = itertools.count(1)
 class _Node:
     """What an operator made, and from what; later nodes have higher numbers."""
 
-    __slots__ = ("bounds", "number", "parents", "place", "pools", "recorded")
+    __slots__ = ("bounds", "call_site", "number", "parents", "pools", "recorded")
 
     def __init__(self, parents: tuple[_Node, ...] = (), operator: str = "") -> None:
         self.number = next(_numbers)
         self.parents = parents
         self.pools = operator in _POOLS
         self.bounds = _ANY
-        self.place: tuple[Place, str] | None = None  # where values came to lie in [0, 1], and how
+        self.call_site: tuple[CallSite, str] | None = (
+            None  # where values came to lie in [0, 1], and how
+        )
         self.recorded = False
 
 
@@ -125,25 +127,29 @@ class GateCollector(Collector):
         node = _Node(() if fresh else tuple(self._node(tensor) for tensor in inputs), operator)
         node.bounds = _bounds(operator, args, kwargs, lambda tensor: self._node(tensor).bounds)
         if _in_unit(node.bounds):
-            node.place = next((each.place for each in node.parents if _in_unit(each.bounds)), None)
-            place = self.names.place() if node.place is None else None
-            node.place = (place, operator) if place is not None else node.place
+            node.call_site = next(
+                (each.call_site for each in node.parents if _in_unit(each.bounds)), None
+            )
+            call_site = self.module_paths.call_site() if node.call_site is None else None
+            node.call_site = (call_site, operator) if call_site is not None else node.call_site
         self._nodes[output.untyped_storage()] = node
 
     def _multiplied(self, gate: Tensor, x: Tensor, output: Tensor) -> None:
         """Record a factor that gates the other one."""
         node = self._node(gate)
-        if node.place is None or node.recorded or gate.dim() != x.dim() or x.dim() < 3:
+        if node.call_site is None or node.recorded or gate.dim() != x.dim() or x.dim() < 3:
             return
         axes = _axes(gate, x, self._channel_dim(x))
         pooled = None if axes is None else _descends(node, self._node(x))
         if axes is None or pooled is None or not (pooled or _stretched(gate, x)):
             return
         node.recorded = True
-        made, operator = node.place
-        product = self.names.place()
+        made, operator = node.call_site
+        product = self.module_paths.call_site()
         if product is not None:
-            self._record(_gating(made, product, self.names.modules), operator, gate, axes, output)
+            self._record(
+                _gating(made, product, self.module_paths.modules), operator, gate, axes, output
+            )
 
     def _channel_dim(self, x: Tensor) -> int | None:
         """The dimension that a linear map or a convolution made, where there is one such."""
@@ -156,11 +162,11 @@ class GateCollector(Collector):
         return features[0] if len(features) == 1 else None
 
     def _record(
-        self, place: Place, operator: str, gate: Tensor, axes: _Axes, output: Tensor
+        self, call_site: CallSite, operator: str, gate: Tensor, axes: _Axes, output: Tensor
     ) -> None:
-        if not self.wants(place):
+        if not self.wants(call_site):
             return
-        site = replace(self._site(place, operator, "unknown"), attends="self")
+        site = replace(self._site(call_site, operator, "unknown"), attends="self")
         kept = gate if self._makes_graph() else detached(gate)
         sizes = [(gate.shape[dim], gate.stride(dim)) for dim in axes.keys]
         lying = (((gate.shape[0], gate.stride(0)),), (), (), tuple(sizes))
@@ -169,7 +175,9 @@ class GateCollector(Collector):
             gradient = OutputGradient(None, _arranged(axes))
             gate.register_hook(gradient.arrived)
         layout = Layout(lying, int(gate.storage_offset()))
-        self._add(site, Made(kept, layout, "gate", grid=axes.grid), output, gradient, NO_VALUES)
+        self._add(
+            site, StoredWeights(kept, layout, "gate", grid=axes.grid), output, gradient, NO_VALUES
+        )
 
 
 class _Axes(NamedTuple):
@@ -230,7 +238,7 @@ def _descends(node: _Node, origin: _Node) -> bool | None:
     return None
 
 
-def _gating(made: Place, product: Place, modules: dict[str, nn.Module]) -> Place:
+def _gating(made: CallSite, product: CallSite, modules: dict[str, nn.Module]) -> CallSite:
     """The module that gates: where the gate was made, or what a bare activation, or a sequence of
     layers, belongs to; at the most the module in which it is multiplied."""
     path, module = made.path, made.module
@@ -241,7 +249,7 @@ def _gating(made: Place, product: Place, modules: dict[str, nn.Module]) -> Place
     ):
         path = path.rpartition(".")[0]
         module = modules.get(path, module)
-    return Place(path, module, product.source)
+    return CallSite(path, module, product.source)
 
 
 def _arranged(axes: _Axes) -> Callable[[Tensor], Tensor]:

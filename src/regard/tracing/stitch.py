@@ -18,9 +18,9 @@ from regard.errors import RegardError
 from regard.masks import causal
 from regard.recipe import Dot, Given, Recipe
 from regard.record import Record, Trace
-from regard.record.held import Ready
+from regard.record.stored_attention import StoredRecipe
 from regard.tracing.delta_rule import DeltaCall
-from regard.tracing.growth import Grown
+from regard.tracing.key_cache import GrowingKeys
 
 
 def stitch(trace: Trace, output: Any = None) -> Trace:
@@ -70,7 +70,9 @@ def stitch(trace: Trace, output: Any = None) -> Trace:
         recipe = _together(records, rows)
         site = replace(records[0].site, call=1, step=0)
         stitched.append(
-            Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+            Record(
+                site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+            )
         )
     return Trace(stitched, notes=trace.notes, other_softmaxes=trace.other_softmaxes)
 
@@ -141,7 +143,7 @@ def _why(counts: int, batch: int) -> str:
 
 def _reordered(record: Record) -> bool:
     """Whether the cache found its examples in another order than the step before."""
-    return isinstance(record.parts, Grown | DeltaCall) and record.parts.reordered
+    return isinstance(record.parts, GrowingKeys | DeltaCall) and record.parts.reordered
 
 
 def _together(records: Sequence[Record], rows: Tensor) -> Recipe:

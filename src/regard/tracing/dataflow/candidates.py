@@ -14,11 +14,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from regard.record.held import detached
+from regard.record.stored_attention import detached
 from regard.tracing.dataflow.axes import Dims, Factor, Origin, laid_out
 from regard.tracing.dataflow.contraction import Contraction
 from regard.tracing.dataflow.tags import Candidate, Mark, Tag, TagStore
-from regard.tracing.names import Place
+from regard.tracing.module_paths import CallSite
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
 PARAMETER_SCORES = "the scores are parameters: they do not look at what they weigh"
@@ -31,10 +31,10 @@ PARAMETER_VALUES = "the values are parameters or constants"
 class Observer(Protocol):
     """What the data flow asks of a capture, and reports to it."""
 
-    def site(self) -> Place | None:
+    def call_site(self) -> CallSite | None:
         """Where the model is; None outside its modules."""
 
-    def wants(self, place: Place, attention: bool = True) -> bool:
+    def wants(self, call_site: CallSite, attention: bool = True) -> bool:
         """Whether a filter lets this site through."""
 
     def accept(
@@ -52,8 +52,10 @@ class Candidates:
     def __init__(self, tags: TagStore, observer: Observer) -> None:
         self.tags, self.observer = tags, observer
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
-        self.unfinished: dict[int, tuple[Place, str]] = {}  # exponentials without their sums yet
-        self.unasked: dict[tuple[str, str], tuple[Place, tuple[str, ...]]] = {}  # by path and line
+        self.unfinished: dict[int, tuple[CallSite, str]] = {}  # exponentials without their sums yet
+        self.unasked: dict[
+            tuple[str, str], tuple[CallSite, tuple[str, ...]]
+        ] = {}  # by path and line
         self.sliced: Contraction | None = None  # some keys of a softmax; others may meet values yet
         self._latest: Candidate | None = None
 
@@ -61,11 +63,11 @@ class Candidates:
         self.flush()
         if output.dim() == 0:
             return None
-        place = self.observer.site()
-        if place is None:
+        call_site = self.observer.call_site()
+        if call_site is None:
             return None
         dim %= output.dim()
-        candidate = Candidate(place, dim, tuple(output.shape))
+        candidate = Candidate(call_site, dim, tuple(output.shape))
         tag = self.tags.tag(scores)
         if tag is not None:
             candidate.sides, candidate.widths = tag.sides, tag.widths
@@ -77,7 +79,7 @@ class Candidates:
                 candidate.reason = JOINS
             elif output.shape[dim] == 1 and tag.sides is None and not tag.widths:
                 candidate.reason = ALONE
-        if not self.observer.wants(place, candidate.reason is None):
+        if not self.observer.wants(call_site, candidate.reason is None):
             return None
         return Mark(candidate)
 
@@ -101,9 +103,9 @@ class Candidates:
 
     def begin(self, powers: Tag, text: str) -> None:
         """Exponentials on their way to be attention: said, if the last step never comes."""
-        place = self.observer.site()
-        if place is not None:
-            self.unfinished.setdefault(powers.exp, (place, text))
+        call_site = self.observer.call_site()
+        if call_site is not None:
+            self.unfinished.setdefault(powers.exp, (call_site, text))
 
     def finish(self, powers: Iterable[int]) -> None:
         for number in powers:
@@ -147,8 +149,8 @@ class Candidates:
     def _accept(self, contraction: Contraction, weights: Tensor | None) -> None:
         candidate = contraction.mark.candidate
         candidate.softmax_output = None
-        if self.lost.get(candidate.place.path) is candidate:
-            del self.lost[candidate.place.path]
+        if self.lost.get(candidate.call_site.path) is candidate:
+            del self.lost[candidate.call_site.path]
         constant = contraction.constant
         if constant is None:
             constant = self.tags.constant(contraction.values)
@@ -171,4 +173,4 @@ class Candidates:
     def lose(self, candidate: Candidate) -> None:
         """A softmax of products of two inputs, as attention has, went where it is not followed."""
         if candidate.sides is not None and candidate.reason is None and not candidate.done:
-            self.lost[candidate.place.path] = candidate
+            self.lost[candidate.call_site.path] = candidate

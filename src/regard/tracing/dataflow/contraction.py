@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from regard.recipe import Edges
-from regard.record.held import Layout
+from regard.record.stored_attention import Layout
 from regard.tracing.dataflow.axes import Dims, Origin, Piece
 from regard.tracing.dataflow.movement import View, along_dim, other_axes, positions
-from regard.tracing.dataflow.tags import Box, Mark, Spread, Use, Uses
+from regard.tracing.dataflow.tags import Box, Mark, Use, Uses, WeightedValues
 from regard.types import Kind
 
 
@@ -62,12 +62,12 @@ class Contraction:
     mark: Mark
     swapped: bool = False  # values first
     constant: bool | None = None
-    spread: Spread | None = None
+    weighted_values: WeightedValues | None = None
     from_slices: bool = False  # whether several products are taken as one
     alike: bool = True  # whether the queries of these lie along the same axes
 
     @classmethod
-    def of_sum(cls, spread: Spread, output: Tensor) -> Contraction:
+    def of_sum(cls, spread: WeightedValues, output: Tensor) -> Contraction:
         """Weights times values, summed."""
         weights = spread.box.tensor
         assert weights is not None
@@ -81,12 +81,12 @@ class Contraction:
             output,
             spread.mark,
             constant=spread.constant,
-            spread=spread,
+            weighted_values=spread,
         )
 
     @property
     def box(self) -> Box | None:
-        return self.mark.before if self.spread is None else self.spread.box
+        return self.mark.before if self.weighted_values is None else self.weighted_values.box
 
     def tensor(self) -> Tensor | None:
         """The tensor whose storage holds the weights before dropout."""
@@ -97,7 +97,7 @@ class Contraction:
         tensor = self.tensor()
         assert tensor is not None
         axes = roles.axes
-        if self.box is not None and self.spread is None:
+        if self.box is not None and self.weighted_values is None:
             before = _parts(tensor, self.box.dims, self.uses)
             axes = tuple(_the_same(parts, before) for parts in axes)
             if any(part is None for parts in axes for part in parts):
@@ -111,7 +111,11 @@ class Contraction:
     def sliced(self) -> bool:
         """Whether some keys of the softmax are not among these."""
         softmax_output = self.mark.candidate.softmax_output
-        if softmax_output is None or self.spread is not None or self.mark.before is not None:
+        if (
+            softmax_output is None
+            or self.weighted_values is not None
+            or self.mark.before is not None
+        ):
             return False
         keys = math.prod(size for size, _ in self._key_pieces())
         return keys < math.prod(size for size, _ in self._softmax_keys())
@@ -157,7 +161,7 @@ class Contraction:
 
     def same_parameter(self) -> bool:
         """Whether the keys of the values are the same learned axis as those of the scores."""
-        if self.spread is not None or not self.mark.candidate.keys:
+        if self.weighted_values is not None or not self.mark.candidate.keys:
             return False
         pieces = self.value_dims[-1 if self.swapped else -2]
         mine = {origin.ancestor for origin in self.mark.candidate.keys}
@@ -186,7 +190,7 @@ class Contraction:
 
     def value(self, roles: Roles) -> Layout | None:
         """How (batch, group, key, width) lie among the values, where the product shows them so."""
-        if self.spread is not None or self.from_slices:
+        if self.weighted_values is not None or self.from_slices:
             return None
         values = self.values.mT if self.swapped else self.values
         offset = int(values.storage_offset())
@@ -254,7 +258,7 @@ class Contraction:
         """Whether the values were rows of keys, without examples, and were repeated for each of
         the weights'."""
         key = -1 if self.swapped else -2
-        if self.spread is not None or len(self.value_dims) != 3:
+        if self.weighted_values is not None or len(self.value_dims) != 3:
             return False
         repeated = all(origin.kind == "expanded" for _, origin in self.value_dims[0])
         first = [origin.ancestor.dim in ((0, 1), (0, 2)) for _, origin in self.value_dims[key]]
@@ -268,7 +272,11 @@ class Contraction:
     def _may_hold_heads(self, batch: list[Part], hints: set[int]) -> bool:
         """Whether inputs (batch × head, position, width) may have come folded: the module speaks of
         heads, and nothing was cut."""
-        if self.spread is not None or len(batch) != 1 or batch[0].origin.ancestor.dim != (0, 3):
+        if (
+            self.weighted_values is not None
+            or len(batch) != 1
+            or batch[0].origin.ancestor.dim != (0, 3)
+        ):
             return False
         uncut = [
             size == origin.ancestor.size and origin.ancestor.dim == (2, 3)
@@ -340,10 +348,10 @@ class Contraction:
 
     def _along_weights(self, numbers: Tensor) -> Tensor:
         """Numbers of the values' entries, one for each weight."""
-        if self.spread is None:
+        if self.weighted_values is None:
             features, rows = (-2, -1) if self.swapped else (-1, -2)
             return numbers.select(features, 0).unsqueeze(rows).expand(self.weights.shape)
-        shape = self.spread.shape
+        shape = self.weighted_values.shape
         while numbers.dim() > len(shape):
             numbers = numbers[0]
         for dim in range(-1, -numbers.dim() - 1, -1):
@@ -354,7 +362,7 @@ class Contraction:
     def _widths(self) -> tuple[set[Origin], set[Origin]]:
         """Axes summed to make the scores; these and those of the values left in the output."""
         summed = {origin.ancestor for origin in self.mark.candidate.widths}
-        if self.spread is not None:
+        if self.weighted_values is not None:
             free = self._free_dims()
         else:
             free = [self.value_dims[-2 if self.swapped else -1]]
@@ -374,7 +382,7 @@ class Contraction:
 
     def _free_dims(self) -> Dims:
         """Dimensions of the values in which weights were stretched."""
-        assert self.spread is not None
+        assert self.weighted_values is not None
         weights = self.weights
         shift = len(self.value_dims) - weights.dim()
         return [

@@ -13,8 +13,8 @@ from regard.tracing.dataflow.axes import Factor, axis, laid_out, merged
 from regard.tracing.dataflow.movement import Again, Movement, expanded
 from regard.tracing.dataflow.tags import (
     NOBODY,
-    Forbids,
     Mark,
+    NegatedMask,
     Tag,
     TagStore,
     covers,
@@ -116,17 +116,17 @@ class Pointwise:
         if tag is None:
             tag = Tag()
             self.tags.put(output, tag)
-        tag.forbids = Forbids(mask.detach(), tuple(output.shape), output.stride())
+        tag.negated_mask = NegatedMask(mask.detach(), tuple(output.shape), output.stride())
 
     def filled(self, tensor: Tensor, mask: Tensor, value: Any, output: Tensor) -> None:
         """`masked_fill`; zeros that become -inf where a mask forbids are that mask."""
         negated, zeros = self.tags.tag(mask), self.tags.tag(tensor)
-        forbids = None if negated is None else negated.forbids
-        allowed = None if forbids is None else forbids.by(mask)
+        negated_mask = None if negated is None else negated.negated_mask
+        allowed = None if negated_mask is None else negated_mask.allowed_by(mask)
         empty = zeros is not None and zeros.zero and value == -math.inf
         if empty and allowed is not None and allowed.shape == output.shape:
             tag = Tag()
-            tag.forbids = Forbids(allowed, tuple(output.shape), output.stride())
+            tag.negated_mask = NegatedMask(allowed, tuple(output.shape), output.stride())
             self.tags.put(output, tag)
             return
         self.apply((tensor,), output, kind="partial")

@@ -18,7 +18,7 @@ from regard.tracing.dataflow.axes import (
 from regard.tracing.dataflow.candidates import Candidates
 from regard.tracing.dataflow.contraction import Contraction
 from regard.tracing.dataflow.moves import Moves, end_of, entries_of
-from regard.tracing.dataflow.tags import Candidate, Late, Mark, Pairing, Tag, TagStore, Uses
+from regard.tracing.dataflow.tags import Candidate, LateSoftmax, Mark, Pairing, Tag, TagStore, Uses
 
 
 class Products:
@@ -206,23 +206,25 @@ class Products:
         rows, columns, steps = tag.pairing
         if not contracted or contracted not in (set(rows), set(columns)):
             return
-        place = self.candidates.observer.site()
-        if place is None:
+        call_site = self.candidates.observer.call_site()
+        if call_site is None:
             return
         if not self.rules & {"any", *(steps or ("none",))}:
             if steps:
-                self.candidates.unasked.setdefault((place.path, place.source), (place, steps))
+                self.candidates.unasked.setdefault(
+                    (call_site.path, call_site.source), (call_site, steps)
+                )
             return
-        candidate = Candidate(place, scores.dim() - 1, tuple(scores.shape))
+        candidate = Candidate(call_site, scores.dim() - 1, tuple(scores.shape))
         candidate.kind, candidate.sides, candidate.widths = "signed", tag.sides, tag.widths
         candidate.keys = tuple(contracted)
         mark = Mark(candidate)
-        if self.candidates.observer.wants(place, True):
+        if self.candidates.observer.wants(call_site, True):
             self.candidates.settle(mark, self._contraction(mark, scores, values, output, swapped))
 
     def _late(
         self, tag: Tag, powers: Tensor, values: Tensor, output: Tensor, swapped: bool
-    ) -> Late:
+    ) -> LateSoftmax:
         contraction = self._contraction(
             Mark(Candidate(None, 0, ())), powers.detach(), values.detach(), output, swapped
         )
@@ -232,7 +234,7 @@ class Products:
                 tag, "exponentials of a product met values, and were not divided by their sum"
             )
         box = self.tags.box(contraction.weights, contraction.dims)
-        return Late(tag.exp, keys, contraction, box, tag.scores, tag.sides, tag.widths)
+        return LateSoftmax(tag.exp, keys, contraction, box, tag.scores, tag.sides, tag.widths)
 
     def _new_keys(self, tag: Tag, output: Tensor) -> None:
         """Weights times the inverse of a kernel: the keys are the columns of the product."""

@@ -19,13 +19,13 @@ from regard.tracing.dataflow.movement import along_dim, same_index
 from regard.tracing.dataflow.pointwise import Pointwise, asks
 from regard.tracing.dataflow.tags import (
     Candidate,
-    Late,
+    ExpSum,
+    LateSoftmax,
     Mark,
-    Spread,
     Tag,
     TagStore,
-    Total,
     Uses,
+    WeightedValues,
     WeightSum,
     stretched,
 )
@@ -80,7 +80,7 @@ class Softmaxes:
         if len(dims) == 1 and scores.dim():
             dim = dims[0] % scores.dim()
             tag = self._reduced(scores, [dim], output)
-            tag.total = Total(frozenset((self.tags.token(scores),)), tag.widths)
+            tag.total = ExpSum(frozenset((self.tags.token(scores),)), tag.widths)
             tag.normaliser = True
             self.tags.put(output, tag)
 
@@ -150,12 +150,12 @@ class Softmaxes:
         tag = self.tags.tag(output)
         if tag is not None:
             tag.late, tag.total = (), None
-        place = self.candidates.observer.site()
+        call_site = self.candidates.observer.call_site()
         first: Contraction = late[0].contraction
-        if place is None:
+        if call_site is None:
             return True
         self.candidates.flush()
-        candidate = Candidate(place, first.weights.dim() - 1, tuple(first.weights.shape))
+        candidate = Candidate(call_site, first.weights.dim() - 1, tuple(first.weights.shape))
         candidate.sides, candidate.widths, candidate.keys = (
             late[0].sides,
             late[0].widths,
@@ -166,7 +166,7 @@ class Softmaxes:
         weights = None if below.total.shifted else late_weights(late, candidate, sums)
         if weights is None:
             self.candidates.lose(candidate)
-        elif self.candidates.observer.wants(place, True):
+        elif self.candidates.observer.wants(call_site, True):
             self.candidates.settle(mark, replace(first, mark=mark), weights)
         return True
 
@@ -229,7 +229,7 @@ class Softmaxes:
         box = self.tags.weights_box(weights, mark)
         tag = Tag()
         dims = self.tags.dims(values)
-        tag.spread = Spread(
+        tag.weighted_values = WeightedValues(
             mark,
             self._uses(mark, weights, dims),
             self.tags.constant(values),
@@ -241,7 +241,7 @@ class Softmaxes:
         )
         tag.factors = self.pointwise.factors((weights, values), output)
         if not mark.candidate.keys and mark.candidate.segments is None:  # one key: nothing to sum
-            self.candidates.settle(mark, Contraction.of_sum(tag.spread, output))
+            self.candidates.settle(mark, Contraction.of_sum(tag.weighted_values, output))
         self.tags.put(output, tag)
         return True
 
@@ -274,8 +274,8 @@ class Softmaxes:
         if tag is None:
             return
         wanted = [dim % tensor.dim() for dim in dims] if tensor.dim() else []
-        if tag.spread is not None:
-            candidate = tag.spread.mark.candidate
+        if tag.weighted_values is not None:
+            candidate = tag.weighted_values.mark.candidate
             keys = candidate.keys
             lying = [
                 dim
@@ -283,11 +283,13 @@ class Softmaxes:
                 if any(candidate.has_key(origin) for _, origin in pieces)
             ]
             if not keys or (lying and all(dim in wanted for dim in lying)):
-                self.candidates.settle(tag.spread.mark, Contraction.of_sum(tag.spread, output))
+                self.candidates.settle(
+                    tag.weighted_values.mark, Contraction.of_sum(tag.weighted_values, output)
+                )
             return
         if tag.exp and len(wanted) == 1 and not tag.late:
             total = self._reduced(tensor, wanted, output)
-            total.total = Total(frozenset((tag.exp,)), total.widths)
+            total.total = ExpSum(frozenset((tag.exp,)), total.widths)
             self.tags.put(output, total)
         elif tag.constant:
             self.pointwise.apply((tensor,), output)
@@ -346,13 +348,13 @@ class Softmaxes:
         if tag is not None and tag.exp:
             total = Tag()
             queries = along_dim(index, dim)
-            total.total = Total(frozenset((tag.exp,)), (), plain, segments=queries, dim=dim)
+            total.total = ExpSum(frozenset((tag.exp,)), (), plain, segments=queries, dim=dim)
             self.tags.put(output, total)
             self.candidates.begin(
                 tag, "exponentials were added up over edges, and not followed to values"
             )
             return
-        spread = None if tag is None else tag.spread
+        spread = None if tag is None else tag.weighted_values
         segments = None if spread is None else spread.mark.candidate.segments
         edges = None if segments is None else along_dim(index, dim)
         if spread is not None and segments is not None and same_index(segments, edges):
@@ -378,7 +380,7 @@ class Softmaxes:
             self.pointwise.apply((tensor,), output) if self.tags.constant(tensor) else None
 
 
-def late_weights(late: Sequence[Late], candidate: Candidate, sums: Tensor) -> Tensor | None:
+def late_weights(late: Sequence[LateSoftmax], candidate: Candidate, sums: Tensor) -> Tensor | None:
     """Weights (batch, head, query, key) out of exponentials that were divided by their sums.
 
     Where they came in parts with a maximum each, and were brought to a common one later, they are

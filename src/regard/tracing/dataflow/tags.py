@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 import torch
 from torch import Tensor
 
-from regard.record.held import detached
+from regard.record.stored_attention import detached
 from regard.tracing.dataflow.axes import (
     Dims,
     Factor,
@@ -50,12 +50,22 @@ class Candidate:
     """A softmax that may turn out to be attention."""
 
     __slots__ = (
-        "done", "key", "keys", "kind", "origins", "place", "reason", "segments", "shape", "sides",
-        "softmax_output", "widths",
+        "call_site",
+        "done",
+        "key",
+        "keys",
+        "kind",
+        "origins",
+        "reason",
+        "segments",
+        "shape",
+        "sides",
+        "softmax_output",
+        "widths",
     )  # fmt: skip
 
-    def __init__(self, place: Any, key: int, shape: tuple[int, ...]) -> None:
-        self.place = place  # where it was made; None when a filter left it out
+    def __init__(self, call_site: Any, key: int, shape: tuple[int, ...]) -> None:
+        self.call_site = call_site  # where it was made; None when a filter left it out
         self.key = key  # which axis of its marks is the softmax axis
         self.shape = shape
         self.kind = "distribution"
@@ -87,14 +97,14 @@ class Mark(NamedTuple):
     power: bool = False  # whether they were multiplied by themselves
 
 
-class Forbids(NamedTuple):
+class NegatedMask(NamedTuple):
     """The boolean mask (True: may attend) that a storage negates, and how it lies there."""
 
     allowed: Tensor
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
-    def by(self, added: Tensor) -> Tensor | None:
+    def allowed_by(self, added: Tensor) -> Tensor | None:
         """The mask, where `added` shows it as it is."""
         alike = tuple(added.shape) == self.shape and added.stride() == self.stride
         return self.allowed if alike and added.storage_offset() == 0 else None
@@ -104,7 +114,7 @@ Use = Literal["key", "row", "shared"]  # summed, of the weights alone, of weight
 Uses = dict[Origin, Use]
 
 
-class Spread(NamedTuple):
+class WeightedValues(NamedTuple):
     """Weights times values, not yet summed."""
 
     mark: Mark
@@ -117,7 +127,7 @@ class Spread(NamedTuple):
     box: Box
 
 
-class Total(NamedTuple):
+class ExpSum(NamedTuple):
     """A sum of exponentials."""
 
     numbers: frozenset[int]  # of what
@@ -145,7 +155,7 @@ class Pairing(NamedTuple):
     steps: tuple[str, ...] = ()  # what was done to it since, other than masks and factors
 
 
-class Late(NamedTuple):
+class LateSoftmax(NamedTuple):
     """Exponentials that met values before they were divided by their sum."""
 
     number: int
@@ -179,16 +189,16 @@ class Tag:
     mark: Mark | None = None  # weights
     log: Mark | None = None  # logarithms of weights
     exp = 0  # number of exponentials not yet divided by their sum
-    total: Total | None = None  # a sum of exponentials, or a log-sum-exp
+    total: ExpSum | None = None  # a sum of exponentials, or a log-sum-exp
     scores: Box | None = None  # of exponentials: their exponents, with no maximum subtracted
-    late: tuple[Late, ...] = ()  # exponentials times values, not yet divided
+    late: tuple[LateSoftmax, ...] = ()  # exponentials times values, not yet divided
     weight_sum: WeightSum | None = None
     pairing: Pairing | None = None
     of_weights = False  # made from weights alone, as their inverse is
     normaliser = False  # made from log-sum-exps
-    spread: Spread | None = None
+    weighted_values: WeightedValues | None = None
     noise = False  # random: a dropout mask
-    forbids: Forbids | None = None
+    negated_mask: NegatedMask | None = None
 
     def __init__(self) -> None:
         self.number = next(_numbers)
@@ -204,12 +214,14 @@ def joined(left: Sources, right: Sources) -> Sources:
     return both if len(both) <= _MOST_SOURCES else frozenset(sorted(both)[-_MOST_SOURCES:])
 
 
-def joined_late(left: tuple[Late, ...], right: tuple[Late, ...]) -> tuple[Late, ...]:
+def joined_late(
+    left: tuple[LateSoftmax, ...], right: tuple[LateSoftmax, ...]
+) -> tuple[LateSoftmax, ...]:
     """Both together, nothing twice."""
     return (*left, *(late for late in right if not any(late is each for each in left)))
 
 
-def joined_totals(left: Total | None, right: Total, alone: bool) -> Total:
+def joined_totals(left: ExpSum | None, right: ExpSum, alone: bool) -> ExpSum:
     """A sum of sums of exponentials."""
     if left is None:
         return right._replace(exact=right.exact and alone)

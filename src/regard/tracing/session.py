@@ -31,9 +31,11 @@ from regard.interception import (
     wrap_calls,
 )
 from regard.record import Trace
-from regard.tracing.collect import Collector
+from regard.tracing.collector import Collector
+from regard.tracing.dispatch_mode import CaptureMode
 from regard.tracing.gates import GateCollector
-from regard.tracing.learned import (
+from regard.tracing.module_paths import first_argument
+from regard.tracing.pass_plan import (
     HARMLESS,
     FusedEntry,
     Lesson,
@@ -47,10 +49,8 @@ from regard.tracing.learned import (
     plans_of,
     signature_of,
 )
-from regard.tracing.mode import CaptureMode
-from regard.tracing.names import first_argument
-from regard.tracing.surroundings import eager_surroundings, follow_compiler
-from regard.tracing.where import everything
+from regard.tracing.site_filter import everything
+from regard.tracing.torch_settings import eager_surroundings, follow_compiler
 
 _LEFT_INSIDE = (
     "capture: torch.inference_mode(), entered outside of it, was left inside it, or the other way "
@@ -96,7 +96,7 @@ class _Here(threading.local):
     call: _Call | None = None
 
 
-class Run:
+class Session:
     """What happens between the entry and the exit of one capture."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Run:
         self.collector = (GateCollector if gates else Collector)(module, trace, **options)
         self.block = self.collector.block
         self.block.on_hand_over = self._hand_over
-        self.root = self.collector.names.modules.get("")
+        self.root = self.collector.module_paths.modules.get("")
         self.home = threading.get_ident()
         self._dead = _thread.dead  # of the thread that entered
         self.mode: CaptureMode | None = None  # of the thread that entered
@@ -242,7 +242,7 @@ class Run:
     def _hand_over(self) -> None:
         """Another thread is about to belong to the capture: its calls must be seen."""
         self._handed_over = True
-        self._wrap(*self.collector.names.modules.values())
+        self._wrap(*self.collector.module_paths.modules.values())
         self._watch_modules()
 
     # -- plans
@@ -256,7 +256,7 @@ class Run:
         ):
             return
         try:
-            now = fingerprint(self.collector.names)
+            now = fingerprint(self.collector.module_paths)
             plans = plans_of(self.module)
         except Exception as error:  # a model that cannot be looked at: the full path serves
             pass_signals_on(error)
@@ -275,7 +275,7 @@ class Run:
             plan = self._shared_plans.get(signature)
         if plan is not None and plan.has_weights():
             mine = self.collector
-            if mine.attached or mine.values or mine.keeper.outputs:
+            if mine.attached or mine.values or mine.recorder.outputs:
                 return None
         return plan
 
@@ -351,7 +351,7 @@ class Run:
                 return
             self._here.call = None  # left by an interrupt
             self._leave(call)
-        if id(module) in self.collector.names.paths:
+        if id(module) in self.collector.module_paths.paths:
             self._here.call = _Call(module, wrapped=False)
             self._begin_pass(module)
             if self.mode is not None:
@@ -370,12 +370,12 @@ class Run:
     def _say_called(self, module: nn.Module) -> None:
         mine, number = self.collector, id(module)
         home = threading.get_ident() == self.home
-        if home and self.module is None and number not in mine.names.paths:
+        if home and self.module is None and number not in mine.module_paths.paths:
             mine.adopt(module)
             self.root = self.root or module
             if self._handed_over:
-                self._wrap(*mine.names.modules.values())
-        if number in mine.names.paths:
+                self._wrap(*mine.module_paths.modules.values())
+        if number in mine.module_paths.paths:
             mine.called = True
         elif not mine.other:
             mine.other = type(module).__name__
@@ -543,29 +543,29 @@ class Run:
         kwargs: Any,
         out: Any,
     ) -> None:
-        place = self.collector.names.place()
-        if place is None:
+        call_site = self.collector.module_paths.call_site()
+        if call_site is None:
             return
-        call.lines.add((place.path, place.source))
-        entry = plan.entry(key_of(place, operator))
+        call.lines.add((call_site.path, call_site.source))
+        entry = plan.entry(key_of(call_site, operator))
         if entry is None and operator in OPERATORS:
-            entry = plan.fused_at(place)
+            entry = plan.fused_at(call_site)
         if entry is HARMLESS:
             return
         wrapped = _transforms() is not None
         if not wrapped and isinstance(entry, FusedEntry):
             arguments = dict(zip(names, args)) | kwargs
-            self.collector.read_operator(operator, arguments, out, place, entry.attends)
+            self.collector.read_operator(operator, arguments, out, call_site, entry.attends)
         elif isinstance(entry, OtherEntry):
-            self.collector.read_other(entry, out, place)
+            self.collector.read_other(entry, out, call_site)
         elif wrapped or not isinstance(entry, SoftmaxEntry):
-            self._forget(call, place, operator, None if wrapped else (names, args, kwargs, out))
+            self._forget(call, call_site, operator, None if wrapped else (names, args, kwargs, out))
         else:
             dim = args[names.index("dim")] if len(args) > names.index("dim") else kwargs.get("dim")
             assert call.signature is not None
             batches = call.signature.batches
-            if dim is None or not self.collector.read_softmax(entry, out, dim, batches, place):
-                self._forget(call, place, operator, None)
+            if dim is None or not self.collector.read_softmax(entry, out, dim, batches, call_site):
+                self._forget(call, call_site, operator, None)
 
     def _check_lines(self, call: _Call, plan: PassPlan) -> None:
         """A pass that followed a plan has ended: did all that attends there attend?"""
@@ -585,15 +585,15 @@ class Run:
         self._plans.give_up(call.signature)
         self._shared_plans.give_up(call.signature)
 
-    def _forget(self, call: _Call, place: Any, operator: str, ran: Any) -> None:
+    def _forget(self, call: _Call, call_site: Any, operator: str, ran: Any) -> None:
         """Something runs that no pass of the kind had: it is read if it can be, or said."""
         call.differs = True
         self._give_up(call)
         if ran is not None and operator in OPERATORS:
             names, args, kwargs, out = ran
-            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
+            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, call_site)
         else:
-            self.alarms[place.path or place.module_class, operator] = None
+            self.alarms[call_site.path or call_site.module_class, operator] = None
 
     def _ran_fused(
         self, operator: str, names: tuple[str, ...], args: Any, kwargs: Any, out: Any
@@ -603,16 +603,16 @@ class Run:
             return
         if not self.block.here():
             return
-        place = self.collector.names.place()
-        if place is None:
+        call_site = self.collector.module_paths.call_site()
+        if call_site is None:
             return
         fused = operator.startswith(("_scaled", "regard::"))
         if names and fused and _transforms() is None:
             self.collector.here.following = False
-            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
+            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, call_site)
             self.collector.here.following = True
-        elif self.collector.names.in_forward():
-            self.alarms[place.path or place.module_class, operator] = None
+        elif self.collector.module_paths.in_forward():
+            self.alarms[call_site.path or call_site.module_class, operator] = None
 
     def _say_alarms(self, ended: bool) -> None:
         if self.path == "fused" and not ended:
@@ -671,7 +671,7 @@ def bury() -> None:
             _thread.dead.append((leave, guards))
 
 
-_open: set[Run] = set()  # in any thread
+_open: set[Session] = set()  # in any thread
 
 
 def _forget_other_threads() -> None:

@@ -18,8 +18,8 @@ from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
 from regard.record import Record, Site, Trace, load_trace
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.site import Attends
+from regard.record.stored_attention import StoredAttention, StoredRecipe, storage_bytes, weights_of
 from regard.record.tokens import fit
 from regard.tracing.dataflow.tags import storage_address
 
@@ -44,7 +44,7 @@ def checked_bytes(size: Any) -> int:
     return int(size)
 
 
-class Keeper:
+class Recorder:
     """Makes records within a budget, and copies what the model is about to change in place."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Keeper:
         self.keep, self.max_bytes = keep, max_bytes
         self.outputs, self.attached, self.tokens, self.note = outputs, attached, tokens, note
         self.changed = False  # whether something held was changed in place, as a static cache is
-        self._held: dict[Held, Record] = {}
+        self._held: dict[StoredAttention, Record] = {}
         self._storages: dict[int, int] = {}
         self._written = 0
         self.labelled = False  # whether the tokens fitted anywhere
@@ -67,7 +67,7 @@ class Keeper:
     def record(
         self,
         site: Site,
-        held: Held,
+        held: StoredAttention,
         output: Tensor | None,
         gradient: OutputGradient | None,
         not_kept: str = "",
@@ -87,7 +87,7 @@ class Keeper:
         with torch.enable_grad() if self.attached else torch.no_grad():
             return self._record(site, held, fields)
 
-    def _record(self, site: Site, held: Held, fields: dict[str, Any]) -> Record:
+    def _record(self, site: Site, held: StoredAttention, fields: dict[str, Any]) -> Record:
         if isinstance(self.keep, Path):
             self._written += 1
             file = self.keep / f"{self._written:06d}.safetensors"
@@ -123,7 +123,7 @@ class Keeper:
             if not self._fits(site, {0: size, **storage_bytes(extra)}):
                 return Record(site, None, held_as="dropped", **{**fields, "output": None})
             model = held
-            held = Ready(weights_of(held.recipe()).map(lambda part: _unshared(part, model)))
+            held = StoredRecipe(weights_of(held.recipe()).map(lambda part: _unshared(part, model)))
         storages = storage_bytes([*held.own(), *extra])
         if self.keep == "recipe" and not self._fits(site, storages):
             return Record(site, None, held_as="dropped", **{**fields, "output": None})
@@ -181,7 +181,7 @@ class Keeper:
             (self.keep / "said.json").write_text(json.dumps(said, indent=1))
 
 
-def _unshared(results: Any, held: Held) -> Any:
+def _unshared(results: Any, held: StoredAttention) -> Any:
     """Answers that do not lie in the model's own memory, which it may use again."""
     if isinstance(results, Tensor):
         shared = results.untyped_storage()._cdata in storage_bytes(held.tensors())

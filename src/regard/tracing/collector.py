@@ -22,21 +22,27 @@ from regard.kernel.attend import run
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, Recurrent, tensors
 from regard.record import Note, OtherSoftmax, Record, Site, Trace
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
+from regard.record.stored_attention import (
+    Layout,
+    StoredAttention,
+    StoredRecipe,
+    StoredWeights,
+    detached,
+)
 from regard.record.tokens import count
-from regard.tracing.checked import checked
 from regard.tracing.dataflow.axes import Origin, apart
 from regard.tracing.dataflow.contraction import Contraction, Roles
 from regard.tracing.dataflow.dataflow import DataFlow
 from regard.tracing.dataflow.tags import Candidate, local_tensor, plain_tensors, storage_address
-from regard.tracing.delta_rule import EARLIER, JOINED, STATE, Call, DeltaRules
-from regard.tracing.growth import Growth
-from regard.tracing.keeping import Keep, Keeper
-from regard.tracing.learned import Lesson, OtherEntry, SoftmaxEntry, key_of
-from regard.tracing.names import Names, Place, argument, attentive, related
+from regard.tracing.delta_rule import EARLIER, JOINED, STATE, DeltaRules, RuleCall
+from regard.tracing.key_cache import KeyCaches
+from regard.tracing.module_paths import CallSite, ModulePaths, argument, attentive, related
 from regard.tracing.operators import Reading, reader_of
-from regard.tracing.where import Predicate, everything
+from regard.tracing.pass_plan import Lesson, OtherEntry, SoftmaxEntry, key_of
+from regard.tracing.recorder import Keep, Recorder
+from regard.tracing.registry import checked
+from regard.tracing.site_filter import Predicate, everything
 from regard.types import Shape
 
 LATE = "of weights that were normalised after the product with the values, weights alone are kept"
@@ -75,12 +81,12 @@ class Collector:
     ) -> None:
         self.trace, self.where, self._asked = trace, where, asked
         self.values, self.grad, self.attached = values, grad, attached
-        self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
-        self.names = Names(model)
+        self.recorder = Recorder(keep, max_bytes, outputs, attached, tokens, self.note)
+        self.module_paths = ModulePaths(model)
         self.dataflow = DataFlow(self, grad or attached, rules)
         self.ready = False  # whether the flow knows the parameters: not before it follows anything
-        self.growth = Growth()
-        self.delta_rules = DeltaRules(self.names.modules.values())
+        self.key_caches = KeyCaches()
+        self.delta_rules = DeltaRules(self.module_paths.modules.values())
         self.block = Block()  # its context is the number of the pass, in each thread
         self.here = _Here()
         self.called = False  # whether a module of the model was called
@@ -95,7 +101,7 @@ class Collector:
         self._single: dict[tuple[str, str], list[Record]] = {}  # one query of the keys' own input
         self.filtered: set[str] = set()
         self.ran: set[str] = set()  # modules that are attention by name, and ran
-        self.attentive = attentive(self.names)
+        self.attentive = attentive(self.module_paths)
         self.waiting: list[tuple[int, Tensor, OutputGradient]] = []  # by thread
         self._calls: dict[str, int] = {}
         self._others: set[tuple[str, str, str]] = set()
@@ -104,10 +110,10 @@ class Collector:
 
     def adopt(self, module: nn.Module) -> None:
         """A model that was not named beforehand runs: learn its modules and parameters."""
-        self.names.adopt(module)
+        self.module_paths.adopt(module)
         self.delta_rules.adopt(module.modules())
         self.ready = False
-        self.attentive = attentive(self.names)
+        self.attentive = attentive(self.module_paths)
 
     def get_ready(self) -> None:
         """An operator is about to be followed."""
@@ -115,7 +121,7 @@ class Collector:
             if not self.closed:
                 self.ready = True
                 try:
-                    self.dataflow.tags.constants(self.names.tensors())
+                    self.dataflow.tags.constants(self.module_paths.tensors())
                 except Exception as error:
                     self.failed("parameters", error)
 
@@ -169,8 +175,8 @@ class Collector:
             self.cached = self.cached or storage in self._used
             if tag is None or tag.parameter:
                 self._rewritten.add(storage)
-        self.keeper.about_to_change(target)
-        self.growth.forget(target)
+        self.recorder.about_to_change(target)
+        self.key_caches.forget(target)
         self.dataflow.tags.protect(target)
         if plan.rule is None:
             self.dataflow.tags.forget(target)
@@ -214,7 +220,7 @@ class Collector:
             if plan.reader is not None:
                 arguments = dict(zip(plan.names, args)) | kwargs
                 reading = plan.reader(arguments, out, self._allowed_by)
-                self._read(plan.name, reading, self.names.place())
+                self._read(plan.name, reading, self.module_paths.call_site())
                 if reading.value is not None and reading.output is not None:
                     self.dataflow.moves.attended(reading.query, reading.value, reading.output)
             elif plan.reads is not None:
@@ -240,13 +246,13 @@ class Collector:
 
     def _spelled(self, lesson: Lesson, plan: Any, out: Any) -> None:
         """An operator by which attention can be spelled: does it make a candidate?"""
-        place = self.names.place()
-        if place is None:
+        call_site = self.module_paths.call_site()
+        if call_site is None:
             return
         if plan.overload:
             lesson.refuse()
             return
-        key = key_of(place, plan.name)
+        key = key_of(call_site, plan.name)
         tag = self.dataflow.tags.tag(out)
         mark = None if tag is None else tag.mark or tag.log
         sides = mark.candidate.sides if mark is not None else None if tag is None else tag.sides
@@ -257,7 +263,7 @@ class Collector:
     def all_read(self) -> bool:
         """Whether nothing so far was lost, said, or changed in place under a record's feet."""
         with self._lock:
-            if self.closed or self.cached or self.keeper.changed:
+            if self.closed or self.cached or self.recorder.changed:
                 return False
             unread = (
                 self.dataflow.candidates.lost
@@ -284,8 +290,8 @@ class Collector:
     def failed(self, operator: str, error: Exception) -> None:
         pass_signals_on(error)
         self._unlearnable()
-        place = self.names.place()
-        where = "" if place is None else place.path or place.module_class
+        call_site = self.module_paths.call_site()
+        where = "" if call_site is None else call_site.path or call_site.module_class
         if isinstance(error, UnavailableError):  # a reader's own refusal
             self.note("unread", where, f"the operator {operator} cannot be read: {error}")
         else:
@@ -293,33 +299,39 @@ class Collector:
 
     def _allowed_by(self, added: Tensor) -> Tensor | None:
         tag = self.dataflow.tags.tag(added)
-        return None if tag is None or tag.forbids is None else tag.forbids.by(added)
+        return (
+            None if tag is None or tag.negated_mask is None else tag.negated_mask.allowed_by(added)
+        )
 
     # -- sites
 
     def _read(
-        self, operator: str, reading: Reading, place: Place | None, attends: Attends | None = None
+        self,
+        operator: str,
+        reading: Reading,
+        call_site: CallSite | None,
+        attends: Attends | None = None,
     ) -> None:
         """A fused operator attended; `attends` is what was learned of it."""
         self.dataflow.candidates.flush()
-        if place is None:
+        if call_site is None:
             return
-        key, lesson = key_of(place, operator), self.here.lesson
+        key, lesson = key_of(call_site, operator), self.here.lesson
         if lesson is not None:
             lesson.ran(key)
             if operator not in OPERATORS:
                 lesson.refuse()
         if operator == "_transformer_encoder_layer_fwd":  # the fast path passes by its attention
-            place = self.names.inside(place, "self_attn")
-        if not self.wants(place):
+            call_site = self.module_paths.inside(call_site, "self_attn")
+        if not self.wants(call_site):
             if lesson is not None:
                 lesson.attended(key, "unknown")
             return
         recipe = reading.recipe
         if isinstance(recipe, Dot) and (grid := _own_grid()) is not None:
             recipe = replace(recipe, grid=grid)
-        attends = attends or self._between(place, reading)
-        site = self._site(place, operator, attends, single=_is_single(recipe.shape))
+        attends = attends or self._between(call_site, reading)
+        site = self._site(call_site, operator, attends, single=_is_single(recipe.shape))
         if lesson is not None:
             lesson.attended(key, site.attends)
         tag = self.dataflow.tags.tag(reading.key)
@@ -330,11 +342,13 @@ class Collector:
             recipe = recipe.with_value()
         if not self._makes_graph() and _in_graph(recipe):
             recipe = recipe.map(detached)
-        held: Held | None = None
-        references = isinstance(recipe, Dot) and self.keeper.keep == "recipe" and not self.attached
+        held: StoredAttention | None = None
+        references = (
+            isinstance(recipe, Dot) and self.recorder.keep == "recipe" and not self.attached
+        )
         if references and isinstance(recipe, Dot) and recipe.value is None and recipe.grid is None:
-            in_place = tag is not None and tag.written and self.keeper.max_bytes is None
-            take = self.growth.written if in_place else self.growth.held
+            in_place = tag is not None and tag.written and self.recorder.max_bytes is None
+            take = self.key_caches.written if in_place else self.key_caches.held
             held = take(site.base, recipe)
         if held is None and not self.following and isinstance(recipe, Dot):
             recipe = self._copied(recipe)
@@ -343,18 +357,18 @@ class Collector:
             gradient = OutputGradient(reading.value.detach(), reading.arrange)
             self.waiting.append((threading.get_ident(), reading.output, gradient))
         output = None if reading.output is None else reading.arrange(reading.output)
-        self._add(site, held or Ready(recipe), output, gradient)
+        self._add(site, held or StoredRecipe(recipe), output, gradient)
 
-    def _delta_rule(self, call: Call) -> None:
+    def _delta_rule(self, call: RuleCall) -> None:
         """A gated delta rule in plain torch has come to its end."""
         self._unlearnable()
         self.dataflow.moves.attended(*call.on_heads)
-        place = self.names.place()
-        if place is None or not self.wants(place):
+        call_site = self.module_paths.call_site()
+        if call_site is None or not self.wants(call_site):
             return
         if not self._makes_graph():
             call = call.detached()
-        site = self._site(place, "gated_delta_rule", "self")
+        site = self._site(call_site, "gated_delta_rule", "self")
         held, unseen = self.delta_rules.held(site.base, call, self.values)
         gradient, joined = None, held.shape.keys > held.shape.queries
         if self.grad and not joined:
@@ -368,7 +382,7 @@ class Collector:
         """A memory of our own was read: `mixed` by matrix, and `output` by batch and head."""
         assert recipe.value is not None
         self.dataflow.moves.attended(recipe.query, recipe.value, output)
-        place, apart = self.names.place(), recipe.shape[:2]
+        call_site, apart = self.module_paths.call_site(), recipe.shape[:2]
         reading = Reading(
             replace(recipe, value=None),  # type: ignore[type-var]
             recipe.query,
@@ -378,9 +392,9 @@ class Collector:
             lambda tensor: tensor.unflatten(0, apart),
         )
         count = len(self.trace)
-        self._read("read_memory", reading, place)
-        if recipe.memory is not None and len(self.trace) > count and place is not None:
-            self.note("unread", place.path or place.module_class, EARLIER)
+        self._read("read_memory", reading, call_site)
+        if recipe.memory is not None and len(self.trace) > count and call_site is not None:
+            self.note("unread", call_site.path or call_site.module_class, EARLIER)
 
     def _use(self, made_from: Sequence[Tensor]) -> None:
         """Attention was made from these: is one of them a cache, or a table that is written to?"""
@@ -406,7 +420,7 @@ class Collector:
         operator: str,
         arguments: dict[str, Any],
         out: Any,
-        place: Place,
+        call_site: CallSite,
         attends: Attends | None = None,
     ) -> None:
         """An operator that attends by itself ran; self or cross is what a full pass told."""
@@ -414,7 +428,9 @@ class Collector:
         with self._lock:
             if reader is not None and not self.closed:
                 try:
-                    self._read(operator, reader(arguments, out, lambda added: None), place, attends)
+                    self._read(
+                        operator, reader(arguments, out, lambda added: None), call_site, attends
+                    )
                 except Exception as error:
                     self.failed(operator, error)
 
@@ -424,54 +440,58 @@ class Collector:
         weights: Tensor,
         dim: int,
         batches: frozenset[int],
-        place: Place,
+        call_site: CallSite,
     ) -> bool:
         """A softmax whose axes were learned ran; whether they fit."""
         layout = entry.arrangement.layout(weights, dim, batches)
         if layout is None:
             return False
         with self._lock:
-            if not self.closed and self.wants(place):
+            if not self.closed and self.wants(call_site):
                 try:
-                    site = self._site(place, "softmax", entry.attends)
-                    self._add(site, Made(detached(weights), layout, entry.kind), None, None)
+                    site = self._site(call_site, "softmax", entry.attends)
+                    self._add(
+                        site, StoredWeights(detached(weights), layout, entry.kind), None, None
+                    )
                 except Exception as error:
                     self.failed("softmax", error)
         return True
 
-    def read_other(self, entry: OtherEntry, output: Tensor, place: Place) -> None:
-        if self.wants(place, attention=False):
-            self.other_softmax(place, tuple(output.shape), entry.reason)
+    def read_other(self, entry: OtherEntry, output: Tensor, call_site: CallSite) -> None:
+        if self.wants(call_site, attention=False):
+            self.other_softmax(call_site, tuple(output.shape), entry.reason)
 
-    def other_softmax(self, place: Place, shape: tuple[int, ...], reason: str) -> None:
+    def other_softmax(self, call_site: CallSite, shape: tuple[int, ...], reason: str) -> None:
         """A softmax that is no attention: listed once, however often it runs."""
-        if (place.path, place.source, reason) not in self._others:
-            self._others.add((place.path, place.source, reason))
+        if (call_site.path, call_site.source, reason) not in self._others:
+            self._others.add((call_site.path, call_site.source, reason))
             self.trace.other_softmaxes.append(
-                OtherSoftmax(place.path, place.module_class, place.source, shape, reason)
+                OtherSoftmax(
+                    call_site.path, call_site.module_class, call_site.source, shape, reason
+                )
             )
 
     def _registered(self, operator: str, recipe: Recipe, out: Any) -> None:
-        place = self.names.place()
-        if place is not None and self.wants(place):
+        call_site = self.module_paths.call_site()
+        if call_site is not None and self.wants(call_site):
             attends: Attends = "unknown"
             followed = isinstance(recipe, Dot) and None not in (
                 self.dataflow.tags.tag(recipe.query),
                 self.dataflow.tags.tag(recipe.key),
             )
             if followed and isinstance(recipe, Dot):
-                attends = self._between(place, Reading(recipe, recipe.query, recipe.key))
-            site = self._site(place, operator, attends, single=_is_single(recipe.shape))
+                attends = self._between(call_site, Reading(recipe, recipe.query, recipe.key))
+            site = self._site(call_site, operator, attends, single=_is_single(recipe.shape))
             output = out if isinstance(out, Tensor) else None
-            held = Ready(recipe if self.attached else recipe.map(detached))
+            held = StoredRecipe(recipe if self.attached else recipe.map(detached))
             self._add(site, held, output, None, REGISTERED)
 
-    def _between(self, place: Place, reading: Reading) -> Attends:
+    def _between(self, call_site: CallSite, reading: Reading) -> Attends:
         """Self or cross: do query and key come from one input?"""
         if reading.key is reading.query:
             return "self"
         if not self.following:
-            return self.attends.get((place.path or place.module_class, ""), "unknown")
+            return self.attends.get((call_site.path or call_site.module_class, ""), "unknown")
         sides = (self.dataflow.tags.sources(reading.query), self.dataflow.tags.sources(reading.key))
         if reading.query.is_nested or reading.query.dim() != 4 or reading.key.dim() != 4:
             return _told(sides)
@@ -498,12 +518,12 @@ class Collector:
         if tensor is None:
             self._unlearnable()
             return
-        place = candidate.place
-        roles = contraction.roles(self.names.heads(place))
+        call_site = candidate.call_site
+        roles = contraction.roles(self.module_paths.heads(call_site))
         layout = contraction.layout(roles)
         if layout is None:
             self._unlearnable()
-            self.dataflow.candidates.lost[place.path] = candidate
+            self.dataflow.candidates.lost[call_site.path] = candidate
             return
         if weights is not None or candidate.segments is not None or roles.gathered:
             self._unlearnable()  # nothing that one operator makes
@@ -513,7 +533,7 @@ class Collector:
         gathered = roles.gathered or candidate.segments is not None
         attends = self._told(candidate, contraction, roles, late=weights is not None)
         single, followed = _is_single(layout.shape), candidate.sides is not None
-        site = self._site(place, "softmax", attends, single=single, followed=followed)
+        site = self._site(call_site, "softmax", attends, single=single, followed=followed)
         if (weights is not None or gathered) and self.attached:
             self.note(
                 "unread",
@@ -521,7 +541,9 @@ class Collector:
                 "weights that were normalised late, or belong to edges, are outside the graph",
             )
         if weights is not None:
-            self._add(site, Ready(Given(weights, None, kind)), contraction.output, None, LATE)
+            self._add(
+                site, StoredRecipe(Given(weights, None, kind)), contraction.output, None, LATE
+            )
             return
         kept = tensor if self._makes_graph() else detached(tensor)
         edges: Edges | None = None
@@ -542,7 +564,7 @@ class Collector:
                 "record.with_axes says what they are",
             )
         if edges is not None:
-            self._add(site, Ready(edges), contraction.output, None, OF_EDGES)
+            self._add(site, StoredRecipe(edges), contraction.output, None, OF_EDGES)
             return
         lying = contraction.value(roles) if self.values else None
         values = contraction.values if self.attached else detached(contraction.values)
@@ -555,7 +577,7 @@ class Collector:
         lesson = self._lesson_of(candidate)
         if lesson is not None:
             lesson.recorded(candidate, layout, kept, kind, site.attends)
-        self._add(site, Made(kept, layout, kind, value), contraction.output, gradient)
+        self._add(site, StoredWeights(kept, layout, kind, value), contraction.output, gradient)
 
     def _told(
         self, candidate: Candidate, contraction: Contraction, roles: Roles, late: bool
@@ -584,23 +606,23 @@ class Collector:
         lesson = self._lesson_of(candidate)
         if lesson is not None:
             lesson.rejected(candidate)
-        self.other_softmax(candidate.place, candidate.shape, candidate.reason or "")
+        self.other_softmax(candidate.call_site, candidate.shape, candidate.reason or "")
 
     def _unread(self, operator: str) -> None:
         self._unlearnable()
-        place = self.names.place()
-        if place is not None:
+        call_site = self.module_paths.call_site()
+        if call_site is not None:
             self.note(
                 "unread",
-                place.path or place.module_class,
+                call_site.path or call_site.module_class,
                 f"the operator {operator} looks like attention and cannot be read; "
                 "regard.register_recipe tells how",
             )
 
-    def wants(self, place: Place, attention: bool = True) -> bool:
+    def wants(self, call_site: CallSite, attention: bool = True) -> bool:
         if self.where is everything:
             return True
-        site = Site(place.path, place.module_class, place.source, "")
+        site = Site(call_site.path, call_site.module_class, call_site.source, "")
         if self.where(site):
             return True
         if attention:
@@ -609,7 +631,7 @@ class Collector:
 
     def _site(
         self,
-        place: Place,
+        call_site: CallSite,
         operator: str,
         attends: Attends,
         *,
@@ -619,26 +641,32 @@ class Collector:
         """The next call of a site; `single`: one query looks at several keys; `followed`: data flow
         told what is known of the label, which may be that it cannot be told."""
         with self._lock:
-            base = place.path or place.module_class
+            base = call_site.path or call_site.module_class
             self._calls[base] = call = self._calls.get(base, 0) + 1
-        line, followed = (base, place.source), followed and self.following
+        line, followed = (base, call_site.source), followed and self.following
         if attends == "unknown" and followed and line in self._single:
             for record in self._single.pop(line):  # a decoder that began with its keys' state
-                self.keeper.relabel(record, "unknown")
+                self.recorder.relabel(record, "unknown")
             if self.here.lesson is not None:
-                self.here.lesson.doubt(place)
+                self.here.lesson.doubt(call_site)
         if attends == "unknown":
             attends = self.attends.get(line if followed else (base, ""), "unknown")
         elif attends == "cross" or not single:
             self.attends.setdefault(line, attends)
             self.attends.setdefault((base, ""), attends)
         return Site(
-            place.path, place.module_class, place.source, operator, call, self.step, attends
+            call_site.path,
+            call_site.module_class,
+            call_site.source,
+            operator,
+            call,
+            self.step,
+            attends,
         )
 
-    def site(self) -> Place | None:
+    def call_site(self) -> CallSite | None:
         """The module that is running, and its line."""
-        return self.names.place()
+        return self.module_paths.call_site()
 
     @property
     def step(self) -> int:
@@ -648,14 +676,14 @@ class Collector:
     def _add(
         self,
         site: Site,
-        held: Held,
+        held: StoredAttention,
         output: Tensor | None,
         gradient: OutputGradient | None,
         not_kept: str = "",
     ) -> None:
-        record = self.keeper.record(site, held, output, gradient, not_kept)
+        record = self.recorder.record(site, held, output, gradient, not_kept)
         if record.held == "dropped":
-            self.growth.drop(site.base)
+            self.key_caches.drop(site.base)
             self.delta_rules.drop(site.base)
         if site.attends == "self" and _is_single(record.shape):
             self._single.setdefault((site.base, site.source), []).append(record)
@@ -704,19 +732,19 @@ class Collector:
         except Exception as error:
             self.failed("softmax", error)
         self.dataflow.tags.clear()
-        self.growth.clear()
+        self.key_caches.clear()
         self.delta_rules.clear()
         if not failed:
             self._say_what_is_missing()
-        self.keeper.close(self.trace)
+        self.recorder.close(self.trace)
         del (
             self.dataflow,
-            self.keeper,
+            self.recorder,
         )  # they know us: without this only the collector of garbage ends it
 
     def _say_what_is_missing(self) -> None:
-        words = self.keeper.tokens
-        if words is not None and len(self.trace) and not self.keeper.labelled:
+        words = self.recorder.tokens
+        if words is not None and len(self.trace) and not self.recorder.labelled:
             self.note(
                 "filter",
                 "",
@@ -735,26 +763,26 @@ class Collector:
         lines |= {(other.path, other.source) for other in self.trace.other_softmaxes}
         unread = [
             (
-                place,
+                call_site,
                 f"a product of two inputs, with {' and '.join(steps)} done to it, was multiplied "
                 f"by a third: attention that is no softmax? capture(rules={steps[-1]!r}) records "
                 "it",
             )
-            for place, steps in self.dataflow.candidates.unasked.values()
+            for call_site, steps in self.dataflow.candidates.unasked.values()
         ]
-        for place, text in [*unread, *self.dataflow.candidates.unfinished.values()]:
-            name = place.path or place.module_class
-            if (place.path, place.source) not in lines and name not in self.filtered:
-                self.note("unread", name, f"{text} ({place.source})")
+        for call_site, text in [*unread, *self.dataflow.candidates.unfinished.values()]:
+            name = call_site.path or call_site.module_class
+            if (call_site.path, call_site.source) not in lines and name not in self.filtered:
+                self.note("unread", name, f"{text} ({call_site.source})")
         for candidate in self.dataflow.candidates.lost.values():
             self.note(
                 "unread",
-                candidate.place.path or candidate.place.module_class,
+                candidate.call_site.path or candidate.call_site.module_class,
                 f"a softmax of products, {candidate.shape}, was not followed to values",
             )
         for path in sorted(self.ran):
             if not any(related(path, other) for other in seen):
-                name = type(self.names.modules[path]).__name__
+                name = type(self.module_paths.modules[path]).__name__
                 self.note("unseen", path, f"{name} ran, and no attention was seen in it")
         if not len(self.trace):
             if self.filtered:
@@ -778,10 +806,11 @@ class Collector:
                 ran = f"no {self.sought} was seen in the model, which ran"
                 if not self.called:
                     ran = f"no {self.sought} was seen: did the model run in the capture?"
-                    if self.other and self.names.model is not None:
+                    if self.other and self.module_paths.model is not None:
+                        model = type(self.module_paths.model).__name__
                         ran = (
-                            f"no {self.sought} was seen: the model, "
-                            f"{type(self.names.model).__name__}, did not run; {self.other} did"
+                            f"no {self.sought} was seen: the model, {model}, did not run; "
+                            f"{self.other} did"
                         )
                     if self.elsewhere:
                         ran = (

@@ -19,7 +19,7 @@ from regard.recipe import Edges, Given, Recipe, tensors
 from regard.types import Kind, Shape
 
 
-class Held(ABC):
+class StoredAttention(ABC):
     """A recipe, or what one is made from."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Held(ABC):
         return None
 
 
-class Ready(Held):
+class StoredRecipe(StoredAttention):
     """A finished recipe, with the version of each tensor when it was taken."""
 
     def __init__(self, recipe: Recipe) -> None:
@@ -137,7 +137,7 @@ class Layout(NamedTuple):
         return made, Layout(axes, 0)
 
 
-class Made(Held):
+class StoredWeights(StoredAttention):
     """A matrix the model made itself, where it lies."""
 
     def __init__(

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.interception import LOCK, Calls
-from regard.record.held import Layout
 from regard.record.site import Attends
+from regard.record.stored_attention import Layout
 from regard.tracing.dataflow.tags import storage_address
-from regard.tracing.names import Names, Place, related
+from regard.tracing.module_paths import CallSite, ModulePaths, related
 from regard.types import Kind
 
 Key = tuple[str, str, str]  #: module path, source line, operator
@@ -34,8 +34,8 @@ _MOST_OBJECTS = 4096
 _LONGEST = 64
 
 
-def key_of(place: Place, operator: str) -> Key:
-    return place.path, place.source, operator
+def key_of(call_site: CallSite, operator: str) -> Key:
+    return call_site.path, call_site.source, operator
 
 
 # -- which axes of a softmax's result are which
@@ -195,10 +195,12 @@ class PassPlan(NamedTuple):
         """What an operator is; None where no pass of the kind had it."""
         return self.entries.get(key)
 
-    def fused_at(self, place: Place) -> FusedEntry | None:
+    def fused_at(self, call_site: CallSite) -> FusedEntry | None:
         """What another fused operator was at the same line: torch chooses among them."""
         for (path, source, _), entry in self.entries.items():
-            if (path, source) == (place.path, place.source) and isinstance(entry, FusedEntry):
+            if (path, source) == (call_site.path, call_site.source) and isinstance(
+                entry, FusedEntry
+            ):
                 return entry
         return None
 
@@ -254,9 +256,9 @@ class Lesson:
             if two_sided:
                 self._two_sided.add(key)
 
-    def doubt(self, place: Place) -> None:
+    def doubt(self, call_site: CallSite) -> None:
         """Labels of a line were taken back."""
-        self._doubted.add((place.path, place.source))
+        self._doubted.add((call_site.path, call_site.source))
 
     def softmax(self, key: Key, candidate: Any, output: Tensor) -> None:
         """It made a candidate."""
@@ -468,9 +470,9 @@ class _Form:
         address = storage_address(tensor)
         start = (address, tensor.storage_offset()) if address else len(self._seen)
         number = self._seen.setdefault(start, len(self._seen))
-        place = self._storages.setdefault(address or number, len(self._storages))
+        storage = self._storages.setdefault(address or number, len(self._storages))
         kind = (type(tensor), len(shape), tensor.dtype, tensor.device, tensor.requires_grad)
-        return *kind, number, place
+        return *kind, number, storage
 
 
 def _brief(value: Any) -> Any:
@@ -485,7 +487,7 @@ _PARTS = _PLAIN | {dict, OrderedDict, set, list, tuple, Tensor, nn.Parameter, Ca
 _OF_EVERY_MODULE = len(nn.Module().__dict__)
 
 
-def fingerprint(names: Names) -> tuple[Any, ...] | None:
+def fingerprint(names: ModulePaths) -> tuple[Any, ...] | None:
     """What a model is made of: its modules, their hooks, and plain settings of theirs.
 
     A setting may lie in a list, or in an object that modules share, such as a configuration. None

@@ -44,7 +44,7 @@ _HEADS = (
 )
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """A module that is running, and the line it is on."""
 
     path: str
@@ -56,7 +56,7 @@ class Place(NamedTuple):
         return type(self.module).__name__ if self.module is not None else "function"
 
 
-class Names:
+class ModulePaths:
     """Paths of a model's modules, by identity."""
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -95,7 +95,7 @@ class Names:
             if tensor is not None
         ]
 
-    def place(self) -> Place | None:
+    def call_site(self) -> CallSite | None:
         """Where we are; None when no module of the model is running.
 
         Another model that runs inside a method of this one, as an assistant does inside
@@ -122,20 +122,20 @@ class Names:
                         return ours
                 elif isinstance(first, nn.Module):
                     if self.model is None:
-                        fallback = fallback or Place("", first, source)
+                        fallback = fallback or CallSite("", first, source)
                     elif ours is None and code.co_name in _FORWARD:
                         foreign = True
             frame = frame.f_back
         if self.model is not None:
             return None
-        return fallback or Place("", None, source)
+        return fallback or CallSite("", None, source)
 
-    def inside(self, place: Place, child: str) -> Place:
+    def inside(self, call_site: CallSite, child: str) -> CallSite:
         """The place of a module's part, where it has one of that name."""
-        module = getattr(place.module, "_modules", {}).get(child)
+        module = getattr(call_site.module, "_modules", {}).get(child)
         if module is None or id(module) not in self.paths:
-            return place
-        return Place(self.paths[id(module)], module, place.source)
+            return call_site
+        return CallSite(self.paths[id(module)], module, call_site.source)
 
     def in_forward(self) -> bool:
         """Whether a pass of the model is under way: `generate` between passes is not one."""
@@ -149,17 +149,17 @@ class Names:
             frame = frame.f_back
         return False
 
-    def _parent(self, path: str, module: nn.Module, source: str) -> Place:
+    def _parent(self, path: str, module: nn.Module, source: str) -> CallSite:
         """A bare softmax or dropout is named by its parent."""
         while path and not module._modules and _SOFTMAX.search(type(module).__name__):
             path = path.rpartition(".")[0]
             module = self.modules.get(path, module)
-        return Place(path, module, source or "?")
+        return CallSite(path, module, source or "?")
 
-    def heads(self, place: Place) -> set[int]:
+    def heads(self, call_site: CallSite) -> set[int]:
         """Numbers of heads that the module at a place, or its parents, speak of."""
         counts: set[int] = set()
-        path, module = place.path, place.module
+        path, module = call_site.path, call_site.module
         for _ in range(3):
             for name in _HEADS:
                 number = getattr(module, name, None)
@@ -183,7 +183,7 @@ def argument(frame: Any, name: str | None = None) -> Any:
     Up to Python 3.12 a frame that is asked for its locals keeps what it answers until it returns,
     and with it a tensor that the function deletes before. So its values are taken out again, but
     not where that could be noticed: somebody else has the answer (`locals()` gave it to them), or
-    a debugger or profiler may write it back. Names that `exec` left there stay.
+    a debugger or profiler may write it back. ModulePaths that `exec` left there stay.
     """
     code, frame_locals = frame.f_code, frame.f_locals
     variables = _variables.get(id(code))
@@ -216,7 +216,7 @@ def _variables_of(code: Any) -> _Variables:
     return _Variables(code.co_varnames[0] if code.co_varnames else "", dict.fromkeys(names), code)
 
 
-def attentive(names: Names) -> dict[int, str]:
+def attentive(names: ModulePaths) -> dict[int, str]:
     """Modules that are attention by class or path; parts of torch.nn that only serve it are not."""
     paths = {}
     for path, module in names.modules.items():

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from regard.recipe import Dot, Recipe, tensors
-from regard.record.held import Held, check_versions, copied, versions
+from regard.record.stored_attention import StoredAttention, check_versions, copied, versions
 from regard.tracing.dataflow.tags import storage_address
 from regard.types import Kind, Shape
 
 
-class Chain:
+class KeyChunks:
     """New keys of each call, and the order in which a call found the examples before."""
 
     def __init__(self, keys: Tensor) -> None:
@@ -42,7 +42,7 @@ class Chain:
         return torch.cat(parts[::-1], dim=2)
 
 
-class _WithoutKeys(Held):
+class _DotWithoutKeys(StoredAttention):
     """A dot-product recipe whose keys are kept somewhere else."""
 
     def __init__(self, dot: Dot) -> None:
@@ -74,10 +74,10 @@ class _WithoutKeys(Held):
         self._take(self._dot.map(copied(storage)))
 
 
-class Grown(_WithoutKeys):
+class GrowingKeys(_DotWithoutKeys):
     """A recipe whose keys are the first calls of a chain."""
 
-    def __init__(self, dot: Dot, chain: Chain) -> None:
+    def __init__(self, dot: Dot, chain: KeyChunks) -> None:
         super().__init__(dot)
         self._chain, self._calls = chain, len(chain.chunks)
 
@@ -101,7 +101,7 @@ class Grown(_WithoutKeys):
         self._chain.versions = versions(self._chain.chunks[:1])
 
 
-class Ledger:
+class KeyLedger:
     """Keys of a cache that is written in place: what they are now, and what each call changed."""
 
     def __init__(self, keys: Tensor) -> None:
@@ -130,10 +130,10 @@ class Ledger:
         return found
 
 
-class Written(_WithoutKeys):
+class LedgerKeys(_DotWithoutKeys):
     """A recipe whose keys lie in a ledger."""
 
-    def __init__(self, dot: Dot, ledger: Ledger) -> None:
+    def __init__(self, dot: Dot, ledger: KeyLedger) -> None:
         super().__init__(dot)
         self._ledger, self._changes = ledger, len(ledger.undo)
 
@@ -147,23 +147,23 @@ class Written(_WithoutKeys):
         return [*self._parts, *(old for _, _, old in self._ledger.undo[-1:])]
 
 
-class Growth:
+class KeyCaches:
     """What each site's keys were at its last call."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[Tensor, Chain]] = {}
-        self._ledgers: dict[str, Ledger] = {}
+        self._last: dict[str, tuple[Tensor, KeyChunks]] = {}
+        self._ledgers: dict[str, KeyLedger] = {}
 
-    def written(self, site: str, dot: Dot) -> Written:
+    def written(self, site: str, dot: Dot) -> LedgerKeys:
         """The recipe of a site whose keys lie in a cache that is written in place."""
         ledger = self._ledgers.get(site)
         if ledger is not None and ledger.fits(dot.key):
             ledger.take(dot.key)
         else:
-            ledger = self._ledgers[site] = Ledger(dot.key)
-        return Written(dot, ledger)
+            ledger = self._ledgers[site] = KeyLedger(dot.key)
+        return LedgerKeys(dot, ledger)
 
-    def held(self, site: str, dot: Dot) -> Held | None:
+    def held(self, site: str, dot: Dot) -> StoredAttention | None:
         """The recipe without the keys that the call before had already; None where it has none."""
         key = dot.key
         if site in self._ledgers and self._ledgers[site].fits(key):
@@ -181,8 +181,8 @@ class Growth:
                     chain.chunks.append(key[:, :, old:].clone())
                     chain.orders.append(order)
                     self._last[site] = (key, chain)
-                    return Grown(dot, chain)
-        self._last[site] = (key, Chain(key))
+                    return GrowingKeys(dot, chain)
+        self._last[site] = (key, KeyChunks(key))
         return None
 
     def drop(self, site: str) -> None:

@@ -219,7 +219,7 @@ class CaptureMode(TorchDispatchMode):
                 collector.before_change(plan, args, kwargs)
             return plan.run(*args, **kwargs)
         if self.idle:
-            if plan.attends and collector.names.place() is not None:
+            if plan.attends and collector.module_paths.call_site() is not None:
                 self.idle = False
                 return collector.read_alone(plan, args, kwargs)
             if plan.changes:
