@@ -1,13 +1,13 @@
-"""Delta rules and linear attention: our own, and in plain torch those of Qwen3-Next and its kin.
+"""Delta rules and linear attention: our own, and the plain torch ones of Qwen3-Next and others.
 
-transformers writes the rule as two Python functions, one in chunks and one step by step. No single
-operator attends there, so the functions are known by their code, and read at two operators of
-theirs: the first transposes the query, when all arguments are as they came; the last transposes the
-output, when the state is final. The recipe is made when it is asked for.
+transformers writes the rule as two Python functions, chunked and step by step. No single operator
+attends there, so the functions are recognised by their code, and read at two operators: the first
+transposes the query, when all arguments are unchanged; the last transposes the output, when the
+state is final. The recipe is built on demand.
 
-A call that goes on from a state has earlier keys. The state is compared with those that the calls
-before have left, also in another order, as beam search makes it; nothing is assumed about caches.
-Where it is one of them, the keys of all these calls are the columns of the weights.
+A call that continues from a state has earlier keys. The state is compared with the final states of
+earlier calls, also in another order, as after beam search; nothing is assumed about caches. If it
+is one of them, the keys of all these calls are the columns of the weights.
 
 Our own mechanisms read their memories in `kernel.linear`, which has the recipe already.
 """
@@ -35,8 +35,8 @@ from regard.record.stored_attention import (
     detached,
     versions,
 )
-from regard.tracing.key_cache import order_of
-from regard.tracing.module_paths import argument
+from regard.tracing.key_cache import example_orders, order_of
+from regard.tracing.module_paths import argument, frame_of
 from regard.types import Kind, Shape
 
 _PACKAGE, _OURS = "transformers.models.", "regard.mechanisms.recurrent"
@@ -57,7 +57,7 @@ JOINED = "of keys that several calls wrote, the gradient is not kept"
 
 
 class StateWrite(NamedTuple):
-    """What one call writes into the state, in the axes of the model."""
+    """What one call writes into the state, with the model's axes."""
 
     key: Tensor  # (batch, key, head, width)
     value: Tensor | None
@@ -66,7 +66,7 @@ class StateWrite(NamedTuple):
 
 
 class StateWrites:
-    """What each call wrote, and the order in which it found the examples of the call before."""
+    """What each call wrote, and the order of its examples among those of the call before."""
 
     def __init__(self) -> None:
         self.calls: list[StateWrite] = []
@@ -74,35 +74,32 @@ class StateWrites:
         self.versions: list[tuple[int, ...]] = []
 
     def append(self, written: StateWrite, order: Tensor | None) -> None:
-        """One call more."""
+        """Add a call."""
         self.calls.append(written)
         self.orders.append(order)
         self.versions.append(versions(_tensors(written)))
 
     def written(self, calls: int) -> StateWrite:
-        """What the first `calls` calls wrote, one behind the other."""
-        parts: list[StateWrite] = []
-        order: Tensor | None = None  # of the last call's examples among those of an earlier call
-        for index in reversed(range(calls)):
-            call, before = self.calls[index], self.orders[index]
+        """What the first `calls` calls wrote, concatenated."""
+        writes: list[StateWrite] = []
+        for index, order in example_orders(self.orders[:calls]):
+            call = self.calls[index]
             check_versions(_tensors(call), self.versions[index])
-            parts.append(call if order is None else _map(call, _picked(order)))
-            if before is not None:
-                order = before if order is None else before[order]
+            writes.append(call if order is None else _map(call, _picked(order)))
         if calls == 1:
-            return parts[0]
-        fields = zip(*reversed(parts))
+            return writes[0]
+        fields = zip(*writes)
         joined: list[Any] = [None if field[0] is None else torch.cat(field, 1) for field in fields]
         return StateWrite(*joined)
 
     def protect(self, calls: int, storage: int) -> None:
-        """Copy what the first calls wrote and lies in this storage."""
+        """Copy what the first calls wrote in this storage."""
         self.calls[:calls] = [_map(call, copied(storage)) for call in self.calls[:calls]]
         self.versions[:calls] = [versions(_tensors(call)) for call in self.calls[:calls]]
 
 
 class DeltaCall(StoredAttention):
-    """A call of the rule: its queries, and what it and the calls before it wrote."""
+    """A call of the rule: its queries, and what it and earlier calls wrote."""
 
     def __init__(
         self, query: Tensor, chain: StateWrites, memory: Tensor | None, unit_length: bool
@@ -147,7 +144,7 @@ class DeltaCall(StoredAttention):
 
     @property
     def reordered(self) -> bool:
-        """Whether examples changed places between calls, as beams do."""
+        """Whether examples were reordered between calls, as beams are."""
         return any(order is not None for order in self._chain.orders[: self._calls])
 
     @property
@@ -173,7 +170,7 @@ class DeltaCall(StoredAttention):
 
 
 class RuleCall(NamedTuple):
-    """A call of the rule that has come to its end."""
+    """A finished call of the rule."""
 
     query: Tensor  # (batch, query, head, width)
     written: StateWrite
@@ -198,14 +195,13 @@ class RuleCall(NamedTuple):
 
 
 class DeltaRules:
-    """Calls of the rule in one capture's model: where they are, and what each site last left."""
+    """Calls of the rule in a model: their code, and the last state of each site."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._codes: dict[int, CodeType] = {}  # by id: their own hash is slow
         self._here = threading.local()
-        self._last: dict[
-            str, tuple[Tensor, StateWrites]
-        ] = {}  # the final state of a site's last call
+        #: The final state of a site's last call, and what was written to it.
+        self._last: dict[str, tuple[Tensor, StateWrites]] = {}
         self.adopt(modules)
 
     def __bool__(self) -> bool:
@@ -213,19 +209,19 @@ class DeltaRules:
         return bool(self._codes)
 
     def adopt(self, modules: Iterable[nn.Module]) -> None:
-        """Learn where these modules' classes have the rule."""
+        """Look for the rule beside the classes of modules."""
         for kind in {type(module) for module in modules}:
             self._codes.update((id(code), code) for code in _codes(kind))  # type: ignore[arg-type]
 
     def inside(self) -> bool:
-        """Whether an operator runs in a call of the rule: from its start to its end."""
+        """Whether an operator runs inside a call of the rule."""
         running = self._frame() is not None
         if not running:
-            self._here.__dict__.clear()  # a call that was left by an error
+            self._here.__dict__.clear()  # a call that ended with an error
         return running
 
     def transposed(self, tensor: Tensor) -> RuleCall | None:
-        """A tensor was transposed in a call of the rule: the call, where that is its end."""
+        """A tensor was transposed in a call of the rule: the call, if that ends it."""
         frame = self._frame()
         if frame is None:
             return None
@@ -238,30 +234,30 @@ class DeltaRules:
         return None
 
     def own(self, tensor: Any) -> Recurrent | None:
-        """The recipe of ours whose queries have read the memory, where this is what they read."""
+        """The recipe of ours, if this tensor is what its queries read from memory."""
         frame = self._frame()
         if frame is None or frame.f_code is not _code(read_memory):
             return None
         return argument(frame, "recipe") if tensor is argument(frame, "mixed") else None
 
     def held(self, site: str, call: RuleCall, values: bool) -> tuple[DeltaCall, bool]:
-        """What a record holds of a call, and whether its state is one that nobody saw made."""
+        """What a record stores of a call, and whether its initial state was not captured."""
         written = call.written if values else call.written._replace(value=None)
         chain, order, memory = StateWrites(), None, None
         left = self._last.pop(site, None)
         if call.state is not None and bool(call.state.any()):
-            found = False if left is None else order_of(call.state, left[0].to(call.state))
-            if left is None or found is False:
+            match = False if left is None else order_of(call.state, left[0].to(call.state))
+            if left is None or match is False:
                 memory = call.state
             else:
-                chain, order = left[1], found
+                chain, order = left[1], match
         chain.append(written, order)
         if call.final is not None and memory is None:
             self._last[site] = (call.final.detach().clone(), chain)
         return DeltaCall(call.query, chain, memory, call.unit_length), memory is not None
 
     def drop(self, site: str) -> None:
-        """A site's last record was dropped: keep nothing for its sake."""
+        """Forget a site whose last record was dropped."""
         self._last.pop(site, None)
 
     def clear(self) -> None:
@@ -271,17 +267,12 @@ class DeltaRules:
 
     def _frame(self) -> FrameType | None:
         """The call of the rule that runs an operator; the rule calls no modules."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name != "_call_impl":
-            if id(frame.f_code) in self._codes:
-                return frame
-            frame = frame.f_back
-        return None
+        return frame_of(self._codes)
 
 
 @functools.lru_cache(maxsize=1024)
 def _codes(kind: type) -> tuple[CodeType, ...]:
-    """The rule's functions beside a class, where they are those that can be read, and ours."""
+    """The functions of the rule in the module of a class, if readable, and our own."""
     codes: list[CodeType | None] = []
     for base in kind.__mro__:
         if base.__module__ == _OURS:
@@ -298,7 +289,7 @@ def _codes(kind: type) -> tuple[CodeType, ...]:
 
 
 def _code(function: Any) -> CodeType | None:
-    """What runs inside a function's decorators."""
+    """The code inside a function's decorators."""
     return getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
 
 
@@ -315,9 +306,8 @@ def _call(arguments: dict[str, Any], output: Tensor, final: Tensor | None) -> Ru
 
 
 def _on_heads(tensor: Tensor) -> Tensor:
-    return tensor.transpose(
-        1, 2
-    ).float()  # (batch, position, head, …) to (batch, head, position, …)
+    """(batch, position, head, …) to (batch, head, position, …)."""
+    return tensor.transpose(1, 2).float()
 
 
 def _picked(order: Tensor) -> Callable[[Tensor], Tensor]:
@@ -325,9 +315,9 @@ def _picked(order: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _map(written: StateWrite, change: Callable[[Tensor], Tensor]) -> StateWrite:
-    changed: list[Any] = [None if part is None else change(part) for part in written]
+    changed: list[Any] = [None if tensor is None else change(tensor) for tensor in written]
     return StateWrite(*changed)
 
 
 def _tensors(written: StateWrite) -> list[Tensor]:
-    return [part for part in written if part is not None]
+    return [tensor for tensor in written if tensor is not None]

@@ -381,7 +381,7 @@ class Session:
             mine.other = type(module).__name__
 
     def _mind(self, module: nn.Module) -> None:
-        path = self.collector.attentive.get(id(module))
+        path = self.collector.attention_paths.get(id(module))
         if path is not None:
             self.collector.ran.add(path)
             if self.collector.here.lesson is not None:
@@ -465,7 +465,9 @@ class Session:
         """The cheaper path for one call: the mode goes, and the kernels tell."""
         if home:
             assert self.mode is not None
-            if not self._handed_over and plan.ran.issuperset(self.collector.attentive.values()):
+            if not self._handed_over and plan.ran.issuperset(
+                self.collector.attention_paths.values()
+            ):
                 self._remove_hooks()  # they cost time, and there is nothing they could tell
             call.below = _len_torch_dispatch_stack() - 1
             self.mode.__exit__()
@@ -593,7 +595,7 @@ class Session:
             names, args, kwargs, out = ran
             self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, call_site)
         else:
-            self.alarms[call_site.path or call_site.module_class, operator] = None
+            self.alarms[call_site.name, operator] = None
 
     def _ran_fused(
         self, operator: str, names: tuple[str, ...], args: Any, kwargs: Any, out: Any
@@ -612,7 +614,7 @@ class Session:
             self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, call_site)
             self.collector.here.following = True
         elif self.collector.module_paths.in_forward():
-            self.alarms[call_site.path or call_site.module_class, operator] = None
+            self.alarms[call_site.name, operator] = None
 
     def _say_alarms(self, ended: bool) -> None:
         if self.path == "fused" and not ended:

@@ -86,7 +86,7 @@ class Candidates:
     def weight_factors(
         self, candidate: Candidate, scores: Tensor, output: Tensor
     ) -> tuple[Factor, ...]:
-        """The axes of the weights, each with an origin of its own: query and key may share one."""
+        """The axes of the weights, with new origins: query and key may share theirs."""
         dims: Dims = [
             tuple((size, Origin(origin.kind, size, origin)) for size, origin in pieces)
             for pieces in self.tags.dims(scores)
@@ -102,7 +102,7 @@ class Candidates:
         return laid_out(dims, output)
 
     def begin(self, powers: Tag, text: str) -> None:
-        """Exponentials on their way to be attention: said, if the last step never comes."""
+        """Exponentials that may become attention; reported if the last step never comes."""
         call_site = self.observer.call_site()
         if call_site is not None:
             self.unfinished.setdefault(powers.exp, (call_site, text))
@@ -117,12 +117,12 @@ class Candidates:
             self.observer.reject(candidate)
 
     def let_go(self) -> None:
-        """No longer hold what the last softmax made: slices of it meet values at once or never."""
+        """Release the output of the last softmax: slices of it meet values at once or never."""
         if self._latest is not None:
             self._latest.softmax_output, self._latest = None, None
 
     def flush(self) -> None:
-        """What has met values with some of its keys alone is attention to those."""
+        """A softmax that met values with some of its keys alone is attention to those."""
         contraction, self.sliced = self.sliced, None
         if contraction is not None:
             self._accept(contraction, None)
@@ -155,22 +155,22 @@ class Candidates:
         if constant is None:
             constant = self.tags.constant(contraction.values)
             if constant and candidate.sides and candidate.sides[0] & candidate.sides[1]:
-                # learned queries that attend to each other, their places told by the input
+                # learned queries that attend to each other, positioned by the input
                 constant = not self.tags.tag(contraction.values).sources  # type: ignore[union-attr]
         if candidate.kind == "constant":
             candidate.kind = "distribution"
-            if not constant:  # a learned mix of layers, or of positions whatever is there
+            if not constant:  # a learned mix of layers or of positions
                 candidate.reason = PARAMETER_SCORES
         elif candidate.reason is None and constant:
             candidate.reason = PARAMETER_VALUES
         elif candidate.reason == FROM_PARAMETER and not constant and contraction.same_parameter():
-            candidate.reason = None  # learned tokens that have gathered the input before
+            candidate.reason = None  # learned tokens that gathered the input before
         if candidate.reason is not None:
             self.observer.reject(candidate)
         else:
             self.observer.accept(candidate, contraction, weights)
 
     def lose(self, candidate: Candidate) -> None:
-        """A softmax of products of two inputs, as attention has, went where it is not followed."""
+        """A softmax of a product of two inputs went where it is not followed."""
         if candidate.sides is not None and candidate.reason is None and not candidate.done:
             self.lost[candidate.call_site.path] = candidate

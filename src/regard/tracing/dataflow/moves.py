@@ -1,4 +1,4 @@
-"""How tags pass operators that move entries, or make new axes: copies, gathers, linear maps."""
+"""Tags through operators that move entries or make axes: copies, gathers, linear maps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Moves:
         self.tags.put(output, tag)
 
     def _overlaps(self, source: Tensor) -> bool:
-        """Whether a view shows entries of its storage more than once, as sliding windows do."""
+        """Whether a view repeats entries of its storage, as sliding windows do."""
         tag = self.tags.tag(source)
         if tag is None or tag.factors is None or source.dim() < 2:
             return False
@@ -62,14 +62,14 @@ class Moves:
         )
 
     def selected(self, source: Tensor, output: Tensor) -> None:
-        """Some entries along an axis, as the best k: of a parameter's axis, still one."""
+        """Some entries along an axis, as of top-k; those of a parameter's axis are one still."""
         tag = self._moved_tag(source)
         tag.factors = self.resized(source, output)
         self.tags.put(output, tag)
 
     def unknown(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """An operator without a rule: of constants alone it makes a constant; else dimensions of
-        the same number are taken for the same axes."""
+        """An operator without a rule. Constants make a constant; otherwise inputs with as many
+        dimensions as the output are taken to have its axes."""
         constant = bool(inputs) and all(self.tags.constant(tensor) for tensor in inputs)
         first = next((tensor for tensor in inputs if not self.tags.constant(tensor)), None)
         sources = NOBODY if first is None else self.tags.sources(first)
@@ -88,7 +88,7 @@ class Moves:
             self.tags.put(tensor, tag)
 
     def attended(self, query: Tensor, value: Tensor, output: Tensor) -> None:
-        """An operator that attends: places of the queries, features of the values."""
+        """An operator that attends: positions of the queries, features of the values."""
         tag = Tag()
         if query.dim() == value.dim() == output.dim() and not query.is_nested:
             tag.factors = laid_out([*self.tags.dims(query)[:-1], self.tags.dims(value)[-1]], output)
@@ -104,14 +104,14 @@ class Moves:
             self.tags.put(output, tag)
 
     def embedded(self, table: Tensor, ids: Tensor, output: Tensor) -> None:
-        """Rows of a table, one for each id: constant where the ids are."""
+        """Rows of a table, one for each id; constant if the ids are."""
         tag = Tag()
         tag.constant = self.tags.constant(table) and self.tags.constant(ids)
         tag.factors = laid_out([*self.tags.dims(ids), axis(output.shape[-1], "feature")], output)
         self.tags.put(output, tag)
 
     def _meet_edges(self, source: Tensor, dim: int, index: Tensor, tag: Tag) -> None:
-        """Nodes chosen by the edges that point to them: sums of exponentials, or queries."""
+        """Nodes gathered for the edges that point to them: sums of exponentials, or queries."""
         before = self.tags.tag(source)
         total = None if before is None else before.total
         if total is not None and total.segments is not None:
@@ -149,55 +149,56 @@ class Moves:
         self.tags.put(output, tag)
 
     def indexed(self, source: Tensor, indices: Sequence[Tensor | None], output: Tensor) -> None:
-        """Advanced indexing with tensors: their dimensions take the place of those indexed."""
+        """Advanced indexing: the dimensions of the indices replace those indexed."""
         tag = self._moved_tag(source)
         tag.factors = self._indexed_factors(source, indices, output)
         tag.constant = tag.constant and all(
             self.tags.constant(index) for index in indices if index is not None
         )
-        at = [dim for dim, index in enumerate(indices) if index is not None]
-        if len(at) == 1:
-            self._meet_edges(source, at[0], indices[at[0]], tag)  # type: ignore[arg-type]
+        indexed_dims = [dim for dim, index in enumerate(indices) if index is not None]
+        if len(indexed_dims) == 1:
+            self._meet_edges(source, indexed_dims[0], indices[indexed_dims[0]], tag)  # type: ignore[arg-type]
         if not tag.constant:
             boxes = [None if index is None else self.tags.box(index) for index in indices]
-            if len(at) == 1 and tag.factors is not None and source.dim() == output.dim():
-                pieces = dims_of(output, tag.factors)[at[0]]
+            if len(indexed_dims) == 1 and tag.factors is not None and source.dim() == output.dim():
+                pieces = dims_of(output, tag.factors)[indexed_dims[0]]
                 if len(pieces) == 1 and pieces[0][1].kind == "gathered":
-                    pieces[0][1].taken = (self.tags.dims(source)[at[0]], boxes[at[0]])
+                    pieces[0][1].taken = (
+                        self.tags.dims(source)[indexed_dims[0]],
+                        boxes[indexed_dims[0]],
+                    )
 
             def again(numbers: Tensor) -> Tensor:
-                at_hand = [None if box is None else box.tensor for box in boxes]
-                chosen: Tensor = torch.ops.aten.index.Tensor(numbers, at_hand)
+                tensors = [None if box is None else box.tensor for box in boxes]
+                chosen: Tensor = torch.ops.aten.index.Tensor(numbers, tensors)
                 return chosen
 
             tag.moved = self.pointwise.movement(source, output, again)
         self.tags.put(output, tag)
 
     def windows(self, source: Tensor, output: Tensor, size: Sequence[int], again: Again) -> None:
-        """Patches around places: (batch, channel × window, place) of (batch, channel, *map)."""
+        """Patches (batch, channel × window, position) of (batch, channel, height, width)."""
         tag = self._moved_tag(source)
         dims = self.tags.dims(source)
         if source.dim() == 4 and not tag.constant:
-            map_dims = [*dims[2], *dims[3]]
             everywhere = math.prod(source.shape[2:]) == output.shape[2]
             window = [
                 piece
                 for count, pieces in zip(size, dims[2:])
                 for piece in axis(count, "gathered", _last(pieces))
             ]
-            places = (
-                tuple(map_dims) if everywhere else axis(output.shape[2], "gathered", _last(dims[3]))
-            )
-            tag.factors = laid_out([dims[0], (*dims[1], *window), places], output)
+            positions = axis(output.shape[2], "gathered", _last(dims[3]))
+            positions = (*dims[2], *dims[3]) if everywhere else positions
+            tag.factors = laid_out([dims[0], (*dims[1], *window), positions], output)
             tag.moved = self.pointwise.movement(source, output, again)
         self.tags.put(output, tag)
 
     def _indexed_factors(
         self, source: Tensor, indices: Sequence[Tensor | None], output: Tensor
     ) -> tuple[Factor, ...] | None:
-        at = [dim for dim, index in enumerate(indices) if index is not None]
+        indexed_dims = [dim for dim, index in enumerate(indices) if index is not None]
         tensors = [index for index in indices if index is not None]
-        if not at or any(index.dtype in (torch.bool, torch.uint8) for index in tensors):
+        if not indexed_dims or any(index.dtype in (torch.bool, torch.uint8) for index in tensors):
             return self.resized(source, output)
         source_dims = self.tags.dims(source)
         chosen = merged([self.tags.dims(index) for index in tensors], firm=False)
@@ -208,10 +209,10 @@ class Moves:
         ]
         if chosen and chosen[-1]:  # the last axis of the indices runs over what is chosen
             *outer, (size, _) = chosen[-1]
-            chosen[-1] = (*outer, *axis(size, "gathered", _last(source_dims[at[-1]])))
-        rest = [pieces for dim, pieces in enumerate(source_dims) if dim not in at]
-        together = at == list(range(at[0], at[0] + len(at)))
-        start = at[0] if together else 0
+            chosen[-1] = (*outer, *axis(size, "gathered", _last(source_dims[indexed_dims[-1]])))
+        rest = [pieces for dim, pieces in enumerate(source_dims) if dim not in indexed_dims]
+        together = indexed_dims == list(range(indexed_dims[0], indexed_dims[0] + len(indexed_dims)))
+        start = indexed_dims[0] if together else 0
         dims = [*rest[:start], *chosen, *rest[start:]]
         return laid_out(dims, output) if len(dims) == output.dim() else None
 
@@ -232,7 +233,7 @@ class Moves:
         before = self.tags.tag(source)
         tag = Tag()
         if before is not None:
-            if before.mark is not None:  # chosen, rolled or padded weights are weights yet
+            if before.mark is not None:  # chosen, rolled or padded weights are weights
                 tag.mark = before.mark._replace(before=None)
             tag.sources, tag.constant = before.sources, before.constant
             tag.normaliser, tag.sides, tag.widths = before.normaliser, before.sides, before.widths
@@ -243,13 +244,13 @@ class Moves:
         return tag
 
     def viewed(self, source: Tensor) -> None:
-        """A view is about to hide the shape of a tensor that nothing is known about."""
+        """Record the axes of an unknown tensor before a view hides its shape."""
         tag = self.tags.tag(source)
         if tag is None or tag.factors is None:
             self.tags.dims(source)
 
     def resized(self, source: Tensor, output: Tensor) -> tuple[Factor, ...] | None:
-        """Factors where dimensions stay in their order: of another size, entries were chosen."""
+        """Factors if dimensions keep their order; where the size differs, entries were chosen."""
         if source.dim() != output.dim():
             return None
         if source.shape == output.shape:
@@ -263,7 +264,7 @@ class Moves:
         return laid_out(dims, output)
 
     def concatenated(self, inputs: Sequence[Tensor], dim: int, output: Tensor) -> None:
-        """Joined along an axis: of several maps of one input that axis comes from parameters."""
+        """Concatenation; of several maps of one input, its axis comes from parameters."""
         inputs = [tensor for tensor in inputs if tensor.numel()]
         tags = [self.tags.tag(tensor) for tensor in inputs]
         tag = Tag()
@@ -305,7 +306,7 @@ class Moves:
     def _joined_factors(
         self, inputs: Sequence[Tensor], dim: int, output: Tensor, feature: bool
     ) -> tuple[Factor, ...]:
-        """Several maps of one input beside each other are features; so are its slices' heads."""
+        """Several maps of one input are features; so are heads that were sliced off."""
         first = inputs[0]
         stacked = first.dim() < output.dim()
         reference = sorted(inputs, key=self.tags.constant)[0]
@@ -339,7 +340,7 @@ class Moves:
     def _joined_movement(
         self, inputs: Sequence[Tensor], dim: int, output: Tensor
     ) -> Movement | None:
-        """Slices of one tensor beside each other, as windows that look at their neighbours."""
+        """Slices of one tensor side by side, as windows with their neighbours."""
         if len(inputs) < 2 or inputs[0].dim() != output.dim() or output.dim() < 3:
             return None
         views = [
@@ -366,7 +367,7 @@ class Moves:
         return bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
 
     def _cut_apart(self, inputs: Sequence[Tensor]) -> Origin | None:
-        """The feature axis that these are slices of, one behind the other: heads."""
+        """The feature axis that these are consecutive slices of: heads."""
         if len(inputs) < 2 or len({tensor.shape for tensor in inputs}) > 1:
             return None
         first, second = inputs[0], inputs[1]
@@ -380,10 +381,7 @@ class Moves:
         return None
 
     def linear(self, source: Tensor, output: Tensor, features: int = -1) -> None:
-        """A linear map whose weight is out of sight: quantised, or a convolution.
-
-        `features` is the dimension that comes from the weight.
-        """
+        """A linear map, quantised or a convolution; `features` is its output dimension."""
         tag = Tag()
         tag.sources = self.behind(source, self.tags.tag(source))
         tag.entries = entries_of(source, features)
@@ -402,7 +400,7 @@ class Moves:
         self.tags.put(output, tag)
 
     def mapped(self, source: Tensor, output: Tensor, features: int) -> Movement | None:
-        """A linear map of entries that were moved: its features all come from the same place."""
+        """A linear map of moved entries: all its features come from the same entry."""
         shape = output.shape
         same = all(
             before == after
@@ -417,19 +415,19 @@ class Moves:
         )
 
     def behind(self, source: Tensor, tag: Tag | None) -> Sources:
-        """The input of a linear map, and what is behind that: q and k may be made in two steps."""
+        """The sources of a linear map: its input, and what that comes from."""
         if tag is None:
             return frozenset((self.tags.token(source),))
         return joined(frozenset((tag.same_as or tag.number,)), tag.sources)
 
 
 def _new_axis(pieces: Sequence[Piece]) -> bool:
-    """Whether a dimension is an axis that begins here, as of two inputs one after the other."""
+    """Whether a dimension is a new axis, as of two concatenated inputs."""
     return len(pieces) == 1 and pieces[0][1].kind == "data" and pieces[0][1].base is None
 
 
 def _side_by_side(pieces: Sequence[Piece], size: int) -> list[int] | None:
-    """The positions of slices of one axis, one slice after the other; None where not all known."""
+    """The positions of concatenated slices of one axis; None if some are unknown."""
     if len({origin.ancestor for _, origin in pieces}) != 1:
         return None
     extents = [origin.extent for _, origin in pieces]
@@ -438,7 +436,7 @@ def _side_by_side(pieces: Sequence[Piece], size: int) -> list[int] | None:
 
 
 def _expanded(tensor: Tensor) -> bool:
-    """Whether a tensor is stretched over an axis that it has not."""
+    """Whether a tensor is expanded along some dimension."""
     return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride()))
 
 
@@ -447,7 +445,7 @@ def _last(pieces: Sequence[Any]) -> Origin | None:
 
 
 def entries_of(tensor: Tensor, features: int) -> tuple[Any, ...]:
-    """Which entries of its storage a tensor shows, whichever of the features these have."""
+    """Which entries of its storage a tensor shows, apart from its features."""
     offset, strides = int(tensor.storage_offset()), tensor.stride()
     step = strides[features]
     outer = min((stride for stride in strides if stride > step), default=0)

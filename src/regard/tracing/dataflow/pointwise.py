@@ -1,4 +1,4 @@
-"""How tags pass operators that work place by place: arithmetic, masks, dropout."""
+"""Tags through elementwise operators: arithmetic, masks, dropout."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ class Pointwise:
         shifted: bool = False,
         kind: Kind = "signed",
     ) -> None:
-        """An operator that works place by place, broadcasting its inputs.
-
-        `kind` is what it makes of weights.
-        """
+        """Any elementwise operator; `kind` is what weights become."""
         tag = self.blend(inputs, output)
         if tag.mark is not None and tag.mark.kind != "signed":
             tag.mark = tag.mark._replace(kind=kind)
@@ -60,20 +57,21 @@ class Pointwise:
         self.tags.put(output, tag)
 
     def add(self, left: Tensor, right: Tensor, output: Tensor) -> None:
-        """A broadcast sum of two linear maps is the inside of additive attention."""
+        """A sum; of two linear maps, broadcast, the inside of additive attention."""
         tag = self.blend((left, right), output)
         if tag.mark is not None:
             tag.mark = tag.mark._replace(kind="signed")
         if left.shape != output.shape or right.shape != output.shape:
-            mine, theirs = self.tags.tag(left), self.tags.tag(right)
-            if mine is not None and theirs is not None and mine.sources and theirs.sources:
-                tag.sides = (mine.sources, theirs.sources)
-                if asks(right, left, output):
-                    tag.sides = (theirs.sources, mine.sources)
+            tags = self.tags.tag(left), self.tags.tag(right)
+            sides = [NOBODY if each is None else each.sources for each in tags]
+            if all(sides):
+                left_side, right_side = sides
+                swapped = asks(right, left, output)
+                tag.sides = (right_side, left_side) if swapped else (left_side, right_side)
         self.tags.put(output, tag)
 
     def dropout(self, weights: Tensor, output: Tensor) -> None:
-        """What comes out is followed; what went in is what will be recorded."""
+        """The output is followed, the input is recorded."""
         tag = self.tags.tag(weights)
         if tag is None or tag.mark is None:
             self.apply((weights,), output)
@@ -84,7 +82,7 @@ class Pointwise:
         self.tags.put(output, after)
 
     def dropout_copy(self, weights: Tensor, copy: Tensor) -> None:
-        """Dropout in place is about to happen: `copy` is what the weights were."""
+        """Dropout is about to happen in place; `copy` has the weights before it."""
         tag = self.tags.tag(weights)
         assert tag is not None and tag.mark is not None
         if tag.mark.before is None:
@@ -100,7 +98,7 @@ class Pointwise:
         self.tags.put(output, tag)
 
     def fixed(self, output: Tensor, *, zero: bool = False) -> None:
-        """Constants: made from nothing; or written into a part of something, which it stays."""
+        """A new constant; or one written into part of a tensor, which keeps its tag."""
         before = self.tags.tag(output)
         if before is not None and not covers(output):
             if before.mark is not None:
@@ -112,14 +110,12 @@ class Pointwise:
 
     def opposite(self, mask: Tensor, output: Tensor) -> None:
         """The negation of a boolean mask."""
-        tag = self.tags.tag(output)
-        if tag is None:
-            tag = Tag()
-            self.tags.put(output, tag)
-        tag.negated_mask = NegatedMask(mask.detach(), tuple(output.shape), output.stride())
+        self.tags.ensured(output).negated_mask = NegatedMask(
+            mask.detach(), tuple(output.shape), output.stride()
+        )
 
     def filled(self, tensor: Tensor, mask: Tensor, value: Any, output: Tensor) -> None:
-        """`masked_fill`; zeros that become -inf where a mask forbids are that mask."""
+        """`masked_fill`; zeros filled with -inf by a negated mask are that mask."""
         negated, zeros = self.tags.tag(mask), self.tags.tag(tensor)
         negated_mask = None if negated is None else negated.negated_mask
         allowed = None if negated_mask is None else negated_mask.allowed_by(mask)
@@ -132,12 +128,12 @@ class Pointwise:
         self.apply((tensor,), output, kind="partial")
 
     def blend(self, inputs: Sequence[Tensor], output: Tensor) -> Tag:
-        """What is known about a result from what is known about its inputs."""
+        """The tag of a result, from those of its inputs."""
         tagged_inputs = [(tensor, self.tags.tag(tensor)) for tensor in inputs]
         blended = Tag()
         constant, sources = True, NOBODY
         for tensor, tag in tagged_inputs:
-            if tag is None:  # nothing is known: it stands for itself
+            if tag is None:  # unknown: a source of its own
                 constant = False
                 sources = joined(sources, frozenset((self.tags.token(tensor),)))
             else:
@@ -205,13 +201,13 @@ class Pointwise:
         return blended
 
     def movement(self, source: Tensor, output: Tensor, again: Again) -> Movement | None:
-        """What an operator did to the entries of a tensor, to be done to numbers if need be."""
+        """How an operator moved the entries of a tensor; `again` repeats it on numbers."""
         if self.tags.tag(source) is None or output.layout != torch.strided:
             return None
         return Movement.into(output, [self.tags.view(source)], again)
 
     def factors(self, inputs: Sequence[Tensor], output: Tensor) -> tuple[Factor, ...] | None:
-        """Factors of what an operator that works place by place made of its inputs."""
+        """The factors of an elementwise result."""
         if output.layout != torch.strided:
             return None
         tags = [(tensor, self.tags.tag(tensor)) for tensor in inputs if tensor.dim()]
@@ -252,22 +248,22 @@ def _alike(source: Tensor, output: Tensor) -> bool:
 def _rank(tag: Tag | None) -> int:
     if tag is None:
         return 0
-    looking = tag.mark is not None and tag.mark.candidate.kind != "constant"
-    return 2 if looking or tag.log is not None else int(tag.sides is not None or bool(tag.mark))
+    of_input = tag.mark is not None and tag.mark.candidate.kind != "constant"
+    return 2 if of_input or tag.log is not None else int(tag.sides is not None or bool(tag.mark))
 
 
 def _only_adds(mark: Mark, to: Mark | None) -> bool:
-    """Whether a softmax of parameters, as of positions, is blended with one that looks at an
-    input: what comes of it is the weights of the latter."""
+    """Whether a softmax of parameters, as of positions, is blended with one of an input: the
+    result has the weights of the latter."""
     constant = mark.candidate.kind == "constant"
     return constant and to is not None and to.candidate.kind != "constant"
 
 
 def _carried(mark: Mark, source: Tensor, output: Tensor) -> Mark:
-    """Weights in what an operator that works place by place made of them."""
+    """The mark of an elementwise result of weights."""
     return mark._replace(before=None) if stretched(source, output) else mark
 
 
 def asks(query: Tensor, key: Tensor, output: Tensor) -> bool:
-    """Whether one of two that were broadcast is a single query: the other has all places."""
+    """Whether one of two broadcast tensors is a single query, and the other has all positions."""
     return stretched(query, output) and not stretched(key, output)

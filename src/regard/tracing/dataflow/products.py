@@ -13,7 +13,7 @@ from regard.tracing.dataflow.axes import (
     dims_of,
     laid_out,
     merged,
-    other_places,
+    other_positions,
 )
 from regard.tracing.dataflow.candidates import Candidates
 from regard.tracing.dataflow.contraction import Contraction
@@ -32,54 +32,62 @@ class Products:
 
     def product(self, left: Tensor, right: Tensor, output: Tensor) -> None:
         """A matrix product (…, m, c) × (…, c, n): attention, a linear map, or scores."""
-        mine, theirs = self.tags.tag(left), self.tags.tag(right)
+        left_tag, right_tag = self.tags.tag(left), self.tags.tag(right)
         tag = Tag()
-        first = mine is not None and mine.constant
-        second = theirs is not None and theirs.constant
-        marks = [each.mark for each in (mine, theirs) if each is not None and each.mark is not None]
+        first = left_tag is not None and left_tag.constant
+        second = right_tag is not None and right_tag.constant
+        marks = [
+            each.mark
+            for each in (left_tag, right_tag)
+            if each is not None and each.mark is not None
+        ]
         same = len(marks) == 2 and marks[0].candidate is marks[1].candidate
         if second:
             tag.entries = entries_of(left, -1)
         elif first:
             tag.entries = entries_of(right, -2)
-        tag.of_weights = same or all(map(_is_of_weights, (mine, theirs)))
+        tag.of_weights = same or all(map(_is_of_weights, (left_tag, right_tag)))
         if same:
             tag.mark = _power(*marks)
         elif not tag.of_weights:
-            if mine is not None and mine.mark is not None:
-                tag.mark = self._weighs(mine.mark, left, right, output, swapped=False)
-            if theirs is not None and theirs.mark is not None:
-                tag.mark = self._weighs(theirs.mark, right, left, output, swapped=True) or tag.mark
+            if left_tag is not None and left_tag.mark is not None:
+                tag.mark = self._weighs(left_tag.mark, left, right, output, swapped=False)
+            if right_tag is not None and right_tag.mark is not None:
+                tag.mark = (
+                    self._weighs(right_tag.mark, right, left, output, swapped=True) or tag.mark
+                )
         elsewhere = not (first or second) and self.meet_others(left, right)
         if not (first or second):
-            powers = [each for each in (mine, theirs) if each is not None and _are_powers(each)]
-            if len(powers) == 2:  # one side may be gated by exponentials: the other has scores
+            powers = [
+                each for each in (left_tag, right_tag) if each is not None and _are_powers(each)
+            ]
+            if len(powers) == 2:  # one side may be gated by exponentials; the other has scores
                 powers = [each for each in powers if each.pairing is not None] or powers
-            for each, tensor, values in ((mine, left, right), (theirs, right, left)):
+            for each, tensor, values in ((left_tag, left, right), (right_tag, right, left)):
                 swapped = tensor is right
                 if each is not None and each in powers:
                     tag.late += (self._late(each, tensor, values, output, swapped),)
                 elif each is not None and each.pairing is not None and each.mark is None:
                     self._unnormalised(each, tensor, values, output, swapped)
         if first and second:
-            tag.constant, tag.sources = True, self.moves.behind(left, mine)
+            tag.constant, tag.sources = True, self.moves.behind(left, left_tag)
         elif second:
-            tag.sources = self.moves.behind(left, mine)
-            if mine is not None and mine.moved is not None:
+            tag.sources = self.moves.behind(left, left_tag)
+            if left_tag is not None and left_tag.moved is not None:
                 tag.moved = self.moves.mapped(left, output, -1)
-            if mine is not None and mine.sides is not None and output.shape[-1] == 1:
-                tag.sides, tag.widths = mine.sides, mine.widths
+            if left_tag is not None and left_tag.sides is not None and output.shape[-1] == 1:
+                tag.sides, tag.widths = left_tag.sides, left_tag.widths
         elif first:
-            tag.sources = self.moves.behind(right, theirs)
-            if theirs is not None and theirs.moved is not None:
+            tag.sources = self.moves.behind(right, right_tag)
+            if right_tag is not None and right_tag.moved is not None:
                 tag.moved = self.moves.mapped(right, output, -2)
         else:
-            # of other examples: other places, and another input
+            # of other examples: another input
             right_side = frozenset((tag.number,)) if elsewhere else self.tags.sources(right)
             tag.sides = (self.tags.sources(left), right_side)
             if output.shape[-1] == 1:  # keys times a single query
                 tag.sides = tag.sides[::-1]
-            if mine is not None and mine.moved is not None and self._of_parameters(right):
+            if left_tag is not None and left_tag.moved is not None and self._of_parameters(right):
                 tag.moved = self.moves.mapped(left, output, -1)  # a map chosen for each edge
         if first and second:
             tag.factors, tag.widths = self._product_factors(left, right, output, False, second)
@@ -96,24 +104,25 @@ class Products:
         self.tags.put(output, tag)
 
     def distances(self, left: Tensor, right: Tensor, output: Tensor) -> None:
-        """Between rows of two tensors: axes and inputs are those of a product."""
+        """Distances between rows of two tensors, with the axes and inputs of a product."""
         self.product(left, right.mT, output)
         tag = self.tags.tag(output)
         if tag is not None:
-            tag.pairing = None  # their exponentials may be a transport's, too
+            tag.pairing = None  # their exponentials may belong to optimal transport
 
     def meet_others(self, left: Tensor, right: Tensor) -> bool:
         """Whether examples of one batch are paired with other examples of it."""
-        mine, theirs = self.tags.tag(left), self.tags.tag(right)
-        if mine is not None and theirs is not None and mine.sources == theirs.sources:
-            maps = sorted(each.entries for each in (mine, theirs) if each.entries is not None)
+        left_tag, right_tag = self.tags.tag(left), self.tags.tag(right)
+        if left_tag is not None and right_tag is not None and left_tag.sources == right_tag.sources:
+            tags = (left_tag, right_tag)
+            maps = sorted(tag.entries for tag in tags if tag.entries is not None)
             if len(maps) == 2 and end_of(maps[0]) <= maps[1][0]:  # of two pieces of one storage
                 return True
         dims = [self.tags.sliced_dims(tensor)[:-2] for tensor in (left, right)]
-        return any(map(other_places, *dims))
+        return any(map(other_positions, *dims))
 
     def _of_parameters(self, tensor: Tensor) -> bool:
-        """Whether all axes are those of parameters, as of ones that were chosen by an index."""
+        """Whether all axes come from parameters, as after an index into a parameter."""
         origins = [origin for pieces in self.tags.dims(tensor) for _, origin in pieces]
         return all(origin.ancestor.kind == "parameter" for origin in origins)
 
@@ -126,12 +135,12 @@ class Products:
         second: bool,
         elsewhere: bool = False,
     ) -> tuple[tuple[Factor, ...], tuple[Origin, ...]]:
-        """Axes of a matrix product, and those summed over; `first`, `second`: is it a constant?
-        `elsewhere`: do rows and columns belong to different examples?"""
-        mine, theirs = self.tags.sliced_dims(left), self.tags.sliced_dims(right)
+        """Axes of a matrix product, and those summed over. `first`, `second`: that factor is
+        constant; `elsewhere`: rows and columns belong to different examples."""
+        left_dims, right_dims = self.tags.sliced_dims(left), self.tags.sliced_dims(right)
         dims: Dims = []
         for index, size in enumerate(output.shape[:-2]):
-            left_pieces, right_pieces = mine[index], theirs[index]
+            left_pieces, right_pieces = left_dims[index], right_dims[index]
             alone = (first and not right_pieces) or (second and not left_pieces)
             if alone:  # an axis of the parameter
                 dims.append(axis(size, "feature"))
@@ -142,12 +151,14 @@ class Products:
                 dims.append(merged([[left_pieces], [right_pieces]], firm=False)[0])
         rows, columns = output.shape[-2:]
         fixed = first or second
-        dims.append(_side(mine[-2], rows, first, fixed))
+        dims.append(_side(left_dims[-2], rows, first, fixed))
         if elsewhere:
             dims.append(axis(columns, "data"))
         else:
-            dims.append(_side(theirs[-1], columns, second, fixed))
-        contracted = tuple(origin for pieces in (mine[-1], theirs[-2]) for _, origin in pieces)
+            dims.append(_side(right_dims[-1], columns, second, fixed))
+        contracted = tuple(
+            origin for pieces in (left_dims[-1], right_dims[-2]) for _, origin in pieces
+        )
         return laid_out(dims, output), contracted
 
     def _weighs(
@@ -157,14 +168,14 @@ class Products:
         last = weights.dim() - 1
         contracted = last - 1 if swapped else last
         dims = self.tags.dims(weights)
-        theirs = self.tags.tag(values)
+        value_tag = self.tags.tag(values)
         candidate = mark.candidate
-        other_weights = theirs is not None and theirs.mark is not None
+        other_weights = value_tag is not None and value_tag.mark is not None
         if mark.power and (other_weights or not along(candidate, weights, dims, contracted)):
             self.candidates.invert(candidate)
         elif along(candidate, weights, dims, contracted):
-            if theirs is not None and theirs.of_weights and not theirs.constant:
-                return Mark(candidate)  # times the inverse of a kernel: weights yet, of other keys
+            if value_tag is not None and value_tag.of_weights and not value_tag.constant:
+                return Mark(candidate)  # times the inverse of a kernel: weights of other keys
             self.candidates.settle(mark, self._contraction(mark, weights, values, output, swapped))
         elif self.tags.constant(
             values
@@ -200,7 +211,7 @@ class Products:
     def _unnormalised(
         self, tag: Tag, scores: Tensor, values: Tensor, output: Tensor, swapped: bool
     ) -> None:
-        """Scores that met values with no softmax between: attention where somebody asked for it."""
+        """Scores that met values without a softmax: attention if `rules` ask for it."""
         assert tag.pairing is not None
         contracted = {origin for _, origin in self.tags.dims(scores)[-2 if swapped else -1]}
         rows, columns, steps = tag.pairing
@@ -245,13 +256,13 @@ class Products:
 
 
 def _pairing(dims: Dims) -> Pairing | None:
-    """Rows and columns of a product, where both are places and not features."""
+    """Rows and columns of a product, if both are positions and not features."""
     rows, columns = (tuple(origin for _, origin in pieces) for pieces in dims[-2:])
     both = (*rows, *columns)
-    return Pairing(rows, columns) if rows and columns and all(map(_of_places, both)) else None
+    return Pairing(rows, columns) if rows and columns and all(map(_is_positional, both)) else None
 
 
-def _of_places(origin: Origin) -> bool:
+def _is_positional(origin: Origin) -> bool:
     ancestor = origin.ancestor
     last = (
         ancestor.dim is not None and ancestor.dim[1] >= 3 and ancestor.dim[0] + 1 == ancestor.dim[1]
@@ -260,20 +271,20 @@ def _of_places(origin: Origin) -> bool:
 
 
 def _are_powers(tag: Tag) -> bool:
-    """Whether exponentials may be divided by their sum yet; not those of 1 / (1 + exp(−s))."""
+    """Whether exponentials may still be divided by their sum; not those of 1 / (1 + exp(−s))."""
     sigmoid = tag.pairing is not None and tag.pairing.steps[-1:] == ("reciprocal",)
     return bool(tag.exp) and not sigmoid
 
 
 def _is_of_weights(tag: Tag | None) -> bool:
-    """Whether something may be on its way to become the inverse of a softmax."""
+    """Whether this may become the inverse of a softmax."""
     if tag is None:
         return False
     return tag.constant or (tag.of_weights and (tag.mark is None or tag.mark.power))
 
 
 def _power(left: Mark, right: Mark) -> Mark:
-    """Weights times themselves: two steps of attention, a penalty, or a kernel to be inverted."""
+    """Weights times themselves: two steps of attention, a penalty, or a kernel to invert."""
     kind = left.kind if left.kind == right.kind else "signed"
     return Mark(left.candidate, kind=kind, power=True)
 
@@ -287,7 +298,7 @@ def along(candidate: Candidate, weights: Tensor, dims: Dims, contracted: int) ->
 
 
 def _told_apart(dims: Dims) -> Dims:
-    """Parts of one axis in several dimensions get origins of their own."""
+    """Give parts of one axis that lie in several dimensions an origin each."""
     seen: set[Origin] = set()
     result: Dims = []
     for pieces in dims:
@@ -304,7 +315,7 @@ def _told_apart(dims: Dims) -> Dims:
 def _each_of_a_parameter(
     pieces: tuple[Piece, ...], constant: tuple[Piece, ...]
 ) -> tuple[Piece, ...]:
-    """An axis along which an input was repeated, for each of several maps: features of theirs."""
+    """An axis along which an input was repeated for several maps: features of theirs."""
     if [size for size, _ in pieces] != [size for size, _ in constant]:
         return pieces
     return tuple(
@@ -316,8 +327,8 @@ def _each_of_a_parameter(
 
 
 def _side(pieces: tuple[Piece, ...], size: int, constant: bool, fixed: bool) -> tuple[Piece, ...]:
-    """Rows or columns of a product: of a constant they are features; in a product of two inputs
-    each is an axis of its own, and features are places, as channels that attend to channels."""
+    """Rows or columns of a product. Those of a constant are features; in a product of two inputs
+    features become positions, as for channels that attend to channels."""
     if constant:
         apart = tuple((count, Origin("feature", count, origin)) for count, origin in pieces)
         return apart or axis(size, "feature")

@@ -1,7 +1,7 @@
-"""How a softmax is spelled: as one operator, or as exponentials, sums and quotients.
+"""Spellings of a softmax: one operator, or exponentials, sums and quotients.
 
-Also what else multiplies, adds up and divides: dropout masks, weights times values that are summed
-later, sums over edges.
+The same operators also apply dropout masks, multiply weights with values that are summed later, and
+add up over edges.
 """
 
 from __future__ import annotations
@@ -42,30 +42,25 @@ class Softmaxes:
         self.candidates = candidates
 
     def softmax(self, scores: Tensor, dim: int, weights: Tensor) -> None:
-        """A softmax was taken: mark it as a candidate; of nothing, it has no axes."""
-        if not weights.numel():
-            return
-        mark = self.candidates.mark(scores, dim, weights)
-        if mark is not None:
-            tag = Tag()
-            tag.mark, tag.factors = (
-                mark,
-                self.candidates.weight_factors(mark.candidate, scores, weights),
-            )
-            self.tags.put(weights, tag)
+        """Mark the result of a softmax as a candidate; an empty one has no axes."""
+        if weights.numel():
+            self._put_weights(self.candidates.mark(scores, dim, weights), scores, weights)
 
     def log_softmax(self, scores: Tensor, dim: int, logs: Tensor) -> None:
-        mark = self.candidates.mark(scores, dim, logs)
+        """The same of its logarithm."""
+        self._put_weights(self.candidates.mark(scores, dim, logs), scores, logs, logs=True)
+
+    def _put_weights(
+        self, mark: Mark | None, scores: Tensor, output: Tensor, logs: bool = False
+    ) -> None:
         if mark is not None:
             tag = Tag()
-            tag.log, tag.factors = (
-                mark,
-                self.candidates.weight_factors(mark.candidate, scores, logs),
-            )
-            self.tags.put(logs, tag)
+            tag.log, tag.mark = (mark, None) if logs else (None, mark)
+            tag.factors = self.candidates.weight_factors(mark.candidate, scores, output)
+            self.tags.put(output, tag)
 
     def exponential(self, logs: Tensor, output: Tensor) -> None:
-        """exp of log-weights is weights; of anything else, what may yet be divided by its sum."""
+        """exp of log-weights is weights; of anything else, it may be divided by its sum later."""
         before = self.tags.tag(logs)
         tag = self.pointwise.blend((logs,), output)
         if before is not None and before.log is not None:
@@ -87,14 +82,12 @@ class Softmaxes:
     def _recognise_softmax(
         self, above: Tensor, below: Tensor, output: Tensor, logs: bool, times: bool = False
     ) -> bool:
-        """exp / sum, or scores − log-sum-exp, where one was made from the other."""
-        mine, total = self.tags.tag(above), self.tags.tag(below)
-        if mine is None or total is None or total.total is None:
+        """exp / sum (or exp · 1 / sum, with `times`), or scores − log-sum-exp (`logs`)."""
+        tag, sum_tag = self.tags.tag(above), self.tags.tag(below)
+        if tag is None or sum_tag is None or sum_tag.total is None:
             return False
-        numbers, keys, exact, _, segments, at_edges, inverse, edge_dim = total.total
-        if inverse != times:
-            return False
-        if numbers != {mine.number if logs else mine.exp}:
+        numbers, keys, exact, _, segments, at_edges, inverse, edge_dim = sum_tag.total
+        if inverse != times or numbers != {tag.number if logs else tag.exp}:
             return False
         dim = above.dim() - 1
         if segments is not None:
@@ -108,14 +101,12 @@ class Softmaxes:
             dim = dims.index(keys)
         mark = self.candidates.mark(above, dim, output)
         self.candidates.finish(numbers)
-        tag = Tag()
-        if mark is not None:
-            mark.candidate.sides, mark.candidate.segments = mine.sides, segments
-            if not exact:
-                mark = mark._replace(kind="partial")
-            tag.log, tag.mark = (mark, None) if logs else (None, mark)
-            tag.factors = self.candidates.weight_factors(mark.candidate, above, output)
-        self.tags.put(output, tag)
+        if mark is None:
+            self.tags.put(output, Tag())
+            return True
+        mark.candidate.sides, mark.candidate.segments = tag.sides, segments
+        mark = mark if exact else mark._replace(kind="partial")
+        self._put_weights(mark, above, output, logs)
         return True
 
     def subtract(self, left: Tensor, right: Tensor, output: Tensor) -> None:
@@ -139,13 +130,14 @@ class Softmaxes:
         self, numerator: Tensor, denominator: Tensor, output: Tensor, times: bool = False
     ) -> bool:
         """Exponentials times values, divided by the sums of the exponentials."""
-        mine, below = self.tags.tag(numerator), self.tags.tag(denominator)
-        if mine is None or not mine.late or below is None or below.total is None:
+        tag, sum_tag = self.tags.tag(numerator), self.tags.tag(denominator)
+        total = None if sum_tag is None else sum_tag.total
+        if tag is None or not tag.late or total is None:
             return False
-        late = mine.late
-        if {each.number for each in late} != below.total.numbers or below.total.inverse != times:
+        late = tag.late
+        if {each.number for each in late} != total.numbers or total.inverse != times:
             return False
-        self.candidates.finish(below.total.numbers)
+        self.candidates.finish(total.numbers)
         self.pointwise.apply((numerator, denominator), output)
         tag = self.tags.tag(output)
         if tag is not None:
@@ -156,14 +148,11 @@ class Softmaxes:
             return True
         self.candidates.flush()
         candidate = Candidate(call_site, first.weights.dim() - 1, tuple(first.weights.shape))
-        candidate.sides, candidate.widths, candidate.keys = (
-            late[0].sides,
-            late[0].widths,
-            late[0].keys,
-        )
+        candidate.sides, candidate.widths = late[0].sides, late[0].widths
+        candidate.keys = late[0].keys
         mark = Mark(candidate)
         sums = denominator.reciprocal() if times else denominator
-        weights = None if below.total.shifted else late_weights(late, candidate, sums)
+        weights = None if total.shifted else late_weights(late, candidate, sums)
         if weights is None:
             self.candidates.lose(candidate)
         elif self.candidates.observer.wants(call_site, True):
@@ -173,12 +162,12 @@ class Softmaxes:
     def _recognise_renormalisation(
         self, numerator: Tensor, denominator: Tensor, output: Tensor
     ) -> bool:
-        """A softmax over the queries, made to sum to 1 over the keys (slot attention)."""
-        mine, below = self.tags.tag(numerator), self.tags.tag(denominator)
-        if mine is None or mine.mark is None or below is None or below.weight_sum is None:
+        """A softmax over the queries, normalised again over the keys (slot attention)."""
+        tag, sum_tag = self.tags.tag(numerator), self.tags.tag(denominator)
+        if tag is None or tag.mark is None or sum_tag is None or sum_tag.weight_sum is None:
             return False
-        candidate, keys = below.weight_sum
-        if candidate is not mine.mark.candidate or not keys or keys == candidate.keys:
+        candidate, keys = sum_tag.weight_sum
+        if candidate is not tag.mark.candidate or not keys or keys == candidate.keys:
             return False
         self.pointwise.apply((numerator, denominator), output)
         after = self.tags.tag(output)
@@ -190,7 +179,7 @@ class Softmaxes:
         return True
 
     def multiply(self, left: Tensor, right: Tensor, output: Tensor) -> None:
-        """Dropout, a mask, weights times values that wait for their sum, or a plain product."""
+        """Dropout, a mask, weights times values to be summed later, or a plain product."""
         for above, below in ((left, right), (right, left)):
             if self._recognise_softmax(above, below, output, logs=False, times=True):
                 return
@@ -200,8 +189,8 @@ class Softmaxes:
             tag = self.tags.tag(weights)
             if tag is None or tag.mark is None:
                 continue
-            theirs = self.tags.tag(factor)
-            if theirs is not None and theirs.noise:
+            factor_tag = self.tags.tag(factor)
+            if factor_tag is not None and factor_tag.noise:
                 self.pointwise.dropout(weights, output)
                 return
             if self._spread(tag.mark, weights, factor, output):
@@ -219,12 +208,12 @@ class Softmaxes:
             tag.multiplied = sides
 
     def _spread(self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor) -> bool:
-        """Weights stretched over a feature axis of the values, to be summed over the keys."""
+        """Weights broadcast over a feature axis of the values, to be summed over the keys."""
         over_features = stretched(weights, output) or self._of_each_feature(mark, weights)
         if not over_features and mark.candidate.segments is None:
             return False
-        theirs = self.tags.tag(values)
-        if theirs is not None and (theirs.of_weights or theirs.mark or theirs.log):
+        value_tag = self.tags.tag(values)
+        if value_tag is not None and (value_tag.of_weights or value_tag.mark or value_tag.log):
             return False  # an entropy
         box = self.tags.weights_box(weights, mark)
         tag = Tag()
@@ -246,7 +235,7 @@ class Softmaxes:
         return True
 
     def _of_each_feature(self, mark: Mark, weights: Tensor) -> bool:
-        """Whether every feature has weights of its own, that a linear map made (pooling)."""
+        """Whether every feature has its own weights, from a linear map (pooling)."""
         if mark.candidate.sides is not None or mark.candidate.kind == "constant":
             return False
         others = [
@@ -258,7 +247,7 @@ class Softmaxes:
         return any(origin.kind == "feature" for origin in others)
 
     def _uses(self, mark: Mark, weights: Tensor, values: Dims) -> Uses:
-        """What each axis of the weights is in a product with values, place by place."""
+        """The use of each axis of the weights in an elementwise product with values."""
         uses: Uses = {}
         shift = len(values) - weights.dim()
         for dim, pieces in enumerate(self.tags.dims(weights)):
@@ -269,32 +258,32 @@ class Softmaxes:
         return uses
 
     def summed(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> None:
-        """A sum: of exponentials, of weights times values, or of anything else."""
+        """A sum of exponentials, of weights times values, or of anything else."""
         tag = self.tags.tag(tensor)
         if tag is None:
             return
-        wanted = [dim % tensor.dim() for dim in dims] if tensor.dim() else []
+        reduced_dims = [dim % tensor.dim() for dim in dims] if tensor.dim() else []
         if tag.weighted_values is not None:
             candidate = tag.weighted_values.mark.candidate
             keys = candidate.keys
-            lying = [
+            key_dims = [
                 dim
                 for dim, pieces in enumerate(self.tags.dims(tensor))
                 if any(candidate.has_key(origin) for _, origin in pieces)
             ]
-            if not keys or (lying and all(dim in wanted for dim in lying)):
+            if not keys or (key_dims and all(dim in reduced_dims for dim in key_dims)):
                 self.candidates.settle(
                     tag.weighted_values.mark, Contraction.of_sum(tag.weighted_values, output)
                 )
             return
-        if tag.exp and len(wanted) == 1 and not tag.late:
-            total = self._reduced(tensor, wanted, output)
+        if tag.exp and len(reduced_dims) == 1 and not tag.late:
+            total = self._reduced(tensor, reduced_dims, output)
             total.total = ExpSum(frozenset((tag.exp,)), total.widths)
             self.tags.put(output, total)
         elif tag.constant:
             self.pointwise.apply((tensor,), output)
         else:
-            reduced = self._reduced(tensor, wanted, output)
+            reduced = self._reduced(tensor, reduced_dims, output)
             reduced.sources, reduced.late = tag.sources, tag.late
             reduced.sides = tag.sides or tag.multiplied  # summed over features: scores
             if tag.total is not None:
@@ -305,16 +294,17 @@ class Softmaxes:
             self.tags.put(output, reduced)
 
     def _reduced(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> Tag:
-        """A reduction over some dimensions: the others stay, what was summed is remembered."""
+        """The tag of a reduction: the remaining dimensions, and the summed ones as `widths`."""
         tag = Tag()
         if tensor.dim():
             tensor_dims = self.tags.dims(tensor)
             gone = [tensor_dims[dim] for dim in dims]
-            kept = output.dim() == tensor.dim()
+            keeps_dims = output.dim() == tensor.dim()
             rest = [
-                () if kept and dim in dims else pieces for dim, pieces in enumerate(tensor_dims)
+                () if keeps_dims and dim in dims else pieces
+                for dim, pieces in enumerate(tensor_dims)
             ]
-            if not kept:
+            if not keeps_dims:
                 rest = [pieces for dim, pieces in enumerate(rest) if dim not in dims]
             if len(rest) == output.dim():
                 tag.factors = laid_out(rest, output)
@@ -322,7 +312,7 @@ class Softmaxes:
         return tag
 
     def reduced(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> None:
-        """A mean, a maximum, and other operators that make dimensions go."""
+        """A mean, a maximum, or another reduction."""
         before = self.tags.tag(tensor)
         tag = self._reduced(
             tensor, [dim % tensor.dim() for dim in dims] if tensor.dim() else [], output
@@ -339,9 +329,9 @@ class Softmaxes:
     def scattered(
         self, dim: int, index: Tensor, source: Tensor, output: Tensor, plain: bool
     ) -> None:
-        """Entries added up by an index: exponentials of edges, or their weights times values.
+        """Entries added up by an index: exponentials of edges, or weights times values.
 
-        `plain`: onto zeros, and as they are.
+        `plain`: onto zeros, and unscaled.
         """
         tag = self.tags.tag(source)
         dim %= max(1, source.dim())
@@ -372,19 +362,18 @@ class Softmaxes:
         self.writes.written(output, source)
 
     def absolute_sum(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> None:
-        """The sum of absolute values: of exponentials, the same as their sum."""
+        """The sum of absolute values, which for exponentials and weights is the sum."""
         tag = self.tags.tag(tensor)
         if tag is not None and (tag.exp or tag.mark is not None):
             self.summed(tensor, dims, output)
-        else:
-            self.pointwise.apply((tensor,), output) if self.tags.constant(tensor) else None
+        elif self.tags.constant(tensor):
+            self.pointwise.apply((tensor,), output)
 
 
 def late_weights(late: Sequence[LateSoftmax], candidate: Candidate, sums: Tensor) -> Tensor | None:
-    """Weights (batch, head, query, key) out of exponentials that were divided by their sums.
+    """Weights (batch, head, query, key) of a softmax that was normalised after the product.
 
-    Where they came in parts with a maximum each, and were brought to a common one later, they are
-    made from the scores.
+    Chunks with a maximum each, rescaled later (online softmax), are computed from the scores.
     """
     powers, scores = [], []
     for each in late:
@@ -402,15 +391,15 @@ def late_weights(late: Sequence[LateSoftmax], candidate: Candidate, sums: Tensor
     return None if logits is None or len(late) == 1 else logits.softmax(-1)
 
 
-def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """Matrices with some keys each as one with all of them."""
-    there = [part for part in parts if part is not None]
-    if len(there) < len(parts) or any(part.shape[:3] != there[0].shape[:3] for part in there):
+def _joined(chunks: Sequence[Tensor | None]) -> Tensor | None:
+    """Concatenate chunks along the keys."""
+    matrices = [chunk for chunk in chunks if chunk is not None]
+    if len(matrices) < len(chunks) or len({matrix.shape[:3] for matrix in matrices}) > 1:
         return None
-    return torch.cat(there, -1)
+    return torch.cat(matrices, -1)
 
 
 def _same_numbers(sums: Tensor, others: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, in whatever order their axes are."""
+    """Whether two tensors hold the same numbers, whatever the order of their axes."""
     ours, theirs = sums.flatten().sort().values, others.detach().flatten().sort().values
     return ours.shape == theirs.shape and torch.allclose(ours, theirs.to(ours.dtype), rtol=1e-4)

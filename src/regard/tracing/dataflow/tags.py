@@ -1,8 +1,8 @@
-"""What is known about the numbers in a storage, and how it moves from tensor to tensor.
+"""Tags: what is known about the numbers in a storage, and the store that keeps them.
 
-A tag sits in the `__dict__` of a tensor's untyped storage, under a key of its capture: views share
-it, it dies with the storage, and it is neither pickled nor copied. A tag never holds a tensor of
-its own storage (nothing could collect that), only where axes lie in it, as sizes and strides.
+A tag sits in the `__dict__` of a tensor's untyped storage, under a key per capture: views share it,
+it dies with the storage, and it is neither pickled nor copied. A tag never holds a tensor of its
+own storage, which would be an uncollectable cycle, only the sizes and strides of its axes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_SOURCES = 8
 
 
 class Box:
-    """Holds a tensor as it was, such as weights before dropout; emptied when the capture ends."""
+    """A tensor as it was, such as weights before dropout; emptied when the capture ends."""
 
     __slots__ = ("__weakref__", "dims", "tensor")
 
@@ -47,34 +47,24 @@ class Box:
 
 
 class Candidate:
-    """A softmax that may turn out to be attention."""
+    """A softmax that may be attention."""
 
     __slots__ = (
-        "call_site",
-        "done",
-        "key",
-        "keys",
-        "kind",
-        "origins",
-        "reason",
-        "segments",
-        "shape",
-        "sides",
-        "softmax_output",
-        "widths",
+        "call_site", "done", "key", "keys", "kind", "origins", "reason", "segments", "shape",
+        "sides", "softmax_output", "widths",
     )  # fmt: skip
 
     def __init__(self, call_site: Any, key: int, shape: tuple[int, ...]) -> None:
-        self.call_site = call_site  # where it was made; None when a filter left it out
+        self.call_site = call_site  # of the softmax; None when a filter excluded it
         self.key = key  # which axis of its marks is the softmax axis
         self.shape = shape
         self.kind = "distribution"
-        self.reason: str | None = None  # why it is not attention, where that is known
+        self.reason: str | None = None  # why it is not attention, if it is not
         self.sides: tuple[Sources, Sources] | None = None
         self.keys: tuple[Origin, ...] = ()  # the axes that the softmax runs over
         self.origins: tuple[Origin, ...] = ()  # all axes, in the order of its dimensions
         self.segments: Tensor | None = None  # of a softmax over edges: the query of each
-        self.softmax_output: Box | None = None  # what the softmax made, until it has met its values
+        self.softmax_output: Box | None = None  # until it has met its values
         self.widths: tuple[Origin, ...] = ()  # the axes that were summed to make the scores
         self.done = False
 
@@ -88,29 +78,29 @@ class Candidate:
 
 
 class Mark(NamedTuple):
-    """Weights of a candidate; `before` is what dropout was given."""
+    """Weights of a candidate; `before` is the input of dropout."""
 
     candidate: Candidate
     before: Box | None = None
-    others: tuple[Candidate, ...] = ()  # of weights that were put together
-    kind: Kind | None = None  # what was made of them since; None: what the softmax made
+    others: tuple[Candidate, ...] = ()  # of concatenated weights
+    kind: Kind | None = None  # after later operators; None: that of the softmax
     power: bool = False  # whether they were multiplied by themselves
 
 
 class NegatedMask(NamedTuple):
-    """The boolean mask (True: may attend) that a storage negates, and how it lies there."""
+    """The boolean mask (True: may attend) that a storage negates, and its layout there."""
 
     allowed: Tensor
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
     def allowed_by(self, added: Tensor) -> Tensor | None:
-        """The mask, where `added` shows it as it is."""
+        """The mask, if `added` is a view of all of it."""
         alike = tuple(added.shape) == self.shape and added.stride() == self.stride
         return self.allowed if alike and added.storage_offset() == 0 else None
 
 
-Use = Literal["key", "row", "shared"]  # summed, of the weights alone, of weights and values
+Use = Literal["key", "row", "shared"]  # summed; an axis of the weights alone; of both factors
 Uses = dict[Origin, Use]
 
 
@@ -118,7 +108,7 @@ class WeightedValues(NamedTuple):
     """Weights times values, not yet summed."""
 
     mark: Mark
-    uses: Uses  # what each axis of the weights is there
+    uses: Uses  # the use of each axis of the weights
     constant: bool
     value: Tensor
     value_dims: Dims
@@ -132,11 +122,11 @@ class ExpSum(NamedTuple):
 
     numbers: frozenset[int]  # of what
     keys: tuple[Origin, ...]  # over which axes
-    exact: bool = True  # whether nothing was done to it
-    shifted: bool = False  # whether a number was added
+    exact: bool = True  # False once it was changed
+    shifted: bool = False  # a number was added
     segments: Tensor | None = None  # over edges: the query of each
-    at_edges: bool = False  # whether each edge has the sum of its query
-    inverse: bool = False  # whether it is 1 / the sum
+    at_edges: bool = False  # each edge has the sum of its query
+    inverse: bool = False  # it is 1 / the sum
     dim: int = 0  # of the edges
 
 
@@ -148,11 +138,11 @@ class WeightSum(NamedTuple):
 
 
 class Pairing(NamedTuple):
-    """A product of two inputs, places by places, as scores are."""
+    """A product of two inputs, positions by positions, as scores are."""
 
     rows: tuple[Origin, ...]
     columns: tuple[Origin, ...]
-    steps: tuple[str, ...] = ()  # what was done to it since, other than masks and factors
+    steps: tuple[str, ...] = ()  # operators applied since, other than masks and factors
 
 
 class LateSoftmax(NamedTuple):
@@ -162,40 +152,40 @@ class LateSoftmax(NamedTuple):
     keys: tuple[Origin, ...]
     contraction: Any
     powers: Box
-    scores: Box | None  # what they are exponentials of, with no maximum subtracted
+    scores: Box | None  # their exponents, before a maximum was subtracted
     sides: tuple[Sources, Sources] | None
     widths: tuple[Origin, ...]
 
 
 class Tag:
-    """What is known about a storage. An operator that writes there puts a new one in its place.
+    """What is known about a storage; an operator that writes there replaces it.
 
-    Details may be filled in later, as `factors` are when they are first asked for. What is not
-    known stays in the class: nearly every operator makes a tag, and most say little.
+    `factors` may be filled in later. Defaults live in the class: nearly every operator makes a
+    tag, and most set few fields.
     """
 
     same_as = 0  # number of the tensor this is a copy of
     written = False  # written in parts, as a cache is
-    parameter = False  # a parameter or buffer; stays one, whatever is done to it
-    constant = False  # made from parameters and constants alone
-    zero = False  # made as zeros
+    parameter = False  # a parameter or buffer, whatever is written to it
+    constant = False  # computed from parameters and constants alone
+    zero = False  # created as zeros
     sources: Sources = NOBODY  # inputs of the linear maps it comes from
     sides: tuple[Sources, Sources] | None = None  # of the two factors of a product
-    multiplied: tuple[Sources, Sources] | None = None  # of two factors, place by place
-    factors: tuple[Factor, ...] | None = None  # the axes of the storage, and where they come from
-    entries: tuple[Any, ...] | None = None  # of a linear map: which entries it was given
+    multiplied: tuple[Sources, Sources] | None = None  # of the factors of an elementwise product
+    factors: tuple[Factor, ...] | None = None  # the axes of the storage, with their origins
+    entries: tuple[Any, ...] | None = None  # of a linear map: which entries were its input
     moved: Movement | None = None  # how its entries were taken from another storage
     widths: tuple[Origin, ...] = ()  # of scores: the axes that were summed to make them
     mark: Mark | None = None  # weights
     log: Mark | None = None  # logarithms of weights
     exp = 0  # number of exponentials not yet divided by their sum
     total: ExpSum | None = None  # a sum of exponentials, or a log-sum-exp
-    scores: Box | None = None  # of exponentials: their exponents, with no maximum subtracted
+    scores: Box | None = None  # of exponentials: their exponents, before a maximum was subtracted
     late: tuple[LateSoftmax, ...] = ()  # exponentials times values, not yet divided
     weight_sum: WeightSum | None = None
     pairing: Pairing | None = None
-    of_weights = False  # made from weights alone, as their inverse is
-    normaliser = False  # made from log-sum-exps
+    of_weights = False  # computed from weights alone, as their inverse is
+    normaliser = False  # computed from log-sum-exps
     weighted_values: WeightedValues | None = None
     noise = False  # random: a dropout mask
     negated_mask: NegatedMask | None = None
@@ -217,7 +207,7 @@ def joined(left: Sources, right: Sources) -> Sources:
 def joined_late(
     left: tuple[LateSoftmax, ...], right: tuple[LateSoftmax, ...]
 ) -> tuple[LateSoftmax, ...]:
-    """Both together, nothing twice."""
+    """The union, without repeats."""
     return (*left, *(late for late in right if not any(late is each for each in left)))
 
 
@@ -230,7 +220,7 @@ def joined_totals(left: ExpSum | None, right: ExpSum, alone: bool) -> ExpSum:
 
 
 def stretched(source: Tensor, out: Tensor) -> bool:
-    """Whether broadcasting gave `out` an axis that `source` has not."""
+    """Whether broadcasting gave `out` an axis that `source` lacks."""
     shift = out.dim() - source.dim()
     return any(
         size > 1
@@ -246,7 +236,7 @@ def covers(tensor: Tensor) -> bool:
 
 
 def storage_address(tensor: Tensor) -> int | None:
-    """Where a tensor's storage lies; None for those without one (sparse, nested, functional)."""
+    """The address of a tensor's storage; None without one (sparse, nested, functional)."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except RuntimeError:
@@ -261,11 +251,11 @@ class TagStore:
         self.graph = graph  # whether weights before dropout stay in the autograd graph
         self.boxes: WeakSet[Box] = WeakSet()
         self._choices: WeakKeyDictionary[Any, dict[int, set[Origin]]] = WeakKeyDictionary()
-        self._tagged: list[ref[Any]] = []  # storages with a tag, to be cleaned up
+        self._tagged: list[ref[Any]] = []  # storages with a tag
         self._prune_at = 1 << 12
 
     def tag(self, tensor: Tensor) -> Tag | None:
-        """What is known about a tensor's storage."""
+        """The tag of a tensor's storage."""
         try:
             tag: Tag | None = tensor.untyped_storage().__dict__.get(self.key)
         except RuntimeError:  # sparse, nested or functional tensors
@@ -282,19 +272,27 @@ class TagStore:
         if before is None:
             self._tagged.append(ref(storage))
             if len(self._tagged) > self._prune_at:
-                self._tagged = [there for there in self._tagged if there() is not None]
+                self._tagged = [storage for storage in self._tagged if storage() is not None]
                 self._prune_at = max(self._prune_at, 2 * len(self._tagged))
         elif before.parameter and not tag.written:
             return
         tags[self.key] = tag
 
+    def ensured(self, tensor: Tensor) -> Tag:
+        """The tag of a tensor's storage, a new one if it has none."""
+        tag = self.tag(tensor)
+        if tag is None:
+            tag = Tag()
+            self.put(tensor, tag)
+        return tag
+
     def forget(self, tensor: Tensor) -> None:
-        """Nothing is known any more about a storage."""
+        """Remove the tag of a storage."""
         if self.tag(tensor) is not None:
             tensor.untyped_storage().__dict__.pop(self.key, None)
 
     def constants(self, tensors: Sequence[Tensor]) -> None:
-        """Parameters and buffers; forgotten again by `clear`."""
+        """Tag parameters and buffers."""
         for outer in tensors:
             for tensor in plain_tensors(outer):
                 if tensor.layout == torch.strided:
@@ -303,9 +301,9 @@ class TagStore:
                     self.put(tensor, tag)
 
     def clear(self) -> None:
-        """Take every tag away, also from storages that live on, and let go of every tensor."""
-        for there in self._tagged:
-            storage = there()
+        """Remove every tag, also from storages that live on, and release every tensor."""
+        for reference in self._tagged:
+            storage = reference()
             if storage is not None:
                 storage.__dict__.pop(self.key, None)
         self._tagged.clear()
@@ -314,20 +312,19 @@ class TagStore:
             box.tensor = None
 
     def box(self, tensor: Tensor, dims: Dims | None = None) -> Box:
-        """A tensor as it is now: copied before the model changes it."""
+        """Hold a tensor; it is copied before the model changes it."""
         box = Box(tensor, dims or [])
         self.boxes.add(box)
         return box
 
     def weights_box(self, weights: Tensor, mark: Mark) -> Box:
-        """The weights as they are now, kept outside their storage's tag."""
+        """Hold the weights before dropout, or as they are now."""
         if mark.before is not None:
             return mark.before
-        kept = weights if self.graph else detached(weights)
-        return self.box(kept, self.dims(weights))
+        return self.box(weights if self.graph else detached(weights), self.dims(weights))
 
     def protect(self, target: Tensor) -> None:
-        """A storage is about to change: what boxes hold of it is copied."""
+        """Copy what boxes hold of a storage that is about to change."""
         address = storage_address(target) if self.boxes else None
         if address is None:
             return
@@ -339,19 +336,13 @@ class TagStore:
                 box.tensor = fresh.set_(storage, held.storage_offset(), held.shape, held.stride())
 
     def sources(self, tensor: Tensor) -> Sources:
-        """The inputs a tensor comes from by linear maps; itself where there are none."""
-        tag = self.tag(tensor)
-        if tag is None:
-            tag = Tag()
-            self.put(tensor, tag)
+        """The inputs a tensor comes from by linear maps; itself if there are none."""
+        tag = self.ensured(tensor)
         return tag.sources or frozenset((tag.same_as or tag.number,))
 
     def token(self, tensor: Tensor) -> int:
-        """A number that stands for this very tensor, or for the one it is a copy of."""
-        tag = self.tag(tensor)
-        if tag is None:
-            tag = Tag()
-            self.put(tensor, tag)
+        """A number that identifies this tensor, or the one it is a copy of."""
+        tag = self.ensured(tensor)
         return tag.same_as or tag.number
 
     def constant(self, tensor: Tensor) -> bool:
@@ -359,11 +350,8 @@ class TagStore:
         return tag is not None and tag.constant
 
     def dims(self, tensor: Tensor) -> Dims:
-        """What each dimension of a tensor is made of; of an unknown one, axes of its own."""
-        tag = self.tag(tensor)
-        if tag is None:
-            tag = Tag()
-            self.put(tensor, tag)
+        """The axes in each dimension of a tensor; fresh ones if nothing is known."""
+        tag = self.ensured(tensor)
         if tag.factors is None:
             dims = fresh_dims(tensor, "parameter" if tag.constant else "data")
             tag.factors = laid_out(dims, tensor)
@@ -371,7 +359,7 @@ class TagStore:
         return dims_of(tensor, tag.factors)
 
     def sliced_dims(self, tensor: Tensor) -> Dims:
-        """The same, where slices are axes of their own; not of scores, weights and caches."""
+        """`dims` with slices as axes of their own, except in scores, weights and caches."""
         dims, tag = self.dims(tensor), self.tag(tensor)
         if tag is None or tag.factors is None or covers(tensor) or tag.written:
             return dims
@@ -380,30 +368,30 @@ class TagStore:
         return with_slices(tensor, dims, tag.factors)
 
     def chosen_from(self, index: Tensor) -> set[Origin]:
-        """The axes from which an index of edges chose; to be added to.
+        """The axes from which an index of edges chose (mutable).
 
-        An index is a part of a storage that begins at an offset, as a row of an edge list is.
+        An index is identified by its storage and offset, as a row of an edge list is.
         """
         by_offset = self._choices.setdefault(index.untyped_storage(), {})
         return by_offset.setdefault(int(index.storage_offset()), set())
 
     def view(self, tensor: Tensor) -> View:
-        """Where the entries of a tensor lie, and how they came there."""
+        """The entries of a tensor: where they lie, and how they were moved there."""
         self.dims(tensor)
         tag = self.tag(tensor)
         assert tag is not None and tag.factors is not None
         item = tensor.element_size()
         size = tensor.untyped_storage().nbytes() // item
-        factors = () if tag.written else tag.factors  # written in parts: nobody knows from where
+        factors = () if tag.written else tag.factors  # written in parts: unknown origin
         return View.of(tensor, tag.moved or Start(factors, item, size))
 
     def is_moved(self, tensor: Tensor) -> bool:
-        """Whether entries were gathered or taken from windows."""
+        """Whether its entries were gathered or taken from windows."""
         tag = self.tag(tensor)
         return tag is not None and tag.moved is not None
 
     def is_zero(self, tensor: Tensor) -> bool:
-        """Whether a tensor was made as zeros."""
+        """Whether a tensor was created as zeros."""
         tag = self.tag(tensor)
         return tag is not None and tag.zero
 
@@ -413,7 +401,7 @@ class TagStore:
 
 
 def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor, or those inside a wrapper: of quantised and of sharded parameters."""
+    """A tensor, or those inside a wrapper, as of quantised and sharded parameters."""
     if hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
             inner = getattr(tensor, name)
@@ -424,6 +412,6 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """The tensor inside a wrapper that holds one, as a shard does; else the tensor itself."""
+    """The tensor inside a wrapper that holds a single one, as a shard does; else itself."""
     inside = list(plain_tensors(tensor))
     return inside[0] if len(inside) == 1 else tensor

@@ -1,7 +1,7 @@
-"""How tags pass operators that write into a part of a storage: caches, and tables filled in parts.
+"""Tags through operators that write into part of a storage: caches, tables filled in parts.
 
-Rows that are written where they were taken from, as by a map for each type of node, keep their
-axes: which entry is which is then known as if they had never been apart.
+Rows that are written back where they were taken from, as by a map for each node type, keep their
+axes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Writes:
         self.tags, self.candidates = tags, candidates
 
     def written(self, target: Tensor, source: Tensor) -> None:
-        """A part of a storage was overwritten, as in a cache: what is known adds up."""
+        """Part of a storage was overwritten, as in a cache: the tags add up."""
 
         def again(flat: Tensor, numbers: Tensor) -> None:
             flat.as_strided(shape, stride, offset).copy_(numbers)
@@ -34,7 +34,7 @@ class Writes:
         self._write(target, source, self._put_back(target, source), again)
 
     def written_at(self, target: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
-        """The same, at places along one dimension."""
+        """The same, at positions along one dimension."""
         box = self.tags.box(index)
 
         def again(flat: Tensor, numbers: Tensor) -> None:
@@ -50,7 +50,7 @@ class Writes:
         factors: tuple[Factor, ...] | None,
         again: Callable[[Tensor, Tensor], None],
     ) -> None:
-        """`factors` of the storage, where the entries went to where they were taken from."""
+        """`factors` of the storage, if entries were written back where they came from."""
         mine, theirs = self.tags.tag(target), self.tags.tag(source)
         if theirs is not None and theirs.mark is not None:
             self.candidates.lose(theirs.mark.candidate)
@@ -70,7 +70,7 @@ class Writes:
     def _filled(
         self, target: Tensor, source: Tensor, before: Tag, again: Callable[[Tensor, Tensor], None]
     ) -> Movement:
-        """Entries of a table that is being filled."""
+        """The movement into a table that is being filled."""
         size = target.untyped_storage().nbytes() // target.element_size()
         earlier = [] if before.moved is None else [View(before.moved, (size,), (1,), 0)]
 
@@ -83,7 +83,7 @@ class Writes:
         return Movement((*earlier, self.tags.view(source)), together, (size,), (1,), 0, size)
 
     def _fillable(self, target: Tensor, source: Tensor) -> Tag | None:
-        """The tag of a table that was made empty, or filled in order so far."""
+        """The tag of a table that was created empty, or filled in order so far."""
         tag = self.tags.tag(target)
         if (
             tag is None
@@ -95,7 +95,7 @@ class Writes:
         return tag if tag.moved is not None or (tag.constant and not tag.written) else None
 
     def _put_back(self, target: Tensor, source: Tensor) -> tuple[Factor, ...] | None:
-        """The axes of a storage, where slices are written to the places they were cut out from."""
+        """The axes of a storage into which slices are written where they were cut out."""
         tag = self._fillable(target, source)
         if tag is None or target.shape != source.shape or covers(target):
             return None
@@ -119,7 +119,7 @@ class Writes:
     def _put_back_at(
         self, target: Tensor, dim: int, index: Tensor, source: Tensor
     ) -> tuple[Factor, ...] | None:
-        """The same, where entries are written to the places that an index took them from."""
+        """The same for entries written where an index took them from."""
         tag = self._fillable(target, source)
         if tag is None or not covers(target) or not target.is_contiguous():
             return None
@@ -139,8 +139,8 @@ class Writes:
 
 
 def _cut_out(pieces: tuple[Piece, ...], size: int, start: int) -> tuple[Piece, ...] | None:
-    """The axis that a slice was cut out of, where it begins at the same place there: as long, or
-    several times behind each other, each with a map of its own."""
+    """The axis that a slice was cut out of, if it begins at the same position there; several
+    times as long, if there is a map for each."""
     if len(pieces) != 1:
         return None
     origin = pieces[0][1]
