@@ -18,7 +18,7 @@ import torch
 from timing import interleaved, table
 
 import regard
-from regard.aggregate.similarity import head_divergence
+from regard.aggregate.statistics.head_divergence import head_divergence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from cpu_probe import restart_where_needed

@@ -10,15 +10,14 @@ from regard.aggregate import (
     attention_flow,
     combine_heads,
     gradient_attention,
-    head_importance,
     mean_attention,
     norm_attention,
-    prune,
     relevance,
     rollout,
 )
 from regard.contract import Attended, Mechanism
 from regard.errors import RegardError
+from regard.heads import head_importance, prune
 from regard.kernel.attend import attend
 from regard.kernel.reduce import Reducer
 from regard.kernel.reducers import (
@@ -48,6 +47,7 @@ _FAMILIES = (
     "aggregate",
     "blocks",
     "explain",
+    "heads",
     "mechanisms",
     "plots",
     "reuse",

@@ -8,7 +8,7 @@ import torch
 from record_examples import record
 
 import regard
-from regard.aggregate.report import Report
+from regard.aggregate.statistics.report import Report
 from regard.errors import RegardError, UnavailableError
 from regard.recipe import Edges, Given
 from regard.record import EdgeList, Trace

@@ -1,33 +1,23 @@
-"""Ways to combine weights: over heads, over layers, over pieces of words; and to weigh heads."""
+"""Ways to combine weights: heads to one map, layers to one map, statistics, words."""
 
-from regard.aggregate.alti import alti
-from regard.aggregate.attention_flow import attention_flow
-from regard.aggregate.gates import HardConcrete, LearnedGates, learn_gates
-from regard.aggregate.heads import combine_heads
-from regard.aggregate.importance import HeadImportance, head_importance
-from regard.aggregate.layout import ResidualStream, Surroundings
-from regard.aggregate.masking import head_mask
-from regard.aggregate.mean import mean_attention
-from regard.aggregate.norms import norm_attention
-from regard.aggregate.prune import Pruned, prune
-from regard.aggregate.relevance import CrossRelevance, gradient_attention, relevance
-from regard.aggregate.report import HeadRow, Report
-from regard.aggregate.rollout import rollout
-from regard.aggregate.similarity import HeadDivergence, head_divergence
-from regard.aggregate.sites import HeadSite, head_sites
-from regard.aggregate.statistics import HeadStatistics, head_statistics
-from regard.aggregate.words import Words
+from regard.aggregate.combine_heads import combine_heads
+from regard.aggregate.layers.alti import alti
+from regard.aggregate.layers.attention_flow import attention_flow
+from regard.aggregate.layers.mean import mean_attention
+from regard.aggregate.layers.norms import norm_attention
+from regard.aggregate.layers.relevance import CrossRelevance, gradient_attention, relevance
+from regard.aggregate.layers.rollout import rollout
+from regard.aggregate.statistics.head_divergence import HeadDivergence, head_divergence
+from regard.aggregate.statistics.head_statistics import HeadStatistics, head_statistics
+from regard.aggregate.statistics.report import HeadRow, Report
+from regard.aggregate.words.words import Words
+from regard.anatomy.residual_stream import ResidualStream, Surroundings
 
 __all__ = [
     "CrossRelevance",
-    "HardConcrete",
     "HeadDivergence",
-    "HeadImportance",
     "HeadRow",
-    "HeadSite",
     "HeadStatistics",
-    "LearnedGates",
-    "Pruned",
     "Report",
     "ResidualStream",
     "Surroundings",
@@ -37,14 +27,9 @@ __all__ = [
     "combine_heads",
     "gradient_attention",
     "head_divergence",
-    "head_importance",
-    "head_mask",
-    "head_sites",
     "head_statistics",
-    "learn_gates",
     "mean_attention",
     "norm_attention",
-    "prune",
     "relevance",
     "rollout",
 ]

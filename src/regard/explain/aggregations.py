@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard import aggregate
-from regard.aggregate import ResidualStream
+from regard.anatomy.residual_stream import ResidualStream
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.explain.task import Attribution, Task
 from regard.record import Trace

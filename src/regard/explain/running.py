@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
+from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError, UnavailableError
 from regard.explain.inputs import Inputs
 
@@ -19,46 +20,12 @@ Model = Callable[..., Any]
 def call(model: Model, inputs: Inputs, embedding: nn.Module | None = None) -> Any:
     """What the model returns for these inputs, with their embeddings where they were changed."""
     with ExitStack() as stack:
-        stack.enter_context(evaluating(model))
+        stack.enter_context(evaluation_mode(model))
         if inputs.swapped:
             stack.enter_context(_swapped(embedding, inputs))
         if list(inputs.named) == [""]:
             return model(inputs.named[""])
         return model(**inputs.named)
-
-
-@contextmanager
-def evaluating(model: Model) -> Iterator[list[nn.Module]]:
-    """Every module that runs is in eval mode, and back in its own mode afterwards.
-
-    Gives a list, to which the modules that the model calls are added as they run. Which ones a
-    function calls is known only then, so a global hook changes their mode as they are entered.
-    """
-    changed: list[nn.Module] = []
-    called: list[nn.Module] = []
-    known: set[int] = set()
-
-    def enter(module: nn.Module, args: Any = None) -> None:
-        if id(module) in known:
-            return
-        called.append(module)
-        for part in module.modules():
-            known.add(id(part))
-            if part.training:
-                part.training = False
-                changed.append(part)
-
-    owner = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
-    with ExitStack() as stack:
-        if isinstance(owner, nn.Module):
-            enter(owner)
-        else:
-            stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
-        try:
-            yield called
-        finally:
-            for part in changed:
-                part.training = True
 
 
 def outermost(modules: Iterable[nn.Module]) -> list[nn.Module]:

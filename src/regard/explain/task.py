@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError, ShapeError
 from regard.explain.inputs import Inputs, Removed, removable_of, without_marks
 from regard.explain.replacements import Replacement, name_of, usual_replacement
-from regard.explain.running import Model, call, evaluating, outermost, watched
+from regard.explain.running import Model, call, outermost, watched
 from regard.explain.targets import Scores, Target, target_of
 from regard.types import pieces
 
@@ -93,7 +94,7 @@ class Task:
 
     def _first_run(self) -> Any:
         """What the model returns as it is; the embedding is found on the way."""
-        with watched(self.inputs, self.embedding) as found, evaluating(self.model) as called:
+        with watched(self.inputs, self.embedding) as found, evaluation_mode(self.model) as called:
             given = self.inputs
             if given.direct:  # a model may change its input in place
                 given = given.with_embeddings(given.need_embeddings().clone())

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.aggregate.heads import Fusion, fused_map
+from regard.aggregate.combine_heads import Fusion, fused_map
 from regard.aggregate.sources import Layer, layers_of
 from regard.contract import Attended
 from regard.errors import RegardError, ShapeError

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import Words, mean_attention
-from regard.aggregate.heads import Fusion, fused_map
-from regard.aggregate.report import Report
+from regard.aggregate.combine_heads import Fusion, fused_map
 from regard.aggregate.sources import Layer, check_drawable, layers_of, token_places
-from regard.aggregate.statistics import FIGURES
+from regard.aggregate.statistics.head_statistics import FIGURES
+from regard.aggregate.statistics.report import Report
 from regard.errors import RegardError
 from regard.plots.choices import checked_example, tokens_of, way_of
 from regard.plots.of_image import channels, overlay, windows

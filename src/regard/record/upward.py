@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
-    from regard.aggregate.report import Report as Report
+    from regard.aggregate.statistics.report import Report as Report
     from regard.plots.specs import Spec as Spec
     from regard.record.record import Record
     from regard.record.trace import Trace
@@ -22,7 +22,7 @@ PAGES = (".html", ".htm")  #: how the names of pages end
 
 def report(trace: Trace, **options: Any) -> Report:
     """The table of all heads."""
-    from regard.aggregate.report import Report
+    from regard.aggregate.statistics.report import Report
 
     return Report.of(trace, **options)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from regard.anatomy.wrappers import is_wrapper
 from regard.blocks import AttentionBlock
 from regard.contract import Mechanism
 from regard.errors import RegardError, StateError, UnavailableError
@@ -167,8 +167,7 @@ def _check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise RegardError(f"graft: model is {type(model).__name__}, expected an nn.Module")
     kind = type(model).__name__
-    wrapped = isinstance(model, DistributedDataParallel | DataParallel)
-    if wrapped or kind in ("FullyShardedDataParallel", "OptimizedModule"):
+    if is_wrapper(model):
         raise UnavailableError(
             f"graft: the model is already wrapped by {kind}, which has taken note of its "
             "parameters and code; graft the model first, then wrap it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.aggregate.heads import Fusion, one_head, weighting
+from regard.aggregate.combine_heads import Fusion, one_head, weighting
 from regard.errors import RegardError, ShapeError
 from regard.normalise import product
 from regard.reuse.checks import at_least_one

@@ -19,30 +19,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.anatomy.attribute_names import ATTENTION, head_counts
+from regard.anatomy.wrappers import PARALLEL, plain_path
+
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = tuple(str(Path(__file__).parents[1] / package) for package in ("tracing", "interception"))
-_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _SOFTMAX = re.compile("softmax|dropout", re.IGNORECASE)
 _FORWARD = ("forward", "_call_impl")
-_ATTENTIVE = re.compile("attn|attention", re.IGNORECASE)
 _SERVES = re.compile("norm|gate|glu|score|dropout|mask|bias|position|rotary", re.IGNORECASE)
-_LEADING_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 _SNAPSHOTS = sys.version_info < (3, 13)
 _FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS  # locals of its own, not a module's
-
-#: What people call the number of heads.
-_HEADS = (
-    "num_heads",
-    "n_heads",
-    "num_attention_heads",
-    "n_head",
-    "nhead",
-    "heads",
-    "num_head",
-    "head_num",
-    "h",
-)
 
 
 class CallSite(NamedTuple):
@@ -75,10 +62,10 @@ class ModulePaths:
     def adopt(self, model: nn.Module) -> None:
         """Add a model; the paths of a second one begin with its class."""
         before = f"{type(model).__name__}." if self.modules else ""
-        strip = "module." if isinstance(model, _LEADING_MODULE) else ""
+        strip = "module." if isinstance(model, PARALLEL) else ""
         for path, module in _named(model):
             wrapped = path[:1] == "_" or "._" in path
-            plain = _plain(path) if wrapped else path
+            plain = plain_path(path) if wrapped else path
             if strip:
                 plain = "" if plain == "module" else plain.removeprefix(strip)
             if before:
@@ -167,10 +154,7 @@ class ModulePaths:
         counts: set[int] = set()
         path, module = call_site.path, call_site.module
         for _ in range(3):
-            for name in _HEADS:
-                number = getattr(module, name, None)
-                if isinstance(number, int) and not isinstance(number, bool) and number > 0:
-                    counts.add(number)
+            counts = head_counts(module)
             if counts or not path:
                 break
             path = path.rpartition(".")[0]
@@ -238,14 +222,14 @@ def attention_modules(module_paths: ModulePaths) -> dict[int, str]:
     for path, module in module_paths.modules.items():
         by_class = _by_class(type(module))  # type: ignore[arg-type]
         name = path.rpartition(".")[2]
-        if by_class or (by_class is None and module._modules and _sounds_attentive(name)):
+        if by_class or (by_class is None and module._modules and _is_attention_name(name)):
             paths[id(module)] = path
     return paths
 
 
-def _sounds_attentive(name: str) -> bool:
+def _is_attention_name(name: str) -> bool:
     """Whether a name is that of attention, and not of a layer beside it."""
-    return bool(_ATTENTIVE.search(name)) and not _SERVES.search(name)
+    return bool(ATTENTION.search(name)) and not _SERVES.search(name)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -255,7 +239,7 @@ def _by_class(kind: type) -> bool | None:
         return False
     if _SERVES.search(kind.__name__):
         return False
-    return True if _ATTENTIVE.search(kind.__name__) else None
+    return True if ATTENTION.search(kind.__name__) else None
 
 
 def related(path: str, other: str) -> bool:
@@ -284,13 +268,3 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 for name, child in reversed(children.items())
                 if child is not None
             ]
-
-
-def _plain(path: str) -> str:
-    """A path without the names that wrappers add."""
-    if not any(wrapper[:-1] in path for wrapper in _WRAPPERS):
-        return path
-    path += "."
-    for wrapper in _WRAPPERS:
-        path = path.replace(wrapper, "")
-    return path.removesuffix(".")

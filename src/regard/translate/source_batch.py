@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from regard.anatomy.modes import evaluation_mode
 from regard.translate.data import padded
 from regard.translate.models.contract import EncoderOutput, TranslationModel
-from regard.translate.models.modes import evaluating
 from regard.translate.tokens import BEGIN, END
 
 HeadWeights = Float[Tensor, "head query key"]
@@ -41,7 +41,7 @@ class SourceBatch:
 
     @functools.cached_property
     def _encoded(self) -> EncoderOutput:
-        with evaluating(self.model), torch.no_grad():
+        with evaluation_mode(self.model), torch.no_grad():
             return self.model.encode(self.source, self.mask, weights=not self.model.sites)
 
     def inside(self, sentence: int) -> dict[str, HeadWeights]:
@@ -70,7 +70,7 @@ class SourceBatch:
         device = self.source.device
         inputs, _ = padded([[BEGIN, *tokens] for tokens in targets])
         encoded = self._encoded.select(torch.tensor(sentences, device=device))
-        with evaluating(self.model), torch.no_grad():
+        with evaluation_mode(self.model), torch.no_grad():
             weights = self.model.decode(encoded, inputs.to(device), weights=True).weights
         return [
             {site: heads[row, :, len(tokens), None] for site, heads in weights.items()}

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.aggregate.report import Report
 from regard.aggregate.sources import check_drawable, layer_of
+from regard.aggregate.statistics.report import Report
 from regard.errors import RegardError
 from regard.kernel.reducers import ReceivedAttention
 from regard.kernel.tiles import reduce

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import relevance
-from regard.aggregate.rollout import mixed_map
+from regard.aggregate.layers.rollout import mixed_map
 from regard.aggregate.sources import Layer
 from regard.errors import UnavailableError
 from regard.recipe import Given

@@ -9,7 +9,7 @@ from PIL import Image
 from playwright.sync_api import expect
 from serving_live import look, served
 
-from regard.aggregate.report import TYPES
+from regard.aggregate.statistics.report import TYPES
 from regard.viewer import page
 
 TEXT = "The cat sat on the mat because it was warm."

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import Words
+from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError, UnavailableError
 from regard.progress import progress
 from regard.translate.alignment.heads import AllHeads, Head, heads_of
 from regard.translate.alignment.matrix import End, Matrix, Reading, word_matrix
 from regard.translate.data import padded
 from regard.translate.models.contract import TranslationModel
-from regard.translate.models.modes import evaluating
 from regard.translate.tokens import BEGIN, END
 from regard.translate.vocabulary import Vocabulary
 
@@ -87,7 +87,11 @@ def force(
     _check_lengths(model, sources)
     order = sorted(range(len(sources)), key=lambda i: (_size(sources[i]), _size(targets[i])))
     attention: list[dict[str, Tensor]] = [{} for _ in order]
-    with evaluating(model), torch.inference_mode(), progress("aligning", len(order)) as advance:
+    with (
+        evaluation_mode(model),
+        torch.inference_mode(),
+        progress("aligning", len(order)) as advance,
+    ):
         for start in range(0, len(order), batch):
             indices = order[start : start + batch]
             batch_weights = _batch_weights(

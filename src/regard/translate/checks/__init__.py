@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import torch
 
+from regard.anatomy.modes import evaluation_mode
 from regard.translate.checks.encoder_use import check_encoder_use
 from regard.translate.checks.probe import NotFiniteError, Probe, Verdict
 from regard.translate.checks.soundness import check_causal, check_padding
 from regard.translate.models.contract import TranslationModel
-from regard.translate.models.modes import evaluating
 
 __all__ = ["Verdict", "check_model"]
 
@@ -48,7 +48,7 @@ def check_model(model: TranslationModel, source_size: int, *, seed: int = 0) -> 
         source_size: how many tokens its source vocabulary has.
         seed: of the tokens it is tried with.
     """
-    with evaluating(model), torch.inference_mode():
+    with evaluation_mode(model), torch.inference_mode():
         try:
             probe = Probe.of(model, source_size, seed)
         except NotFiniteError as error:

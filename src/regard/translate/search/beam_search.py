@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError
 from regard.translate.models.contract import TranslationModel
-from regard.translate.models.modes import evaluating
 from regard.translate.search.beams import Beams, FinishedHypotheses
 from regard.translate.search.hypothesis import Hypothesis
 from regard.translate.search.options import (
@@ -48,7 +48,7 @@ def beam_search(
     """
     options = SearchOptions() if options is None else options
     beams = _begin(model, source, mask, options, n_best, prefix, weights)
-    with evaluating(model):
+    with evaluation_mode(model):
         while not beams.over:
             beams.advance()
     return _collect(beams, len(source))
@@ -72,7 +72,7 @@ def beam_search_steps(
         raise RegardError(f"beam_search_steps: source has {len(source)} sentences, expected 1")
     beams = _begin(model, source, mask, options, 1, prefix, weights)
     while not beams.over:
-        with evaluating(model):
+        with evaluation_mode(model):
             beams.advance()
         if not beams.over:
             yield _best_so_far(beams)
@@ -92,7 +92,7 @@ def _begin(
     check_n_best(n_best, options)
     check_source(model, source, mask, options)
     forced = prefix_table(prefix, len(source), source.device)
-    with evaluating(model):
+    with evaluation_mode(model):
         encoded = model.read(source, mask)
         return Beams(model, encoded, options, forced, n_best=n_best, weights=weights)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import Words
-from regard.aggregate.word_marks import spelt
+from regard.aggregate.words.marks import spelt
 from regard.errors import MissingExtraError, RegardError
 from regard.translate.tokens import BEGIN, END, NAMES, PAD, UNKNOWN
 from regard.translate.vocabulary.contract import Vocabulary, silent, spoken

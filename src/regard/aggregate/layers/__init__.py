@@ -1,0 +1,1 @@
+"""Layers to one map: one way a file."""

@@ -1,0 +1,1 @@
+"""What each head does: figures, types, and how alike heads are."""

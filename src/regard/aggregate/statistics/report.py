@@ -1,0 +1,398 @@
+"""One table of all heads: what type each one is, and the figures behind it.
+
+>>> import torch
+>>> from regard.aggregate.statistics.report import Report
+>>> before = torch.eye(20).roll(-1, 1)  # each query looks at the key before it
+>>> weights = torch.stack([before, before.T, torch.full((20, 20), 1 / 20)])[None]
+>>> [row.type for row in Report.of(weights)]
+['previous', 'next', 'broad']
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from html import escape
+from typing import Any, NamedTuple
+
+from regard.aggregate.sources import Layer, check_one_pass, has_both, has_shares, layers_of
+from regard.aggregate.statistics.head_statistics import (
+    FIGURES,
+    HeadStatistics,
+    is_guess,
+    layer_numbers,
+    statistics_of,
+)
+from regard.errors import RegardError
+from regard.recipe import Edges
+from regard.record import Trace, forms
+from regard.types import Kind
+
+SHARE = 0.4  #: of the attention on one thing, from which a head is named by it
+EVEN = 0.85  #: evenness from which a head is broad
+LOCAL = 0.6  #: of the attention within the window, from which a head is local
+POSITIONAL = 0.6  #: share that relative position explains, from which a head is positional
+CONTENT = 0.3  #: the same share, and the largest of one key, up to which a head follows content
+SHARP = 0.6  #: evenness up to which a head is sharp
+REPEATS = 10  #: queries with an earlier copy, from which induction can be told
+
+
+class Type(NamedTuple):
+    """How heads of a type are shown."""
+
+    sign: str  #: stands for it in a grid
+    figure: str  #: ranks its heads
+    least: bool = False  #: whether those with the least come first
+
+
+TYPES = {
+    "previous": Type("p", "previous"),
+    "next": Type("n", "next"),
+    "self": Type("o", "itself"),
+    "induction": Type("i", "induction"),
+    "duplicate": Type("d", "duplicate"),
+    "broad": Type("b", "evenness"),
+    "special": Type("*", "special"),
+    "sink": Type("s", "peak"),
+    "local": Type("l", "local"),
+    "positional": Type("+", "positional"),
+    "content": Type("c", "evenness", least=True),
+    "sharp": Type("!", "evenness", least=True),
+    "mixed": Type("·", "evenness"),
+}
+_SHORT = 40  # heads up to which every one is printed
+_FEW = 3  # heads of each type printed of a longer report
+_HEADINGS = {
+    "evenness": "even",
+    "effective": "keys",
+    "distance": "dist",
+    "spread": "±",
+    "itself": "self",
+    "previous": "prev",
+    "special": "spec",
+    "induction": "induc",
+    "duplicate": "dupl",
+    "positional": "posit",
+}
+
+
+@dataclass(frozen=True)
+class HeadRow:
+    """One head: where it is, its type in one word, and its figures; NaN where there is none."""
+
+    layer: int
+    head: int
+    name: str  #: the site, as in the trace
+    type: str
+    entropy: float
+    evenness: float
+    effective: float
+    distance: float
+    spread: float
+    itself: float
+    previous: float
+    next: float
+    sink: float
+    special: float
+    local: float
+    peak: float
+    induction: float
+    duplicate: float
+    positional: float
+
+
+class Report:
+    """All heads, lowest layer first; iterating gives a `HeadRow` for each.
+
+    `report[18, 6]` is layer 18, head 6. Printed, a long report is a grid of types and the
+    clearest heads of each; `table()` has all of them.
+    """
+
+    def __init__(
+        self, rows: Sequence[HeadRow], *, notes: Sequence[str] = (), sites: bool = False
+    ) -> None:
+        self.rows = list(rows)
+        self.notes = list(notes)  #: what could not be told, and why
+        self._sites = sites  # whether sites are printed, as numbers alone would not tell them apart
+
+    @classmethod
+    def of(
+        cls,
+        attention: Any,
+        *,
+        tokens: Any = None,
+        real: Any = None,
+        special: Any = None,
+        window: int = 4,
+        part: str | None = None,
+        cross: bool | None = None,
+        axes: str | None = None,
+        kind: Kind = "distribution",
+    ) -> Report:
+        """The report of a trace, a record or tensors; arguments are those of `head_statistics`.
+
+        Layers of signed weights or gates are left out, with a note, unless there are no others:
+        the figures are of shares. The trace of an encoder–decoder model is reported whole. Tokens,
+        real and special are of one sequence, so that with them `part` has to be said.
+        """
+        given = {"tokens": tokens, "real": real, "special": special}
+        named = [name for name, value in given.items() if value is not None]
+        every = _layers(attention, part, named, axes=axes, kind=kind)
+        layers = [layer for layer in every if has_shares(layer)] or every
+        found = [statistics_of(layer, window=window, cross=cross, **given) for layer in layers]
+        every_number, sites = layer_numbers(every)
+        numbers = [number for number, layer in zip(every_number, every) if has_shares(layer)]
+        rows = [row for number, one in zip(numbers, found) for row in _rows(number, one)]
+        left_out = [layer for layer in every if not has_shares(layer)]
+        notes = [*_notes(found, layers), *_guesses(layers, cross), *_without_figures(left_out)]
+        return cls(rows, notes=notes, sites=sites)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[HeadRow]:
+        return iter(self.rows)
+
+    def __getitem__(self, where: Any) -> Any:
+        """A row by place, some by a slice, or one by (layer, head)."""
+        if not isinstance(where, tuple):
+            return self.rows[where]
+        for row in self.rows:
+            if (row.layer, row.head) == where:
+                return row
+        layers = sorted({row.layer for row in self.rows})
+        raise KeyError(f"no (layer, head) {where}; there are layers {layers}")
+
+    def heads(self, type: str) -> list[HeadRow]:
+        """All heads of a type, the clearest first."""
+        if type not in TYPES:
+            raise RegardError(f"type={type!r}, expected one of {', '.join(TYPES)}")
+        found = [row for row in self.rows if row.type == type]
+        return _ranked(found, TYPES[type].figure, TYPES[type].least)
+
+    def best(self, figure: str, number: int = 5) -> list[HeadRow]:
+        """The heads with most of a figure, whatever their type; "self" is `itself`."""
+        wanted = {"self": "itself", "broad": "evenness"}.get(figure, figure)
+        if wanted not in FIGURES:
+            raise RegardError(f"best: {figure!r}, expected one of self, {', '.join(FIGURES)}")
+        known = [row for row in self.rows if not math.isnan(getattr(row, wanted))]
+        if self.rows and not known:
+            raise RegardError(f"best: no head has {figure!r}. {'. '.join(self.notes)}")
+        return _ranked(known, wanted)[:number]
+
+    def counts(self) -> dict[str, int]:
+        """How many heads there are of each type, most first."""
+        types = [row.type for row in self.rows]
+        counted = {name: types.count(name) for name in TYPES if name in types}
+        return dict(sorted(counted.items(), key=lambda item: -item[1]))
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Columns by name, as `pandas.DataFrame` takes them."""
+        rows = [asdict(row) for row in self.rows]
+        return {field.name: [row[field.name] for row in rows] for field in fields(HeadRow)}
+
+    def table(self, rows: Sequence[HeadRow] | None = None) -> str:
+        """A line for each head, all of them or some."""
+        head, *body = self._cells(self.rows if rows is None else rows)
+        lines = [[_HEADINGS.get(name, name) for name in head], *body]
+        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+        words = [place for place, cell in enumerate(lines[0]) if cell in ("site", "type")]
+        printed = [
+            "  ".join(
+                cell.ljust(width) if place in words else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(line, widths))
+            ).rstrip()
+            for line in lines
+        ]
+        printed.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join(printed)
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return "Report of no heads"
+        if len(self.rows) <= _SHORT:
+            return "\n".join([self._title(), self._legend(signs=False), self.table(), *self.notes])
+        named = [type for type in TYPES if type != "mixed"]
+        clearest = [row for type in named for row in self.heads(type)[:_FEW]]
+        hint = (
+            f"the clearest of each type, {len(clearest)} of {len(self.rows)} heads; "
+            "report.table() has all, report.heads('sink') those of a type"
+        )
+        shown = [self._title(), self._legend(), "", self._grid(), ""]
+        shown += [self.table(clearest), hint] if clearest else [hint]
+        return "\n".join([*shown, *self.notes])
+
+    def _repr_html_(self) -> str:
+        if not self.rows:
+            return "<p>Report of no heads</p>"
+        head, *body = self._cells(self.rows)
+        lines = "".join(f"<tr>{_html(line, 'td')}</tr>" for line in body)
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return (
+            f"<p>{escape(self._title())}<br>{escape(self._legend(signs=False))}</p>"
+            '<div style="max-height: 30em; overflow: auto"><table>'
+            f"<thead><tr>{_html(head, 'th')}</tr></thead><tbody>{lines}</tbody></table></div>"
+            + (f"<ul>{notes}</ul>" if notes else "")
+        )
+
+    def _title(self) -> str:
+        calls = {row.name for row in self.rows}
+        layers = {name.partition("#")[0] for name in calls}
+        repeated = f"{len(calls)} calls of " if len(calls) > len(layers) else ""
+        heads = f"{len(self.rows)} head{'s' * (len(self.rows) != 1)}"
+        return f"Report of {heads} in {repeated}{len(layers)} layer{'s' * (len(layers) != 1)}"
+
+    def _legend(self, signs: bool = True) -> str:
+        """How many heads there are of each type."""
+        parts = [
+            f"{TYPES[name].sign + ' ' if signs else ''}{name} {count}"
+            for name, count in self.counts().items()
+        ]
+        return textwrap.fill(", ".join(parts), 100)
+
+    def _grid(self) -> str:
+        """A sign for each head, a line for each layer."""
+        lines: dict[int, list[str]] = {}
+        for row in self.rows:
+            lines.setdefault(row.layer, []).append(TYPES[row.type].sign)
+        most = max(len(signs) for signs in lines.values())
+        head = f"layer  {' '.join(str(head % 10) for head in range(most))}"
+        return "\n".join([head, *(f"{n:>5}  {' '.join(signs)}" for n, signs in lines.items())])
+
+    def _cells(self, rows: Sequence[HeadRow]) -> list[list[str]]:
+        """The table as words: the headings, then a line for each row."""
+        shown = [
+            name for name in FIGURES if not all(math.isnan(getattr(row, name)) for row in self.rows)
+        ]
+        head = ["layer", "head", *(["site"] if self._sites else []), "type"]
+        lines = [[*head, *shown]]
+        for row in rows:
+            where = [str(row.layer), str(row.head), *([row.name] if self._sites else []), row.type]
+            lines.append([*where, *(_number(name, getattr(row, name)) for name in shown)])
+        return lines
+
+
+def head_type(figures: Mapping[str, float], repeats: int = 0) -> str:
+    """The type of a head in one word, by its figures; no comparison holds for NaN.
+
+    Args:
+        figures: by name, as in `HeadStatistics`.
+        repeats: how many queries `induction` and `duplicate` are the mean of.
+    """
+    places = {"previous": "previous", "next": "next", "self": "itself"}
+    if repeats >= REPEATS:
+        places |= {"induction": "induction", "duplicate": "duplicate"}
+    strong = {name: figures[f] for name, f in places.items() if figures[f] >= SHARE}
+    if strong:
+        return max(strong, key=strong.__getitem__)
+    sharp = figures["evenness"] <= SHARP
+    rules = {
+        "broad": figures["evenness"] >= EVEN,
+        "special": figures["special"] >= SHARE and figures["sink"] < figures["special"] / 2,
+        "sink": figures["peak"] >= SHARE,
+        "local": figures["local"] >= LOCAL,
+        "positional": figures["positional"] >= POSITIONAL,
+        "content": sharp and max(figures["positional"], figures["peak"]) <= CONTENT,
+        "sharp": sharp and math.isnan(figures["positional"]),
+    }
+    return next((name for name, holds in rules.items() if holds), "mixed")
+
+
+def _layers(attention: Any, part: str | None, named: list[str], **options: Any) -> list[Layer]:
+    if not isinstance(attention, Trace) or part is not None:
+        return layers_of(attention, part=part, **options)
+    attention = Trace(forms.attending(attention))
+    if not has_both(attention):
+        layers = layers_of(attention, **options)
+        sizes = {layer.recipe.shape.keys for layer in layers}
+        if len(sizes) > 1 and {"tokens", "real"} & set(named):
+            raise RegardError(
+                f"{', '.join(named)}: of which sequence? Layers have {sorted(sizes)} keys; report "
+                f"those of one, as regard.Trace([r for r in trace if r.shape.keys == {max(sizes)}])"
+            )
+        return layers
+    if named:
+        raise RegardError(
+            f"{', '.join(named)}: of which sequence? The trace has self- and cross-attention; say "
+            + forms.parts(list(attention))
+        )
+    check_one_pass(attention)
+    return layers_of(list(attention), **options)
+
+
+def _rows(layer: int, found: HeadStatistics) -> Iterator[HeadRow]:
+    columns = {name: getattr(found, name).tolist() for name in FIGURES}
+    for head in range(len(found.entropy)):
+        figures = {name: column[head] for name, column in columns.items()}
+        yield HeadRow(layer, head, found.name, head_type(figures, found.repeats), **figures)
+
+
+def _notes(found: Sequence[HeadStatistics], layers: Sequence[Layer]) -> list[str]:
+    """What the figures lack."""
+    graphs = [
+        layer.name
+        for layer, one in zip(layers, found)
+        if isinstance(layer.recipe, Edges)
+        and layer.recipe.grid is None
+        and bool(one.sink.isnan().all())
+    ]
+    notes = []
+    if graphs:
+        more = f" and {len(graphs) - 1} more" if len(graphs) > 1 else ""
+        notes.append(
+            f"{graphs[0]}{more}: edges, maybe of a graph, whose nodes have no order: there is no "
+            "previous, next, first or distance; tokens= says that it is a sequence"
+        )
+    if all(one.offsets is None for one in found):
+        cross = "queries and keys are different sequences: there is no previous, next or distance"
+        return notes or [cross]
+    if all(bool(one.induction.isnan().all()) for one in found):
+        notes.append("induction and duplicate need tokens=, and tokens that occur again")
+    elif max(one.repeats for one in found) < REPEATS:
+        notes.append(
+            f"induction and duplicate rest on {max(one.repeats for one in found)} queries, too few "
+            "to name a head by them"
+        )
+    if all(bool(one.special.isnan().all()) for one in found):
+        notes.append("special needs special=, or words as tokens=")
+    return notes
+
+
+def _guesses(layers: Sequence[Layer], cross: bool | None) -> list[str]:
+    """Layers of which it is not known whether queries and keys are one sequence."""
+    if cross is not None:
+        return []
+    names = [layer.name for layer in layers if is_guess(layer)]
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        f"{names[0]}{more}: not known to be self-attention, and queries and keys differ in number: "
+        f"taken for different sequences; trace.relabel({{{names[0]!r}: 'self'}}) says otherwise"
+    ]
+
+
+def _without_figures(layers: Sequence[Layer]) -> list[str]:
+    """Layers that were left out."""
+    if not layers:
+        return []
+    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+    kind = layers[0].recipe.kind
+    return [f"{layers[0].name}{more}: left out, as {kind} weights are no shares of a whole"]
+
+
+def _ranked(rows: Sequence[HeadRow], figure: str, least: bool = False) -> list[HeadRow]:
+    return sorted(rows, key=lambda row: getattr(row, figure), reverse=not least)
+
+
+def _number(name: str, value: float) -> str:
+    """Shares with two digits, numbers of keys with one."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.1f}" if name in ("effective", "distance", "spread") else f"{value:.2f}"
+
+
+def _html(cells: Sequence[str], tag: str) -> str:
+    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
