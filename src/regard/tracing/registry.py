@@ -1,4 +1,4 @@
-"""Recipes for operators that regard cannot know: somebody's own kernels."""
+"""Recipes for custom operators, registered by their users."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _ON_HEADS = "(batch, head, position, width)"
 
 
 def register_recipe(operator: Any, reads: Reads | None) -> None:
-    """Tell capture how to read an operator of your own.
+    """Tell capture how to read a custom attention operator.
 
     Args:
         operator: an operator, its packet, or its name as "namespace::name".
-        reads: a function of (args, kwargs, output) that gives the call's `Recipe`, or None for a
-            call that does not attend. None in its place takes the registration back. What does not
-            fit (a key of another batch, a mask of three axes) becomes a note of the trace.
+        reads: a function of (args, kwargs, output) that returns the `Recipe` of a call, or None for
+            a call that does not attend. Pass None to remove a registration. A recipe whose parts do
+            not fit (a key of another batch, a mask of three axes) becomes a note of the trace.
 
     >>> import torch, regard
     >>> from regard.recipe import Dot
@@ -77,7 +77,7 @@ def _name(operator: Any) -> str:
 
 
 def checked(answer: Any) -> Recipe:
-    """The recipe, a boolean mask of four axes wrapped; or an error that names the wrong part."""
+    """The recipe that a reader returned, its boolean mask wrapped; raises if parts do not fit."""
     if not isinstance(answer, Recipe):
         raise DtypeError(f"gave {type(answer).__name__}, expected a Recipe or None")
     recipe: Recipe = answer
@@ -103,14 +103,14 @@ def checked(answer: Any) -> Recipe:
         resolved: Recipe = replace(recipe, mask=resolve(recipe.mask, False, shape))
         return resolved
     if isinstance(recipe, Recurrent):
-        named: Recurrent = replace(recipe, mask=resolve(recipe.mask, False, shape))  # type: ignore[type-var]
-        named.check()
-        return named
+        recurrent: Recurrent = replace(recipe, mask=resolve(recipe.mask, False, shape))  # type: ignore[type-var]
+        recurrent.check()
+        return recurrent
     return recipe
 
 
 def _check_sides(recipe: Recipe) -> None:
-    """Queries and keys, or whatever takes their place."""
+    """Check queries and keys, or their equivalent."""
     if isinstance(recipe, Given):
         _sizes(recipe.matrix, "matrix", 4, "(batch, head, query, key)")
     elif isinstance(recipe, Edges | Mixture | Recurrent):
@@ -125,7 +125,7 @@ def _check_sides(recipe: Recipe) -> None:
 
 
 def _check_key(tensor: Any, name: str, batch: int, heads: int) -> None:
-    """Keys or values, of as many heads or of groups of them."""
+    """Check keys or values, with as many heads or groups of them."""
     sizes = _sizes(tensor, name, 4, _ON_HEADS)
     if sizes[0] != batch:
         raise ShapeError(f"{name}: axis batch has size {sizes[0]}, expected {batch}")

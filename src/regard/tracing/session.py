@@ -50,7 +50,7 @@ from regard.tracing.pass_plan import (
     signature_of,
 )
 from regard.tracing.site_filter import everything
-from regard.tracing.torch_settings import eager_surroundings, follow_compiler
+from regard.tracing.torch_settings import eager_torch, follow_compiler
 
 _LEFT_INSIDE = (
     "capture: torch.inference_mode(), entered outside of it, was left inside it, or the other way "
@@ -123,7 +123,7 @@ class Session:
         remove_stale_modes()
         _open.add(self)
         try:
-            self._stack.enter_context(eager_surroundings())
+            self._stack.enter_context(eager_torch())
             self.block.open(-1)
             self._stack.callback(self.block.close)
             if self.path == "auto" and not self.collector.grad and available():
