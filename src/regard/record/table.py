@@ -15,7 +15,7 @@ _HEADER = ("site", "attends", "kind", "batch", "heads", "queries × keys", "held
 
 
 def text(trace: Trace) -> str:
-    """The table in characters."""
+    """The table as text."""
     rows = [_HEADER, *_shortened(_rows(trace))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     lines = [_line(row, widths) for row in rows]
@@ -24,7 +24,7 @@ def text(trace: Trace) -> str:
 
 
 def html(trace: Trace) -> str:
-    """The table as HTML; names are data, never markup."""
+    """The table as HTML, with names escaped."""
     head = "".join(f"<th>{escape(name)}</th>" for name in _HEADER)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
@@ -38,7 +38,7 @@ def html(trace: Trace) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """A number of bytes as text."""
     amount = float(count)
     for unit in ("B", "kB", "MB"):
         if amount < 1000:
@@ -58,7 +58,7 @@ def _title(trace: Trace) -> str:
 
 
 def _rows(trace: Trace) -> list[tuple[str, ...]]:
-    """A row for each site; calls of one site that follow each other alike share one."""
+    """A row for each site, over all its calls."""
     by_site: dict[str, list[Record]] = {}
     for record in trace:
         by_site.setdefault(record.site.base, []).append(record)
@@ -91,9 +91,9 @@ def _row(records: Sequence[Record]) -> tuple[str, ...]:
     )
 
 
-def _range(found: Iterable[object]) -> str:
-    """One value, or the first and last of several."""
-    values = list(dict.fromkeys(found))
+def _range(items: Iterable[object]) -> str:
+    """The only value, the range of several numbers, or several values."""
+    values = list(dict.fromkeys(items))
     if len(values) == 1:
         return str(values[0])
     if all(isinstance(value, int) for value in values):
@@ -112,13 +112,12 @@ def _shortened(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def _remarks(trace: Trace) -> list[str]:
     notes = [f"note: {note}" for note in dict.fromkeys(trace.notes)]
     if trace.other_softmaxes:
-        places = list(
-            dict.fromkeys(other.path or other.module_class for other in trace.other_softmaxes)
-        )
-        some = ", ".join(places[:3]) + (", …" if len(places) > 3 else "")
-        many = f"{len(places)} softmax{'es' * (len(places) != 1)}"
+        others = trace.other_softmaxes
+        sites = list(dict.fromkeys(other.path or other.module_class for other in others))
+        listed = ", ".join(sites[:3]) + ", …" * (len(sites) > 3)
+        count = f"{len(sites)} softmax{'es' * (len(sites) != 1)}"
         notes.append(
-            f"{many} not taken for attention ({some}): trace.other_softmaxes has the reasons"
+            f"{count} not taken for attention ({listed}): trace.other_softmaxes has the reasons"
         )
     return notes
 
