@@ -59,8 +59,8 @@ class OutputGradient:
         return gradient if value is None else gradient @ value.mT
 
     def parts(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Two factors of the gradient: that of the output (batch, head, query, width), and the values
-        (batch, head, key, width); or the gradient itself and None."""
+        """Two factors of the gradient: the output's gradient (batch, head, query, width), and the
+        values (batch, head, key, width); or the gradient itself and None."""
         if not self._arrived:
             raise StateError(f"{name}: backward has not run, or the loss does not depend on it")
         gradient = self._arrange(self._arrived[0])
