@@ -167,9 +167,10 @@ def learn_gates(
             "a rate above 0"
         )
     run = run or run_on
+    chosen = head_sites(model, sites)
     frozen = model_rate == 0
     with undisturbed(model, frozen=frozen, eval_mode=frozen), _own_gradients(model):
-        rows, batches = survey(model, data, calls, head_sites(model, sites), run, masked=True)
+        rows, batches = survey(model, data, calls, chosen, run, masked=True)
         gates = HardConcrete(sum(row.site.n_heads for row in rows))
         gates.to(next(model.parameters()).device)
         optimiser = torch.optim.Adam([{"params": [gates.log_alpha], "lr": rate}])
@@ -182,12 +183,14 @@ def learn_gates(
             with scaled_heads(_split(gates(noise), rows)):
                 return losses_of(loss, run(model, inputs), inputs).mean()
 
-        chosen = islice(_again(batches, data), steps)
         with (
             torch.enable_grad(),
             progress("learning gates", steps, None if show_progress else False) as step,
         ):
-            losses = [_step(optimiser, forward, batch, gates, penalty, step) for batch in chosen]
+            losses = [
+                _step(optimiser, forward, batch, gates, penalty, step)
+                for batch in islice(_again(batches, data), steps)
+            ]
     gates.eval()
     open_probability = _split(gates.open_probability().detach().double().cpu(), rows)
     importance = score_table(rows, list(open_probability.values()), "gates")

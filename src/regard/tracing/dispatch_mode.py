@@ -126,7 +126,7 @@ def _is_view(func: OpOverload) -> bool:
     return unsafe or any(returned.alias_info is not None for returned in func._schema.returns)
 
 
-class _Closed:
+class _EndedCapture:
     """Stands for a collector whose capture has ended."""
 
     closed = True
@@ -188,7 +188,7 @@ class CaptureMode(TorchDispatchMode):
 
     def pass_through(self) -> None:
         """Ignore all operators from now on."""
-        self.collector = _Closed()
+        self.collector = _EndedCapture()
 
     def _take_off(self) -> list[TorchDispatchMode]:
         """Pop it, and return the modes above it."""
