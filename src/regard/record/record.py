@@ -258,9 +258,9 @@ class Record:
         """Raise if the axes of the weights are unknown."""
         if not self.site.axes_known:
             raise UnavailableError(
-                f"{self.name}: the axes of its weights are not known (shape {tuple(self.shape)} as "
-                "they lie): per-head statistics would be guesses; "
-                "record.with_axes('batch head query key') says them"
+                f"{self.name}: the order of the axes of its weights {tuple(self.shape)} is not "
+                "known, so per-head statistics would be guesses; name the axes, as "
+                "record.with_axes('batch head query key')"
             )
 
     def with_axes(self, axes: str, **sizes: int) -> Record:

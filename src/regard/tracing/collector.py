@@ -50,9 +50,9 @@ from regard.tracing.registry import checked
 from regard.tracing.site_filter import Predicate, everything
 from regard.types import Shape
 
-LATE = "of weights that were normalised after the product with the values, weights alone are kept"
-OF_EDGES = "of edges, weights alone are kept"
-REGISTERED = "a registered recipe has the values that it was given, and no gradient"
+LATE = "weights normalised after the product are stored without values and gradient"
+OF_EDGES = "edges are stored without values and gradient"
+REGISTERED = "a registered recipe has its own values, and no gradient"
 
 
 class _ThreadState(threading.local):
@@ -539,7 +539,7 @@ class Collector:
             self.note(
                 "unread",
                 site.base,
-                "weights that were normalised late, or belong to edges, are outside the graph",
+                "weights normalised after the product, or of edges, are not in the graph",
             )
         if weights is not None:
             self._add(
@@ -563,8 +563,8 @@ class Collector:
             self.note(
                 "axes",
                 site.base,
-                f"{unknown} not known: weights {tuple(layout.shape)} are as they lie; "
-                "record.with_axes says what they are",
+                f"{unknown} not known: weights {tuple(layout.shape)} are in the model's order; "
+                "name their axes with record.with_axes",
             )
         if edges is not None:
             self._add(site, StoredRecipe(edges), contraction.output, None, OF_EDGES)
@@ -617,7 +617,7 @@ class Collector:
                 "unread",
                 call_site.name,
                 f"the operator {operator} looks like attention and cannot be read; "
-                "regard.register_recipe tells how",
+                "register it with regard.register_recipe",
             )
 
     def wants(self, call_site: CallSite, attention: bool = True) -> bool:
@@ -693,9 +693,7 @@ class Collector:
     def _makes_graph(self) -> bool:
         """Whether weights stay in the graph; a note if there is none."""
         if self.attached and not torch.is_grad_enabled():
-            self.note(
-                "unread", "", "attached=True keeps the graph of the weights, and none is made"
-            )
+            self.note("unread", "", "attached=True has no effect: gradients are disabled")
             return False
         return self.attached
 

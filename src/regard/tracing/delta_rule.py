@@ -53,7 +53,7 @@ EARLIER = (
     "its state holds keys of earlier calls: weights are those of this call's keys, and the "
     "recipe's memory is the rest"
 )
-JOINED = "of keys that several calls wrote, the gradient is not kept"
+JOINED = "there is none for keys that several calls wrote"
 
 
 class StateWrite(NamedTuple):

@@ -35,7 +35,7 @@ from regard.tracing.collector import Collector
 from regard.tracing.dataflow.tags import local_tensor
 from regard.tracing.module_paths import CallSite
 
-NO_VALUES = "a gate multiplies; it has no values that it mixes"
+NO_VALUES = "a gate multiplies, and mixes no values"
 
 Bounds = tuple[float, float]
 _ANY: Bounds = (-math.inf, math.inf)

@@ -103,8 +103,8 @@ class Recorder:
                 self.note(
                     "dropped",
                     site.base,
-                    f"{', '.join(across)}: which axis the heads are is not known; capture it "
-                    "without keep=, and name its axes by record.with_axes",
+                    f"{', '.join(across)}: the head axis is not known; capture without "
+                    "keep=, then name the axes with record.with_axes",
                 )
                 return Record(site, None, held_as="dropped", **fields)
             try:
@@ -143,8 +143,8 @@ class Recorder:
         self.note(
             "dropped",
             site.base,
-            f"{more:,} bytes more would pass max_bytes={self.max_bytes:,} ({used:,} held); "
-            "its weights are not there",
+            f"{more:,} bytes more would exceed max_bytes={self.max_bytes:,} ({used:,} held); "
+            "its weights were dropped",
         )
         return False
 

@@ -569,9 +569,8 @@ class Session:
             self.collector.note(
                 "changed",
                 path,
-                "did not attend in a pass, as it had in others; had something else attended in its "
-                "stead, it would not be there; later passes are read fully; "
-                "capture(path='full') reads everything",
+                "did not attend in a pass, unlike before; attention that replaced it would be "
+                "missing; later passes are read fully; capture(path='full') reads everything",
             )
 
     def _give_up(self, call: _Call) -> None:
@@ -618,7 +617,7 @@ class Session:
             self.collector.note(
                 "changed",
                 where,
-                f"{operator} ran, {cause}; its weights are not there; {later}"
+                f"{operator} ran, {cause}; its weights are missing; {later}"
                 "capture(path='full') reads everything",
             )
         self.alarms.clear()

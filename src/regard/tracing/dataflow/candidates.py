@@ -21,10 +21,10 @@ from regard.tracing.dataflow.tags import Candidate, Mark, Tag, TagStore
 from regard.tracing.module_paths import CallSite
 
 FROM_PARAMETER = "the softmax axis comes from a parameter, as in a classifier, router or codebook"
-PARAMETER_SCORES = "the scores are parameters: they do not look at what they weigh"
-ALONE = "a softmax over one entry, of scores that are no product"
-JOINS = "the scores are log-sum-exps of other scores: it joins softmaxes of parts"
-INVERTED = "the softmax is multiplied by itself, as a kernel is that is inverted"
+PARAMETER_SCORES = "the scores are parameters: they do not depend on the input"
+ALONE = "a softmax over a single entry, whose scores are not a product"
+JOINS = "the scores are log-sum-exps of other scores: it combines partial softmaxes"
+INVERTED = "the softmax is multiplied by itself, as a kernel to be inverted"
 PARAMETER_VALUES = "the values are parameters or constants"
 
 
