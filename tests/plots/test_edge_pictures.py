@@ -7,7 +7,7 @@ from regard import plots, viewer
 from regard.errors import UnavailableError
 from regard.recipe import Edges
 from regard.record import Record, Site, Trace
-from regard.record.held import Ready
+from regard.record.stored_attention import StoredRecipe
 
 
 def graph(nodes=12, heads=2, path="convs.0"):
@@ -18,7 +18,7 @@ def graph(nodes=12, heads=2, path="convs.0"):
     recipe = Edges.between(query, key, weights.flatten(1), queries=nodes, keys=nodes)
     site = Site(path, "GATConv", "model.py:1", "softmax", attends="self")
     return Record(
-        site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+        site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
     ).with_tokens([f"node {n}" for n in range(nodes)], [f"node {n}" for n in range(nodes)])
 
 

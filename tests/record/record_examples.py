@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from regard.recipe import Dot, Recipe
 from regard.record import Record, Site, Trace
-from regard.record.held import Ready
+from regard.record.stored_attention import StoredRecipe
 
 
 class Attention(nn.Module):
@@ -66,7 +66,7 @@ def record(path: str, recipe: Recipe | None = None, *, held_as: Any = "recipe", 
     place = {"module_class": "Attention", "source": "model.py:1", "operator": "softmax"}
     return Record(
         Site(path, **(place | site)),
-        Ready(recipe),
+        StoredRecipe(recipe),
         shape=recipe.shape,
         kind=recipe.kind,
         dtype=recipe.dtype,

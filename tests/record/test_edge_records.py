@@ -187,7 +187,7 @@ def test_nodes_of_a_graph_have_no_order():
 
 
 def test_a_recipe_that_a_user_registers_is_checked():
-    from regard.tracing.checked import checked
+    from regard.tracing.registry import checked
 
     with pytest.raises(regard.errors.ShapeError, match="key_index holds 2, expected 0 to 1"):
         checked(Edges(QUERY[None, None], KEY[None, None], torch.ones(1, 1, 6), 3, 2))

@@ -14,7 +14,7 @@ from regard import masks, plots
 from regard.errors import MaskError, RegardError, ShapeError, UnavailableError
 from regard.recipe import Delta, Linear
 from regard.record import Trace
-from regard.tracing.checked import checked
+from regard.tracing.registry import checked
 
 
 def linear(**changes):

@@ -167,7 +167,7 @@ def test_attached_with_other_ways_to_keep_is_refused(keep):
 def test_attached_under_no_grad_has_no_graph():
     model, x = Stack(Attention(), Attention(False)), words(2, 5, 8)
     with (
-        pytest.warns(regard.CaptureWarning, match="none is made"),
+        pytest.warns(regard.CaptureWarning, match="gradients are disabled"),
         torch.no_grad(),
         regard.capture(model, attached=True) as trace,
     ):
@@ -181,7 +181,7 @@ def test_torch_attention_that_makes_no_graph_has_none(context):
     """Its parameters want gradients all the same."""
     layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
     with (
-        pytest.warns(regard.CaptureWarning, match="none is made"),
+        pytest.warns(regard.CaptureWarning, match="gradients are disabled"),
         context(),
         regard.capture(layer, attached=True) as trace,
     ):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.errors import RegardError
-from regard.tracing.keeping import checked_bytes
+from regard.tracing.recorder import checked_bytes
 
 
 @pytest.mark.parametrize("build", [fused, handmade])

@@ -1,4 +1,4 @@
-"""Names are read from the frames of running functions: those must not notice."""
+"""ModulePaths are read from the frames of running functions: those must not notice."""
 
 import sys
 import weakref
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import regard
-from regard.tracing.names import first_argument
+from regard.tracing.module_paths import first_argument
 
 watched = pytest.mark.skipif(
     sys.gettrace() is not None or sys.getprofile() is not None,

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import regard
-from regard.record.held import Layout
-from regard.tracing.learned import arrangement_of
+from regard.record.stored_attention import Layout
+from regard.tracing.pass_plan import arrangement_of
 
 
 class Log(list):
@@ -211,9 +211,7 @@ class Branch(nn.Module):
 def test_a_branch_is_missed_once_and_said():
     model, x = Looks(Branch(False)), words(2, 5, 8).abs()
     captured(model, x)
-    with pytest.warns(
-        regard.CaptureWarning, match=r"inner.two: _softmax ran.*weights are not there"
-    ):
+    with pytest.warns(regard.CaptureWarning, match=r"inner.two: _softmax ran.*weights are missing"):
         captured(model, -x)
     for y in (x, -x, x):  # such calls are never believed again
         trace = captured(model, y)

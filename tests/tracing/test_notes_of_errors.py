@@ -100,7 +100,7 @@ def test_a_handler_of_regard_that_fails(monkeypatch):
     def fails(*args, **kwargs):
         raise KeyError("a bug of ours")
 
-    monkeypatch.setattr("regard.tracing.collect.Collector._add", fails)
+    monkeypatch.setattr("regard.tracing.collector.Collector._add", fails)
     model, x = Stack(Attention(), Attention(False)), words(2, 5, 8)
     expected = model(x)
     with warnings.catch_warnings(record=True) as caught:

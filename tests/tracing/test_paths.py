@@ -119,7 +119,7 @@ def run_with_warning(model, x, passes, said, **options):
 def test_a_softmax_that_comes_up_later(when):
     """It is noticed; the passes after it are read fully, and the note says what was missed."""
     model, x = Changes(when), words(2, 5, 8)
-    said = "made: _softmax ran, unlike in the pass .* weights are not there; later passes are read"
+    said = "made: _softmax ran, unlike in the pass .* weights are missing; later passes are read"
     trace = run_with_warning(model, x, 6, said)
     assert [note.kind for note in trace.notes] == ["changed"]
     assert [record.step for record in trace if record.path == "made"] == list(range(when, 6))
@@ -132,7 +132,7 @@ def test_a_softmax_that_comes_up_later(when):
 def test_the_fused_path_stays_as_asked():
     model, x = Changes(3), words(2, 5, 8)
     trace = run_with_warning(
-        model, x, 6, r"made: _softmax ran.*cannot read.*weights are not there.*'full'", path="fused"
+        model, x, 6, r"made: _softmax ran.*cannot read.*weights are missing.*'full'", path="fused"
     )
     assert [note.kind for note in trace.notes] == ["changed"]
     assert {record.path for record in trace} == {"fused"} and len(trace) == 2

@@ -162,10 +162,10 @@ def test_what_a_signal_handler_raises_is_not_taken_for_an_error_of_ours(where, m
         model = fused(1)
         regard.trace(model, x)
     inner = {
-        "after": "regard.tracing.flow.Flow.tag",
-        "before_change": "regard.tracing.growth.Growth.forget",
-        "read_operator": "regard.tracing.names.Names.place",
-        "meet": "regard.tracing.flow.Flow.constants",
+        "after": "regard.tracing.dataflow.tags.TagStore.tag",
+        "before_change": "regard.tracing.key_cache.KeyCaches.forget",
+        "read_operator": "regard.tracing.module_paths.ModulePaths.call_site",
+        "meet": "regard.tracing.dataflow.tags.TagStore.constants",
     }[where]
     if where == "before_change":
         model.register_forward_pre_hook(lambda module, args: (args[0].clone().add_(0.0),))

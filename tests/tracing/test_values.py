@@ -224,7 +224,7 @@ class Graph(nn.Module):
 EDGES = torch.tensor([[0, 1, 2, 2, 3, 0], [0, 0, 0, 1, 2, 2]])
 WITHOUT_VALUES = {
     "late": (lambda: Spelt(_late), (words(3, 5, 8),), "normalised after the product"),
-    "edges": (Graph, (words(4, 8), *EDGES), "of edges, weights alone"),
+    "edges": (Graph, (words(4, 8), *EDGES), "edges are stored without"),
 }
 
 

@@ -138,10 +138,10 @@ def test_the_exported_notebook_opens_in_a_browser(exported_path, browser):
 def given(weights, **options):
     """A record of weights as they are, (batch, head, query, key)."""
     site = regard.record.Site("layer.0", "Layer", "", "given", attends="self")
-    from regard.record.held import Ready
+    from regard.record.stored_attention import StoredRecipe
 
     recipe = Given(weights, None, "distribution")
-    held = options.pop("held", Ready(recipe))
+    held = options.pop("held", StoredRecipe(recipe))
     return regard.Record(
         site, held, shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype, **options
     )

@@ -16,8 +16,8 @@ from regard.mechanisms import MultiHead
 from regard.memory import NTM
 from regard.recipe import Dot, Given
 from regard.record import Record, Trace
-from regard.record.held import Ready
 from regard.record.site import Site
+from regard.record.stored_attention import StoredRecipe
 from regard.viewer import forms, plan
 from regard.viewer.pack import packed
 from regard.viewer.scene import Scene, scenes_of
@@ -25,7 +25,9 @@ from regard.viewer.scene import Scene, scenes_of
 
 def record(recipe, name="layer.0.attention", attends="self"):
     site = Site(name, "Test", "", "", attends=attends)
-    return Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+    return Record(
+        site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+    )
 
 
 def dot(queries=64, keys=64, heads=2, groups=None, batch=1, dtype=torch.float32, **more):

@@ -1,4 +1,4 @@
-"""Where attention can be met: kernels, module calls, threads; and what is safe in a process."""
+"""Hooks for capture, edit and graft: kernels, module calls, threads, process state."""
 
 from regard.interception.calls import Calls, unwrap_calls, wrap_calls
 from regard.interception.kernels import OPERATORS, SPELLINGS, Listener, available, listen, unlisten

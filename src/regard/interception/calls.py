@@ -1,10 +1,9 @@
-"""Functions around the calls of a module, in force until they are taken away.
+"""Functions around the calls of a module.
 
 torch keeps a slot in each module for a compiled call, which `__call__` runs instead of its own. A
-function there can undo in a `finally` what it did before the call. Hooks cannot: torch skips those
-after a call when an exception passes that is no `Exception`, such as an interrupt or the
-cancellation of a task. Unlike a hook, the slot leaves fast paths on, and is neither pickled nor
-deep-copied.
+function there can clean up in a `finally`. Hooks cannot: torch skips those after a call when the
+exception is no `Exception`, such as an interrupt or the cancellation of a task. Unlike a hook, the
+slot leaves fast paths on, and is neither pickled nor deep-copied.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from regard.interception.process import LOCK
 _SLOT = "_compiled_call_impl"
 _CALL = nn.Module._wrapped_call_impl.__code__
 
-#: Gets the module, what to call in its place, and the arguments of the call.
+#: Takes the module, the function to proceed with, and the arguments of the call.
 Wrapper = Callable[..., Any]
 
 
 class Calls:
-    """What stands in the slot of one module."""
+    """The content of the slot of one module."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -35,7 +34,7 @@ class Calls:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = _callee() or self.module
-        if module is not self.module:  # a replica that shares what lay in the module
+        if module is not self.module:  # a replica that shares the module's attributes
             return module._call_impl(*args, **kwargs)
         proceed = self.before or module._call_impl
         for around in self.arounds:  # the last one is the outermost
@@ -50,11 +49,11 @@ class Calls:
 
 
 def _empty() -> None:
-    """What is in the slot of a copy."""
+    """The slot of a copy is empty."""
 
 
 def wrap_calls(module: nn.Module, around: Wrapper) -> None:
-    """Put a function around the calls of a module, outside of those that are there."""
+    """Put a function around the calls of a module, outside of earlier ones."""
     with LOCK:
         calls = module.__dict__.get(_SLOT)
         if not isinstance(calls, Calls) or calls.module is not module:
@@ -64,7 +63,7 @@ def wrap_calls(module: nn.Module, around: Wrapper) -> None:
 
 
 def unwrap_calls(module: nn.Module, around: Wrapper) -> None:
-    """Take it away, and the slot is as it was with the last one."""
+    """Remove it; the slot is restored with the last one."""
     with LOCK:
         calls = module.__dict__.get(_SLOT)
         if not isinstance(calls, Calls):  # somebody compiled the module meanwhile
@@ -77,7 +76,7 @@ def unwrap_calls(module: nn.Module, around: Wrapper) -> None:
 
 
 def _callee() -> Any:
-    """The module whose call is under way."""
+    """The module whose call is running."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code is not _CALL:
         frame = frame.f_back  # type: ignore[assignment]

@@ -1,13 +1,13 @@
 """Kernels in front of the operators that attend, or by which attention is spelled.
 
-They are registered once in a process, at the first use, and stay. They stand at a dispatch key
-above autograd that torch keeps for its own tests, where every other operator falls through. A
-thread that includes the key in its local set meets them; all other threads never look there, so
-nothing changes for them, not even while the kernels are being registered.
+They are registered once per process, at the first use, and stay, at a dispatch key above autograd
+that torch reserves for its own tests; every other operator falls through. Only a thread that
+includes the key in its local set runs them; nothing changes for other threads, not even while the
+kernels are registered.
 
 The key is off while a kernel runs: operators inside the operator, and what a listener computes, are
-not told. A transform of torch.func brings the key back and calls the operator again on the tensors
-inside its own; then that call is told, and the outer one is not.
+not reported. A transform of torch.func restores the key and calls the operator again on its inner
+tensors; then that call is reported, and the outer one is not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = "TESTING_ONLY_GenericMode"
 _KEY: Any = torch._C._parse_dispatch_key(_NAME)
 _include = torch._C._dispatch_tls_set_dispatch_key_included
 
-#: Operators that attend by themselves.
+#: Fused attention operators.
 OPERATORS = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention",
@@ -38,7 +38,7 @@ OPERATORS = (
     blockwise.OPERATOR,
     local.OPERATOR,
 )
-#: Operators by which a model spells attention itself.
+#: Operators by which models spell attention.
 SPELLINGS = (
     "_softmax",
     "_safe_softmax",
@@ -48,25 +48,25 @@ SPELLINGS = (
     "exp",
     "exp_",
 )
-_OUT = ("_softmax", "_log_softmax", "logsumexp", "exp")  # they write into a tensor as well
+_OUT = ("_softmax", "_log_softmax", "logsumexp", "exp")  # have an `out=` overload
 
-#: Told of an operator that ran in this thread: its name, the names of its arguments, what it got
-#: and what it gave. It must not raise.
+#: Called after an operator of this thread, with its name, the names of its arguments, its args,
+#: kwargs and output. It must not raise.
 Listener = Callable[[str, tuple[str, ...], tuple[Any, ...], dict[str, Any], Any], None]
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     listeners: tuple[Listener, ...] = ()
-    told = 0  # how many operators listeners were told of
+    reports = 0  # how many operators were reported
 
 
-_here = _Here()
+_here = _ThreadState()
 _libraries: list[Any] = []
 _refused = False
 
 
 def available() -> bool:
-    """Register the kernels unless they are; False where somebody else has the key."""
+    """Register the kernels if needed; False if the key is taken."""
     global _refused
     with LOCK:
         if not _libraries and not _refused:
@@ -78,15 +78,15 @@ def available() -> bool:
 
 
 def listen(listener: Listener) -> None:
-    """Tell of every such operator that runs in this thread from now on; `available` came before."""
+    """Report these operators in this thread from now on; requires `available()`."""
     _fall_through()
     _here.listeners = (*_here.listeners, listener)
     _include(_KEY, True)
 
 
 def unlisten(listener: Listener) -> None:
-    """No longer. The key goes with the last listener of the thread."""
-    _here.listeners = tuple(one for one in _here.listeners if one != listener)
+    """Stop reporting. The last listener of the thread removes the key."""
+    _here.listeners = tuple(other for other in _here.listeners if other != listener)
     if not _here.listeners:
         _include(_KEY, False)
 
@@ -110,20 +110,20 @@ def _kernel(name: str, overload: str) -> Callable[..., Any]:
     space = torch.ops.regard if name.startswith("regard::") else torch.ops.aten
     operator = getattr(getattr(space, name.removeprefix("regard::")), overload)
     names = tuple(argument.name for argument in operator._schema.arguments)
-    return _telling(name if overload == "default" else f"{name}.{overload}", names, operator._op)
+    return _reporting(name if overload == "default" else f"{name}.{overload}", names, operator._op)
 
 
-def _telling(name: str, names: tuple[str, ...], operator: Any) -> Callable[..., Any]:
+def _reporting(name: str, names: tuple[str, ...], operator: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        told = _here.told
+        reports = _here.reports
         _include(_KEY, False)
         try:
             output = operator(*args, **kwargs)
-            if _here.told == told:
-                _here.told += 1
+            if _here.reports == reports:
+                _here.reports += 1
                 for listener in _here.listeners:
                     listener(name, names, args, kwargs, output)
-        finally:  # a guard that is left late may bring the key back after the last listener
+        finally:  # a guard that is left late may restore the key after the last listener
             _include(_KEY, bool(_here.listeners))
         return output
 
@@ -131,17 +131,17 @@ def _telling(name: str, names: tuple[str, ...], operator: Any) -> Callable[..., 
 
 
 def _fall_through() -> None:
-    """Higher-order operators dispatch in Python and know no fallback: they are told one by one.
+    """Register a fallthrough for each higher-order operator: they dispatch in Python.
 
-    Flex attention is one of them, and is told of as the others are.
+    Flex attention is one of them, and is reported.
     """
     default = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
     if _KEY not in default:
-        default.append(_KEY)  # for those that are yet to be made
+        default.append(_KEY)  # for those defined later
         for operator in list(torch._ops._higher_order_ops.values()):
             if _KEY not in operator.py_kernels:
                 operator.fallthrough(_KEY)
     flex = torch._ops._higher_order_ops.get("flex_attention")
     if flex is not None and _KEY not in flex.py_kernels:
-        flex.py_impl(_KEY)(_telling("flex_attention", (), flex))
+        flex.py_impl(_KEY)(_reporting("flex_attention", (), flex))
         flex.non_fallthrough_keys = flex.non_fallthrough_keys.add(_KEY)

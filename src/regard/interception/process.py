@@ -1,4 +1,4 @@
-"""What a process has once: a lock for it, and what becomes of it in a forked child."""
+"""Process-wide state: its lock, forks, and errors that signal handlers raise."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 import threading
 from collections.abc import Callable
 
-#: Of everything that belongs to the process. A signal handler may come in between, so the thread
-#: that holds it may take it again; a fork waits for it, so that no child inherits it held.
+#: Guards all process-wide state. Reentrant, for signal handlers; a fork waits for it, so that no
+#: child inherits it locked.
 LOCK = threading.RLock()
 
 os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
 def in_forked_child(forget: Callable[[], None]) -> None:
-    """Call a function first of all in every forked child."""
+    """Call a function at the start of every forked child."""
     os.register_at_fork(after_in_child=forget)
 
 
 def pass_signals_on(error: Exception) -> None:
-    """Raise an error again that a signal handler raised: it is meant for the program.
+    """Raise an error again if a signal handler raised it, as a SIGALRM timeout does.
 
-    As a handler of SIGALRM does that limits the time of a call. It runs between any two lines, of
-    ours too, where errors of our own are caught. It is told by its argument: the frame it comes
-    after in the traceback. What is registered tells less: it may be wrapped, or gone meanwhile.
+    Handlers run between any two lines, also where our own errors are caught. A handler is
+    recognised by its frame argument, which is the frame before it in the traceback; the registered
+    handler would not do, as it may be wrapped or replaced.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

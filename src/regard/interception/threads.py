@@ -1,13 +1,12 @@
 """Which threads belong to a block: the one that opened it, and those started or given work there.
 
 A thread inherits the open blocks of the one that starts it. A task of a `ThreadPoolExecutor` has
-those of the thread that submits it, whichever worker runs it, and the workers inherit nothing:
-one pool may serve many. A thread with no such relation belongs to no block of another thread.
-Work that reaches an older thread by another road, such as a queue, cannot be told from its own.
+those of the thread that submits it, whichever worker runs it; workers inherit nothing, since one
+pool may serve many. Other threads belong to no block of another thread. Work that reaches an older
+thread in another way, such as a queue, cannot be distinguished from its own.
 
-Coroutines are told apart in the same way: open blocks lie in a context variable, which a task
-inherits from the one that creates it. A block that was opened outside of an event loop counts
-everywhere in its thread.
+Coroutines work the same way: open blocks are in a context variable, which a task inherits from its
+creator. A block that was opened outside an event loop counts everywhere in its thread.
 
 `Thread.start` and `ThreadPoolExecutor.submit` are wrapped while a block is open in the process.
 """
@@ -30,15 +29,15 @@ _Blocks = dict["Block", Any]
 
 
 class Block:
-    """A `with` that counts in threads and tasks that are started inside it too.
+    """A scope that includes threads and tasks started inside it.
 
-    `context` is a value of each of them; a new one begins with that of the one it came from.
-    `on_hand_over` is called before another thread gets to belong to the block.
+    `context` is a value per thread or task, inherited from its creator. `on_hand_over` is called
+    before another thread joins the block.
     """
 
     def __init__(self, on_hand_over: Callable[[], None] = lambda: None) -> None:
         self.on_hand_over = on_hand_over
-        self.in_task = False  # whether its thread may run tasks that do not belong to it
+        self.in_task = False  # whether its thread may run tasks outside it
         self._home = 0
 
     def open(self, context: Any = None) -> None:
@@ -72,7 +71,7 @@ _inherited: WeakKeyDictionary[threading.Thread, _Blocks] = WeakKeyDictionary()
 
 
 def _blocks() -> _Blocks:
-    """Of this thread and task. Others may have the same dictionary: it is never changed."""
+    """The blocks of this thread and task; shared with others, so never mutated."""
     blocks = _here.get()
     if blocks is None:
         blocks = _inherited.get(threading.current_thread(), {})
@@ -92,7 +91,7 @@ def _to_hand_over() -> _Blocks:
 
 
 class _Wrappers:
-    """Wrappers of `start` and `submit`: there while a block is open, put back after the last."""
+    """Wraps `start` and `submit` while a block is open."""
 
     def __init__(self) -> None:
         self.open: set[Block] = set()
@@ -109,11 +108,11 @@ class _Wrappers:
         with LOCK:
             self.open.discard(block)
             if not self.open:
-                # Where somebody has wrapped ours meanwhile it stays, and does nothing.
+                # If someone wrapped ours meanwhile, it stays and does nothing.
                 self._before = [entry for entry in self._before if not _put_back(*entry)]
 
     def _wrap(self, owner: type, name: str, wrapper: Callable[[Any], Any]) -> None:
-        """In place, unless ours is there still, wrapped by somebody else."""
+        """Install a wrapper, unless ours is still there, wrapped by someone else."""
         before = getattr(owner, name)
         if any(entry[:2] == (owner, name) for entry in self._before):
             if before is not self._original(owner, name):
@@ -158,7 +157,7 @@ def _submit(before: Any) -> Any:
 
 
 def _run(blocks: _Blocks, task: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A task in the blocks of the thread that submitted it."""
+    """Run a task in the blocks of the thread that submitted it."""
     own = _here.set(blocks)
     try:
         return task(*args, **kwargs)

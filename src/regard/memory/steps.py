@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from regard.recipe import Given
 from regard.record import Record, Site, Trace
-from regard.record.held import Ready
+from regard.record.stored_attention import StoredRecipe
 from regard.types import Kind, Weights
 
 
@@ -19,6 +19,8 @@ def step_trace(
         recipe = Given(matrix.detach(), of=kinds[name])
         site = Site(name, module_class, "", "given", attends="cross")
         records.append(
-            Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+            Record(
+                site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+            )
         )
     return Trace(records)

@@ -1,5 +1,4 @@
-"""Axes by name: weights that lie in any order, brought into (batch, head, query, key), and the
-sums of their rows."""
+"""Named axes: weights in any order brought into (batch, head, query, key); sums of their rows."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from regard.errors import RegardError, ShapeError
 from regard.types import Kind
 
 AXES = ("batch", "head", "query", "key")
-_AT_ONCE = 1 << 22  # weights whose sums are checked together
+_AT_ONCE = 1 << 22  # the most weights that are summed at once
 _KINDS = "say what the rows are, as kind='partial' (at most 1) or kind='signed'"
 _NAMES = r"\([^()]*\)|[^\s(),]+"  # a group in brackets, or one name
 
@@ -26,14 +25,14 @@ def in_order(
     order: Sequence[str] = AXES,
     sizes: Mapping[str, int] | None = None,
 ) -> Tensor:
-    """Weights with their axes in `order`; those that are not named have size 1.
+    """Weights with their axes in `order`; axes without a name have size 1.
 
     Args:
-        weights: as they lie. Axes of size 1 need no name.
-        axes: their names as they lie, as "head batch query key"; several that lie in one axis
-            are in brackets, as "(batch head) query key"; 1 stands for an axis of size 1.
-        order: names there can be; 'query' and 'key' there must be.
-        sizes: of axes in brackets, all but one of each pair at least.
+        weights: weights with axes in any order. Axes of size 1 need no name.
+        axes: the names of their axes, as "head batch query key"; merged axes go in brackets, as
+            "(batch head) query key"; 1 is an axis of size 1.
+        order: the permitted names; 'query' and 'key' are required.
+        sizes: sizes of axes in brackets, all but one per bracket.
     """
     if not isinstance(axes, str):
         raise RegardError(f"axes={axes!r}, expected words in a string, as 'head batch query key'")
@@ -69,14 +68,13 @@ def in_order(
 
 
 def _unfolded(group: Sequence[str], size: int, sizes: Mapping[str, int]) -> list[int]:
-    """Sizes of the axes that lie in one; that of one follows from the others."""
+    """Sizes of merged axes; one may be inferred."""
     open_axes = [name for name in group if name not in sizes]
     if len(open_axes) > 1:
         raise ShapeError(
             f"({' '.join(group)}) has size {size}: say the size of one, as {group[-1]}=4"
         )
-    told = [sizes[name] for name in group if name in sizes]
-    rest = math.prod(told)
+    rest = math.prod(sizes[name] for name in group if name in sizes)
     if rest < 1 or size % rest or (not open_axes and rest != size):
         raise ShapeError(
             f"({' '.join(group)}) has size {size}, which is no multiple of "
@@ -88,9 +86,9 @@ def _unfolded(group: Sequence[str], size: int, sizes: Mapping[str, int]) -> list
 def check_rows(
     weights: Tensor, kind: Kind, name: str, axes: str | None = None, otherwise: str = _KINDS
 ) -> None:
-    """Refuse a tensor whose rows do not sum as its kind says; it may be another order of axes.
+    """Raise if rows do not sum as the kind requires: the axes may be in another order.
 
-    `otherwise` says what else the caller offers.
+    `otherwise` is the caller's advice for the error.
     """
     if kind not in ("distribution", "partial") or not weights.numel():
         return
@@ -114,7 +112,7 @@ def check_rows(
 
 
 def _row_sums(weights: Tensor) -> Tensor:
-    """Sums over the keys in double precision, a head at a time where there are many weights."""
+    """Sums over the keys in double precision, by head if there are many weights."""
     if weights.numel() <= _AT_ONCE:
         return weights.to(torch.float64).sum(-1)
     return torch.stack(
@@ -123,7 +121,7 @@ def _row_sums(weights: Tensor) -> Tensor:
 
 
 def _advice(weights: Tensor, slack: float, axes: str | None, otherwise: str) -> str:
-    """Which axis sums to 1, and how to say so."""
+    """Which axis sums to 1, and how to name it."""
     for axis in range(3):
         sums = weights.sum(axis, dtype=torch.float64)
         if bool(((sums - 1).abs() <= slack).all()):

@@ -1,4 +1,4 @@
-"""Weights in the forms other tools take: tuples of (batch, head, query, key), layer by layer."""
+"""Weights in the form of other tools: tuples of (batch, head, query, key), layer by layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.record.record import Record
 
 
 def attending(records: Iterable[Record]) -> list[Record]:
-    """Records of attention, without gates; an error where there are gates alone."""
+    """Records of attention, without gates; raises if there are gates alone."""
     every = list(records)
     attention = [record for record in every if record.kind != "gate"]
     if every and not attention:
@@ -24,7 +24,7 @@ def attending(records: Iterable[Record]) -> list[Record]:
 
 
 def attentions(records: Sequence[Record]) -> tuple[Any, ...]:
-    """Self-attention of a model with one stack; after several passes a tuple for each pass."""
+    """Self-attention of a model with one stack; after several passes a tuple per pass."""
     records = attending(records)
     if any(record.attends == "cross" for record in records):
         both = any(record.attends != "cross" for record in records)
@@ -66,12 +66,12 @@ def part(records: Sequence[Record], name: str) -> tuple[Any, ...]:
 
 
 def parts(records: Sequence[Record]) -> str:
-    """The parts that a trace with cross-attention has, as they are asked for, and their sites."""
+    """The parts of a trace with cross-attention, as `part=` options with their sites."""
     return _either([f"part={name!r} ({sites})" for name, sites in _sites(records).items()], "or")
 
 
 def _sites(records: Sequence[Record]) -> dict[str, str]:
-    """The sites of each part that has some."""
+    """The sites of each part that is present."""
     chosen = {name: choose(records) for name, choose in PARTS.items()}
     names = {name: list(dict.fromkeys(r.site.base for r in some)) for name, some in chosen.items()}
     return {
@@ -92,14 +92,14 @@ def _by_step(records: Sequence[Record]) -> tuple[Any, ...]:
         record.check_axes()
         steps.setdefault(record.step, []).append(record.weights())
     if len(steps) <= 1:
-        return tuple(weights for found in steps.values() for weights in found)
-    return tuple(tuple(found) for _, found in sorted(steps.items()))
+        return tuple(weights for layers in steps.values() for weights in layers)
+    return tuple(tuple(layers) for _, layers in sorted(steps.items()))
 
 
 def _decoder_path(records: Sequence[Record]) -> list[str]:
-    """The stack that holds every cross-attention: what their paths begin with.
+    """The stack of all cross-attention: the common prefix of their paths.
 
-    With one layer nothing tells where the stack begins: the part before the layer's number does.
+    With one layer it is the path before the layer number.
     """
     paths = [record.path.split(".") for record in records if record.attends == "cross"]
     if not paths:
@@ -108,16 +108,16 @@ def _decoder_path(records: Sequence[Record]) -> list[str]:
             + _without_cross(records)
         )
     common = [parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, zip(*paths))]
-    if common != paths[0]:  # several: what they have in common is the stack
+    if common != paths[0]:  # several layers
         return common
     digits = [index for index, part in enumerate(common) if part.isdigit()]
     if digits:
         return common[: digits[-1]]
-    return common[:-1]  # one module alone: what it lies in
+    return common[:-1]  # a single module: its parent
 
 
 def _without_cross(records: Sequence[Record]) -> str:
-    """What to ask for where no attention is known to go from one sequence to another."""
+    """What to use instead, where no attention is labelled as cross-attention."""
     unknown = [r for r in records if r.attends == "unknown" and r.shape.queries != r.shape.keys]
     if not unknown:
         return "take trace.attentions, or leave part= out"

@@ -1,7 +1,7 @@
-"""The gradient by the weights, from the gradient by the output: dA = dO · Vᵀ.
+"""The gradient with respect to the weights, without materialising them: dA = dO · Vᵀ.
 
-A fused operator never makes the weights, so autograd never makes their gradient. But the output
-is A · V, and so dA comes back blockwise from dO, as large as the output, and the values.
+A fused operator never computes the weights, so autograd never computes their gradient. The output
+is A · V, so dA follows block by block from dO and the values.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from regard.types import Weights
 
 
 class OutputGradient:
-    """Waits for backward; then gives the gradient by the weights, any block of rows.
+    """Collects the output's gradient in backward; gives that of the weights, for any rows.
 
-    `arrange` brings the gradient that arrived into (batch, head, query, width), or, where the
-    model made the matrix itself (`value` None), into the weights' own axes.
+    `arrange` brings the collected gradient into (batch, head, query, width), or, if the model
+    computed the matrix itself (`value` None), into the axes of the weights.
     """
 
     def __init__(self, value: Tensor | None, arrange: Callable[[Tensor], Tensor]) -> None:
         self._value, self._arrange = value, arrange
         self._arrived: list[Tensor] = []  # shared with the gradients of some heads
         self._heads: Sequence[int] | None = None
-        self._device: torch.device | str | None = None  # where answers go, if not where they are
+        self._device: torch.device | str | None = None  # of the results, if another
 
     def arrived(self, gradient: Tensor) -> None:
-        """Called by backward; several backward passes add up, as they do in `.grad`."""
+        """Hook for backward; several passes add up, as in `.grad`."""
         gradient = gradient.detach()
         self._arrived[:] = [gradient + self._arrived[0] if self._arrived else gradient]
 
     def clear(self) -> None:
-        """Forget what arrived, before the next backward pass."""
+        """Reset before the next backward pass."""
         self._arrived.clear()
 
     def of_heads(self, which: Sequence[int]) -> OutputGradient:
@@ -46,28 +46,27 @@ class OutputGradient:
         return picked
 
     def to(self, device: torch.device | str) -> OutputGradient:
-        """The gradient on a device, also one that has yet to arrive."""
+        """The gradient on a device, also one of a later backward pass."""
         moved = copy(self)
         moved._device = device
         moved._value = None if self._value is None else self._value.to(device)
         return moved
 
     def of_weights(self, name: str, rows: slice | None) -> Weights:
-        """The gradient, (batch, head, query, key), of some rows where asked."""
-        found, value = self.parts(name)
-        some = found[:, :, rows or slice(None)]
-        return some if value is None else some @ value.mT
+        """The gradient, (batch, head, query, key), or some rows of it."""
+        gradient, value = self.parts(name)
+        gradient = gradient[:, :, rows or slice(None)]
+        return gradient if value is None else gradient @ value.mT
 
     def parts(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """What arrived, (batch, head, query, width), and the values (batch, head, key, width) whose
-        product is the gradient; or the gradient itself and None."""
+        """Two factors of the gradient: the output's gradient (batch, head, query, width), and the
+        values (batch, head, key, width); or the gradient itself and None."""
         if not self._arrived:
             raise StateError(f"{name}: backward has not run, or the loss does not depend on it")
-        found = self._arrange(self._arrived[0])
-        heads = found.shape[1]
-        value = None if self._value is None else per_head(self._value, heads)
+        gradient = self._arrange(self._arrived[0])
+        value = None if self._value is None else per_head(self._value, gradient.shape[1])
         if self._heads is not None:
-            which = list(self._heads)
-            found = found[:, which]
-            value = None if value is None else value[:, which]
-        return found if self._device is None else found.to(self._device), value
+            heads = list(self._heads)
+            gradient = gradient[:, heads]
+            value = None if value is None else value[:, heads]
+        return gradient if self._device is None else gradient.to(self._device), value

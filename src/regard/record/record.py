@@ -1,14 +1,15 @@
-"""One attention that happened: a recipe and where it came from."""
+"""One attention that happened: where, and what its weights are computed from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.kernel.reduce import Reducer
@@ -19,8 +20,8 @@ from regard.recipe.edges import EdgeWeights, Index, Offsets
 from regard.record import upward
 from regard.record.axes import check_rows, in_order
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Ready, storage_bytes, weights_of
 from regard.record.site import Attends, Site
+from regard.record.stored_attention import StoredAttention, StoredRecipe, storage_bytes, weights_of
 from regard.record.tokens import Tokens, checked_tokens, count, fit, nested
 from regard.types import Kind, Mixed, Shape, Values, Weights
 
@@ -31,7 +32,7 @@ HeldAs = Literal["recipe", "weights", "reductions", "disk", "dropped"]
 class EdgeList(NamedTuple):
     """A sparse attention as pairs: edge e joins query `query[…, e]` and key `key[…, e]`.
 
-    Edges come in the order the model has them. One of weight 0 may be absent (padding).
+    Edges are in the model's order. An edge of weight 0 may be padding.
     """
 
     query: Index  #: (batch or 1, head or 1, edge): size 1 where all share the pairs
@@ -40,16 +41,16 @@ class EdgeList(NamedTuple):
 
 
 class Record:
-    """One attention: where it happened, and what its weights are made from.
+    """One attention: where it happened, and what its weights are computed from.
 
-    Nothing is computed until it is asked for. `weights()` gives (batch, head, query, key), before
-    dropout; `reduce()` streams. `shape`, `kind` and `dtype` are known whatever is held.
+    Nothing is computed until requested. `weights()` returns (batch, head, query, key), before
+    dropout; `reduce()` streams. `shape`, `kind` and `dtype` are known whatever is stored.
     """
 
     def __init__(
         self,
         site: Site,
-        held: Held | Path | None,
+        held: StoredAttention | Path | None,
         *,
         shape: Shape,
         kind: Kind,
@@ -64,9 +65,7 @@ class Record:
         not_kept: str = "",
     ) -> None:
         self._value_held = value_held
-        self._not_kept = (
-            not_kept  # why there are no values and no gradient, where options do not tell
-        )
+        self._not_kept = not_kept  # why values and gradient are missing, if not by the options
         self.site, self._held = site, held
         self.shape, self.kind, self.dtype = shape, kind, dtype
         self.held: HeldAs = held_as
@@ -126,7 +125,7 @@ class Record:
 
     @property
     def recipe(self) -> Recipe:
-        """What the weights are made from; an error that says why where nothing is held."""
+        """What the weights are computed from; raises, with the reason, if nothing is stored."""
         if isinstance(self._held, Path):
             from regard.record.store import load_recipe
 
@@ -140,19 +139,21 @@ class Record:
         return self._held.recipe()
 
     @property
-    def parts(self) -> Held | Path | None:
-        """What the recipe is made from, or the file it is in."""
+    def parts(self) -> StoredAttention | Path | None:
+        """The stored form of the recipe, or its file."""
         return self._held
 
     @property
     def value_held(self) -> bool:
-        """Whether `mixed()` can be asked for."""
-        return self._held.value_held if isinstance(self._held, Held) else self._value_held
+        """Whether `mixed()` is available."""
+        return (
+            self._held.value_held if isinstance(self._held, StoredAttention) else self._value_held
+        )
 
     @property
     def n_edges(self) -> int | None:
-        """Edges of one matrix, where a list of them is held in memory; else None."""
-        return self._held.n_edges if isinstance(self._held, Held) else None
+        """The number of edges of one matrix, if a list of them is in memory; else None."""
+        return self._held.n_edges if isinstance(self._held, StoredAttention) else None
 
     @property
     def edges(self) -> EdgeList:
@@ -179,20 +180,20 @@ class Record:
     @property
     def storages(self) -> dict[int, int]:
         """Bytes of each storage this record keeps alive."""
-        held = [*_answers(self.reductions), *([] if self.output is None else [self.output])]
-        if isinstance(self._held, Held):
-            held.extend(self._held.tensors())
-        return storage_bytes(held)
+        tensors = tree_flatten(self.reductions)[0] + [self.output]
+        if isinstance(self._held, StoredAttention):
+            tensors.extend(self._held.tensors())
+        return storage_bytes([leaf for leaf in tensors if isinstance(leaf, Tensor)])
 
     @property
     def nbytes(self) -> int:
-        """Bytes this record keeps alive; those shared with other records count here too."""
+        """Bytes this record keeps alive, including those shared with other records."""
         return sum(self.storages.values())
 
     def weights(self, rows: Any = None, columns: Any = None) -> Weights:
-        """Exact weights (batch, head, query, key), before dropout; a block where asked.
+        """Exact weights (batch, head, query, key), before dropout, or a block of them.
 
-        Where the axes are not known they lie as the model had them, four with axes of size 1.
+        Unknown axes are in the model's order, padded to four with axes of size 1.
         """
         for side, where, size in (
             ("rows", rows, self.shape.queries),
@@ -203,12 +204,12 @@ class Record:
         return self.recipe.weights(rows, columns)
 
     def mixed(self) -> Mixed:
-        """Weights times values (needs `values=True`), before dropout and output projection."""
+        """Weights times values, before dropout and output projection; needs `values=True`."""
         self.checked_values()
         return self.recipe.mixed()
 
     def reduce(self, *reducers: Reducer) -> tuple[Any, ...]:
-        """The reducers' answers, streamed, in the order asked."""
+        """The reducers' results, streamed, in the order given."""
         if any(isinstance(reducer, list | tuple) for reducer in reducers):
             raise RegardError(
                 "reduce: a list, expected reducers one by one, as reduce(Entropy(), HeadMean())"
@@ -222,16 +223,16 @@ class Record:
             raise UnavailableError(f"{self.name}: {error}") from None
 
     def gradient(self, rows: slice | None = None) -> Weights:
-        """Gradient of the loss by the weights, after backward; needs `grad=True`."""
+        """Gradient of the loss with respect to the weights, after backward; needs `grad=True`."""
         return self._kept_gradient().of_weights(self.name, rows)
 
     def gradient_parts(self) -> tuple[Tensor, Tensor | None]:
-        """The gradient as a product that need not be made: of the output's gradient (batch, head,
-        query, width) and the values (batch, head, key, width); or as it is, and None."""
+        """The gradient as two factors: the output's gradient (batch, head, query, width) and the
+        values (batch, head, key, width); or the gradient itself and None."""
         return self._kept_gradient().parts(self.name)
 
     def clear_gradient(self) -> None:
-        """Forget the gradient that arrived, if any."""
+        """Reset the gradient."""
         if self._gradient is not None:
             self._gradient.clear()
 
@@ -244,7 +245,7 @@ class Record:
         return self._gradient
 
     def checked_values(self) -> Values:
-        """The values (batch, group, key, width); an error that says why where none were kept."""
+        """The values (batch, group, key, width); raises, with the reason, if there are none."""
         value = self.recipe.value
         if value is None:
             reason = self._not_kept or (
@@ -254,22 +255,22 @@ class Record:
         return value
 
     def check_axes(self) -> None:
-        """Raise where it is not known which axis of the weights is which."""
+        """Raise if the axes of the weights are unknown."""
         if not self.site.axes_known:
             raise UnavailableError(
-                f"{self.name}: the axes of its weights are not known (shape {tuple(self.shape)} as "
-                "they lie): per-head statistics would be guesses; "
-                "record.with_axes('batch head query key') says them"
+                f"{self.name}: the order of the axes of its weights {tuple(self.shape)} is not "
+                "known, so per-head statistics would be guesses; name the axes, as "
+                "record.with_axes('batch head query key')"
             )
 
     def with_axes(self, axes: str, **sizes: int) -> Record:
-        """The same attention with its axes named, as they lie: `weights()` of the answer has them
-        in the order batch, head, query, key. Values, output and gradient are not kept.
+        """The same attention with its axes named: its `weights()` are (batch, head, query, key).
+        Values, output and gradient are dropped.
 
         Args:
-            axes: a name for each axis of `weights()`; axes of size 1 need none. Two that lie in
-                one are in brackets, as "(batch head) query key"; 1 is an axis of size 1.
-            sizes: of axes in brackets, all or all but one of each pair, as `head=4`.
+            axes: a name for each axis of the present `weights()`; axes of size 1 need none. Merged
+                axes go in brackets, as in "(batch head) query key"; 1 is an axis of size 1.
+            sizes: sizes of the axes in brackets, all but one per bracket, as `head=4`.
         """
         try:
             weights = in_order(self.recipe.weights(), axes, sizes=sizes)
@@ -278,7 +279,7 @@ class Record:
             raise ShapeError(f"{self.name}: {error}; weights are {shape} as they lie") from None
         # Rows without a key may be NaN, and promise nothing.
         check_rows(weights.nan_to_num(0.0), self.kind, self.name, axes, _OTHER_ORDER)
-        held = Ready(Given(weights, None, self.kind))
+        held = StoredRecipe(Given(weights, None, self.kind))
         return self._copy(
             site=replace(self.site, axes_known=True),
             held=held,
@@ -293,13 +294,13 @@ class Record:
         )
 
     def of_heads(self, *heads: int) -> Record:
-        """The same attention, some heads of it, by number."""
+        """The same attention, restricted to some heads."""
         self.check_axes()
         if not heads:
             raise RegardError(f"{self.name}: no heads were named; expected numbers from 0")
-        picked = range(self.shape.heads)
+        all_heads = range(self.shape.heads)
         try:
-            which = [picked[head] for head in heads]
+            which = [all_heads[head] for head in heads]
         except IndexError:
             raise RegardError(
                 f"{self.name}: heads {heads}, expected numbers from 0 to {self.shape.heads - 1}"
@@ -309,7 +310,7 @@ class Record:
             by_head = output.dim() == 4 and output.shape[1] == self.shape.heads
             output = output[:, which] if by_head else None
         return self._copy(
-            held=Ready(self.recipe.of_heads(which)),
+            held=StoredRecipe(self.recipe.of_heads(which)),
             held_as="weights" if self.held == "weights" else "recipe",
             shape=self.shape._replace(heads=len(which)),
             output=output,
@@ -320,34 +321,33 @@ class Record:
         """The same record with its tensors on a device."""
         held = self._held
         if held is not None:
-            held = Ready(self.recipe.map(lambda tensor: tensor.to(device)))
+            held = StoredRecipe(self.recipe.map(lambda tensor: tensor.to(device)))
         return self._copy(
             held=held,
             held_as="recipe" if self.held == "disk" else self.held,
             output=None if self.output is None else self.output.to(device),
-            reductions=_moved(self.reductions, device),
+            reductions=map_tensors(self.reductions, lambda tensor: tensor.to(device)),
             gradient=None if self._gradient is None else self._gradient.to(device),
         )
 
     def detach(self) -> Record:
         """The same record outside the autograd graph."""
         held = self._held
-        if isinstance(held, Held):
-            held = Ready(self.recipe.detach())
+        if isinstance(held, StoredAttention):
+            held = StoredRecipe(self.recipe.detach())
         return self._copy(held=held, output=None if self.output is None else self.output.detach())
 
     def with_weights(self) -> Record:
-        """The same record holding its weights (of a sparse attention, its edges) instead of what
-        they are made from."""
-        return self._copy(held=Ready(weights_of(self.recipe)), held_as="weights")
+        """The same record, storing weights (edges, for a sparse attention) instead of a recipe."""
+        return self._copy(held=StoredRecipe(weights_of(self.recipe)), held_as="weights")
 
     def relabelled(self, attends: Attends) -> Record:
-        """The same record, known as self- or cross-attention."""
+        """The same record, labelled as self- or cross-attention."""
         return self._copy(site=replace(self.site, attends=attends))
 
     def with_tokens(self, query: Tokens | None, key: Tokens | None = None) -> Record:
-        """The same record with the words its positions stand for: a list for all examples, or one
-        for each example of the batch."""
+        """The same record with tokens for its positions: one list for all examples, or a list per
+        example."""
         sides = (("query", query, self.shape.queries), ("key", key, self.shape.keys))
         for side, tokens, size in sides:
             if tokens is None:
@@ -362,11 +362,11 @@ class Record:
         return self._copy(query_tokens=query, key_tokens=key)
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write this attention to one file, as `Trace.save` does: a page (.html), or its data."""
+        """Save this attention to one file, as `Trace.save` does: a page (.html), or its data."""
         return upward.save(self, path, **options)
 
     def drop(self) -> None:
-        """Let go of everything held; what is known stays known."""
+        """Release everything stored; shape, kind and dtype remain."""
         self._held, self.held, self.output = None, "dropped", None
 
     def _copy(self, **changes: Any) -> Record:
@@ -388,43 +388,34 @@ class Record:
         return Record(**{**now, **changes})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled as a detached recipe (functions of flex attention as the weights they make)."""
+        """Pickle a detached recipe; flex attention as its weights."""
         from regard.record.store import storable
 
         state = dict(self.__dict__)
-        if isinstance(self._held, Held):
-            state["_held"] = Ready(storable(self.recipe))
+        if isinstance(self._held, StoredAttention):
+            state["_held"] = StoredRecipe(storable(self.recipe))
         state["_gradient"] = None
         state["output"] = None if self.output is None else self.output.detach()
         return state
 
 
 def _words(tokens: Tokens | None) -> Any:
-    """A list of words, or of lists of words, of our own."""
+    """A copy of the tokens as lists."""
     if tokens is None:
         return None
     return [list(example) for example in tokens] if nested(tokens) else list(tokens)
 
 
 def _fitting(tokens: Any, batch: int, positions: int) -> Any:
-    """Words, if they are still as many as there are positions."""
+    """The tokens, if their number still fits."""
     return tokens if tokens is not None and fit(tokens, batch, positions) else None
 
 
-def _answers(results: Any) -> Iterator[Tensor]:
-    """Tensors among the answers of reducers."""
+def map_tensors(results: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Apply a function to the tensors among the results of reducers."""
     if isinstance(results, Tensor):
-        yield results
-    elif isinstance(results, tuple):
-        for part in results:
-            yield from _answers(part)
-
-
-def _moved(results: Any, device: torch.device | str) -> Any:
-    """Answers of reducers on a device."""
-    if isinstance(results, Tensor):
-        return results.to(device)
+        return change(results)
     if isinstance(results, tuple):
-        parts = [_moved(part, device) for part in results]
-        return type(results)(*parts) if hasattr(results, "_fields") else tuple(parts)
+        changed = [map_tensors(result, change) for result in results]
+        return type(results)(*changed) if hasattr(results, "_fields") else tuple(changed)
     return results

@@ -1,4 +1,4 @@
-"""Where an attention happened, and what was noticed on the way."""
+"""Where an attention happened; notes of a trace."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ NoteKind = Literal["empty", "unread", "filter", "unseen", "dropped", "error", "c
 
 @dataclass(frozen=True)
 class Site:
-    """The place of one attention: which module made it, on which line, for which time.
+    """Where one attention happened: module, source line, number of the call.
 
-    `attends` is told by data flow (do query and key come from the same input?), a heuristic:
-    `trace.relabel({name: "cross"})` overrides it. Where `axes_known` is False, nothing told which
-    axis of the weights is which: `record.with_axes("batch head query key")` does.
+    `attends` comes from data flow (do query and key have the same input?), a heuristic that
+    `trace.relabel({name: "cross"})` overrides. If `axes_known` is False, the order of the axes of
+    the weights is unknown: `record.with_axes("batch head query key")` sets it.
     """
 
     path: str  #: module path, `encoder.layer.3.attention.self`; empty for the model itself
     module_class: str  #: class of that module
     source: str  #: file and line of the call
-    operator: str  #: the operator that gave it away
+    operator: str  #: the operator it was recognised by
     call: int = 1  #: which call of the same module, from 1
     step: int = 0  #: which forward pass of the model, from 0
     attends: Attends = "unknown"
-    axes_known: bool = True  #: whether weights are (batch, head, query, key), or lie as they lay
+    axes_known: bool = True  #: whether weights are (batch, head, query, key)
 
     @property
     def base(self) -> str:
@@ -45,7 +45,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Note:
-    """Something a reader of a trace must know: what was not read, dropped, or never seen."""
+    """Something that a capture could not read, dropped, or never saw."""
 
     kind: NoteKind
     where: str  #: module path or operator
@@ -57,7 +57,7 @@ class Note:
 
 @dataclass(frozen=True)
 class OtherSoftmax:
-    """A softmax that weighed something and is not attention by the rules, with the reason."""
+    """A softmax that weighed something and is not attention, with the reason."""
 
     path: str
     module_class: str

@@ -1,7 +1,7 @@
 """Traces on disk: tensors in safetensors, everything else in its JSON header.
 
-Loading builds only the recipe and mask classes listed here, from plain numbers and tensors:
-it runs no code. Flex attention's functions cannot be written, so its weights are.
+Loading builds only the recipe and mask classes listed here, from numbers and tensors: it runs no
+code. Flex attention's functions cannot be saved, so its weights are.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from regard.recipe import (
     Uniform,
     Unrolled,
 )
-from regard.record.held import Ready
 from regard.record.record import HeldAs, Record
 from regard.record.site import Note, OtherSoftmax, Site
+from regard.record.stored_attention import StoredRecipe
 from regard.record.tensor_file import TensorFile
 from regard.record.trace import Trace
 from regard.types import Kind, Shape
@@ -61,30 +61,15 @@ _CLASSES: dict[str, type[Any]] = {
 }
 
 _TENSORS = {
-    "query",
-    "key",
-    "value",
-    "matrix",
-    "vector",
-    "sink",
-    "lse",
-    "input",
-    "key_input",
-    "weight",
-    "query_index",
-    "key_index",
-    "edge_weights",
-    "row_starts",
-    "strength",
-    "log_decay",
-    "memory",
+    "query", "key", "value", "matrix", "vector", "sink", "lse", "input", "key_input", "weight",
+    "query_index", "key_index", "edge_weights", "row_starts", "strength", "log_decay", "memory",
     "normaliser",
-}
+}  # fmt: skip
 _ANSWERS: dict[str, type[Any]] = {cls.__name__: cls for cls in (TopKeys, KeyCounts)}
 
 
 def save(trace: Trace, path: Path) -> Path:
-    """Write a trace to a safetensors file, whole or not at all."""
+    """Save a trace to a safetensors file, atomically."""
     if path.suffix != ".safetensors":
         raise RegardError(f"{path.name!r}: a trace is saved as .safetensors, and its page as .html")
     tensors: dict[str, Tensor] = {}
@@ -101,10 +86,10 @@ def save(trace: Trace, path: Path) -> Path:
 
 
 def load_trace(path: str | Path) -> Trace:
-    """Read a trace that `trace.save` or `keep=folder` wrote. Runs no code.
+    """Load a trace that `trace.save` or `keep=folder` wrote. Runs no code.
 
     Args:
-        path: a `.safetensors` file, or the folder of a capture that kept to disk.
+        path: a `.safetensors` file, or the folder of a capture with `keep=folder`.
     """
     path = Path(path)
     if path.is_dir():
@@ -112,7 +97,7 @@ def load_trace(path: str | Path) -> Trace:
     header, tensors = _FILE.read(path)
     try:
         records = [_read_record(entry, tensors) for entry in header["records"]]
-        return Trace(records, **_said(header))
+        return Trace(records, **_notes(header))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise RegardError(f"{path}: not a trace of regard: {error!r}") from error
 
@@ -121,13 +106,13 @@ def _load_folder(folder: Path) -> Trace:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise RegardError(f"{folder} holds no records")
-    said = folder / "said.json"
-    rest = _said(json.loads(said.read_text())) if said.exists() else {}
-    return Trace([record for file in files for record in load_trace(file)], **rest)
+    notes_file = folder / "said.json"
+    notes = _notes(json.loads(notes_file.read_text())) if notes_file.exists() else {}
+    return Trace([record for file in files for record in load_trace(file)], **notes)
 
 
-def _said(header: dict[str, Any]) -> dict[str, Any]:
-    """Notes, and softmaxes that were not taken for attention."""
+def _notes(header: dict[str, Any]) -> dict[str, Any]:
+    """The notes and other softmaxes of a header."""
     entries = ({**other, "shape": tuple(other["shape"])} for other in header["other_softmaxes"])
     return {
         "notes": [Note(**note) for note in header["notes"]],
@@ -141,7 +126,7 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def storable(recipe: Recipe) -> Recipe:
-    """The recipe as it can be written: detached, functions and structured biases as weights."""
+    """The recipe as it can be saved: detached, functions and structured biases as weights."""
     if isinstance(recipe, Mixture):
         return recipe.each(storable).detach()
     bias = getattr(recipe, "bias", None)
@@ -151,22 +136,23 @@ def storable(recipe: Recipe) -> Recipe:
 
 
 class _Names:
-    """Gives each tensor a name in the file; a tensor that records share is written once."""
+    """Names tensors in the file; a tensor that records share is saved once."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
-        self._known: dict[Any, str] = {}
+        self._names: dict[Any, str] = {}
 
     def of(self, prefix: str) -> Callable[[str, Tensor], str]:
         """A function that names the tensors of one record."""
 
         def name(field: str, tensor: Tensor) -> str:
             same = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            found = self._known.get(same) if tensor.numel() else None
-            if found is None:
-                found = self._known[same] = f"{prefix}.{field}"
-                self.tensors[found] = tensor
-            return found
+            existing = self._names.get(same) if tensor.numel() else None
+            if existing is not None:
+                return existing
+            self._names[same] = f"{prefix}.{field}"
+            self.tensors[self._names[same]] = tensor
+            return self._names[same]
 
         return name
 
@@ -190,7 +176,7 @@ def _record(record: Record, name: Callable[[str, Tensor], str]) -> dict[str, Any
 
 
 def _site(site: Site) -> dict[str, Any]:
-    """A site as JSON. That axes are known goes without saying, as in files of before."""
+    """A site as JSON; known axes are omitted, as in older files."""
     entry = asdict(site)
     if site.axes_known:
         del entry["axes_known"]
@@ -208,7 +194,7 @@ def _read_record(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
         raise ValueError(f"shape {shape}, but the recipe has {recipe.shape}")
     return Record(
         Site(**entry["site"]),
-        None if recipe is None else Ready(recipe),
+        None if recipe is None else StoredRecipe(recipe),
         shape=shape,
         kind=entry["kind"],
         dtype=dtype,
@@ -220,58 +206,62 @@ def _read_record(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
     )
 
 
-def _encode(part: Any, name: Callable[[str, Tensor], str], field: str = "") -> Any:
-    if isinstance(part, Tensor):
-        return {"tensor": name(field, part)}
-    if isinstance(part, Recipe | Mask | Normaliser):
-        if type(part).__name__ not in _CLASSES:
-            raise RegardError(f"{type(part).__name__} cannot be saved")
+def _encode(item: Any, name: Callable[[str, Tensor], str], field: str = "") -> Any:
+    if isinstance(item, Tensor):
+        return {"tensor": name(field, item)}
+    if isinstance(item, Recipe | Mask | Normaliser):
+        if type(item).__name__ not in _CLASSES:
+            raise RegardError(f"{type(item).__name__} cannot be saved")
         inner = {
-            f.name: _encode(getattr(part, f.name), name, f"{field}.{f.name}".strip("."))
-            for f in fields(part)  # type: ignore[arg-type]
-            if not isinstance(getattr(part, f.name), Softmax)  # the default, as in files of before
+            f.name: _encode(getattr(item, f.name), name, f"{field}.{f.name}".strip("."))
+            for f in fields(item)  # type: ignore[arg-type]
+            if not isinstance(
+                getattr(item, f.name), Softmax
+            )  # the default, omitted as in older files
         }
-        return {"class": type(part).__name__, "fields": inner}
-    if isinstance(part, tuple):
-        return [_encode(inner, name, f"{field}.{i}") for i, inner in enumerate(part)]
-    return part
+        return {"class": type(item).__name__, "fields": inner}
+    if isinstance(item, tuple):
+        return [_encode(inner, name, f"{field}.{i}") for i, inner in enumerate(item)]
+    return item
 
 
-def _decode(part: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None) -> Any:
-    """A number, a tensor, a mask or a recipe; `kind` is what must be there."""
-    found = part
-    if isinstance(part, list):
-        return tuple(_decode(inner, tensors, kind) for inner in part)
-    if isinstance(part, dict) and "tensor" in part:
-        found = tensors[part["tensor"]]
-    elif isinstance(part, dict):
-        cls = _CLASSES.get(str(part.get("class")))
+def _decode(item: Any, tensors: dict[str, Tensor], kind: type[Any] | None = None) -> Any:
+    """A number, a tensor, a mask or a recipe, which must be of type `kind`."""
+    decoded = item
+    if isinstance(item, list):
+        return tuple(_decode(inner, tensors, kind) for inner in item)
+    if isinstance(item, dict) and "tensor" in item:
+        decoded = tensors[item["tensor"]]
+    elif isinstance(item, dict):
+        cls = _CLASSES.get(str(item.get("class")))
         if cls is None:
-            raise ValueError(f"it names a class {part.get('class')!r}")
-        inner = part["fields"]
-        made = {name: _decode(value, tensors) for name, value in inner.items()}
-        normaliser = made.get("normaliser") if issubclass(cls, Softmaxed) else None
+            raise ValueError(f"it names a class {item.get('class')!r}")
+        inner = item["fields"]
+        arguments = {name: _decode(value, tensors) for name, value in inner.items()}
+        normaliser = arguments.get("normaliser") if issubclass(cls, Softmaxed) else None
         if normaliser is not None and not isinstance(normaliser, Normaliser):
             raise ValueError(f"normaliser is {normaliser!r}")
-        for name in _TENSORS & made.keys() - ({"normaliser"} if normaliser is not None else set()):
-            if made[name] is not None and not isinstance(made[name], Tensor):
-                raise ValueError(f"{name} is {made[name]!r}, expected a tensor")
-        if made.get("mask") is not None and not isinstance(made["mask"], Mask):
-            raise ValueError(f"mask is {type(made['mask']).__name__}")
-        found = cls(**made)
-        if isinstance(found, Edges | Mixture | Recurrent):
-            found.check()
-    if kind is not None and found is not None and not isinstance(found, kind):
-        raise ValueError(f"{type(found).__name__} where {kind.__name__} belongs")
-    return found
+        for name in _TENSORS & arguments.keys() - (
+            {"normaliser"} if normaliser is not None else set()
+        ):
+            if arguments[name] is not None and not isinstance(arguments[name], Tensor):
+                raise ValueError(f"{name} is {arguments[name]!r}, expected a tensor")
+        if arguments.get("mask") is not None and not isinstance(arguments["mask"], Mask):
+            raise ValueError(f"mask is {type(arguments['mask']).__name__}")
+        decoded = cls(**arguments)
+        if isinstance(decoded, Edges | Mixture | Recurrent):
+            decoded.check()
+    if kind is not None and decoded is not None and not isinstance(decoded, kind):
+        raise ValueError(f"{type(decoded).__name__} where {kind.__name__} belongs")
+    return decoded
 
 
 def _encode_result(result: Any, name: Callable[[str, Tensor], str], field: str) -> Any:
     if isinstance(result, Tensor):
         return {"tensor": name(field, result)}
     if isinstance(result, tuple | list):
-        parts = [_encode_result(part, name, f"{field}.{i}") for i, part in enumerate(result)]
-        return {"named": type(result).__name__, "parts": parts} if _named(result) else parts
+        items = [_encode_result(item, name, f"{field}.{i}") for i, item in enumerate(result)]
+        return {"named": type(result).__name__, "parts": items} if _named(result) else items
     return result
 
 
@@ -282,9 +272,9 @@ def _named(result: Any) -> bool:
 def _decode_result(result: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(result, dict):
         if "named" in result:
-            parts = [_decode_result(part, tensors) for part in result["parts"]]
-            return _ANSWERS[result["named"]](*parts)
+            items = [_decode_result(item, tensors) for item in result["parts"]]
+            return _ANSWERS[result["named"]](*items)
         return tensors[result["tensor"]]
     if isinstance(result, list):
-        return tuple(_decode_result(part, tensors) for part in result)
+        return tuple(_decode_result(item, tensors) for item in result)
     return result

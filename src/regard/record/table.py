@@ -15,13 +15,13 @@ _HEADER = ("site", "attends", "kind", "batch", "heads", "queries × keys", "held
 
 
 def text(trace: Trace) -> str:
-    """The table in characters."""
+    """The table as text."""
     rows = [_HEADER, *_shortened(_rows(trace))]
     return "\n".join([_title(trace), text_table(rows), *_remarks(trace)])
 
 
 def html(trace: Trace) -> str:
-    """The table as HTML; names are data, never markup."""
+    """The table as HTML, with names escaped."""
     rows = [_HEADER, *_shortened(_rows(trace))]
     return f"<p>{escape(_title(trace))}</p>{html_table(rows)}{html_list(_remarks(trace))}"
 
@@ -49,13 +49,13 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def html_list(items: Iterable[str]) -> str:
-    """An HTML list; nothing of none."""
+    """An HTML list; "" without items."""
     lines = "".join(f"<li>{escape(item)}</li>" for item in items)
     return f"<ul>{lines}</ul>" if lines else ""
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """A number of bytes as text."""
     amount = float(count)
     for unit in ("B", "kB", "MB"):
         if amount < 1000:
@@ -75,7 +75,7 @@ def _title(trace: Trace) -> str:
 
 
 def _rows(trace: Trace) -> list[tuple[str, ...]]:
-    """A row for each site; calls of one site that follow each other alike share one."""
+    """A row for each site, over all its calls."""
     by_site: dict[str, list[Record]] = {}
     for record in trace:
         by_site.setdefault(record.site.base, []).append(record)
@@ -108,9 +108,9 @@ def _row(records: Sequence[Record]) -> tuple[str, ...]:
     )
 
 
-def _range(found: Iterable[object]) -> str:
-    """One value, or the first and last of several."""
-    values = list(dict.fromkeys(found))
+def _range(items: Iterable[object]) -> str:
+    """The only value, the range of several numbers, or several values."""
+    values = list(dict.fromkeys(items))
     if len(values) == 1:
         return str(values[0])
     if all(isinstance(value, int) for value in values):
@@ -129,12 +129,11 @@ def _shortened(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def _remarks(trace: Trace) -> list[str]:
     notes = [f"note: {note}" for note in dict.fromkeys(trace.notes)]
     if trace.other_softmaxes:
-        places = list(
-            dict.fromkeys(other.path or other.module_class for other in trace.other_softmaxes)
-        )
-        some = ", ".join(places[:3]) + (", …" if len(places) > 3 else "")
-        many = f"{len(places)} softmax{'es' * (len(places) != 1)}"
+        others = trace.other_softmaxes
+        sites = list(dict.fromkeys(other.path or other.module_class for other in others))
+        listed = ", ".join(sites[:3]) + ", …" * (len(sites) > 3)
+        count = f"{len(sites)} softmax{'es' * (len(sites) != 1)}"
         notes.append(
-            f"{many} not taken for attention ({some}): trace.other_softmaxes has the reasons"
+            f"{count} not taken for attention ({listed}): trace.other_softmaxes has the reasons"
         )
     return notes

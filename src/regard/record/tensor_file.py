@@ -15,7 +15,7 @@ from regard.files import make_folder, reading, written_whole
 
 
 class OtherFormatError(RegardError):
-    """A safetensors file of another kind; `format` is what its header names, if anything."""
+    """A safetensors file of another kind; `format` is that of its header, if any."""
 
     def __init__(self, text: str, format: str | None) -> None:
         super().__init__(text)
@@ -23,13 +23,13 @@ class OtherFormatError(RegardError):
 
 
 class TensorFile(NamedTuple):
-    """A kind of file: what it holds, in a word, and the format that its header names."""
+    """A kind of file: a word for its content, and the format in its header."""
 
     kind: str
     format: str
 
     def write(self, path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Write a file whole, or not at all, also where the machine goes down."""
+        """Write a file atomically, also if the machine goes down."""
         store = library()
         owned = {
             name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()
@@ -43,8 +43,8 @@ class TensorFile(NamedTuple):
             raise RegardError(f"{path} cannot be written: {error}") from error
 
     def read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The header and the tensors, copied: where a file's bytes are not aligned as torch's own
-        are, some processors multiply in another order, and weights differ in their last bit."""
+        """The header and copies of the tensors: with unaligned memory some processors multiply in
+        another order, and weights differ in their last bit."""
         with self._opened(path) as file:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             return self._header(path, file.metadata() or {}), tensors
@@ -85,7 +85,7 @@ class TensorFile(NamedTuple):
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin so, by what follows."""
+    """The tensors whose names have a prefix, by the rest of the name."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()
@@ -94,7 +94,7 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def library() -> Any:
-    """safetensors, or an error that says how to install it."""
+    """The safetensors package; raises with the command that installs it."""
     try:
         import safetensors
         import safetensors.torch

@@ -1,4 +1,4 @@
-"""Attentions that happened, in order, by name."""
+"""The attentions of a run, in order and by name."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """Records in the order they happened, reached by place or by name.
+    """Records in the order they happened, by index or by name.
 
-    A name is the path of the module that made the attention. When the same module ran several
-    times, `trace["name"]` is a trace of all its calls and `trace["name#2"]` the second one.
-    Iterating gives records.
+    A name is the path of the module that attended. If a module ran several times, `trace["name"]`
+    is a trace of all its calls and `trace["name#2"]` the second one. Iterating yields records.
 
-    `notes` says what could not be read, was dropped or never seen; `other_softmaxes` lists
-    those that weighed something and were not taken for attention, with the reason.
+    `notes` has what could not be read, was dropped or never seen; `other_softmaxes` lists softmaxes
+    that weighed something and are not attention, with the reason.
     """
 
     def __init__(
@@ -68,29 +67,29 @@ class Trace:
         if isinstance(where, slice):
             return self._of(self._records[where])
         if not isinstance(where, str):
-            place = _place(where)
-            if not -len(self) <= place < len(self):
-                raise IndexError(f"record {place}, but the trace has {len(self)}")
-            return self._records[place]
-        found = [record for record in self if record.name == where.removesuffix("#1")]
+            index = _index(where)
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"record {index}, but the trace has {len(self)}")
+            return self._records[index]
+        named = [record for record in self if record.name == where.removesuffix("#1")]
         calls = [record for record in self if record.site.base == where]
         if len(calls) > 1:
             return self._of(calls)
-        if not found and not calls:
+        if not named and not calls:
             raise KeyError(self._unknown(where))
-        return (found or calls)[0]
+        return (named or calls)[0]
 
     if not TYPE_CHECKING:  # a type checker should refuse such names itself
 
         def __getattr__(self, name: str) -> Any:
-            """An attribute of a record, asked of a trace: say how to take one."""
+            """Explain how to get an attribute of a record."""
             public = not name.startswith("_") and not hasattr(type(self), name)
             if public and name in dir(self._records[0] if self._records else Record):
                 raise AttributeError(self._of_a_record(name))
-            return object.__getattribute__(self, name)  # raises what was raised before
+            return object.__getattribute__(self, name)  # raises the usual error
 
     def _of_a_record(self, name: str) -> str:
-        """How to take the record whose attribute `name` was asked of a trace."""
+        """The error for an attribute of a record that was requested of a trace."""
         text = f"a Trace has no {name!r}, a Record has"
         if not self._records:
             return f"{text}; this trace is empty: trace.notes says why"
@@ -119,40 +118,40 @@ class Trace:
         return f"no attention is named {name!r}; there are {len(names)}{hint}"
 
     def append(self, record: Record) -> None:
-        """Add what happened last."""
+        """Add a record."""
         self._records.append(record)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What `trace[name]` gives, or `default` where there is no such name."""
+        """`trace[name]`, or `default` if there is no such name."""
         return self[name] if isinstance(name, str) and name in self else default
 
     def names(self) -> list[str]:
-        """Names in the order they happened."""
+        """Names, in order."""
         return [record.name for record in self]
 
     def keys(self) -> list[str]:
-        """The same as `names`, as a mapping calls it."""
+        """The same as `names`."""
         return self.names()
 
     def values(self) -> list[Record]:
-        """Records in the order they happened."""
+        """Records, in order."""
         return list(self._records)
 
     def items(self) -> list[tuple[str, Record]]:
-        """Names and records in the order they happened."""
+        """Names and records, in order."""
         return [(record.name, record) for record in self]
 
     def layers(self, *numbers: int | Sequence[int]) -> Trace:
         """Records of some layers, by the first number in the module path."""
         which = _numbers(numbers, "layers")
-        found = [record for record in self if record.layer in which]
-        there = sorted({record.layer for record in self if record.layer is not None})
-        if not found:
-            raise RegardError(f"no attention in layers {which}; there are layers {there}")
-        return self._of(found)
+        records = [record for record in self if record.layer in which]
+        if not records:
+            layers = sorted({record.layer for record in self if record.layer is not None})
+            raise RegardError(f"no attention in layers {which}; there are layers {layers}")
+        return self._of(records)
 
     def heads(self, *numbers: int | Sequence[int]) -> Trace:
-        """Every record with some heads of it only: `heads(0, 3)` or `heads([0, 3])`."""
+        """The same trace, restricted to some heads: `heads(0, 3)` or `heads([0, 3])`."""
         which = _numbers(numbers, "heads")
         return self._of([record.of_heads(*which) for record in self])
 
@@ -161,7 +160,7 @@ class Trace:
         return self._of([record.to(device) for record in self])
 
     def relabel(self, attends: Mapping[str, Attends]) -> Trace:
-        """The same trace with some names known as "self" or "cross", where data flow erred."""
+        """The same trace with some sites labelled "self" or "cross"."""
         if not isinstance(attends, Mapping):
             raise RegardError(
                 f"relabel: {attends!r}, expected names and labels, as {{name: 'self'}}"
@@ -179,28 +178,28 @@ class Trace:
         )
 
     def with_tokens(self, query: Tokens, key: Tokens | None = None) -> Trace:
-        """The same trace with words where their number fits: the same for all examples, or a list
-        for each example of a batch. `key` is for the other side of cross-attention."""
+        """The same trace with tokens where their number fits: one list for all examples, or a list
+        per example. `key` is for the keys of cross-attention."""
         query = checked_tokens(query, "with_tokens")
         key = query if key is None else checked_tokens(key, "with_tokens")
-        told = [
+        records = [
             record.with_tokens(
                 query if fit(query, record.shape.batch, record.shape.queries) else None,
                 key if fit(key, record.shape.batch, record.shape.keys) else None,
             )
             for record in self
         ]
-        if told and all(one.query_tokens is one.key_tokens is None for one in told):
+        if records and all(r.query_tokens is r.key_tokens is None for r in records):
             sizes = sorted({(r.shape.batch, r.shape.queries, r.shape.keys) for r in self})
             raise RegardError(
                 f"with_tokens: {count(query)} words fit no attention; they have "
                 f"(batch, queries, keys) {', '.join(str(size) for size in sizes[:3])}"
             )
-        return self._of(told)
+        return self._of(records)
 
     @property
     def steps(self) -> list[Trace]:
-        """One trace for each forward pass of the model."""
+        """One trace per forward pass of the model."""
         numbers = sorted({record.step for record in self})
         return [self._of(r for r in self if r.step == number) for number in numbers]
 
@@ -213,7 +212,7 @@ class Trace:
         return sum(storages.values())
 
     def reduce(self, *reducers: Reducer) -> dict[str, tuple[Any, ...]]:
-        """For every name the reducers' answers, streamed, in the order asked."""
+        """The reducers' results by name, streamed, in the order given."""
         if not reducers:
             raise RegardError("trace.reduce() needs reducers, as trace.reduce(Entropy())")
         return {record.name: record.reduce(*reducers) for record in self}
@@ -227,40 +226,40 @@ class Trace:
         window: int = 4,
         part: str | None = None,
     ) -> Report:
-        """A table of all heads: the type of each in one word, and the figures behind it.
+        """A table of all heads: the type of each, and its statistics.
 
         Args:
-            tokens: what stands at each position, as numbers or words, (key,) or (batch, key); those
-                of the records when None. Induction and duplicate-token scores need them.
+            tokens: token ids or strings, (key,) or (batch, key); by default those of the records.
+                Induction and duplicate-token scores need them.
             real: which positions are not padding, (position,) or (batch, position).
-            special: which keys are special tokens, positions or a boolean tensor; told by their
-                spelling when None and words are known.
-            window: how many positions to each side are local.
-            part: of an encoder–decoder model, "encoder", "decoder" or "cross"; all when None.
+            special: the special tokens, as positions or a boolean tensor; by default recognised by
+                their spelling.
+            window: how many positions on each side count as local.
+            part: "encoder", "decoder" or "cross" of an encoder–decoder model; by default all.
         """
         return upward.report(
             self, tokens=tokens, real=real, special=special, window=window, part=part
         )
 
     def clear_gradients(self) -> None:
-        """Forget gradients that arrived: those of several backward passes add up, as in `.grad`."""
+        """Reset gradients, which add up over backward passes as `.grad` does."""
         for record in self:
             record.clear_gradient()
 
     def plot(self, what: str | None = None, **options: Any) -> Spec:
-        """A picture: `.save("file.png")` writes it, a notebook shows it. Needs `regard[plots]`.
+        """A plot: `.save("file.png")` writes it, a notebook shows it. Needs `regard[plots]`.
 
         Args:
             what: "heatmap", "grid", "alignment", "by_head", "profile", "text", "overlay",
-                "windows" or "channels"; when None, the map of a single attention, else the grid of
-                all heads.
-            options: those of the function of that name in `regard.plots`.
+                "windows" or "channels"; by default a heat map for a single attention, else the
+                grid of all heads.
+            options: passed to the function of that name in `regard.plots`.
         """
         return upward.plot(self, what, **options)
 
     @property
     def attentions(self) -> tuple[Any, ...]:
-        """Self-attention weights, layer by layer; after several passes a tuple for each pass."""
+        """Self-attention weights, layer by layer; after several passes a tuple per pass."""
         return forms.attentions(self._records)
 
     @property
@@ -275,16 +274,16 @@ class Trace:
 
     @property
     def cross_attentions(self) -> tuple[Any, ...]:
-        """Weights of the decoder over the encoder, layer by layer."""
+        """Cross-attention weights, layer by layer."""
         return forms.part(self._records, "cross")
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the trace to one file: a page that opens in any browser, or its data.
+        """Save the trace to one file: an HTML page, or its data.
 
         Args:
-            path: `attention.html` is a page; `attention.safetensors` is what `regard.load_trace`
-                reads back, which runs no code.
-            options: of a page, those of `regard.viewer.page`, such as `title`, `words`, `example`.
+            path: `attention.html` for a page; `attention.safetensors` for data that
+                `regard.load_trace` reads back, running no code.
+            options: for a page, those of `regard.viewer.page`, such as `title`, `words`, `example`.
         """
         return upward.save(self, path, **options)
 
@@ -292,7 +291,7 @@ class Trace:
         return table.text(self)
 
     def _repr_html_(self) -> str:
-        """The page in a frame; the table where a page is not possible."""
+        """The page in a frame, or the table if a page is not possible."""
         return upward.shown(self)
 
     def _of(self, records: Any) -> Trace:
@@ -302,7 +301,7 @@ class Trace:
         return {**self.__dict__, "output": None}
 
 
-def _place(where: Any) -> int:
+def _index(where: Any) -> int:
     try:
         return operator.index(where)
     except TypeError:
@@ -312,11 +311,11 @@ def _place(where: Any) -> int:
         ) from None
 
 
-def _numbers(given: Sequence[Any], what: str) -> list[int]:
-    """Whole numbers, one by one or in a list."""
-    if len(given) == 1 and isinstance(given[0], list | tuple | range):
-        given = given[0]
+def _numbers(numbers: Sequence[Any], what: str) -> list[int]:
+    """Whole numbers, given one by one or as a list."""
+    if len(numbers) == 1 and isinstance(numbers[0], list | tuple | range):
+        numbers = numbers[0]
     try:
-        return [operator.index(number) for number in given]
+        return [operator.index(number) for number in numbers]
     except TypeError:
-        raise RegardError(f"{what}: {given!r}, expected whole numbers, as {what}(0, 1)") from None
+        raise RegardError(f"{what}: {numbers!r}, expected whole numbers, as {what}(0, 1)") from None

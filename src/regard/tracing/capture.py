@@ -19,54 +19,55 @@ from regard.errors import RegardError
 from regard.kernel.reduce import Reducer
 from regard.record import Record, Trace
 from regard.record.tokens import Tokens, checked_tokens
-from regard.tracing.keeping import Keep, checked_bytes
-from regard.tracing.run import Run, bury
-from regard.tracing.where import predicate, shown
+from regard.tracing.recorder import Keep, checked_bytes
+from regard.tracing.session import Session, remove_stale_modes
+from regard.tracing.site_filter import predicate, shown
 
 _HERE = str(Path(__file__).parent.parent)
 
 
 class CaptureWarning(UserWarning):
-    """Something a capture could not read, dropped or never saw; `trace.notes` has it too."""
+    """Something a capture could not read, dropped or never saw; also in `trace.notes`."""
 
 
-#: Operators that stand between two products, to name the nearest one.
+#: Usual operators between two products, for suggestions.
 _RULES = ("sigmoid", "relu", "tanh", "softplus", "elu", "gelu", "silu", "exp", "clamp", "pow")
 
 
-#: What a trace or a record can be asked for.
+#: Attributes of a trace or a record.
 _ATTRIBUTES = {*dir(Trace()), *dir(Record), *inspect.signature(Record).parameters}
 
 
 class NotATraceError(RegardError, AttributeError):
-    """An attribute of a trace, asked of a capture."""
+    """An attribute of a trace was requested of a capture."""
 
 
 class capture:  # a context manager and a decorator is written like a function
-    """Capture the attention of a model while it runs, without changing what it computes.
+    """Capture the attention of a model while it runs. Outputs are bit-identical.
 
     Args:
-        model: the model to watch; any callable is fine, or None for all that runs in this thread.
-        where: which sites: a glob of module paths, a compiled regular expression, layer numbers,
-            a function of a `Site`, or a list of those.
-        keep: what to hold: "recipe" (references to query and key, or to the model's own matrix),
-            "weights", a list of reducers (their answers and nothing else), or a folder (a `Path`)
-            that every record is written to.
-        max_bytes: hold no more than this, a number or "500 MB"; what would pass it is dropped and
-            named.
-        values: also hold the values, for `record.mixed()`.
-        outputs: also hold what each attention put out.
-        grad: let `record.gradient()` be asked for after backward.
-        attached: leave weights in the autograd graph.
-        tokens: words for positions, where their number fits: a list, or a list for each example.
-        path: "full" sees every operator; "fused" only fused attention, and is cheaper; "auto"
-            begins with the first, and looks at attention alone in passes of a kind it has learned.
-        rules: attention that is no softmax: what stands between the product of query and key and
-            that with the values, as "sigmoid" or "relu"; "none" for products that meet as they
-            are (linear attention, retention), "any" for whatever stands there.
-        gates: also record gates of convolutional networks, of kind "gate": a number in [0, 1] for
-            each channel or position, computed from what it is multiplied onto
-            (squeeze-and-excitation, CBAM).
+        model: the model, or any callable that runs it; None for everything in this thread.
+        where: which sites to record: a glob of module paths, a compiled regular expression, layer
+            numbers, a function of a `Site`, or a list of those.
+        keep: what each record stores: "recipe" (references to query and key, or to the model's own
+            matrix), "weights", a list of reducers (only their results), or a `Path` (each record
+            is written to a file in that folder).
+        max_bytes: memory limit, a number or "500 MB"; records beyond it are dropped, with a note.
+        values: also store the values, for `record.mixed()`.
+        outputs: also store the output of each attention, as `record.output`.
+        grad: make `record.gradient()` available after backward.
+        attached: keep weights in the autograd graph.
+        tokens: tokens for positions, applied where the length matches: one list for the batch, or
+            a list per example.
+        path: "full" watches every operator; "fused" watches fused attention only, at almost no
+            cost; "auto" starts with the full path, and watches only the attention operators in
+            later passes of the same kind.
+        rules: record attention without a softmax: the operators between the query–key product and
+            the product with the values, such as "sigmoid" or "relu"; "none" for no operator (linear
+            attention, retention), "any" for any.
+        gates: also record gates of convolutional networks, of kind "gate": factors in [0, 1] per
+            channel or position, computed from the tensor they multiply (squeeze-and-excitation,
+            CBAM).
 
     >>> import torch, regard
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
@@ -130,38 +131,38 @@ class capture:  # a context manager and a decorator is written like a function
         }
         self.trace: Trace | None = None
         self._here = threading.local()  # runs of this thread, for one object used by several
-        self._open: list[Run] = []  # in any thread
+        self._open: list[Session] = []  # in any thread
 
     def __enter__(self) -> Trace:
         self.trace = Trace()
         module = self.model if isinstance(self.model, nn.Module) else _module_of(self.model)
-        run = Run(module, self.trace, self.path, self._options, self._gates)
-        trace = run.begin()
-        self._here.runs = [*getattr(self._here, "runs", []), run]
-        self._open.append(run)
+        session = Session(module, self.trace, self.path, self._options, self._gates)
+        trace = session.begin()
+        self._here.sessions = [*getattr(self._here, "sessions", []), session]
+        self._open.append(session)
         return trace
 
     def __exit__(self, kind: Any, error: Any, where: Any) -> None:
-        runs = getattr(self._here, "runs", [])
-        if not runs:
+        sessions = getattr(self._here, "sessions", [])
+        if not sessions:
             self._end_elsewhere(raising=kind is None)
             return
-        run: Run = runs.pop()
-        if run not in self._open:  # another thread ended it, and was told
-            bury()
+        session: Session = sessions.pop()
+        if session not in self._open:  # another thread ended it, and was told
+            remove_stale_modes()
             return
-        self._open.remove(run)
-        run.end(failed=kind is not None)
+        self._open.remove(session)
+        session.end(failed=kind is not None)
         if kind is None:
-            for note in run.trace.notes:
+            for note in session.trace.notes:
                 warnings.warn(
                     f"regard.capture: {note}", CaptureWarning, stacklevel=_outside(sys._getframe())
                 )
 
     def _end_elsewhere(self, raising: bool) -> None:
-        """Left in a thread that did not enter: as a generator is that another thread throws away.
+        """Left in a thread that did not enter it, as by a generator that another thread closes.
 
-        It is ended nevertheless, where there is one: nobody else may come to do it.
+        A single open session is ended nevertheless: nobody else may do it.
         """
         ended = "nothing was ended"
         if len(self._open) == 1:
@@ -173,7 +174,7 @@ class capture:  # a context manager and a decorator is written like a function
                 "capture in one thread"
             )
 
-    # What people ask a trace for, where the `with`, or its `as`, was forgotten.
+    # Errors for a forgotten `with`, or its `as`.
 
     def __getattr__(self, name: str) -> Any:
         if name in _ATTRIBUTES and not name.startswith("_"):
@@ -229,12 +230,12 @@ class capture:  # a context manager and a decorator is written like a function
 
 
 _OPTIONS = inspect.signature(capture.__init__).parameters
-# Of `__init__`, which says what there is: `__new__` takes anything.
+# The signature of `__init__`: `__new__` takes anything.
 capture.__signature__ = inspect.Signature(list(_OPTIONS.values())[1:])  # type: ignore[attr-defined]
 
 
 def _check_arguments(args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Refuse inputs, which are the model's, and options that there are not."""
+    """Refuse inputs of the model, and unknown options."""
     if len(args) > 1:
         raise RegardError(
             f"capture: {len(args)} arguments by place, expected the model; regard.trace(model, "
@@ -248,9 +249,9 @@ def _check_arguments(args: tuple[Any, ...], options: dict[str, Any]) -> None:
 
 
 def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
-    """Run a model once and return the trace of its attention; `trace.output` is what it returned.
+    """Run a model once and return the trace of its attention, with its output as `trace.output`.
 
-    All arguments go to the model. For options, such as `rules` or `tokens`, use `regard.capture`.
+    All arguments go to the model. For options such as `rules` or `tokens` use `regard.capture`.
 
     >>> import torch, regard
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
@@ -266,16 +267,17 @@ def trace(model: Callable[..., Any], *inputs: Any, **named: Any) -> Trace:
 
 
 def _check_inputs(model: Callable[..., Any], named: dict[str, Any]) -> None:
-    """Refuse an option of `capture` that the model does not take."""
+    """Refuse options of `capture` that the model does not take."""
     options = named.keys() & inspect.signature(capture).parameters.keys()
     if not options:
         return
     try:
-        takes = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
-    except (TypeError, ValueError):  # nothing tells what it takes
+        signature = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+    except (TypeError, ValueError):  # no signature
         return
-    anything = any(taken.kind is taken.VAR_KEYWORD for taken in takes.parameters.values())
-    for name in sorted(options - takes.parameters.keys()):
+    parameters = signature.parameters
+    anything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for name in sorted(options - parameters.keys()):
         if not anything:
             raise RegardError(
                 f"trace: {name}= goes to the model, which takes no such argument; it is an option "
@@ -336,7 +338,7 @@ def _is_reducer_class(kind: Any) -> bool:
 
 
 def _outside(frame: Any) -> int:
-    """How many frames up the caller is: the first that is not ours, nor a type checker's."""
+    """The stack level of the caller: the first frame outside regard and its type checker."""
     level = 1
     while frame.f_back is not None:
         file = frame.f_code.co_filename
@@ -347,7 +349,7 @@ def _outside(frame: Any) -> int:
 
 
 def _module_of(function: Any) -> nn.Module | None:
-    """The module behind a bound method or the modules a function closes over."""
+    """The module of a bound method, or the only one that a function closes over."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, nn.Module):
         return owner

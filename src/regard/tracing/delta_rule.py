@@ -1,13 +1,13 @@
-"""Delta rules and linear attention: our own, and in plain torch those of Qwen3-Next and its kin.
+"""Delta rules and linear attention: our own, and the plain torch ones of Qwen3-Next and others.
 
-transformers writes the rule as two Python functions, one in chunks and one step by step. No single
-operator attends there, so the functions are known by their code, and read at two operators of
-theirs: the first transposes the query, when all arguments are as they came; the last transposes the
-output, when the state is final. The recipe is made when it is asked for.
+transformers writes the rule as two Python functions, chunked and step by step. No single operator
+attends there, so the functions are recognised by their code, and read at two operators: the first
+transposes the query, when all arguments are unchanged; the last transposes the output, when the
+state is final. The recipe is built on demand.
 
-A call that goes on from a state has earlier keys. The state is compared with those that the calls
-before have left, also in another order, as beam search makes it; nothing is assumed about caches.
-Where it is one of them, the keys of all these calls are the columns of the weights.
+A call that continues from a state has earlier keys. The state is compared with the final states of
+earlier calls, also in another order, as after beam search; nothing is assumed about caches. If it
+is one of them, the keys of all these calls are the columns of the weights.
 
 Our own mechanisms read their memories in `kernel.linear`, which has the recipe already.
 """
@@ -28,9 +28,15 @@ from torch import Tensor, nn
 from regard.kernel.linear import read_memory
 from regard.masks.parts import Band
 from regard.recipe import Delta, Recipe, Recurrent
-from regard.record.held import Held, check_versions, copied, detached, versions
-from regard.tracing.growth import order_of
-from regard.tracing.names import argument
+from regard.record.stored_attention import (
+    StoredAttention,
+    check_versions,
+    copied,
+    detached,
+    versions,
+)
+from regard.tracing.key_cache import example_orders, order_of
+from regard.tracing.module_paths import argument, frame_of
 from regard.types import Kind, Shape
 
 _PACKAGE, _OURS = "transformers.models.", "regard.mechanisms.recurrent"
@@ -47,11 +53,11 @@ EARLIER = (
     "its state holds keys of earlier calls: weights are those of this call's keys, and the "
     "recipe's memory is the rest"
 )
-JOINED = "of keys that several calls wrote, the gradient is not kept"
+JOINED = "there is none for keys that several calls wrote"
 
 
-class Written(NamedTuple):
-    """What one call writes into the state, in the axes of the model."""
+class StateWrite(NamedTuple):
+    """What one call writes into the state, with the model's axes."""
 
     key: Tensor  # (batch, key, head, width)
     value: Tensor | None
@@ -59,47 +65,44 @@ class Written(NamedTuple):
     strength: Tensor
 
 
-class Chain:
-    """What each call wrote, and the order in which it found the examples of the call before."""
+class StateWrites:
+    """What each call wrote, and the order of its examples among those of the call before."""
 
     def __init__(self) -> None:
-        self.calls: list[Written] = []
+        self.calls: list[StateWrite] = []
         self.orders: list[Tensor | None] = []
         self.versions: list[tuple[int, ...]] = []
 
-    def append(self, written: Written, order: Tensor | None) -> None:
-        """One call more."""
+    def append(self, written: StateWrite, order: Tensor | None) -> None:
+        """Add a call."""
         self.calls.append(written)
         self.orders.append(order)
         self.versions.append(versions(_tensors(written)))
 
-    def written(self, calls: int) -> Written:
-        """What the first `calls` calls wrote, one behind the other."""
-        parts: list[Written] = []
-        order: Tensor | None = None  # of the last call's examples among those of an earlier call
-        for index in reversed(range(calls)):
-            call, before = self.calls[index], self.orders[index]
+    def written(self, calls: int) -> StateWrite:
+        """What the first `calls` calls wrote, concatenated."""
+        writes: list[StateWrite] = []
+        for index, order in example_orders(self.orders[:calls]):
+            call = self.calls[index]
             check_versions(_tensors(call), self.versions[index])
-            parts.append(call if order is None else _map(call, _picked(order)))
-            if before is not None:
-                order = before if order is None else before[order]
+            writes.append(call if order is None else _map(call, _picked(order)))
         if calls == 1:
-            return parts[0]
-        fields = zip(*reversed(parts))
+            return writes[0]
+        fields = zip(*writes)
         joined: list[Any] = [None if field[0] is None else torch.cat(field, 1) for field in fields]
-        return Written(*joined)
+        return StateWrite(*joined)
 
     def protect(self, calls: int, storage: int) -> None:
-        """Copy what the first calls wrote and lies in this storage."""
+        """Copy what the first calls wrote in this storage."""
         self.calls[:calls] = [_map(call, copied(storage)) for call in self.calls[:calls]]
         self.versions[:calls] = [versions(_tensors(call)) for call in self.calls[:calls]]
 
 
-class DeltaCall(Held):
-    """A call of the rule: its queries, and what it and the calls before it wrote."""
+class DeltaCall(StoredAttention):
+    """A call of the rule: its queries, and what it and earlier calls wrote."""
 
     def __init__(
-        self, query: Tensor, chain: Chain, memory: Tensor | None, unit_length: bool
+        self, query: Tensor, chain: StateWrites, memory: Tensor | None, unit_length: bool
     ) -> None:
         self._query, self._memory, self._unit_length = query, memory, unit_length
         self._chain, self._calls = chain, len(chain.calls)
@@ -141,7 +144,7 @@ class DeltaCall(Held):
 
     @property
     def reordered(self) -> bool:
-        """Whether examples changed places between calls, as beams do."""
+        """Whether examples were reordered between calls, as beams are."""
         return any(order is not None for order in self._chain.orders[: self._calls])
 
     @property
@@ -166,11 +169,11 @@ class DeltaCall(Held):
         self._chain.protect(self._calls, storage)
 
 
-class Call(NamedTuple):
-    """A call of the rule that has come to its end."""
+class RuleCall(NamedTuple):
+    """A finished call of the rule."""
 
     query: Tensor  # (batch, query, head, width)
-    written: Written
+    written: StateWrite
     unit_length: bool  # queries and keys are divided by their length
     state: Tensor | None  # before the call, (batch, head, width, value width)
     output: Tensor  # (batch, head, query, value width)
@@ -182,7 +185,7 @@ class Call(NamedTuple):
         assert self.written.value is not None
         return self.query.transpose(1, 2), self.written.value.transpose(1, 2), self.output
 
-    def detached(self) -> Call:
+    def detached(self) -> RuleCall:
         """The same outside the graph; the output stays in it."""
         return self._replace(
             query=detached(self.query),
@@ -192,12 +195,13 @@ class Call(NamedTuple):
 
 
 class DeltaRules:
-    """Calls of the rule in one capture's model: where they are, and what each site last left."""
+    """Calls of the rule in a model: their code, and the last state of each site."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._codes: dict[int, CodeType] = {}  # by id: their own hash is slow
         self._here = threading.local()
-        self._last: dict[str, tuple[Tensor, Chain]] = {}  # the final state of a site's last call
+        #: The final state of a site's last call, and what was written to it.
+        self._last: dict[str, tuple[Tensor, StateWrites]] = {}
         self.adopt(modules)
 
     def __bool__(self) -> bool:
@@ -205,19 +209,19 @@ class DeltaRules:
         return bool(self._codes)
 
     def adopt(self, modules: Iterable[nn.Module]) -> None:
-        """Learn where these modules' classes have the rule."""
+        """Look for the rule beside the classes of modules."""
         for kind in {type(module) for module in modules}:
             self._codes.update((id(code), code) for code in _codes(kind))  # type: ignore[arg-type]
 
     def inside(self) -> bool:
-        """Whether an operator runs in a call of the rule: from its start to its end."""
+        """Whether an operator runs inside a call of the rule."""
         running = self._frame() is not None
         if not running:
-            self._here.__dict__.clear()  # a call that was left by an error
+            self._here.__dict__.clear()  # a call that ended with an error
         return running
 
-    def transposed(self, tensor: Tensor) -> Call | None:
-        """A tensor was transposed in a call of the rule: the call, where that is its end."""
+    def transposed(self, tensor: Tensor) -> RuleCall | None:
+        """A tensor was transposed in a call of the rule: the call, if that ends it."""
         frame = self._frame()
         if frame is None:
             return None
@@ -230,30 +234,30 @@ class DeltaRules:
         return None
 
     def own(self, tensor: Any) -> Recurrent | None:
-        """The recipe of ours whose queries have read the memory, where this is what they read."""
+        """The recipe of ours, if this tensor is what its queries read from memory."""
         frame = self._frame()
         if frame is None or frame.f_code is not _code(read_memory):
             return None
         return argument(frame, "recipe") if tensor is argument(frame, "mixed") else None
 
-    def held(self, site: str, call: Call, values: bool) -> tuple[DeltaCall, bool]:
-        """What a record holds of a call, and whether its state is one that nobody saw made."""
+    def held(self, site: str, call: RuleCall, values: bool) -> tuple[DeltaCall, bool]:
+        """What a record stores of a call, and whether its initial state was not captured."""
         written = call.written if values else call.written._replace(value=None)
-        chain, order, memory = Chain(), None, None
+        chain, order, memory = StateWrites(), None, None
         left = self._last.pop(site, None)
         if call.state is not None and bool(call.state.any()):
-            found = False if left is None else order_of(call.state, left[0].to(call.state))
-            if left is None or found is False:
+            match = False if left is None else order_of(call.state, left[0].to(call.state))
+            if left is None or match is False:
                 memory = call.state
             else:
-                chain, order = left[1], found
+                chain, order = left[1], match
         chain.append(written, order)
         if call.final is not None and memory is None:
             self._last[site] = (call.final.detach().clone(), chain)
         return DeltaCall(call.query, chain, memory, call.unit_length), memory is not None
 
     def drop(self, site: str) -> None:
-        """A site's last record was dropped: keep nothing for its sake."""
+        """Forget a site whose last record was dropped."""
         self._last.pop(site, None)
 
     def clear(self) -> None:
@@ -263,17 +267,12 @@ class DeltaRules:
 
     def _frame(self) -> FrameType | None:
         """The call of the rule that runs an operator; the rule calls no modules."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name != "_call_impl":
-            if id(frame.f_code) in self._codes:
-                return frame
-            frame = frame.f_back
-        return None
+        return frame_of(self._codes)
 
 
 @functools.lru_cache(maxsize=1024)
 def _codes(kind: type) -> tuple[CodeType, ...]:
-    """The rule's functions beside a class, where they are those that can be read, and ours."""
+    """The functions of the rule in the module of a class, if readable, and our own."""
     codes: list[CodeType | None] = []
     for base in kind.__mro__:
         if base.__module__ == _OURS:
@@ -290,13 +289,13 @@ def _codes(kind: type) -> tuple[CodeType, ...]:
 
 
 def _code(function: Any) -> CodeType | None:
-    """What runs inside a function's decorators."""
+    """The code inside a function's decorators."""
     return getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
 
 
-def _call(arguments: dict[str, Any], output: Tensor, final: Tensor | None) -> Call:
-    written = Written(arguments["key"], arguments["value"], arguments["g"], arguments["beta"])
-    return Call(
+def _call(arguments: dict[str, Any], output: Tensor, final: Tensor | None) -> RuleCall:
+    written = StateWrite(arguments["key"], arguments["value"], arguments["g"], arguments["beta"])
+    return RuleCall(
         arguments["query"],
         written,
         bool(arguments["use_qk_l2norm_in_kernel"]),
@@ -307,19 +306,18 @@ def _call(arguments: dict[str, Any], output: Tensor, final: Tensor | None) -> Ca
 
 
 def _on_heads(tensor: Tensor) -> Tensor:
-    return tensor.transpose(
-        1, 2
-    ).float()  # (batch, position, head, …) to (batch, head, position, …)
+    """(batch, position, head, …) to (batch, head, position, …)."""
+    return tensor.transpose(1, 2).float()
 
 
 def _picked(order: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda tensor: tensor[order]
 
 
-def _map(written: Written, change: Callable[[Tensor], Tensor]) -> Written:
-    changed: list[Any] = [None if part is None else change(part) for part in written]
-    return Written(*changed)
+def _map(written: StateWrite, change: Callable[[Tensor], Tensor]) -> StateWrite:
+    changed: list[Any] = [None if tensor is None else change(tensor) for tensor in written]
+    return StateWrite(*changed)
 
 
-def _tensors(written: Written) -> list[Tensor]:
-    return [part for part in written if part is not None]
+def _tensors(written: StateWrite) -> list[Tensor]:
+    return [tensor for tensor in written if tensor is not None]

@@ -1,17 +1,17 @@
-"""Gates of convolutional networks, recorded when `capture(gates=True)` asks for them.
+"""Gates of convolutional networks, for `capture(gates=True)`.
 
-A gate is a tensor in [0, 1] that was computed from a tensor x and is multiplied onto x by
-broadcasting: over space, with a number for each channel (squeeze-and-excitation), or over
-channels, with a number for each position (the spatial half of CBAM). Three things tell it:
+A gate is a tensor in [0, 1] that was computed from a tensor x and multiplies x by broadcasting:
+over space, with a number per channel (squeeze-and-excitation), or over channels, with a number per
+position (the spatial half of CBAM). The criteria:
 
-- the operators that made it bound its values: a sigmoid, a hard sigmoid, exp(−z²), or arithmetic
-  such as relu6(z + 3) / 6 and 1 / (1 + exp(−z));
-- x is among the tensors that it was computed from;
-- the product broadcasts it. Where x has a single position nothing is broadcast, and a pooling on
-  the way from x tells a squeeze-and-excitation from x · sigmoid(x).
+- its operators bound its values: a sigmoid, a hard sigmoid, exp(−z²), or arithmetic such as
+  relu6(z + 3) / 6 and 1 / (1 + exp(−z));
+- it was computed from x;
+- the product broadcasts it. If x has a single position nothing is broadcast, and a pooling on the
+  way from x tells squeeze-and-excitation from x · sigmoid(x).
 
 Not gates by these rules: those of an LSTM and gated linear units (no broadcasting), layer scale,
-dropout and padding masks (not computed from x), norms (not bounded), softmaxes (attention's own).
+dropout and padding masks (not computed from x), norms (not bounded), softmaxes (attention).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from regard.record.gradient import OutputGradient
-from regard.record.held import Layout, Made, detached
-from regard.tracing.collect import Collector
-from regard.tracing.names import Place
-from regard.tracing.tagging import local_tensor
+from regard.record.stored_attention import Layout, StoredWeights, detached
+from regard.tracing.collector import Collector
+from regard.tracing.dataflow.tags import local_tensor
+from regard.tracing.module_paths import CallSite
 
-NO_VALUES = "a gate multiplies; it has no values that it mixes"
+NO_VALUES = "a gate multiplies, and mixes no values"
 
 Bounds = tuple[float, float]
 _ANY: Bounds = (-math.inf, math.inf)
@@ -53,27 +53,29 @@ _numbers = itertools.count(1)
 
 
 class _Node:
-    """What an operator made, and from what; later nodes have higher numbers."""
+    """The result of an operator and its inputs; later nodes have higher numbers."""
 
-    __slots__ = ("bounds", "number", "parents", "place", "pools", "recorded")
+    __slots__ = ("bounds", "call_site", "number", "parents", "pools", "recorded")
 
     def __init__(self, parents: tuple[_Node, ...] = (), operator: str = "") -> None:
         self.number = next(_numbers)
         self.parents = parents
         self.pools = operator in _POOLS
         self.bounds = _ANY
-        self.place: tuple[Place, str] | None = None  # where values came to lie in [0, 1], and how
+        self.call_site: tuple[CallSite, str] | None = (
+            None  # where values came to lie in [0, 1], and how
+        )
         self.recorded = False
 
 
 class _Thread(threading.local):
-    first = 0  # number with which the pass of this thread begins
+    first = 0  # the first node number of this thread's pass
 
 
 class GateCollector(Collector):
     """Records gates beside attention."""
 
-    learnable = False  # the cheaper path looks at attention alone
+    learnable = False  # the learned path watches attention alone
     sought = "attention and no gate"
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -82,7 +84,7 @@ class GateCollector(Collector):
         self._thread = _Thread()
 
     def finish_pass(self) -> None:
-        """A pass has ended: what it was computed from is of no use to the next."""
+        """A pass has ended: forget its nodes."""
         super().finish_pass()
         self._thread.first = next(_numbers)
 
@@ -108,7 +110,7 @@ class GateCollector(Collector):
         return node
 
     def _follow(self, operator: str, args: Any, kwargs: Any, out: Any, in_place: bool) -> None:
-        """An operator has run: where do its results come from, and is it the product of a gate?"""
+        """An operator has run: record where its results come from, and gates in its product."""
         inputs, outputs = _strided(args), _strided((out,))
         storages = {tensor.untyped_storage()._cdata for tensor in inputs}
         if operator == "mul" and len(inputs) == 2:
@@ -116,38 +118,42 @@ class GateCollector(Collector):
             self._multiplied(inputs[1], inputs[0], outputs[0])
         for tensor in outputs:
             if in_place or tensor.untyped_storage()._cdata not in storages:  # not a view
-                self._made(operator, args, kwargs, inputs, tensor)
+                self._add_node(operator, args, kwargs, inputs, tensor)
 
-    def _made(
+    def _add_node(
         self, operator: str, args: Any, kwargs: Any, inputs: list[Tensor], output: Tensor
     ) -> None:
         fresh = operator.startswith("new_") or operator.endswith("_like")
         node = _Node(() if fresh else tuple(self._node(tensor) for tensor in inputs), operator)
         node.bounds = _bounds(operator, args, kwargs, lambda tensor: self._node(tensor).bounds)
         if _in_unit(node.bounds):
-            node.place = next((each.place for each in node.parents if _in_unit(each.bounds)), None)
-            place = self.names.place() if node.place is None else None
-            node.place = (place, operator) if place is not None else node.place
+            node.call_site = next(
+                (each.call_site for each in node.parents if _in_unit(each.bounds)), None
+            )
+            call_site = self.module_paths.call_site() if node.call_site is None else None
+            node.call_site = (call_site, operator) if call_site is not None else node.call_site
         self._nodes[output.untyped_storage()] = node
 
     def _multiplied(self, gate: Tensor, x: Tensor, output: Tensor) -> None:
-        """Record a factor that gates the other one."""
+        """Record a factor that gates the other."""
         node = self._node(gate)
-        if node.place is None or node.recorded or gate.dim() != x.dim() or x.dim() < 3:
+        if node.call_site is None or node.recorded or gate.dim() != x.dim() or x.dim() < 3:
             return
         axes = _axes(gate, x, self._channel_dim(x))
         pooled = None if axes is None else _descends(node, self._node(x))
         if axes is None or pooled is None or not (pooled or _stretched(gate, x)):
             return
         node.recorded = True
-        made, operator = node.place
-        product = self.names.place()
+        origin, operator = node.call_site
+        product = self.module_paths.call_site()
         if product is not None:
-            self._record(_gating(made, product, self.names.modules), operator, gate, axes, output)
+            self._record(
+                _gating(origin, product, self.module_paths.modules), operator, gate, axes, output
+            )
 
     def _channel_dim(self, x: Tensor) -> int | None:
-        """The dimension that a linear map or a convolution made, where there is one such."""
-        dims = self.flow.dims(x)
+        """The only dimension that a linear map or a convolution made, if any."""
+        dims = self.dataflow.tags.dims(x)
         features = [
             dim
             for dim, pieces in enumerate(dims)
@@ -156,34 +162,36 @@ class GateCollector(Collector):
         return features[0] if len(features) == 1 else None
 
     def _record(
-        self, place: Place, operator: str, gate: Tensor, axes: _Axes, output: Tensor
+        self, call_site: CallSite, operator: str, gate: Tensor, axes: _Axes, output: Tensor
     ) -> None:
-        if not self._wanted(place):
+        if not self.wants(call_site):
             return
-        site = replace(self._site(place, operator, "unknown"), attends="self")
-        kept = gate if self._makes_graph() else detached(gate)
+        site = replace(self._site(call_site, operator, "unknown"), attends="self")
+        stored = gate if self._makes_graph() else detached(gate)
         sizes = [(gate.shape[dim], gate.stride(dim)) for dim in axes.keys]
-        lying = (((gate.shape[0], gate.stride(0)),), (), (), tuple(sizes))
+        layout_axes = (((gate.shape[0], gate.stride(0)),), (), (), tuple(sizes))
         gradient = None
         if self.grad and gate.requires_grad:
             gradient = OutputGradient(None, _arranged(axes))
             gate.register_hook(gradient.arrived)
-        layout = Layout(lying, int(gate.storage_offset()))
-        self._add(site, Made(kept, layout, "gate", grid=axes.grid), output, gradient, NO_VALUES)
+        layout = Layout(layout_axes, int(gate.storage_offset()))
+        self._add(
+            site, StoredWeights(stored, layout, "gate", grid=axes.grid), output, gradient, NO_VALUES
+        )
 
 
 class _Axes(NamedTuple):
-    """The dimensions of a gate that are its keys, and their sizes where they are an image's."""
+    """The dimensions of a gate that are its keys, and their sizes if they are an image's."""
 
     keys: tuple[int, ...]
     grid: tuple[int, int] | None
 
 
 def _axes(gate: Tensor, x: Tensor, channel: int | None) -> _Axes | None:
-    """Which dimensions a gate has numbers for: the channel, or all others; None for anything else.
+    """The dimensions along which a gate varies: the channel, or all others; else None.
 
-    Where it is not known which one the channel is, images are (batch, channel, height, width),
-    unless a gate is the same at all positions of (batch, height, width, channel).
+    If the channel is unknown, images are (batch, channel, height, width), unless the gate varies
+    along the last dimension alone.
     """
     shape, varies = x.shape, _varying(gate)
     if gate.shape[0] != shape[0]:
@@ -203,18 +211,18 @@ def _axes(gate: Tensor, x: Tensor, channel: int | None) -> _Axes | None:
 
 
 def _varying(gate: Tensor) -> set[int]:
-    """Dimensions, but for the batch, along which a tensor has more than one number."""
+    """Dimensions, except the batch, along which a tensor varies."""
     return {dim for dim in range(1, gate.dim()) if gate.shape[dim] > 1 and gate.stride(dim)}
 
 
 def _stretched(gate: Tensor, x: Tensor) -> bool:
-    """Whether the product with x repeats numbers of the gate."""
+    """Whether the product with x broadcasts the gate."""
     varies = _varying(gate)
     return any(size > 1 and dim not in varies for dim, size in enumerate(x.shape) if dim)
 
 
 def _descends(node: _Node, origin: _Node) -> bool | None:
-    """Whether something was pooled on the way from `origin` to a node; None if there is no way."""
+    """Whether there is a pooling between `origin` and a node; None if they are unrelated."""
     pooled, waiting = {node.number: False}, [(-node.number, node)]
     while waiting:
         _, latest = heapq.heappop(waiting)  # numbers differ: nodes are never compared
@@ -230,10 +238,10 @@ def _descends(node: _Node, origin: _Node) -> bool | None:
     return None
 
 
-def _gating(made: Place, product: Place, modules: dict[str, nn.Module]) -> Place:
-    """The module that gates: where the gate was made, or what a bare activation, or a sequence of
-    layers, belongs to; at the most the module in which it is multiplied."""
-    path, module = made.path, made.module
+def _gating(origin: CallSite, product: CallSite, modules: dict[str, nn.Module]) -> CallSite:
+    """The module that gates: where the gate was computed, or the parent of a bare activation or
+    `nn.Sequential`; at most the module of the product."""
+    path, module = origin.path, origin.module
     while (
         path
         and path != product.path
@@ -241,11 +249,11 @@ def _gating(made: Place, product: Place, modules: dict[str, nn.Module]) -> Place
     ):
         path = path.rpartition(".")[0]
         module = modules.get(path, module)
-    return Place(path, module, product.source)
+    return CallSite(path, module, product.source)
 
 
 def _arranged(axes: _Axes) -> Callable[[Tensor], Tensor]:
-    """Brings a gradient of the gate, expanded or not, into (batch, 1, 1, key)."""
+    """Bring a gradient of the gate, expanded or not, into (batch, 1, 1, key)."""
 
     def arrange(arrived: Tensor) -> Tensor:
         rest = [dim for dim in range(1, arrived.dim()) if dim not in axes.keys]
@@ -255,7 +263,7 @@ def _arranged(axes: _Axes) -> Callable[[Tensor], Tensor]:
 
 
 def _strided(arguments: Any) -> list[Tensor]:
-    """Plain tensors among arguments, those in lists too."""
+    """Strided tensors among arguments, also in lists."""
     tensors = []
     for argument in arguments:
         for each in argument if isinstance(argument, list | tuple) else (argument,):
@@ -264,20 +272,20 @@ def _strided(arguments: Any) -> list[Tensor]:
     return tensors
 
 
-# -- between which numbers the results of an operator lie
+# -- interval arithmetic
 
 
 def _in_unit(bounds: Bounds) -> bool:
     return bounds[0] >= 0 and bounds[1] <= 1
 
 
-def _bounds(operator: str, args: Any, kwargs: Any, known: Callable[[Tensor], Bounds]) -> Bounds:
-    """Between which numbers the result of an operator lies."""
+def _bounds(operator: str, args: Any, kwargs: Any, bounds_of: Callable[[Tensor], Bounds]) -> Bounds:
+    """An interval that contains the result of an operator."""
 
     def of(argument: Any) -> Bounds:
         if isinstance(argument, int | float):
             return float(argument), float(argument)
-        return known(argument) if isinstance(argument, Tensor) else _ANY
+        return bounds_of(argument) if isinstance(argument, Tensor) else _ANY
 
     if operator in _SPANS:
         return _SPANS[operator]
@@ -305,7 +313,7 @@ def _bounds(operator: str, args: Any, kwargs: Any, known: Callable[[Tensor], Bou
             return low + below, high + above
         return (below - high, above - low) if operator == "rsub" else (low - above, high - below)
     if operator == "mul":
-        products = [_times(one, other) for one in (low, high) for other in of(args[1])]
+        products = [_times(left, right) for left in (low, high) for right in of(args[1])]
         return min(products), max(products)
     if operator == "div" and isinstance(args[1], int | float) and args[1] and not kwargs:
         ends = low / args[1], high / args[1]
@@ -314,7 +322,7 @@ def _bounds(operator: str, args: Any, kwargs: Any, known: Callable[[Tensor], Bou
 
 
 def _limits(operator: str, args: Any, kwargs: Any) -> Bounds:
-    """What an operator that cuts off leaves."""
+    """The interval to which an operator clips."""
     if operator == "relu":
         return 0.0, math.inf
     if operator == "hardtanh":
@@ -333,5 +341,5 @@ def _exp(number: float) -> float:
     return math.exp(number) if number < 700 else math.inf
 
 
-def _times(one: float, other: float) -> float:
-    return one * other if one and other else 0.0
+def _times(left: float, right: float) -> float:
+    return left * right if left and right else 0.0

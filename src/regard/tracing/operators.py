@@ -1,7 +1,7 @@
-"""Operators that attend by themselves, and the recipe each one is.
+"""Fused attention operators, and the recipe of each.
 
-Arguments are taken by the names of the operator's schema, so one reader serves the operators of
-several devices. Those of GPUs were read through stand-ins of the same schemas, never on a GPU.
+Arguments are read by the names in the operator's schema, so one reader serves several devices. The
+readers of GPU operators were tested with stand-ins of the same schemas, never on a GPU.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ def _on_heads(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Reading:
-    """What an operator's call says: a recipe, and what it was about."""
+    """The recipe of a call, with its inputs and output."""
 
     recipe: Recipe
-    query: Tensor  # where the queries and keys come from, to tell self from cross
+    query: Tensor  # the sources of queries and keys, to tell self from cross
     key: Tensor
     value: Tensor | None = None
     output: Tensor | None = None
-    arrange: Callable[[Tensor], Tensor] = (
-        _on_heads  # the output's axes to (batch, head, query, width)
-    )
+    #: Brings the output into (batch, head, query, width).
+    arrange: Callable[[Tensor], Tensor] = _on_heads
 
 
-Reader = Callable[[dict[str, Any], Any, Callable[[Tensor], Tensor | None]], Reading]
+Arguments = dict[str, Any]  # by the names of the schema
+AllowedBy = Callable[[Tensor], Tensor | None]  # the boolean mask behind an additive one
+Reader = Callable[[Arguments, Any, AllowedBy], Reading]
 _READERS: dict[str, Reader] = {}
 
 
@@ -62,23 +63,14 @@ def _for(*names: str) -> Callable[[Reader], Reader]:
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-def _fused(
-    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
-) -> Reading:
+def _fused(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
     # Causal is aligned at the top left; ours at the bottom right.
-    return _scaled(
-        arguments,
-        out[0],
-        out[1],
-        allowed_by,
-        arguments["query"].shape[2] - arguments["key"].shape[2],
-    )
+    shift = arguments["query"].shape[2] - arguments["key"].shape[2]
+    return _scaled(arguments, out[0], out[1], allowed_by, shift)
 
 
 @_for(blockwise.OPERATOR)
-def _blockwise(
-    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
-) -> Reading:
+def _blockwise(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
     query, key, value, scale = (arguments[name] for name in ("query", "key", "value", "scale"))
     band = (arguments[name] for name in ("left", "right", "first"))
     tensors = (arguments[name] for name in ("query_segments", "key_segments", "keep"))
@@ -88,9 +80,7 @@ def _blockwise(
 
 
 @_for(local.OPERATOR)
-def _local(
-    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
-) -> Reading:
+def _local(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
     size = (arguments["rows"].shape[2], arguments["columns"].shape[2])
     value = arguments["value"].flatten(3).mT
     recipe = local.edges_of(out[1], size)
@@ -99,31 +89,27 @@ def _local(
 
 
 @_for("_scaled_dot_product_flash_attention")
-def _flash_on_cuda(
-    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
-) -> Reading:
-    return _scaled(arguments, out[0], out[1], allowed_by, 0)  # bottom right, unlike its kin
+def _flash_on_cuda(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
+    return _scaled(arguments, out[0], out[1], allowed_by, 0)  # bottom right, unlike the others
 
 
 @_for("_scaled_dot_product_attention_math_for_mps")
-def _mps(
-    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
-) -> Reading:
+def _mps(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
     lead, mask = arguments["query"].shape[:-3], arguments.get("attn_mask")
     if mask is not None and len(lead) > 1:
         mask = mask.expand(*lead, *four_axes(mask).shape[-3:])
     arguments = arguments | {name: four_axes(arguments[name]) for name in ("query", "key", "value")}
     arguments["attn_mask"] = None if mask is None else four_axes(mask)
     shift = arguments["query"].shape[2] - arguments["key"].shape[2]
-    # Beside the output it gives weights, in the dtype of the query: less exact than the recipe.
+    # It also returns weights, in the dtype of the query: less exact than the recipe.
     return _scaled(arguments, four_axes(out[0]), None, allowed_by, shift)
 
 
 def _scaled(
-    arguments: dict[str, Any],
+    arguments: Arguments,
     output: Tensor,
     lse: Any,
-    allowed_by: Callable[[Tensor], Tensor | None],
+    allowed_by: AllowedBy,
     shift: int,
 ) -> Reading:
     """An operator of `scaled_dot_product_attention`; its causal mask ends at key = query + shift,
@@ -140,9 +126,7 @@ def _scaled(
     "flash_attn::_flash_attn_varlen_forward",
     "torch_attn::_varlen_attn",
 )
-def _flash(
-    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
-) -> Reading:
+def _flash(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
     """(batch, position, head, width), or (position, head, width) for sequences side by side, which
     become one example; causal, windows and ALiBi are aligned at the end of each sequence."""
     for name, meaning in _UNREAD.items():
@@ -186,23 +170,23 @@ _UNREAD = {
 }
 
 
-def _argument(arguments: dict[str, Any], *names: str) -> Any:
-    """An argument that operators call by different names; None where it is not given."""
+def _argument(arguments: Arguments, *names: str) -> Any:
+    """An argument that operators name differently; None if absent."""
     return next((arguments[name] for name in names if arguments.get(name) is not None), None)
 
 
 def _from_positions(tensor: Tensor) -> Tensor:
-    return tensor.transpose(
-        1, 2
-    )  # (batch, position, head, width) to (batch, head, position, width)
+    """(batch, position, head, width) to (batch, head, position, width)."""
+    return tensor.transpose(1, 2)
 
 
 def _from_packed(tensor: Tensor) -> Tensor:
-    return tensor.transpose(0, 1)[None]  # (position, head, width) to (1, head, position, width)
+    """(position, head, width) to (1, head, position, width)."""
+    return tensor.transpose(0, 1)[None]
 
 
-def _window(arguments: dict[str, Any]) -> Band | None:
-    """How far a query sees to each side; a negative size is no limit."""
+def _window(arguments: Arguments) -> Band | None:
+    """The window on each side of a query; a negative size is no limit."""
     sizes = arguments.get("window_size")
     if sizes is None:
         sizes = (arguments.get("window_size_left"), arguments.get("window_size_right"))
@@ -215,9 +199,9 @@ def _window(arguments: dict[str, Any]) -> Band | None:
 def _side_by_side(
     starts: Tensor, key_starts: Tensor, queries: int, keys: int, band: Band | None, alike: bool
 ) -> Mask:
-    """Sequences that see themselves; `starts` has one place more than there are sequences."""
+    """Sequences that attend to themselves; `starts` has one entry more than there are."""
     numbers = _numbers(starts, queries)
-    numbers = numbers.masked_fill(numbers == len(starts) - 1, -1)  # behind the last: sees nothing
+    numbers = numbers.masked_fill(numbers == len(starts) - 1, -1)  # after the last: padding
     segments = Segments(numbers[None], _numbers(key_starts, keys)[None])
     if band is None:
         return segments
@@ -235,7 +219,7 @@ def _side_by_side(
 
 
 def _numbers(starts: Tensor, length: int) -> Tensor:
-    """The number of the sequence that each position lies in."""
+    """The sequence number of each position."""
     positions = torch.arange(length, device=starts.device)
     return torch.searchsorted(starts.long(), positions, right=True) - 1
 
@@ -255,17 +239,13 @@ def _alibi(slopes: Tensor, shifted: bool) -> AlibiBias:
 
 
 @_for("_native_multi_head_attention")
-def _native(
-    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
-) -> Reading:
+def _native(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
     query, key = arguments["query"], arguments["key"]
     return _projected(arguments, query, None if key is query else key, arguments["num_head"])
 
 
 @_for("_transformer_encoder_layer_fwd")
-def _encoder_layer(
-    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
-) -> Reading:
+def _encoder_layer(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
     norm = {}
     if arguments["norm_first"]:
         norm = {
@@ -277,11 +257,11 @@ def _encoder_layer(
 
 
 def _projected(
-    arguments: dict[str, Any], query: Tensor, key: Tensor | None, n_heads: int, **norm: Any
+    arguments: Arguments, query: Tensor, key: Tensor | None, n_heads: int, **norm: Any
 ) -> Reading:
     mask = _native_mask(arguments.get("mask"), arguments.get("mask_type"), n_heads)
     if query.is_nested:
-        lengths = torch.tensor([part.shape[0] for part in query.unbind()], device=query.device)
+        lengths = torch.tensor([len(example) for example in query.unbind()], device=query.device)
         query = torch.nested.to_padded_tensor(query, 0.0)
         real = torch.arange(query.shape[1], device=query.device) < lengths[:, None]
         rows = Pairs(real[:, None, :, None] & real[:, None, None, :])
@@ -300,7 +280,7 @@ def _projected(
 
 
 def _native_mask(mask: Tensor | None, mask_type: int | None, n_heads: int) -> Mask | None:
-    """There non-zero means forbidden: 0 is (query, key), 1 (batch, key), 2 the full form."""
+    """A mask where non-zero means forbidden; type 0 is (query, key), 1 (batch, key), 2 full."""
     if mask is None:
         return None
     allowed = ~mask.bool()
@@ -312,9 +292,7 @@ def _native_mask(mask: Tensor | None, mask_type: int | None, n_heads: int) -> Ma
 
 
 @_for("flex_attention")
-def _flex(
-    arguments: dict[str, Any], out: Any, allowed_by: Callable[[Tensor], Tensor | None]
-) -> Reading:
+def _flex(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
     query, key, value = arguments["query"], arguments["key"], arguments["value"]
     recipe = Flex(
         query,
@@ -332,7 +310,7 @@ FLEX_ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale")
 
 
 def _log_sum_exp(lse: Any, query: Tensor, masked: bool) -> Tensor | None:
-    """A kernel's log-sum-exp where it gives one; 0 for a row that sees nothing."""
+    """A kernel's log-sum-exp, if it returns one; 0 for a row without keys."""
     if not isinstance(lse, Tensor) or query.is_meta:
         return None
     by_row: Tensor = lse.squeeze(3) if lse.dim() == 4 and lse.shape[3] == 1 else lse  # cuDNN

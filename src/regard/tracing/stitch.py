@@ -1,8 +1,8 @@
-"""One map over prompt and output from the many small ones of `generate()`.
+"""One map over prompt and output from the steps of `generate()`.
 
-Step 0 attends from the whole prompt; each later step feeds one token (or a few) and attends from
-it to everything before. The last token that was generated is never fed, so it has no row. With
-beam search the row of a sequence wanders: `beam_indices` says where it was at each step.
+Step 0 attends from the whole prompt; each later step feeds one token (or a few) and attends from it
+to everything before. The last generated token is never fed, so it has no row. Beam search reorders
+the batch: `beam_indices` has the row of a sequence at each step.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from regard.errors import RegardError
 from regard.masks import causal
 from regard.recipe import Dot, Given, Recipe
 from regard.record import Record, Trace
-from regard.record.held import Ready
+from regard.record.stored_attention import StoredRecipe
 from regard.tracing.delta_rule import DeltaCall
-from regard.tracing.growth import Grown
+from regard.tracing.key_cache import GrowingKeys
 
 
 def stitch(trace: Trace, output: Any = None) -> Trace:
-    """A trace with one record for each module that ran step by step, all its steps put together.
+    """Join the steps of `generate()`: one record per module, over prompt and output.
 
-    The result is over every position that was fed: prompt and output without its last token.
-    Modules that ran once (an encoder) stay as they are.
+    The result covers every position that was fed: prompt and output without its last token.
+    Modules that ran once (an encoder) are unchanged.
 
     Args:
-        trace: what `regard.capture` saw of a `generate()`.
-        output: what `generate` returned. Needed for beam search, which must be called with
-            `return_dict_in_generate=True, output_scores=True` so that it returns `beam_indices`.
+        trace: the trace of a `generate()`.
+        output: what `generate` returned. Required for beam search, which needs
+            `return_dict_in_generate=True, output_scores=True` to return `beam_indices`.
 
     >>> # with regard.capture(model) as trace:
     >>> #     output = model.generate(**inputs, return_dict_in_generate=True)
@@ -70,7 +70,9 @@ def stitch(trace: Trace, output: Any = None) -> Trace:
         recipe = _together(records, rows)
         site = replace(records[0].site, call=1, step=0)
         stitched.append(
-            Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+            Record(
+                site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+            )
         )
     return Trace(stitched, notes=trace.notes, other_softmaxes=trace.other_softmaxes)
 
@@ -94,8 +96,8 @@ def _sequences(output: Any) -> Tensor | None:
 
 
 def _check_length(length: int, runs: Sequence[Sequence[Record]], beams: bool) -> None:
-    """An output has the positions that were fed, and the last one. Where embeddings were given
-    it is without the prompt; Whisper takes off its end besides. Beams may end early."""
+    """Check the output's length: the fed positions plus one; without the prompt if the input was
+    embeddings; Whisper also drops its end. Beams may end early."""
     fitting = set()
     whisper = any(record.attends == "cross" for records in runs for record in records)
     for records in runs:
@@ -113,7 +115,7 @@ def _check_length(length: int, runs: Sequence[Sequence[Record]], beams: bool) ->
 def _rows(records: Sequence[Record], sequences: Tensor | None, beams: Tensor | None) -> Tensor:
     """(sequence, step): which example of a step's batch belongs to a returned sequence."""
     batch, count = records[0].shape.batch, len(records)
-    if beams is not None:  # -1 once a sequence has ended: nothing of it was fed any more
+    if beams is not None:  # -1 once a sequence has ended
         if beams.numel() and int(beams.max()) >= batch:
             raise RegardError(
                 f"stitch: beam_indices name example {int(beams.max())}, the model ran on {batch}: "
@@ -140,8 +142,8 @@ def _why(counts: int, batch: int) -> str:
 
 
 def _reordered(record: Record) -> bool:
-    """Whether the cache found its examples in another order than the step before."""
-    return isinstance(record.parts, Grown | DeltaCall) and record.parts.reordered
+    """Whether the examples were reordered since the step before."""
+    return isinstance(record.parts, GrowingKeys | DeltaCall) and record.parts.reordered
 
 
 def _together(records: Sequence[Record], rows: Tensor) -> Recipe:
@@ -156,7 +158,7 @@ def _together(records: Sequence[Record], rows: Tensor) -> Recipe:
 
 
 def _dot(recipes: list[Dot], rows: Tensor) -> Dot | None:
-    """All queries against the last step's keys, causal; memory grows with the length alone."""
+    """All queries against the last step's keys, causal; memory linear in the length."""
     last = recipes[-1]
     total = sum(recipe.shape.queries for recipe in recipes)
     same = {(recipe.scale, recipe.softcap, recipe.normalises) for recipe in recipes}
@@ -172,21 +174,21 @@ def _dot(recipes: list[Dot], rows: Tensor) -> Dot | None:
 
 
 def _is_causal(recipe: Dot) -> bool:
-    """Whether the prompt's own mask is causality and nothing else."""
+    """Whether the prompt's mask is causal and nothing else."""
     return recipe.shape.queries == 1 or (
         recipe.mask is not None and repr(recipe.mask) == "causal()"
     )
 
 
 def _growing(records: Sequence[Record]) -> bool:
-    """Whether keys are what was fed so far, rather than another sequence."""
+    """Whether the keys are the positions fed so far, rather than another sequence."""
     if records[0].attends == "unknown":
         return len({record.shape.keys for record in records}) > 1
     return records[0].attends != "cross"
 
 
 def _check_steps(records: Sequence[Record]) -> None:
-    """A later step must see the positions before it."""
+    """Check that later steps attend to the positions before them."""
     for record in records:
         record.check_axes()
     if not _growing(records):
@@ -209,9 +211,9 @@ def _check_steps(records: Sequence[Record]) -> None:
 
 
 def _matrix(recipes: Sequence[Recipe], rows: Tensor, growing: bool) -> Given:
-    """The weights of all steps, each row at its place, nothing after a sequence has ended.
+    """The weights of all steps in one matrix; rows after the end of a sequence are 0.
 
-    A cache that slides has forgotten the first keys; one of a fixed size has room at its end.
+    A sliding cache lacks the first keys; one of fixed size is padded at its end.
     """
     total = sum(recipe.shape.queries for recipe in recipes)
     keys = max(total, *(recipe.shape.keys for recipe in recipes)) if growing else 0

@@ -9,8 +9,8 @@ import torch
 from regard.aggregate import Words
 from regard.recipe import Given
 from regard.record import Record, Trace
-from regard.record.held import Ready
 from regard.record.site import Attends, Site
+from regard.record.stored_attention import StoredRecipe
 from regard.translate.alignment import (
     End,
     Head,
@@ -166,7 +166,7 @@ def _record(
     recipe = Given(rows[None], None, kind)
     return Record(
         Site(site, type(model).__name__, "", "given", attends=attends),
-        Ready(recipe),
+        StoredRecipe(recipe),
         shape=recipe.shape,
         kind=recipe.kind,
         dtype=recipe.dtype,

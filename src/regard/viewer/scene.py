@@ -15,8 +15,8 @@ from regard.aggregate.statistics.head_statistics import layer_numbers
 from regard.aggregate.statistics.positions import is_special
 from regard.errors import RegardError, UnavailableError
 from regard.record import Record, Trace, forms
-from regard.record.held import Ready
 from regard.record.site import Site as Place
+from regard.record.stored_attention import StoredRecipe
 from regard.tracing import stitch
 from regard.types import Kind
 from regard.viewer.picture import Picture
@@ -299,7 +299,9 @@ def _trace(attention: Any, axes: str | None, kind: Kind) -> tuple[Trace, int | N
 def _as_record(number: int, recipe: Any) -> Record:
     square = recipe.shape.queries == recipe.shape.keys
     site = Place(f"layer.{number}", "Tensor", "", "given", attends="self" if square else "cross")
-    return Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+    return Record(
+        site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+    )
 
 
 def _parts(records: Sequence[Record]) -> Iterator[tuple[str, str, list[Record]]]:

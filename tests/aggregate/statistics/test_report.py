@@ -336,7 +336,7 @@ class TestRealModels:
 
 
 def _example(record: regard.Record, number: int) -> regard.Record:
-    from regard.record.held import Ready
+    from regard.record.stored_attention import StoredRecipe
 
     recipe = record.recipe.map(lambda tensor: tensor[number : number + 1])
-    return record._copy(held=Ready(recipe), shape=recipe.shape)
+    return record._copy(held=StoredRecipe(recipe), shape=recipe.shape)

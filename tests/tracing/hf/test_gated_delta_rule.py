@@ -229,7 +229,7 @@ def test_a_filter_and_a_dropped_record():
         model(prompt)
     assert [record.name for record in trace] == ["model.layers.1.self_attn"]
     with (
-        pytest.warns(CaptureWarning, match="would pass max_bytes=0"),
+        pytest.warns(CaptureWarning, match="would exceed max_bytes=0"),
         regard.capture(model, max_bytes=0) as trace,
     ):
         model.generate(prompt, max_new_tokens=3, do_sample=False)

@@ -15,7 +15,7 @@ from regard import masks
 from regard.cli import packaged
 from regard.recipe import Dot
 from regard.record import Record, Site
-from regard.record.held import Ready
+from regard.record.stored_attention import StoredRecipe
 
 TEXT = "The cat sat on the mat because it was warm."
 LONG = 4096
@@ -38,7 +38,9 @@ def long_trace():
         recipe = Dot(query, key, mask=masks.causal(), scale=0.5)
         site = Site(f"layers.{layer}.attention", "Attention", "", "given", attends="self")
         records.append(
-            Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+            Record(
+                site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+            )
         )
     return regard.Trace(records).with_tokens([f"w{place}" for place in range(LONG)])
 

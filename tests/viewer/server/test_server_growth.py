@@ -13,7 +13,7 @@ from needed import missing
 import regard.viewer
 from regard.recipe import Given
 from regard.record import Record, Site
-from regard.record.held import Ready
+from regard.record.stored_attention import StoredRecipe
 from regard.viewer.server.generation import Chosen, encoded
 
 FRONTEND = Path(regard.viewer.__file__).parent / "frontend"
@@ -27,7 +27,9 @@ BEGIN = [
 def record_of(weights, path="layer.0", call=1):
     recipe = Given(weights)
     site = Site(path, "Attention", "", "given", call=call)
-    return Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+    return Record(
+        site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+    )
 
 
 def test_a_module_that_runs_twice_in_a_pass_is_two_sites():

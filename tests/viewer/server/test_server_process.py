@@ -16,7 +16,7 @@ from regard import masks
 from regard.cli import main
 from regard.recipe import Dot
 from regard.record import Record, Site, Trace
-from regard.record.held import Ready
+from regard.record.stored_attention import StoredRecipe
 
 LENGTH = 4096
 TOKENS = ["[CLS]", *(f"{'##' * (i % 3 == 2)}w{i}" for i in range(LENGTH - 2)), "[SEP]"]
@@ -65,7 +65,9 @@ def trace_of(length):
         recipe = Dot(query, key, mask=masks.causal(), scale=32**-0.5)
         site = Site(f"layer.{layer}.attention", "Attention", "", "given", attends="self")
         records.append(
-            Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+            Record(
+                site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+            )
         )
     return Trace(records)
 

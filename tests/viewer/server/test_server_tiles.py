@@ -12,7 +12,7 @@ from regard import masks
 from regard.aggregate import Words, rollout
 from regard.recipe import Dot, Given
 from regard.record import Record, Site, Trace
-from regard.record.held import Ready
+from regard.record.stored_attention import StoredRecipe
 from regard.viewer import Scene
 from regard.viewer.server.asked import Asked
 from regard.viewer.server.limits import Refused
@@ -35,7 +35,9 @@ def trace_of(count, heads=3, layers=2, dtype=torch.float32, lse=False):
             recipe = recipe.with_lse() if lse else recipe
         site = Site(f"layer.{layer}.attention", "Attention", "", "given", attends="self")
         records.append(
-            Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+            Record(
+                site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+            )
         )
     return Trace(records)
 
@@ -196,7 +198,9 @@ def test_cross_attention_has_axes_of_its_own():
     weights = torch.rand(1, 2, 3, 600, generator=torch.Generator().manual_seed(0)).softmax(-1)
     recipe = Given(weights)
     site = Site("cross.0", "Cross", "", "given", attends="cross")
-    record = Record(site, Ready(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+    record = Record(
+        site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
+    )
     maps = maps_of(Trace([record]))
     ask = asked(maps, head=1)
     assert torch.equal(whole(maps, ask), weights[0, 1])

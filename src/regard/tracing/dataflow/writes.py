@@ -1,7 +1,7 @@
-"""How tags pass operators that write into a part of a storage: caches, and tables filled in parts.
+"""Tags through operators that write into part of a storage: caches, tables filled in parts.
 
-Rows that are written where they were taken from, as by a map for each type of node, keep their
-axes: which entry is which is then known as if they had never been apart.
+Rows that are written back where they were taken from, as by a map for each node type, keep their
+axes.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Factor, Piece, axis, dims_of, laid_out
-from regard.tracing.movement import Movement, View
-from regard.tracing.moves import Moves
-from regard.tracing.tags import NOBODY, Tag, covers, joined
+from regard.tracing.dataflow.axes import Factor, Piece, axis, dims_of, laid_out
+from regard.tracing.dataflow.candidates import Candidates
+from regard.tracing.dataflow.movement import Movement, View
+from regard.tracing.dataflow.tags import NOBODY, Tag, TagStore, covers, joined
 
 
-class Writing(Moves):
-    """Operators that overwrite some entries."""
+class Writes:
+    """Operators that overwrite some entries of a storage."""
+
+    def __init__(self, tags: TagStore, candidates: Candidates) -> None:
+        self.tags, self.candidates = tags, candidates
 
     def written(self, target: Tensor, source: Tensor) -> None:
-        """A part of a storage was overwritten, as in a cache: what is known adds up."""
+        """Part of a storage was overwritten, as in a cache: the tags add up."""
 
         def again(flat: Tensor, numbers: Tensor) -> None:
             flat.as_strided(shape, stride, offset).copy_(numbers)
@@ -31,8 +34,8 @@ class Writing(Moves):
         self._write(target, source, self._put_back(target, source), again)
 
     def written_at(self, target: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
-        """The same, at places along one dimension."""
-        box = self.box(index)
+        """The same, at positions along one dimension."""
+        box = self.tags.box(index)
 
         def again(flat: Tensor, numbers: Tensor) -> None:
             flat.view(shape)[(slice(None),) * dim + (box.tensor,)] = numbers
@@ -47,14 +50,14 @@ class Writing(Moves):
         factors: tuple[Factor, ...] | None,
         again: Callable[[Tensor, Tensor], None],
     ) -> None:
-        """`factors` of the storage, where the entries went to where they were taken from."""
-        mine, theirs = self.tag(target), self.tag(source)
+        """`factors` of the storage, if entries were written back where they came from."""
+        mine, theirs = self.tags.tag(target), self.tags.tag(source)
         if theirs is not None and theirs.mark is not None:
-            self.lose(theirs.mark.candidate)
+            self.candidates.lose(theirs.mark.candidate)
         tag = Tag()
         tag.sources = joined(
             NOBODY if mine is None else mine.sources,
-            frozenset((self.token(source),)) if theirs is None else theirs.sources,
+            frozenset((self.tags.token(source),)) if theirs is None else theirs.sources,
         )
         tag.constant = mine is not None and theirs is not None and mine.constant and theirs.constant
         tag.written = True
@@ -62,12 +65,12 @@ class Writing(Moves):
             tag.factors, tag.sides, tag.widths = mine.factors, mine.sides, mine.widths
         if mine is not None and factors is not None and not tag.constant:
             tag.factors, tag.moved = factors, self._filled(target, source, mine, again)
-        self.put(target, tag)
+        self.tags.put(target, tag)
 
     def _filled(
         self, target: Tensor, source: Tensor, before: Tag, again: Callable[[Tensor, Tensor], None]
     ) -> Movement:
-        """Entries of a table that is being filled."""
+        """The movement into a table that is being filled."""
         size = target.untyped_storage().nbytes() // target.element_size()
         earlier = [] if before.moved is None else [View(before.moved, (size,), (1,), 0)]
 
@@ -77,26 +80,31 @@ class Writing(Moves):
             again(flat, new)
             return flat
 
-        return Movement((*earlier, self.view(source)), together, (size,), (1,), 0, size)
+        return Movement((*earlier, self.tags.view(source)), together, (size,), (1,), 0, size)
 
     def _fillable(self, target: Tensor, source: Tensor) -> Tag | None:
-        """The tag of a table that was made empty, or filled in order so far."""
-        tag = self.tag(target)
-        if tag is None or tag.parameter or self.constant(source) or target.dim() != source.dim():
+        """The tag of a table that was created empty, or filled in order so far."""
+        tag = self.tags.tag(target)
+        if (
+            tag is None
+            or tag.parameter
+            or self.tags.constant(source)
+            or target.dim() != source.dim()
+        ):
             return None
         return tag if tag.moved is not None or (tag.constant and not tag.written) else None
 
     def _put_back(self, target: Tensor, source: Tensor) -> tuple[Factor, ...] | None:
-        """The axes of a storage, where slices are written to the places they were cut out from."""
+        """The axes of a storage into which slices are written where they were cut out."""
         tag = self._fillable(target, source)
         if tag is None or target.shape != source.shape or covers(target):
             return None
-        dims = self.dims(target)
+        dims = self.tags.dims(target)
         assert tag.factors is not None
         touched = {origin for pieces in dims for _, origin in pieces}
         factors = [factor for factor in tag.factors if factor.origin not in touched]
         item, offset = target.element_size(), int(target.storage_offset()) * target.element_size()
-        for pieces, theirs, stride in zip(dims, self.sliced_dims(source), target.stride()):
+        for pieces, theirs, stride in zip(dims, self.tags.sliced_dims(source), target.stride()):
             origins = {origin for _, origin in pieces}
             axes = [factor for factor in tag.factors if factor.origin in origins]
             if len(pieces) != 1 or len(axes) != 1 or stride * item != axes[0].stride:
@@ -111,11 +119,11 @@ class Writing(Moves):
     def _put_back_at(
         self, target: Tensor, dim: int, index: Tensor, source: Tensor
     ) -> tuple[Factor, ...] | None:
-        """The same, where entries are written to the places that an index took them from."""
+        """The same for entries written where an index took them from."""
         tag = self._fillable(target, source)
         if tag is None or not covers(target) or not target.is_contiguous():
             return None
-        dims = self.sliced_dims(source)
+        dims = self.tags.sliced_dims(source)
         taken = dims[dim][0][1].taken if len(dims[dim]) == 1 else None
         if taken is None:
             return None
@@ -131,8 +139,8 @@ class Writing(Moves):
 
 
 def _cut_out(pieces: tuple[Piece, ...], size: int, start: int) -> tuple[Piece, ...] | None:
-    """The axis that a slice was cut out of, where it begins at the same place there: as long, or
-    several times behind each other, each with a map of its own."""
+    """The axis that a slice was cut out of, if it begins at the same position there; several
+    times as long, if there is a map for each."""
     if len(pieces) != 1:
         return None
     origin = pieces[0][1]

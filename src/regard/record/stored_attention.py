@@ -1,11 +1,12 @@
-"""What a record holds of an attention: references to the model's own tensors, not copies.
+"""What a record stores of an attention: references to the model's tensors, not copies.
 
-A recipe is made from them when it is asked for, outside the model's run, so that it can be part
-of the autograd graph and costs nothing until then.
+The recipe is built from them on demand, outside the model's run, so that it can be part of the
+autograd graph and costs nothing until then.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,8 +20,8 @@ from regard.recipe import Edges, Given, Recipe, tensors
 from regard.types import Kind, Shape
 
 
-class Held(ABC):
-    """A recipe, or what one is made from."""
+class StoredAttention(ABC):
+    """A recipe, or the tensors that one is built from."""
 
     @abstractmethod
     def recipe(self) -> Recipe: ...
@@ -41,12 +42,12 @@ class Held(ABC):
     def tensors(self) -> Sequence[Tensor]: ...
 
     def own(self) -> Sequence[Tensor]:
-        """Tensors that no record before this one holds."""
+        """Tensors that no earlier record stores."""
         return self.tensors()
 
     @abstractmethod
     def protect(self, storage: int) -> None:
-        """Copy what lives in this storage, which is about to be changed in place."""
+        """Copy what is in this storage, which is about to be changed in place."""
 
     @property
     def value_held(self) -> bool:
@@ -54,12 +55,12 @@ class Held(ABC):
 
     @property
     def n_edges(self) -> int | None:
-        """Edges of one matrix, where weights are a list of them."""
+        """The number of edges of one matrix, if weights are a list of edges."""
         return None
 
 
-class Ready(Held):
-    """A finished recipe, with the version of each tensor when it was taken."""
+class StoredRecipe(StoredAttention):
+    """A finished recipe, with the version of each tensor when it was recorded."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe, self._tensors = recipe, tensors(recipe)
@@ -99,14 +100,14 @@ class Ready(Held):
         return self._recipe
 
     def __setstate__(self, recipe: Recipe) -> None:
-        """What was pickled or copied has versions of its own."""
+        """A pickle or copy has its own versions."""
         self.__init__(recipe)  # type: ignore[misc]
 
 
 class Layout(NamedTuple):
-    """How weights (batch, head, query, key) or values (batch, group, key, width) lie in a storage.
+    """The layout of weights (batch, head, query, key) or values (batch, group, key, width).
 
-    Each axis is one or more axes of the storage, (size, stride) outermost first.
+    Each axis is one or more axes of the storage, as (size, stride), outermost first.
     """
 
     axes: tuple[tuple[tuple[int, int], ...], ...]
@@ -114,31 +115,23 @@ class Layout(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        sizes = []
-        for parts in self.axes:
-            size = 1
-            for length, _ in parts:
-                size *= length
-            sizes.append(size)
-        return Shape(*sizes)
+        return Shape(*(math.prod(size for size, _ in axis) for axis in self.axes))
 
     def view(self, tensor: Tensor) -> Tensor:
         """The weights in the storage of `tensor`."""
-        flat = [part for parts in self.axes for part in parts]
-        found = tensor.as_strided(
-            [size for size, _ in flat], [stride for _, stride in flat], self.offset
-        )
-        return found.reshape(self.shape)
+        flat = [factor for axis in self.axes for factor in axis]
+        sizes, strides = [size for size, _ in flat], [stride for _, stride in flat]
+        return tensor.as_strided(sizes, strides, self.offset).reshape(self.shape)
 
     def copied(self, tensor: Tensor) -> tuple[Tensor, Layout]:
-        """A copy of what lies there, and how it lies in that."""
-        made = self.view(tensor).clone()
-        axes = tuple(((size, stride),) for size, stride in zip(made.shape, made.stride()))
-        return made, Layout(axes, 0)
+        """A copy of the view, and its layout."""
+        copy = self.view(tensor).clone()
+        axes = tuple(((size, stride),) for size, stride in zip(copy.shape, copy.stride()))
+        return copy, Layout(axes, 0)
 
 
-class Made(Held):
-    """A matrix the model made itself, where it lies."""
+class StoredWeights(StoredAttention):
+    """A matrix that the model computed itself, in its own memory."""
 
     def __init__(
         self,
@@ -185,16 +178,16 @@ class Made(Held):
 
 
 def weights_of(recipe: Recipe) -> Recipe:
-    """The recipe that holds weights and nothing else: edges as they are, others as a matrix."""
+    """A recipe of weights alone: edges as edges, others as a matrix."""
     if isinstance(recipe, Edges):
         return replace(recipe, value=None)
     return Given(recipe.weights(), None, recipe.kind, recipe.grid)
 
 
 def detached(tensor: Tensor) -> Tensor:
-    """A tensor outside the graph that still knows when the original is changed in place.
+    """A tensor outside the graph that shares the version counter of the original.
 
-    Below autograd, where a capture runs, a plain `detach` would count its changes anew.
+    Below autograd, where a capture runs, a plain `detach` would start a new counter.
     """
     if not tensor.requires_grad:
         return tensor
@@ -208,7 +201,7 @@ def detached(tensor: Tensor) -> Tensor:
 
 
 def copied(storage: int) -> Callable[[Tensor], Tensor]:
-    """A function that copies a tensor which lies in this storage, and leaves others as they are."""
+    """A function that copies tensors in this storage, and returns others unchanged."""
 
     def change(tensor: Tensor) -> Tensor:
         return tensor.clone() if tensor.untyped_storage()._cdata == storage else tensor
@@ -221,7 +214,7 @@ def versions(held: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def check_versions(held: Sequence[Tensor], versions: Sequence[int]) -> None:
-    """Raise where a held tensor was changed in place after it was recorded."""
+    """Raise if a stored tensor was changed in place after it was recorded."""
     for tensor, version in zip(held, versions):
         if version >= 0 and tensor._version != version:
             raise StateError(
@@ -231,9 +224,6 @@ def check_versions(held: Sequence[Tensor], versions: Sequence[int]) -> None:
 
 
 def storage_bytes(held: Sequence[Tensor]) -> dict[int, int]:
-    """Bytes of each storage kept alive, by its address; shared ones appear once."""
-    found = {}
-    for tensor in held:
-        storage = tensor.untyped_storage()
-        found[storage._cdata] = storage.nbytes()
-    return found
+    """Bytes of each storage, by its address; shared ones appear once."""
+    storages = [tensor.untyped_storage() for tensor in held]
+    return {storage._cdata: storage.nbytes() for storage in storages}

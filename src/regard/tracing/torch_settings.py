@@ -1,4 +1,4 @@
-"""What of torch must be different while a capture runs; everything goes back on exit."""
+"""Settings of torch that a capture changes while it runs, and restores."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _shared = ExitStack()
 
 
 @contextmanager
-def eager_surroundings() -> Iterator[None]:
-    """Compiled models run eagerly, flex attention and scripts in the form a mode can see.
+def eager_torch() -> Iterator[None]:
+    """Run compiled models eagerly, flex attention and scripts in a form that a mode can see.
 
-    These belong to the process: the first capture changes them, the last one puts them back.
+    These settings are per process: the first capture changes them, the last restores them.
     """
     global _inside
-    # A parameter cast before the capture began would not be known as one.
+    # A parameter that was cast before the capture would not be recognised.
     torch.clear_autocast_cache()
     with LOCK:
         if _inside == 0:
-            _shared.enter_context(_surroundings())
+            _shared.enter_context(_settings())
         _inside += 1
     try:
         yield
@@ -40,9 +40,9 @@ def eager_surroundings() -> Iterator[None]:
 
 
 def follow_compiler() -> None:
-    """The compiler may be imported in the middle of a capture: it is met before it runs a module.
+    """Force eager mode if the compiler was imported during the capture.
 
-    Called before each call of a module. In a compiled function it is too late.
+    Called before each call of a module. Inside a compiled function it is too late.
     """
     if not _forced and "torch._dynamo" in sys.modules:
         with LOCK, suppress(RegardError):
@@ -51,20 +51,20 @@ def follow_compiler() -> None:
 
 
 @contextmanager
-def _surroundings() -> Iterator[None]:
+def _settings() -> Iterator[None]:
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:
             stack.enter_context(_forced_eager())
         if "torch.nn.attention.flex_attention" in sys.modules:
             stack.enter_context(_readable_flex())
-        # A script that has not run yet would be profiled through us, and keep what it saw.
+        # A script that has not run yet would be profiled under the mode, and keep the profile.
         stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
         yield
 
 
 @contextmanager
 def _forced_eager() -> Iterator[None]:
-    """Compiled code runs as it was written."""
+    """Run compiled code eagerly."""
     global _forced
     try:
         stance = torch.compiler.set_stance("force_eager")
@@ -84,9 +84,9 @@ def _forced_eager() -> Iterator[None]:
 
 @contextmanager
 def _without_hook_warning() -> Iterator[None]:
-    """A compiled module warns of global hooks, and they are ours.
+    """Silence a compiled module's warning about global hooks, which are ours.
 
-    One filter comes and goes; `catch_warnings` would also undo what others do to them meanwhile.
+    `catch_warnings` would also undo filters that others add meanwhile.
     """
     before = list(warnings.filters)
     warnings.filterwarnings(
@@ -103,7 +103,7 @@ def _without_hook_warning() -> Iterator[None]:
 
 @contextmanager
 def _readable_flex() -> Iterator[None]:
-    """Flex attention called outside a compiler raises under a mode, unless this switch is on."""
+    """Flex attention outside a compiler raises under a mode unless this switch is on."""
     flex = sys.modules["torch.nn.attention.flex_attention"]
     before = flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
     flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # type: ignore[attr-defined]

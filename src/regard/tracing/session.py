@@ -1,6 +1,6 @@
-"""One `with`: the mode, the hooks and the surroundings, put in place and taken back.
+"""One `with`: installs the mode, the hooks and torch's settings, and restores them.
 
-The dispatcher's state changes at the `with` itself, or around one call of a module and balanced
+The dispatcher's state changes at the `with` itself, or around one call of a module, balanced
 (`_around`): torch restores whole sets of dispatch keys when it leaves inference mode, and a mode
 that was popped in between would leave every operator of the thread looking for it.
 """
@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,9 +31,11 @@ from regard.interception import (
     wrap_calls,
 )
 from regard.record import Trace
-from regard.tracing.collect import Collector
+from regard.tracing.collector import Collector
+from regard.tracing.dispatch_mode import CaptureMode
 from regard.tracing.gates import GateCollector
-from regard.tracing.learned import (
+from regard.tracing.module_paths import first_argument
+from regard.tracing.pass_plan import (
     HARMLESS,
     FusedEntry,
     Lesson,
@@ -47,10 +49,8 @@ from regard.tracing.learned import (
     plans_of,
     signature_of,
 )
-from regard.tracing.mode import CaptureMode
-from regard.tracing.names import first_argument
-from regard.tracing.surroundings import eager_surroundings, follow_compiler
-from regard.tracing.where import everything
+from regard.tracing.site_filter import everything
+from regard.tracing.torch_settings import eager_torch, follow_compiler
 
 _LEFT_INSIDE = (
     "capture: torch.inference_mode(), entered outside of it, was left inside it, or the other way "
@@ -62,42 +62,34 @@ _UNSEEN = (
 )
 _PYTHON = torch._C.DispatchKey.Python
 _transforms = torch._C._functorch.peek_interpreter_stack
-
-
-class _Guards(NamedTuple):
-    """Guards of torch that restore the dispatch keys when they are left."""
-
-    inference: bool
-
-    @classmethod
-    def now(cls) -> _Guards:
-        return cls(torch.is_inference_mode_enabled())
+#: The guard of torch that restores the dispatch keys when it is left.
+_inference = torch.is_inference_mode_enabled
 
 
 class _Call:
-    """A call of a module that is under way in a thread, the outermost one there."""
+    """The outermost running call of a module in a thread."""
 
     def __init__(self, module: nn.Module, wrapped: bool) -> None:
         self.module, self.depth = module, 1
-        self.guards = _Guards.now()
+        self.inference = _inference()
         self.wrapped = wrapped  # whether it ends in `_around`; hooks may miss its end
         self.ended = False
-        self.plan: PassPlan | None = None  # where the cheaper path was taken
-        self.signature: Signature | None = None  # where there may be a plan, or will be
+        self.plan: PassPlan | None = None  # on the learned path
+        self.signature: Signature | None = None  # if there may be a plan, now or later
         self.lesson: Lesson | None = None
         self.mode: CaptureMode | None = None  # entered for this call
         self.listening = False
-        self.lines: set[tuple[str, str]] = set()  # module and line of what ran, under a plan
+        self.lines: set[tuple[str, str]] = set()  # under a plan: path and line of what ran
         self.differs = False  # whether something ran that is not in the plan
-        self.below = -1  # how many modes lie under the one that was taken off
+        self.below = -1  # how many modes were under the one that was popped
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     call: _Call | None = None
 
 
-class Run:
-    """What happens between the entry and the exit of one capture."""
+class Session:
+    """One capture between its entry and its exit."""
 
     def __init__(
         self,
@@ -111,27 +103,27 @@ class Run:
         self.collector = (GateCollector if gates else Collector)(module, trace, **options)
         self.block = self.collector.block
         self.block.on_hand_over = self._hand_over
-        self.root = self.collector.names.modules.get("")
+        self.root = self.collector.module_paths.modules.get("")
         self.home = threading.get_ident()
-        self._dead = _thread.dead  # of the thread that entered
+        self._stale = _thread.stale  # of the thread that entered
         self.mode: CaptureMode | None = None  # of the thread that entered
-        self.alarms: dict[tuple[str, str], None] = {}  # where attention was not read, its operator
+        self.alarms: dict[tuple[str, str], None] = {}  # path and operator of unread attention
         self._passes = 0
-        self._lock = threading.RLock()  # a signal handler may come in between
-        self._here = _Here()
+        self._lock = threading.RLock()  # reentrant for signal handlers
+        self._here = _ThreadState()
         self._stack = ExitStack()
-        self._hooks: list[Any] = []  # on all modules: before a call, after it
-        self._wrapped: set[int] = set()  # modules that have `_around` around their calls
+        self._hooks: list[Any] = []  # on all modules, before and after a call
+        self._wrapped: set[int] = set()  # ids of modules with `_around` around their calls
         self._handed_over = False  # whether other threads may belong to the capture
         self._plans = self._shared_plans = Plans()
-        self._recalled = False  # whether passes may follow plans, and be learned
-        self._guards = _Guards.now()
+        self._learning = False  # whether passes may follow plans, and be learned
+        self._inference = _inference()
 
     def begin(self) -> Trace:
-        bury()
+        remove_stale_modes()
         _open.add(self)
         try:
-            self._stack.enter_context(eager_surroundings())
+            self._stack.enter_context(eager_torch())
             self.block.open(-1)
             self._stack.callback(self.block.close)
             if self.path == "auto" and not self.collector.grad and available():
@@ -153,31 +145,31 @@ class Run:
         return self.trace
 
     def end(self, failed: bool) -> None:
-        """Everything goes back. In another thread than the one that entered, its mode stays there,
-        passes everything through, and goes with the next capture of that thread."""
+        """Restore everything. Outside the thread that entered, the mode stays on that thread's
+        stack, passes everything through, and is removed by the thread's next capture."""
         try:
             if threading.get_ident() == self.home:
                 call, self._here.call = self._here.call, None
-                if call is not None:  # left in the middle of it, or by an interrupt
+                if call is not None:  # left in the middle, or by an interrupt
                     self._leave(call)
                 error = self._leave_mode()
             else:
                 error = None
-                self._dead.append((self._leave_home, self._guards))
+                self._stale.append((self._leave_home, self._inference))
             self._stack.close()
         finally:
             _open.discard(self)
-            self._say_alarms(ended=True)
+            self._note_alarms(ended=True)
             self.collector.close(failed)
-            # They know us: without this only the collector of garbage ends it.
+            # They refer to us: break the cycle.
             self.block.on_hand_over = _nothing
             self.collector.lessons.clear()
         if error is not None and not failed:
             raise RegardError(error)
 
     def forget(self) -> None:
-        """The thread that entered is gone, without a chance to leave: it is not in this process."""
-        self._lock = self.collector._lock = threading.RLock()  # it may have held them
+        """Clean up in a forked child, where the thread that entered does not exist."""
+        self._lock = self.collector._lock = threading.RLock()  # that thread may have held them
         self._stack.close()
 
     def _leave_home(self) -> None:
@@ -186,31 +178,31 @@ class Run:
         unlisten(self._ran_fused)
 
     def _leave_mode(self) -> str | None:
-        """The mode off the stack, unless that would do harm; what is wrong, if anything."""
-        now = _Guards.now()
+        """Pop the mode unless that would do harm; returns an error text."""
+        inference = _inference()
         if self.mode is None:
-            return None if now == self._guards else _LEFT_INSIDE
-        if now.inference and not self._guards.inference:
-            # Its exit will bring the mode's dispatch key back: the mode must be there to meet it.
-            self._dead.append((self.mode.leave, self._guards))
+            return None if inference == self._inference else _LEFT_INSIDE
+        if inference and not self._inference:
+            # Its exit restores the mode's dispatch key: the mode must still be there.
+            self._stale.append((self.mode.leave, self._inference))
             return (
                 "capture: left before torch.inference_mode(), which was entered inside it; leave "
                 "contexts in the opposite order of entering (a dead mode slows this thread down "
                 "until its next capture)"
             )
-        # A guard that was entered in a call, and left after it, has taken the key away.
+        # A guard that was entered in a call and left after it has removed the key.
         seen = _modes_are_seen()
-        if not seen and self._recalled:
-            unlisten(self._ran)  # the key of the kernels came back instead
+        if not seen and self._learning:
+            unlisten(self._ran)  # the key of the kernels was restored instead
         if not self.mode.leave():
             return (
                 "capture: its dispatch mode is no longer there: somebody left a mode twice, or out "
                 "of order; what ran after that was not recorded"
             )
-        return None if now == self._guards and seen else _LEFT_INSIDE
+        return None if inference == self._inference and seen else _LEFT_INSIDE
 
     # -- hooks on the calls of all modules: one on a single module may turn torch's fast paths off.
-    # They tell what runs, and change nothing of the dispatcher: an interrupt skips them
+    # They observe, and leave the dispatcher alone: an interrupt skips them
 
     def _watch_modules(self) -> None:
         with self._lock:
@@ -240,26 +232,30 @@ class Run:
                     self._stack.callback(unwrap_calls, module, self._around)
 
     def _hand_over(self) -> None:
-        """Another thread is about to belong to the capture: its calls must be seen."""
+        """Another thread is about to join the capture: watch its calls."""
         self._handed_over = True
-        self._wrap(*self.collector.names.modules.values())
+        self._wrap(*self.collector.module_paths.modules.values())
         self._watch_modules()
 
     # -- plans
 
     def _recall(self) -> None:
-        """Plans of earlier captures; a filter's own are no use to others."""
-        if self.module is None or self.collector.flow.rules or not self.collector.learnable:
+        """Look up plans of earlier captures; those of a filtered capture are its own."""
+        if (
+            self.module is None
+            or self.collector.dataflow.products.rules
+            or not self.collector.learnable
+        ):
             return
         try:
-            now = fingerprint(self.collector.names)
+            now = fingerprint(self.collector.module_paths)
             plans = plans_of(self.module)
-        except Exception as error:  # a model that cannot be looked at: the full path serves
+        except Exception as error:  # a model that cannot be inspected: take the full path
             pass_signals_on(error)
             return
         if now is None:
             return
-        self._recalled = True
+        self._learning = True
         self._shared_plans = plans
         self._shared_plans.check(now)
         if self.collector.where is everything:
@@ -270,30 +266,30 @@ class Run:
         if plan is None and self._plans is not self._shared_plans:
             plan = self._shared_plans.get(signature)
         if plan is not None and plan.has_weights():
-            mine = self.collector
-            if mine.attached or mine.values or mine.keeper.outputs:
+            collector = self.collector
+            if collector.attached or collector.values or collector.recorder.outputs:
                 return None
         return plan
 
     def _learn(self, call: _Call) -> None:
-        """A full pass has ended: remember it, where the cheaper path would see all there was."""
-        mine, lesson, signature = self.collector, call.lesson, call.signature
+        """Remember a full pass, if the learned path would see all of it."""
+        collector, lesson, signature = self.collector, call.lesson, call.signature
         assert lesson is not None and signature is not None
-        if not mine.all_read():
+        if not collector.all_read():
             return
         plan = lesson.plan()
         if plan is not None and plan.attends():
             self._plans.learn(signature, plan)
             plans = self._plans
-            mine.lessons.append((lesson, lambda: plans.give_up(signature)))
+            collector.lessons.append((lesson, lambda: plans.give_up(signature)))
 
     # -- calls of modules
 
     def _around(
         self, module: nn.Module, proceed: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Around a call: what changes for it goes back, whatever ends it."""
-        if self._is_strange(module) or self._under_way():
+        """Around a call: what changes for it is restored, however it ends."""
+        if self._is_outside(module) or self._under_way():
             return proceed(*args, **kwargs)
         call = _Call(module, wrapped=True)
         output = None
@@ -304,8 +300,8 @@ class Run:
         finally:
             self._finish(call, output)
 
-    def _is_strange(self, module: nn.Module) -> bool:
-        """Whether this thread or task works for somebody else."""
+    def _is_outside(self, module: nn.Module) -> bool:
+        """Whether this thread or task is outside the capture."""
         if self.collector.closed:
             return True
         if self.block.here():
@@ -316,7 +312,7 @@ class Run:
         return True
 
     def _under_way(self) -> bool:
-        """Whether this thread is in a call already."""
+        """Whether a call is running in this thread."""
         call = self._here.call
         if call is None:
             return False
@@ -333,26 +329,26 @@ class Run:
         if call is not None and (call.wrapped or call.module is not module):
             if call.plan is None and call.module is not module:
                 self.collector.meet(module)
-            self._mind(module)
+            self._note_running(module)
             return
-        if self._is_strange(module):
+        if self._is_outside(module):
             return
-        self._say_called(module)
+        self._note_called(module)
         if threading.get_ident() != self.home:
             return
-        self._see_again()
+        self._restore_mode()
         if call is not None:
             if self._running(module) > call.depth:
                 call.depth += 1
                 return
             self._here.call = None  # left by an interrupt
             self._leave(call)
-        if id(module) in self.collector.names.paths:
+        if id(module) in self.collector.module_paths.paths:
             self._here.call = _Call(module, wrapped=False)
             self._begin_pass(module)
             if self.mode is not None:
                 self.mode.idle = False
-        self._mind(module)
+        self._note_running(module)
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         """The hook after a call."""
@@ -363,28 +359,28 @@ class Run:
         if not call.depth:
             self._finish(call, output)
 
-    def _say_called(self, module: nn.Module) -> None:
-        mine, number = self.collector, id(module)
+    def _note_called(self, module: nn.Module) -> None:
+        collector, number = self.collector, id(module)
         home = threading.get_ident() == self.home
-        if home and self.module is None and number not in mine.names.paths:
-            mine.adopt(module)
+        if home and self.module is None and number not in collector.module_paths.paths:
+            collector.adopt(module)
             self.root = self.root or module
             if self._handed_over:
-                self._wrap(*mine.names.modules.values())
-        if number in mine.names.paths:
-            mine.called = True
-        elif not mine.other:
-            mine.other = type(module).__name__
+                self._wrap(*collector.module_paths.modules.values())
+        if number in collector.module_paths.paths:
+            collector.called = True
+        elif not collector.other:
+            collector.other = type(module).__name__
 
-    def _mind(self, module: nn.Module) -> None:
-        path = self.collector.attentive.get(id(module))
+    def _note_running(self, module: nn.Module) -> None:
+        path = self.collector.attention_paths.get(id(module))
         if path is not None:
             self.collector.ran.add(path)
             if self.collector.here.lesson is not None:
                 self.collector.here.lesson.modules.add(path)
 
     def _running(self, module: nn.Module) -> int:
-        """How many calls of a module are under way in this thread."""
+        """The number of running calls of a module in this thread."""
         count, frame = 0, sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_name == "_call_impl" and first_argument(frame) is module:
@@ -397,22 +393,22 @@ class Run:
             with self._lock:
                 self.block.context = self._passes
                 self._passes += 1
-            self._say_alarms(ended=False)
+            self._note_alarms(ended=False)
 
     def _enter(self, call: _Call, args: Any, kwargs: Any) -> None:
-        """What a call needs, by way of a plan or fully.
+        """Set up a call, with a plan or fully.
 
-        What is changed is noted before it is: an interrupt may come in between.
+        What is changed is noted first: an interrupt may come in between.
         """
         self._here.call = call
         home = threading.get_ident() == self.home
         if home:
-            self._see_again()
+            self._restore_mode()
         else:
-            bury()
-        self._say_called(call.module)
+            remove_stale_modes()
+        self._note_called(call.module)
         self._begin_pass(call.module)
-        if call.module is self.root and self._recalled:
+        if call.module is self.root and self._learning:
             self._take_plan(call, args, kwargs)
         if call.plan is not None:
             self.collector.ran |= call.plan.unseen
@@ -426,12 +422,12 @@ class Run:
         elif self.mode is not None:
             self.mode.idle = False
 
-    def _see_again(self) -> None:
-        """The mode, where a guard that was entered without it in a learned pass has come back."""
+    def _restore_mode(self) -> None:
+        """Restore the mode, if a guard entered without it in a learned pass removed its key."""
         if self.mode is not None and not _modes_are_seen() and self.mode.on_stack:
             self.mode.enter_again()
-            if self._recalled:
-                unlisten(self._ran)  # the key of the kernels came back instead
+            if self._learning:
+                unlisten(self._ran)  # the key of the kernels was restored instead
 
     def _take_plan(self, call: _Call, args: Any, kwargs: Any) -> None:
         """The plan for a call, or a lesson that may become one."""
@@ -439,11 +435,11 @@ class Run:
             return  # kernels would see the tensors of transforms
         try:
             signature = call.signature = signature_of(call.module, args, kwargs)
-        except Exception as error:  # arguments that cannot be looked at: the full path serves
+        except Exception as error:  # arguments that cannot be inspected: take the full path
             pass_signals_on(error)
             return
         if any(0 in shape for shape in signature.shapes):
-            return  # operators may leave early, and attention stay away
+            return  # empty inputs: operators may return early, without attention
         plan = self._plan(signature)
         if plan is not None and (threading.get_ident() != self.home or self._on_top()):
             call.plan = plan
@@ -451,18 +447,20 @@ class Run:
             call.lesson = self.collector.here.lesson = Lesson()
 
     def _on_top(self) -> bool:
-        """Whether nobody else's mode comes in between. Under inference mode, which leaves operators
-        whole, one that lies below ours would take them apart where kernels do not see it."""
+        """Whether our mode is the topmost; under inference mode also the only one: a mode below
+        would decompose composite operators where kernels do not see it."""
         if self.mode is None or not self.mode.on_top:
             return False
         return not torch.is_inference_mode_enabled() or _len_torch_dispatch_stack() == 1
 
     def _follow(self, call: _Call, plan: PassPlan, home: bool) -> None:
-        """The cheaper path for one call: the mode goes, and the kernels tell."""
+        """The learned path for one call: pop the mode, listen to the kernels."""
         if home:
             assert self.mode is not None
-            if not self._handed_over and plan.ran.issuperset(self.collector.attentive.values()):
-                self._remove_hooks()  # they cost time, and there is nothing they could tell
+            if not self._handed_over and plan.ran.issuperset(
+                self.collector.attention_paths.values()
+            ):
+                self._remove_hooks()  # they cost time, and the plan knows all modules
             call.below = _len_torch_dispatch_stack() - 1
             self.mode.__exit__()
         self.collector.here.following = False
@@ -470,11 +468,11 @@ class Run:
         listen(self._ran)
 
     def _finish(self, call: _Call, output: Any) -> None:
-        """A call has ended; without an output where it failed."""
+        """A call has ended; without an output if it failed."""
         try:
             if call.plan is None:
                 self.collector.finish_pass()
-            balanced = call.guards == _Guards.now()
+            balanced = call.inference == _inference()
             if call.lesson is not None and output is not None and balanced:
                 self._learn(call)
             if call.plan is not None and output is not None:
@@ -487,8 +485,8 @@ class Run:
             self._leave(call)
 
     def _leave(self, call: _Call) -> None:
-        """What `_enter` changed goes back."""
-        if call.ended:  # the capture was left in the middle of it
+        """Undo `_enter`."""
+        if call.ended:  # the capture was left in the middle of the call
             return
         here = self.collector.here
         here.lesson, here.following = None, True
@@ -507,20 +505,20 @@ class Run:
             call.ended = True
 
     def _leave_thread(self, call: _Call, mode: CaptureMode) -> None:
-        """The mode off the stack of another thread than the one that entered the capture."""
-        now = _Guards.now()
-        if now.inference and not call.guards.inference:  # as in `_leave_mode`
+        """Pop the mode in another thread than the one that entered the capture."""
+        inference = _inference()
+        if inference and not call.inference:  # as in `_leave_mode`
             mode.pass_through()
-            _thread.dead.append((mode.leave, call.guards))
+            _thread.stale.append((mode.leave, call.inference))
             return
-        if now != call.guards:
+        if inference != call.inference:
             self.collector.note("changed", "", _UNSEEN)
         mode.leave()
 
-    # -- what the kernels tell
+    # -- operators that the kernels see
 
     def _ran(self, operator: str, names: tuple[str, ...], args: Any, kwargs: Any, out: Any) -> None:
-        """An operator that counts ran in a pass that follows a plan."""
+        """An operator of interest ran in a pass that follows a plan."""
         call = self._here.call
         if call is None or call.plan is None or torch._C._current_graph_task_id() != -1:
             return
@@ -539,41 +537,40 @@ class Run:
         kwargs: Any,
         out: Any,
     ) -> None:
-        place = self.collector.names.place()
-        if place is None:
+        call_site = self.collector.module_paths.call_site()
+        if call_site is None:
             return
-        call.lines.add((place.path, place.source))
-        entry = plan.entry(key_of(place, operator))
+        call.lines.add((call_site.path, call_site.source))
+        entry = plan.entry(key_of(call_site, operator))
         if entry is None and operator in OPERATORS:
-            entry = plan.fused_at(place)
+            entry = plan.fused_at(call_site)
         if entry is HARMLESS:
             return
         wrapped = _transforms() is not None
         if not wrapped and isinstance(entry, FusedEntry):
             arguments = dict(zip(names, args)) | kwargs
-            self.collector.read_operator(operator, arguments, out, place, entry.attends)
+            self.collector.read_operator(operator, arguments, out, call_site, entry.attends)
         elif isinstance(entry, OtherEntry):
-            self.collector.read_other(entry, out, place)
+            self.collector.read_other(entry, out, call_site)
         elif wrapped or not isinstance(entry, SoftmaxEntry):
-            self._forget(call, place, operator, None if wrapped else (names, args, kwargs, out))
+            self._forget(call, call_site, operator, None if wrapped else (names, args, kwargs, out))
         else:
             dim = args[names.index("dim")] if len(args) > names.index("dim") else kwargs.get("dim")
             assert call.signature is not None
             batches = call.signature.batches
-            if dim is None or not self.collector.read_softmax(entry, out, dim, batches, place):
-                self._forget(call, place, operator, None)
+            if dim is None or not self.collector.read_softmax(entry, out, dim, batches, call_site):
+                self._forget(call, call_site, operator, None)
 
     def _check_lines(self, call: _Call, plan: PassPlan) -> None:
-        """A pass that followed a plan has ended: did all that attends there attend?"""
+        """After a pass that followed a plan: check that all its attention ran."""
         path = None if call.differs else plan.missing(call.lines)
         if path is not None:
             self._give_up(call)
             self.collector.note(
                 "changed",
                 path,
-                "did not attend in a pass, as it had in others; had something else attended in its "
-                "stead, it would not be there; later passes are read fully; "
-                "capture(path='full') reads everything",
+                "did not attend in a pass, unlike before; attention that replaced it would be "
+                "missing; later passes are read fully; capture(path='full') reads everything",
             )
 
     def _give_up(self, call: _Call) -> None:
@@ -581,36 +578,36 @@ class Run:
         self._plans.give_up(call.signature)
         self._shared_plans.give_up(call.signature)
 
-    def _forget(self, call: _Call, place: Any, operator: str, ran: Any) -> None:
-        """Something runs that no pass of the kind had: it is read if it can be, or said."""
+    def _forget(self, call: _Call, call_site: Any, operator: str, ran: Any) -> None:
+        """Something ran that is not in the plan: read it if possible, or note it."""
         call.differs = True
         self._give_up(call)
         if ran is not None and operator in OPERATORS:
             names, args, kwargs, out = ran
-            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
+            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, call_site)
         else:
-            self.alarms[place.path or place.module_class, operator] = None
+            self.alarms[call_site.name, operator] = None
 
     def _ran_fused(
         self, operator: str, names: tuple[str, ...], args: Any, kwargs: Any, out: Any
     ) -> None:
-        """The same under `path="fused"`: fused attention is read, and the rest is said."""
+        """The same under `path="fused"`: read fused attention, and note the rest."""
         if torch._C._current_graph_task_id() != -1 or self.collector.closed:
             return
         if not self.block.here():
             return
-        place = self.collector.names.place()
-        if place is None:
+        call_site = self.collector.module_paths.call_site()
+        if call_site is None:
             return
         fused = operator.startswith(("_scaled", "regard::"))
         if names and fused and _transforms() is None:
             self.collector.here.following = False
-            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, place)
+            self.collector.read_operator(operator, dict(zip(names, args)) | kwargs, out, call_site)
             self.collector.here.following = True
-        elif self.collector.names.in_forward():
-            self.alarms[place.path or place.module_class, operator] = None
+        elif self.collector.module_paths.in_forward():
+            self.alarms[call_site.name, operator] = None
 
-    def _say_alarms(self, ended: bool) -> None:
+    def _note_alarms(self, ended: bool) -> None:
         if self.path == "fused" and not ended:
             return
         fused = "which the fused path cannot read"
@@ -620,61 +617,58 @@ class Run:
             self.collector.note(
                 "changed",
                 where,
-                f"{operator} ran, {cause}; its weights are not there; {later}"
+                f"{operator} ran, {cause}; its weights are missing; {later}"
                 "capture(path='full') reads everything",
             )
         self.alarms.clear()
 
 
 def _modes_are_seen() -> bool:
-    """Whether operators of this thread go to its modes."""
+    """Whether operators of this thread reach its modes."""
     return torch._C._dispatch_tls_is_dispatch_key_included(_PYTHON)
 
 
 def _nothing() -> None:
-    """Nobody is to be told of new threads."""
+    """No reaction to new threads."""
 
 
 def _push_at(mode: CaptureMode, depth: int) -> None:
-    """A mode back where it lay, under those that were entered later and are still there."""
+    """Push a mode back under those that were entered later."""
     above = [_pop_mode() for _ in range(_len_torch_dispatch_stack() - depth)]
     _push_mode(mode)
     for other in reversed(above):
         _push_mode(other)
 
 
-Dead = list[tuple[Callable[[], Any], _Guards]]  # how each is left, and when it can be
-
-
 class _Thread(threading.local):
-    """What had to stay in a thread until its guards are what they were; it goes with the thread."""
+    """Modes that had to stay on a thread's stack until inference mode is as it was."""
 
     def __init__(self) -> None:
-        self.dead: Dead = []
+        self.stale: list[tuple[Callable[[], Any], bool]] = []  # how to leave, in which mode
 
 
 _thread = _Thread()
 
 
-def bury() -> None:
-    """What stayed in this thread goes, if it can."""
-    now = _Guards.now()
-    stayed, _thread.dead[:] = list(_thread.dead), []
-    for leave, guards in stayed:
-        if guards == now:
+def remove_stale_modes() -> None:
+    """Pop the modes that stayed on this thread's stack, where that is safe."""
+    inference = _inference()
+    stale, _thread.stale[:] = list(_thread.stale), []
+    for leave, entered in stale:
+        if entered == inference:
             leave()
         else:
-            _thread.dead.append((leave, guards))
+            _thread.stale.append((leave, entered))
 
 
-_open: set[Run] = set()  # in any thread
+_open: set[Session] = set()  # in any thread
 
 
 def _forget_other_threads() -> None:
-    """A forked child has one thread: captures of the others will never be left there."""
-    for run in [run for run in _open if run.home != threading.get_ident()]:
-        _open.discard(run)
-        run.forget()
+    """End captures of other threads in a forked child, which has only one."""
+    for session in [each for each in _open if each.home != threading.get_ident()]:
+        _open.discard(session)
+        session.forget()
 
 
 in_forked_child(_forget_other_threads)

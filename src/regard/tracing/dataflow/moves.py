@@ -1,4 +1,4 @@
-"""How tags pass operators that move entries, or make new axes: copies, gathers, linear maps."""
+"""Tags through operators that move entries or make axes: copies, gathers, linear maps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Dims, Factor, Origin, Piece, axis, dims_of, laid_out, merged
-from regard.tracing.movement import Again, Movement, along_dim, expanded, same_index
-from regard.tracing.pointwise import Pointwise
-from regard.tracing.tags import (
+from regard.tracing.dataflow.axes import (
+    Dims,
+    Factor,
+    Origin,
+    Piece,
+    axis,
+    dims_of,
+    laid_out,
+    merged,
+)
+from regard.tracing.dataflow.movement import Again, Movement, along_dim, expanded, same_index
+from regard.tracing.dataflow.pointwise import Pointwise
+from regard.tracing.dataflow.tags import (
     NOBODY,
-    Candidate,
     Mark,
     Sources,
     Tag,
+    TagStore,
     covers,
     joined,
     joined_late,
@@ -26,20 +35,23 @@ from regard.tracing.tags import (
 )
 
 
-class Moves(Pointwise):
-    """Operators that attend to nothing themselves, and put entries elsewhere."""
+class Moves:
+    """Operators that move entries, or make new axes."""
+
+    def __init__(self, tags: TagStore, pointwise: Pointwise) -> None:
+        self.tags, self.pointwise = tags, pointwise
 
     def copied(self, source: Tensor, output: Tensor) -> None:
         """A copy, maybe in another layout."""
-        tag = self._blend((source,), output)
-        tag.same_as = self.token(source)  # a linear map of the copy is one of the source
+        tag = self.pointwise.blend((source,), output)
+        tag.same_as = self.tags.token(source)  # a linear map of the copy is one of the source
         if tag.moved is None and self._overlaps(source):
-            tag.moved = self._movement(source, output, lambda numbers: numbers)
-        self.put(output, tag)
+            tag.moved = self.pointwise.movement(source, output, lambda numbers: numbers)
+        self.tags.put(output, tag)
 
     def _overlaps(self, source: Tensor) -> bool:
-        """Whether a view shows entries of its storage more than once, as sliding windows do."""
-        tag = self.tag(source)
+        """Whether a view repeats entries of its storage, as sliding windows do."""
+        tag = self.tags.tag(source)
         if tag is None or tag.factors is None or source.dim() < 2:
             return False
         own = {factor.origin for factor in tag.factors}
@@ -50,65 +62,65 @@ class Moves(Pointwise):
         )
 
     def selected(self, source: Tensor, output: Tensor) -> None:
-        """Some entries along an axis, as the best k: of a parameter's axis, still one."""
+        """Some entries along an axis, as of top-k; those of a parameter's axis are one still."""
         tag = self._moved_tag(source)
         tag.factors = self.resized(source, output)
-        self.put(output, tag)
+        self.tags.put(output, tag)
 
     def unknown(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """An operator without a rule: of constants alone it makes a constant; else dimensions of
-        the same number are taken for the same axes."""
-        constant = bool(inputs) and all(self.constant(tensor) for tensor in inputs)
-        first = next((tensor for tensor in inputs if not self.constant(tensor)), None)
-        sources = NOBODY if first is None else self.sources(first)
+        """An operator without a rule. Constants make a constant; otherwise inputs with as many
+        dimensions as the output are taken to have its axes."""
+        constant = bool(inputs) and all(self.tags.constant(tensor) for tensor in inputs)
+        first = next((tensor for tensor in inputs if not self.tags.constant(tensor)), None)
+        sources = NOBODY if first is None else self.tags.sources(first)
         for tensor in outputs:
             if tensor.layout != torch.strided:
                 continue
             if constant and not covers(tensor):
-                self.fixed(tensor)
+                self.pointwise.fixed(tensor)
                 continue
             tag = Tag()
             tag.sources, tag.constant = sources, constant
             alike = [each for each in inputs if each.dim() == tensor.dim() > 0]
             if alike:
-                alike.sort(key=lambda each: (self.constant(each), each.shape != tensor.shape))
+                alike.sort(key=lambda each: (self.tags.constant(each), each.shape != tensor.shape))
                 tag.factors = self.resized(alike[0], tensor)
-            self.put(tensor, tag)
+            self.tags.put(tensor, tag)
 
     def attended(self, query: Tensor, value: Tensor, output: Tensor) -> None:
-        """An operator that attends: places of the queries, features of the values."""
+        """An operator that attends: positions of the queries, features of the values."""
         tag = Tag()
         if query.dim() == value.dim() == output.dim() and not query.is_nested:
-            tag.factors = laid_out([*self.dims(query)[:-1], self.dims(value)[-1]], output)
-        self.put(output, tag)
+            tag.factors = laid_out([*self.tags.dims(query)[:-1], self.tags.dims(value)[-1]], output)
+        self.tags.put(output, tag)
 
     def moved(self, source: Tensor, output: Tensor, again: Again | None = None) -> None:
         """Entries rearranged; `again` does the same to numbers."""
         tag = self._moved_tag(source)
         tag.factors = self.resized(source, output)
         if again is not None and not tag.constant:
-            tag.moved = self._movement(source, output, again)
+            tag.moved = self.pointwise.movement(source, output, again)
         if tag.sources or tag.constant or tag.factors is not None:
-            self.put(output, tag)
+            self.tags.put(output, tag)
 
     def embedded(self, table: Tensor, ids: Tensor, output: Tensor) -> None:
-        """Rows of a table, one for each id: constant where the ids are."""
+        """Rows of a table, one for each id; constant if the ids are."""
         tag = Tag()
-        tag.constant = self.constant(table) and self.constant(ids)
-        tag.factors = laid_out([*self.dims(ids), axis(output.shape[-1], "feature")], output)
-        self.put(output, tag)
+        tag.constant = self.tags.constant(table) and self.tags.constant(ids)
+        tag.factors = laid_out([*self.tags.dims(ids), axis(output.shape[-1], "feature")], output)
+        self.tags.put(output, tag)
 
     def _meet_edges(self, source: Tensor, dim: int, index: Tensor, tag: Tag) -> None:
-        """Nodes chosen by the edges that point to them: sums of exponentials, or queries."""
-        before = self.tag(source)
+        """Nodes gathered for the edges that point to them: sums of exponentials, or queries."""
+        before = self.tags.tag(source)
         total = None if before is None else before.total
         if total is not None and total.segments is not None:
             if total.dim == dim and same_index(total.segments, along_dim(index, dim)):
                 tag.total = total._replace(at_edges=True)
         elif index.dim() == 1 and not tag.constant:
-            origin = _last(self.dims(source)[dim])
+            origin = _last(self.tags.dims(source)[dim])
             if origin is not None:
-                self.chosen_from(index).add(origin)
+                self.tags.chosen_from(index).add(origin)
 
     def gathered(
         self,
@@ -120,75 +132,76 @@ class Moves(Pointwise):
     ) -> None:
         """Entries chosen along one dimension; `choose` does the same to numbers."""
         tag = self._moved_tag(source)
-        tag.constant = tag.constant and self.constant(index)
+        tag.constant = tag.constant and self.tags.constant(index)
         dim %= max(1, source.dim())
         self._meet_edges(source, dim, index, tag)
         if output.dim() and source.dim() == output.dim():
-            dims = self.dims(source)
+            dims = self.tags.dims(source)
             for other, size in enumerate(output.shape):
                 if other == dim or size != source.shape[other]:
                     dims[other] = axis(size, "gathered", _last(dims[other]))
             tag.factors = laid_out(dims, output)
         if not tag.constant:
-            box = self.box(index)
-            tag.moved = self._movement(
+            box = self.tags.box(index)
+            tag.moved = self.pointwise.movement(
                 source, output, lambda numbers: choose(numbers, dim, box.tensor)
             )
-        self.put(output, tag)
+        self.tags.put(output, tag)
 
     def indexed(self, source: Tensor, indices: Sequence[Tensor | None], output: Tensor) -> None:
-        """Advanced indexing with tensors: their dimensions take the place of those indexed."""
+        """Advanced indexing: the dimensions of the indices replace those indexed."""
         tag = self._moved_tag(source)
         tag.factors = self._indexed_factors(source, indices, output)
         tag.constant = tag.constant and all(
-            self.constant(index) for index in indices if index is not None
+            self.tags.constant(index) for index in indices if index is not None
         )
-        at = [dim for dim, index in enumerate(indices) if index is not None]
-        if len(at) == 1:
-            self._meet_edges(source, at[0], indices[at[0]], tag)  # type: ignore[arg-type]
+        indexed_dims = [dim for dim, index in enumerate(indices) if index is not None]
+        if len(indexed_dims) == 1:
+            self._meet_edges(source, indexed_dims[0], indices[indexed_dims[0]], tag)  # type: ignore[arg-type]
         if not tag.constant:
-            boxes = [None if index is None else self.box(index) for index in indices]
-            if len(at) == 1 and tag.factors is not None and source.dim() == output.dim():
-                pieces = dims_of(output, tag.factors)[at[0]]
+            boxes = [None if index is None else self.tags.box(index) for index in indices]
+            if len(indexed_dims) == 1 and tag.factors is not None and source.dim() == output.dim():
+                pieces = dims_of(output, tag.factors)[indexed_dims[0]]
                 if len(pieces) == 1 and pieces[0][1].kind == "gathered":
-                    pieces[0][1].taken = (self.dims(source)[at[0]], boxes[at[0]])
+                    pieces[0][1].taken = (
+                        self.tags.dims(source)[indexed_dims[0]],
+                        boxes[indexed_dims[0]],
+                    )
 
             def again(numbers: Tensor) -> Tensor:
-                at_hand = [None if box is None else box.tensor for box in boxes]
-                chosen: Tensor = torch.ops.aten.index.Tensor(numbers, at_hand)
+                tensors = [None if box is None else box.tensor for box in boxes]
+                chosen: Tensor = torch.ops.aten.index.Tensor(numbers, tensors)
                 return chosen
 
-            tag.moved = self._movement(source, output, again)
-        self.put(output, tag)
+            tag.moved = self.pointwise.movement(source, output, again)
+        self.tags.put(output, tag)
 
     def windows(self, source: Tensor, output: Tensor, size: Sequence[int], again: Again) -> None:
-        """Patches around places: (batch, channel × window, place) of (batch, channel, *map)."""
+        """Patches (batch, channel × window, position) of (batch, channel, height, width)."""
         tag = self._moved_tag(source)
-        dims = self.dims(source)
+        dims = self.tags.dims(source)
         if source.dim() == 4 and not tag.constant:
-            map_dims = [*dims[2], *dims[3]]
             everywhere = math.prod(source.shape[2:]) == output.shape[2]
             window = [
                 piece
                 for count, pieces in zip(size, dims[2:])
                 for piece in axis(count, "gathered", _last(pieces))
             ]
-            places = (
-                tuple(map_dims) if everywhere else axis(output.shape[2], "gathered", _last(dims[3]))
-            )
-            tag.factors = laid_out([dims[0], (*dims[1], *window), places], output)
-            tag.moved = self._movement(source, output, again)
-        self.put(output, tag)
+            positions = axis(output.shape[2], "gathered", _last(dims[3]))
+            positions = (*dims[2], *dims[3]) if everywhere else positions
+            tag.factors = laid_out([dims[0], (*dims[1], *window), positions], output)
+            tag.moved = self.pointwise.movement(source, output, again)
+        self.tags.put(output, tag)
 
     def _indexed_factors(
         self, source: Tensor, indices: Sequence[Tensor | None], output: Tensor
     ) -> tuple[Factor, ...] | None:
-        at = [dim for dim, index in enumerate(indices) if index is not None]
+        indexed_dims = [dim for dim, index in enumerate(indices) if index is not None]
         tensors = [index for index in indices if index is not None]
-        if not at or any(index.dtype in (torch.bool, torch.uint8) for index in tensors):
+        if not indexed_dims or any(index.dtype in (torch.bool, torch.uint8) for index in tensors):
             return self.resized(source, output)
-        source_dims = self.dims(source)
-        chosen = merged([self.dims(index) for index in tensors], firm=False)
+        source_dims = self.tags.dims(source)
+        chosen = merged([self.tags.dims(index) for index in tensors], firm=False)
         sizes = torch.broadcast_shapes(*(index.shape for index in tensors))
         chosen = [
             pieces or axis(size, "expanded")
@@ -196,17 +209,17 @@ class Moves(Pointwise):
         ]
         if chosen and chosen[-1]:  # the last axis of the indices runs over what is chosen
             *outer, (size, _) = chosen[-1]
-            chosen[-1] = (*outer, *axis(size, "gathered", _last(source_dims[at[-1]])))
-        rest = [pieces for dim, pieces in enumerate(source_dims) if dim not in at]
-        together = at == list(range(at[0], at[0] + len(at)))
-        start = at[0] if together else 0
+            chosen[-1] = (*outer, *axis(size, "gathered", _last(source_dims[indexed_dims[-1]])))
+        rest = [pieces for dim, pieces in enumerate(source_dims) if dim not in indexed_dims]
+        together = indexed_dims == list(range(indexed_dims[0], indexed_dims[0] + len(indexed_dims)))
+        start = indexed_dims[0] if together else 0
         dims = [*rest[:start], *chosen, *rest[start:]]
         return laid_out(dims, output) if len(dims) == output.dim() else None
 
     def repeated(self, source: Tensor, output: Tensor) -> None:
         """Copies beside each other."""
         tag = self._moved_tag(source)
-        dims = self.dims(source)
+        dims = self.tags.dims(source)
         dims = [()] * (output.dim() - len(dims)) + dims
         sizes = [1] * (output.dim() - source.dim()) + list(source.shape)
         result: Dims = []
@@ -214,36 +227,36 @@ class Moves(Pointwise):
             count = after // max(1, before)
             result.append((*axis(count, "expanded"), *pieces))
         tag.factors = laid_out(result, output)
-        self.put(output, tag)
+        self.tags.put(output, tag)
 
     def _moved_tag(self, source: Tensor) -> Tag:
-        before = self.tag(source)
+        before = self.tags.tag(source)
         tag = Tag()
         if before is not None:
-            if before.mark is not None:  # chosen, rolled or padded weights are weights yet
+            if before.mark is not None:  # chosen, rolled or padded weights are weights
                 tag.mark = before.mark._replace(before=None)
             tag.sources, tag.constant = before.sources, before.constant
             tag.normaliser, tag.sides, tag.widths = before.normaliser, before.sides, before.widths
             tag.entries = before.entries
             if before.total is not None:
                 tag.total = before.total._replace(exact=False)
-        tag.same_as = self.token(source)
+        tag.same_as = self.tags.token(source)
         return tag
 
     def viewed(self, source: Tensor) -> None:
-        """A view is about to hide the shape of a tensor that nothing is known about."""
-        tag = self.tag(source)
+        """Record the axes of an unknown tensor before a view hides its shape."""
+        tag = self.tags.tag(source)
         if tag is None or tag.factors is None:
-            self.dims(source)
+            self.tags.dims(source)
 
     def resized(self, source: Tensor, output: Tensor) -> tuple[Factor, ...] | None:
-        """Factors where dimensions stay in their order: of another size, entries were chosen."""
+        """Factors if dimensions keep their order; where the size differs, entries were chosen."""
         if source.dim() != output.dim():
             return None
         if source.shape == output.shape:
-            return self._spread_out((source,), output)
+            return self.pointwise.factors((source,), output)
         dims: Dims = []
-        for pieces, size, before in zip(self.dims(source), output.shape, source.shape):
+        for pieces, size, before in zip(self.tags.dims(source), output.shape, source.shape):
             if size != before and size > 1:
                 feature = bool(pieces) and pieces[-1][1].kind == "feature"
                 pieces = axis(size, "feature" if feature else "gathered", _last(pieces))
@@ -251,9 +264,9 @@ class Moves(Pointwise):
         return laid_out(dims, output)
 
     def concatenated(self, inputs: Sequence[Tensor], dim: int, output: Tensor) -> None:
-        """Joined along an axis: of several maps of one input that axis comes from parameters."""
+        """Concatenation; of several maps of one input, its axis comes from parameters."""
         inputs = [tensor for tensor in inputs if tensor.numel()]
-        tags = [self.tag(tensor) for tensor in inputs]
+        tags = [self.tags.tag(tensor) for tensor in inputs]
         tag = Tag()
         marks = [each.mark for each in tags if each is not None and each.mark is not None]
         if marks:  # weights put together, of several heads or rows
@@ -284,17 +297,20 @@ class Moves(Pointwise):
         if scores:
             tag.sides, tag.widths = scores[0].sides, scores[0].widths
         elif len(inputs) > 1 and all(_expanded(tensor) for tensor in inputs[:2]):
-            tag.sides = (self.sources(inputs[0]), self.sources(inputs[1]))  # pairs of two inputs
-        self.put(output, tag)
+            tag.sides = (
+                self.tags.sources(inputs[0]),
+                self.tags.sources(inputs[1]),
+            )  # pairs of two inputs
+        self.tags.put(output, tag)
 
     def _joined_factors(
         self, inputs: Sequence[Tensor], dim: int, output: Tensor, feature: bool
     ) -> tuple[Factor, ...]:
-        """Several maps of one input beside each other are features; so are its slices' heads."""
+        """Several maps of one input are features; so are heads that were sliced off."""
         first = inputs[0]
         stacked = first.dim() < output.dim()
-        reference = sorted(inputs, key=self.constant)[0]
-        dims = self.sliced_dims(reference)
+        reference = sorted(inputs, key=self.tags.constant)[0]
+        dims = self.tags.sliced_dims(reference)
         cut = self._cut_apart(inputs)
         rejoined = not stacked and any(origin.base is cut for _, origin in dims[dim])
         if stacked:
@@ -305,8 +321,8 @@ class Moves(Pointwise):
         elif cut and reference.shape[dim] * len(inputs) == output.shape[dim] and not rejoined:
             dims[dim] = ((len(inputs), cut), *dims[dim])
         elif output.shape[dim] > 1:
-            pieces = [piece for tensor in inputs for piece in self.dims(tensor)[dim]]
-            slices = [piece for tensor in inputs for piece in self.sliced_dims(tensor)[dim]]
+            pieces = [piece for tensor in inputs for piece in self.tags.dims(tensor)[dim]]
+            slices = [piece for tensor in inputs for piece in self.tags.sliced_dims(tensor)[dim]]
             roots = {origin.ancestor for _, origin in pieces}
             all_features = bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
             chosen = any(origin.gathered for _, origin in pieces)
@@ -316,7 +332,7 @@ class Moves(Pointwise):
             dims[dim] = axis(output.shape[dim], kind, base if span is None else roots.pop())
             dims[dim][0][1].span = span
         for other in inputs if not stacked else ():
-            for index, theirs in enumerate(self.sliced_dims(other)):
+            for index, theirs in enumerate(self.tags.sliced_dims(other)):
                 if not dims[index] and index != dim:  # the first is stretched there
                     dims[index] = theirs
         return laid_out(dims, output)
@@ -324,10 +340,12 @@ class Moves(Pointwise):
     def _joined_movement(
         self, inputs: Sequence[Tensor], dim: int, output: Tensor
     ) -> Movement | None:
-        """Slices of one tensor beside each other, as windows that look at their neighbours."""
+        """Slices of one tensor side by side, as windows with their neighbours."""
         if len(inputs) < 2 or inputs[0].dim() != output.dim() or output.dim() < 3:
             return None
-        views = [None if self.constant(tensor) else self.view(tensor) for tensor in inputs]
+        views = [
+            None if self.tags.constant(tensor) else self.tags.view(tensor) for tensor in inputs
+        ]
         sources = [view for view in views if view is not None]
         if not sources or self.dims_are_features(inputs[0], dim):
             return None
@@ -345,50 +363,44 @@ class Moves(Pointwise):
 
     def dims_are_features(self, tensor: Tensor, dim: int) -> bool:
         """Whether a dimension comes from parameters alone."""
-        pieces = self.dims(tensor)[dim]
+        pieces = self.tags.dims(tensor)[dim]
         return bool(pieces) and all(origin.kind == "feature" for _, origin in pieces)
 
     def _cut_apart(self, inputs: Sequence[Tensor]) -> Origin | None:
-        """The feature axis that these are slices of, one behind the other: heads."""
+        """The feature axis that these are consecutive slices of: heads."""
         if len(inputs) < 2 or len({tensor.shape for tensor in inputs}) > 1:
             return None
         first, second = inputs[0], inputs[1]
         if len({storage_address(tensor) for tensor in inputs}) > 1 or not first.numel():
             return None
-        tag = self.tag(first)
+        tag = self.tags.tag(first)
         step = (int(second.storage_offset()) - int(first.storage_offset())) * first.element_size()
         for factor in tag.factors if tag is not None and tag.factors else ():
             if factor.stride <= step < factor.stride * factor.size:
                 return factor.origin
         return None
 
-    def lose(self, candidate: Candidate) -> None:
-        """A candidate went where it is not followed."""
-
     def linear(self, source: Tensor, output: Tensor, features: int = -1) -> None:
-        """A linear map whose weight is out of sight: quantised, or a convolution.
-
-        `features` is the dimension that comes from the weight.
-        """
+        """A linear map, quantised or a convolution; `features` is its output dimension."""
         tag = Tag()
-        tag.sources = self._behind(source, self.tag(source))
+        tag.sources = self.behind(source, self.tags.tag(source))
         tag.entries = entries_of(source, features)
         if output.dim() and output.layout == torch.strided and source.dim() == output.dim():
-            dims = self.sliced_dims(source)
+            dims = self.tags.sliced_dims(source)
             for index, size in enumerate(output.shape):
                 if size != source.shape[index]:
                     dims[index] = axis(size, "gathered", _last(dims[index]))
             dims[features] = axis(output.shape[features], "feature")
             tag.factors = laid_out(dims, output)
-            before = self.tag(source)
+            before = self.tags.tag(source)
             if before is not None and before.moved is not None:
-                tag.moved = self._mapped(source, output, features)
+                tag.moved = self.mapped(source, output, features)
             if before is not None and before.mark is not None and source.shape == output.shape:
                 tag.mark = Mark(before.mark.candidate, kind="signed")  # heads mixed
-        self.put(output, tag)
+        self.tags.put(output, tag)
 
-    def _mapped(self, source: Tensor, output: Tensor, features: int) -> Movement | None:
-        """A linear map of entries that were moved: its features all come from the same place."""
+    def mapped(self, source: Tensor, output: Tensor, features: int) -> Movement | None:
+        """A linear map of moved entries: all its features come from the same entry."""
         shape = output.shape
         same = all(
             before == after
@@ -398,24 +410,24 @@ class Moves(Pointwise):
         if not same:
             return None
         spread = expanded(shape)
-        return self._movement(
+        return self.pointwise.movement(
             source, output, lambda numbers: spread(numbers.narrow(features, 0, 1))
         )
 
-    def _behind(self, source: Tensor, tag: Tag | None) -> Sources:
-        """The input of a linear map, and what is behind that: q and k may be made in two steps."""
+    def behind(self, source: Tensor, tag: Tag | None) -> Sources:
+        """The sources of a linear map: its input, and what that comes from."""
         if tag is None:
-            return frozenset((self.token(source),))
+            return frozenset((self.tags.token(source),))
         return joined(frozenset((tag.same_as or tag.number,)), tag.sources)
 
 
 def _new_axis(pieces: Sequence[Piece]) -> bool:
-    """Whether a dimension is an axis that begins here, as of two inputs one after the other."""
+    """Whether a dimension is a new axis, as of two concatenated inputs."""
     return len(pieces) == 1 and pieces[0][1].kind == "data" and pieces[0][1].base is None
 
 
 def _side_by_side(pieces: Sequence[Piece], size: int) -> list[int] | None:
-    """The positions of slices of one axis, one slice after the other; None where not all known."""
+    """The positions of concatenated slices of one axis; None if some are unknown."""
     if len({origin.ancestor for _, origin in pieces}) != 1:
         return None
     extents = [origin.extent for _, origin in pieces]
@@ -424,7 +436,7 @@ def _side_by_side(pieces: Sequence[Piece], size: int) -> list[int] | None:
 
 
 def _expanded(tensor: Tensor) -> bool:
-    """Whether a tensor is stretched over an axis that it has not."""
+    """Whether a tensor is expanded along some dimension."""
     return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride()))
 
 
@@ -433,7 +445,7 @@ def _last(pieces: Sequence[Any]) -> Origin | None:
 
 
 def entries_of(tensor: Tensor, features: int) -> tuple[Any, ...]:
-    """Which entries of its storage a tensor shows, whichever of the features these have."""
+    """Which entries of its storage a tensor shows, apart from its features."""
     offset, strides = int(tensor.storage_offset()), tensor.stride()
     step = strides[features]
     outer = min((stride for stride in strides if stride > step), default=0)

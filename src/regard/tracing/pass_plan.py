@@ -1,11 +1,10 @@
-"""What a full pass of a model consisted of, so that later passes of the kind need not follow data.
+"""What a full pass of a model consists of, so that later passes of its kind skip the data flow.
 
-A full pass tells for every operator that may attend, by module, line and operator, what it is: one
-that attends by itself, a softmax whose result is the weights, one that is not attention, or nothing
-of concern. That is a *plan*. Under a plan nothing but those operators is looked at. Plans belong to
-a model, for as long as it lives and is what it was (`fingerprint`), and to a kind of call
-(`signature`). A pass that holds anything else is not learned, and neither is a model whose passes
-turned out to differ.
+A full pass classifies every operator that may attend, by module, line and operator: a fused
+operator, a softmax whose result is the weights, a softmax that is not attention, or harmless. That
+is a *plan*, and under a plan only those operators are watched. Plans belong to a model, as long as
+it lives and is unchanged (`fingerprint`), and to a kind of call (`signature`). A pass with anything
+else is not learned, nor is a kind of call whose passes turned out to differ.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.interception import LOCK, Calls
-from regard.record.held import Layout
 from regard.record.site import Attends
-from regard.tracing.names import Names, Place, related
-from regard.tracing.tags import storage_address
+from regard.record.stored_attention import Layout
+from regard.tracing.dataflow.tags import storage_address
+from regard.tracing.module_paths import CallSite, ModulePaths, related
 from regard.types import Kind
 
 Key = tuple[str, str, str]  #: module path, source line, operator
@@ -34,21 +33,21 @@ _MOST_OBJECTS = 4096
 _LONGEST = 64
 
 
-def key_of(place: Place, operator: str) -> Key:
-    return place.path, place.source, operator
+def key_of(call_site: CallSite, operator: str) -> Key:
+    return call_site.path, call_site.source, operator
 
 
-# -- which axes of a softmax's result are which
+# -- the axes of a softmax's result
 
 
 class Axis(NamedTuple):
-    """A dim of the softmax's result, or the part of one in which heads and another axis merged."""
+    """A dim of the softmax's result, or a factor of one in which heads and another axis merged."""
 
     dim: int
     heads: int = 0  # how many heads the dim holds; 0 for a dim that holds none
     whole: bool = True
-    inner: bool = False  # of a merged dim: whether this part varies fastest
-    examples: int = 0  # of a merged dim: how many it held beside the heads
+    inner: bool = False  # of a merged dim: whether this factor varies fastest
+    examples: int = 0  # of a merged dim: the batch size beside the heads
 
 
 class Arrangement(NamedTuple):
@@ -56,13 +55,13 @@ class Arrangement(NamedTuple):
 
     rank: int
     dim: int  # of the softmax
-    single: frozenset[int]  # dims of size one of which nothing is known
+    single: frozenset[int]  # dims of size one with unknown role
     roles: tuple[tuple[Axis, ...], ...]
 
     def layout(self, weights: Tensor, dim: int, batches: frozenset[int]) -> Layout | None:
-        """How the weights lie in a result of other sizes; None where it does not fit.
+        """The layout of the weights in a result of other sizes; None if it does not fit.
 
-        `batches` are numbers of examples that the call has, and had when this was learned.
+        `batches` are batch sizes of the call, now and when it was learned.
         """
         shape, stride = weights.shape, weights.stride()
         if len(shape) != self.rank or dim % self.rank != self.dim:
@@ -89,7 +88,7 @@ class Arrangement(NamedTuple):
         return Layout(tuple(axes), int(weights.storage_offset()))
 
     def merged(self, other: Arrangement) -> Arrangement | None:
-        """The one that knows more dims, where both agree on what they know."""
+        """The more specific of two, if they agree."""
         if self.single > other.single:
             return other.merged(self)
         roles = tuple(
@@ -100,7 +99,7 @@ class Arrangement(NamedTuple):
 
 
 def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement | None:
-    """What a recorded layout says of the dims; None where it shows less or more than the result."""
+    """The roles of the dims by a recorded layout; None if it does not cover the whole result."""
     shape, stride, offset = geometry
     if layout.offset != offset:
         return None
@@ -139,7 +138,7 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
     if cover:
         return None
     single = frozenset(index for index, size in enumerate(shape) if size == 1)
-    if dim in single:  # one key: more may come
+    if dim in single:  # one key here, maybe more later
         axes[3, 0] = Axis(dim)
         single -= {dim}
     unknown = [role for role in range(3) if not any(at[0] == role for at in axes)]
@@ -156,7 +155,7 @@ def arrangement_of(layout: Layout, dim: int, geometry: _Geometry) -> Arrangement
 
 
 class FusedEntry(NamedTuple):
-    """An operator that attends by itself."""
+    """A fused operator."""
 
     attends: Attends
 
@@ -170,7 +169,7 @@ class SoftmaxEntry(NamedTuple):
 
 
 class OtherEntry(NamedTuple):
-    """A softmax that is no attention."""
+    """A softmax that is not attention."""
 
     reason: str
 
@@ -187,18 +186,20 @@ class PassPlan(NamedTuple):
     """What a kind of pass consists of."""
 
     entries: dict[Key, Entry]
-    ran: frozenset[str]  # modules that are attention by name, and ran
+    ran: frozenset[str]  # paths of modules that are attention by name, and ran
     unseen: frozenset[str]  # those of them in which no attention was seen
-    hangs_on_lengths: bool = False  # scores of two inputs were softmaxed, and were no attention
+    depends_on_lengths: bool = False  # a softmax of two inputs' scores was not attention
 
     def entry(self, key: Key) -> Entry | None:
-        """What an operator is; None where no pass of the kind had it."""
+        """The class of an operator; None if the plan does not have it."""
         return self.entries.get(key)
 
-    def fused_at(self, place: Place) -> FusedEntry | None:
-        """What another fused operator was at the same line: torch chooses among them."""
+    def fused_at(self, call_site: CallSite) -> FusedEntry | None:
+        """Another fused operator at the same line: torch chooses among them."""
         for (path, source, _), entry in self.entries.items():
-            if (path, source) == (place.path, place.source) and isinstance(entry, FusedEntry):
+            if (path, source) == (call_site.path, call_site.source) and isinstance(
+                entry, FusedEntry
+            ):
                 return entry
         return None
 
@@ -209,7 +210,7 @@ class PassPlan(NamedTuple):
         return any(isinstance(entry, SoftmaxEntry) for entry in self.entries.values())
 
     def missing(self, lines: set[tuple[str, str]]) -> str | None:
-        """A module whose attention is not among the lines that attended."""
+        """The path of a module whose attention is not among these lines."""
         for key, entry in self.entries.items():
             if isinstance(entry, FusedEntry | SoftmaxEntry) and key[:2] not in lines:
                 return key[0]
@@ -223,43 +224,43 @@ class _Geometry(NamedTuple):
 
 
 class _Softmax(NamedTuple):
-    candidate: Any  # held, so that its id stays its own
+    candidate: Any  # held, so that its id is not reused
     key: Key
     geometry: _Geometry
     storage: ref[Any]
 
 
 class Lesson:
-    """One full pass, while it is being learned."""
+    """A full pass that is being learned."""
 
     def __init__(self) -> None:
         self.learnable = True
         self.softmaxes: dict[int, _Softmax] = {}
-        self.modules: set[str] = set()  # that are attention by name, and ran
+        self.modules: set[str] = set()  # paths of modules that are attention by name, and ran
         self._met: list[int] = []  # softmaxes, in the order in which they met their values
         self._calls: dict[Key, int] = {}
-        self._two_sided: set[Key] = set()  # worked on scores of two inputs
+        self._two_sided: set[Key] = set()  # operators on scores of two inputs
         self._outcomes: dict[Key, list[Entry]] = {}
-        self._doubted: set[tuple[str, str]] = set()  # module path and line
+        self._doubted: set[tuple[str, str]] = set()  # path and line
 
     def refuse(self) -> None:
-        """Something ran that a plan cannot hold."""
+        """Something ran that a plan cannot express."""
         self.learnable = False
         self.softmaxes.clear()
 
     def ran(self, key: Key, two_sided: bool = False) -> None:
-        """An operator of those that count ran; on scores of two inputs, or not."""
+        """An operator of interest ran."""
         if self.learnable:
             self._calls[key] = self._calls.get(key, 0) + 1
             if two_sided:
                 self._two_sided.add(key)
 
-    def doubt(self, place: Place) -> None:
-        """Labels of a line were taken back."""
-        self._doubted.add((place.path, place.source))
+    def doubt(self, call_site: CallSite) -> None:
+        """The labels of a line were withdrawn."""
+        self._doubted.add((call_site.path, call_site.source))
 
     def softmax(self, key: Key, candidate: Any, output: Tensor) -> None:
-        """It made a candidate."""
+        """An operator made a candidate."""
         if self.learnable and key[2] in _SOFTMAXES:
             geometry = _Geometry(tuple(output.shape), output.stride(), int(output.storage_offset()))
             storage = ref(output.untyped_storage())
@@ -271,7 +272,7 @@ class Lesson:
     def recorded(
         self, candidate: Any, layout: Layout, kept: Tensor, kind: Kind, label: Attends
     ) -> None:
-        """A candidate was recorded as attention: `kept` holds the weights, as `layout` says."""
+        """A candidate was recorded as attention; `kept` has the weights."""
         softmax = self.softmaxes.get(id(candidate))
         storage = None if softmax is None else softmax.storage()
         if softmax is None or storage is None:
@@ -297,7 +298,7 @@ class Lesson:
             self._outcomes.setdefault(key, []).append(entry)
 
     def plan(self) -> PassPlan | None:
-        """What was learned; None where calls of one line differed, or a plan cannot hold it."""
+        """The plan; None if calls of one line differed, or a plan cannot express the pass."""
         met = set(self._met)
         in_order = [number for number in self.softmaxes if number in met]
         if not self.learnable or self._met != in_order:
@@ -310,10 +311,10 @@ class Lesson:
             if entry is None or len(outcomes) != self._calls.get(key):
                 return None
             entries[key] = entry
-        hangs = any(not isinstance(entries[key], SoftmaxEntry) for key in self._two_sided)
+        depends = any(not isinstance(entries[key], SoftmaxEntry) for key in self._two_sided)
         seen = {key[0] for key, entry in entries.items() if entry is not HARMLESS}
         unseen = {path for path in self.modules if not any(related(path, s) for s in seen)}
-        return PassPlan(entries, frozenset(self.modules), frozenset(unseen), hangs)
+        return PassPlan(entries, frozenset(self.modules), frozenset(unseen), depends)
 
 
 def _same(outcomes: list[Entry]) -> Entry | None:
@@ -339,15 +340,15 @@ def _unlabelled(entry: Entry) -> Entry:
 
 
 class Plans:
-    """Plans of one model, by the kind of call."""
+    """The plans of one model, by kind of call."""
 
     def __init__(self) -> None:
         self.fingerprint: Any = None
         self._plans: dict[Any, PassPlan] = {}
-        self._differing: set[Any] = set()  # kinds of calls whose passes differ
+        self._differing: set[Any] = set()  # kinds of call whose passes differ
 
     def check(self, fingerprint: Any) -> None:
-        """Forget everything where the model is not what it was."""
+        """Forget all plans if the model has changed."""
         with LOCK:
             if fingerprint != self.fingerprint:
                 self.fingerprint = fingerprint
@@ -362,7 +363,7 @@ class Plans:
         return None
 
     def open(self, call: Signature) -> bool:
-        """Whether a pass of this kind may still be learned."""
+        """Whether passes of this kind may be learned."""
         return call.kind not in self._differing
 
     def learn(self, call: Signature, plan: PassPlan) -> None:
@@ -373,7 +374,7 @@ class Plans:
                 self._plans[call.holds_for(plan)] = plan
 
     def give_up(self, call: Signature) -> None:
-        """Passes of this kind differ: forget them, and learn none again."""
+        """Forget passes of this kind, which differ, for good."""
         with LOCK:
             if len(self._differing) >= _MOST_PLANS:
                 self._differing.clear()
@@ -391,15 +392,15 @@ def plans_of(model: nn.Module) -> Plans:
 
 
 class Signature(NamedTuple):
-    """A kind of call, and the sizes that a reading of its axes may hang on."""
+    """A kind of call, and the sizes that the roles of its axes may depend on."""
 
     kind: tuple[Any, ...]
-    sizes: tuple[Any, ...]  # examples, axes of one entry, whole numbers
+    sizes: tuple[Any, ...]  # batch sizes, axes of size one, integers
     shapes: tuple[Any, ...]  # of every tensor
 
     def holds_for(self, plan: PassPlan) -> Any:
-        """What a plan may be found by: the more it hangs on, the more of the call."""
-        if plan.hangs_on_lengths:
+        """The key of a plan: as much of the call as the plan depends on."""
+        if plan.depends_on_lengths:
             return self
         return (self.kind, self.sizes) if plan.has_weights() else self.kind
 
@@ -410,7 +411,7 @@ class Signature(NamedTuple):
 
 
 def signature_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
-    """What decides which operators a call will run: its arguments, and the state of torch."""
+    """What determines the operators of a call: its arguments, and the state of torch."""
     form = _Form()
     arguments = form.of(args), form.of(kwargs)
     cuda, cpu = torch.backends.cuda, torch.is_autocast_enabled("cpu")
@@ -433,17 +434,17 @@ def signature_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 class _Form:
-    """What arguments are, apart from their sizes and contents."""
+    """The form of arguments, apart from sizes and contents."""
 
     def __init__(self) -> None:
         self.sizes: list[Any] = []
         self.shapes: list[Any] = []
-        self._seen: dict[Any, int] = {}  # tensors, so that one that is given twice is known
-        self._storages: dict[int, int] = {}  # and a part of another, too
+        self._seen: dict[Any, int] = {}  # tensors, to recognise repeated ones
+        self._storages: dict[int, int] = {}  # to recognise views of one storage
 
     def of(self, argument: Any) -> Any:
-        """Tensors by type, rank and dtype, plain values by themselves, other objects by class and
-        what lies directly in them."""
+        """Tensors by type, rank and dtype, plain values as they are, other objects by class and
+        their plain attributes."""
         kind = type(argument)
         if isinstance(argument, Tensor):
             return self._tensor(argument)
@@ -468,9 +469,9 @@ class _Form:
         address = storage_address(tensor)
         start = (address, tensor.storage_offset()) if address else len(self._seen)
         number = self._seen.setdefault(start, len(self._seen))
-        place = self._storages.setdefault(address or number, len(self._storages))
+        storage = self._storages.setdefault(address or number, len(self._storages))
         kind = (type(tensor), len(shape), tensor.dtype, tensor.device, tensor.requires_grad)
-        return *kind, number, place
+        return *kind, number, storage
 
 
 def _brief(value: Any) -> Any:
@@ -485,18 +486,18 @@ _PARTS = _PLAIN | {dict, OrderedDict, set, list, tuple, Tensor, nn.Parameter, Ca
 _OF_EVERY_MODULE = len(nn.Module().__dict__)
 
 
-def fingerprint(names: Names) -> tuple[Any, ...] | None:
-    """What a model is made of: its modules, their hooks, and plain settings of theirs.
+def fingerprint(module_paths: ModulePaths) -> tuple[Any, ...] | None:
+    """A model's modules, their hooks and their plain settings.
 
-    A setting may lie in a list, or in an object that modules share, such as a configuration. None
-    where there are too many of these to look at.
+    Settings may be in lists, or in objects that modules share, such as a configuration. None if
+    there are too many of these.
     """
     parts: list[Any] = []
     others: dict[int, Any] = {}
-    for path, module in names.modules.items():
+    for path, module in module_paths.modules.items():
         own = module.__dict__
         values = list(own.values())
-        if next(iter(own)) == "training":  # what every module begins with is no setting
+        if next(iter(own)) == "training":  # the attributes of every module are no settings
             values = values[_OF_EVERY_MODULE:]
         parts += (path, id(module), type(module), module.training, id(own.get("forward")))
         parts += _settings(values, others)
@@ -511,10 +512,7 @@ def fingerprint(names: Names) -> tuple[Any, ...] | None:
 
 
 def _settings(values: Iterable[Any], others: dict[int, Any]) -> list[Any]:
-    """The plain ones of some values, and of short lists of them; functions by themselves.
-
-    Objects that may hold more are added to `others`.
-    """
+    """Plain values, also in short lists, and functions by id; other objects go to `others`."""
     plain: list[Any] = []
     for value in values:
         kind = type(value)

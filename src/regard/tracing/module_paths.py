@@ -1,7 +1,7 @@
-"""Which module is running, and on which line: read from the Python frames.
+"""Module paths, and which module is running on which line, from the Python frames.
 
-Hooks would miss a direct call of `.forward()`, and a hook on an encoder layer switches torch's
-fast path off. The innermost frame whose first argument is one of the model's modules tells both.
+Hooks would miss a direct call of `.forward()`, and a hook on an encoder layer turns torch's fast
+path off. The innermost frame whose first argument is one of the model's modules tells both.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,24 +28,29 @@ _SOFTMAX = re.compile("softmax|dropout", re.IGNORECASE)
 _FORWARD = ("forward", "_call_impl")
 _SERVES = re.compile("norm|gate|glu|score|dropout|mask|bias|position|rotary", re.IGNORECASE)
 
-_KEPT = sys.version_info < (3, 13)
+_SNAPSHOTS = sys.version_info < (3, 13)
 _FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS  # locals of its own, not a module's
 
 
-class Place(NamedTuple):
-    """A module that is running, and the line it is on."""
+class CallSite(NamedTuple):
+    """A running module, and the line it is on."""
 
     path: str
     module: Any
     source: str
 
     @property
+    def name(self) -> str:
+        """The path, or the class for the model itself."""
+        return self.path or self.module_class
+
+    @property
     def module_class(self) -> str:
         return type(self.module).__name__ if self.module is not None else "function"
 
 
-class Names:
-    """Paths of a model's modules, by identity."""
+class ModulePaths:
+    """The paths of a model's modules, by identity."""
 
     def __init__(self, model: nn.Module | None) -> None:
         self.model = model
@@ -54,7 +60,7 @@ class Names:
             self.adopt(model)
 
     def adopt(self, model: nn.Module) -> None:
-        """Learn the paths of a model's modules; a second model's begin with its class."""
+        """Add a model; the paths of a second one begin with its class."""
         before = f"{type(model).__name__}." if self.modules else ""
         strip = "module." if isinstance(model, PARALLEL) else ""
         for path, module in _named(model):
@@ -82,11 +88,11 @@ class Names:
             if tensor is not None
         ]
 
-    def place(self) -> Place | None:
-        """Where we are; None when no module of the model is running.
+    def call_site(self) -> CallSite | None:
+        """The running module; None when it is not one of the model.
 
-        Another model that runs inside a method of this one, as an assistant does inside
-        `generate`, is not of it; a module that the model calls in its forward and does not own is.
+        Another model that runs inside a method of this one, as an assistant inside `generate`, does
+        not count; a module that the model calls in its forward without owning it does.
         """
         source = ""
         frame: Any = sys._getframe(2)
@@ -109,23 +115,23 @@ class Names:
                         return ours
                 elif isinstance(first, nn.Module):
                     if self.model is None:
-                        fallback = fallback or Place("", first, source)
+                        fallback = fallback or CallSite("", first, source)
                     elif ours is None and code.co_name in _FORWARD:
                         foreign = True
             frame = frame.f_back
         if self.model is not None:
             return None
-        return fallback or Place("", None, source)
+        return fallback or CallSite("", None, source)
 
-    def inside(self, place: Place, child: str) -> Place:
-        """The place of a module's part, where it has one of that name."""
-        module = getattr(place.module, "_modules", {}).get(child)
+    def inside(self, call_site: CallSite, child: str) -> CallSite:
+        """The same call in a child of the module, if there is one of that name."""
+        module = getattr(call_site.module, "_modules", {}).get(child)
         if module is None or id(module) not in self.paths:
-            return place
-        return Place(self.paths[id(module)], module, place.source)
+            return call_site
+        return CallSite(self.paths[id(module)], module, call_site.source)
 
     def in_forward(self) -> bool:
-        """Whether a pass of the model is under way: `generate` between passes is not one."""
+        """Whether a forward pass of the model is running (`generate` between passes is not one)."""
         frame: Any = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
@@ -136,17 +142,17 @@ class Names:
             frame = frame.f_back
         return False
 
-    def _parent(self, path: str, module: nn.Module, source: str) -> Place:
-        """A bare softmax or dropout is named by its parent."""
+    def _parent(self, path: str, module: nn.Module, source: str) -> CallSite:
+        """The call site; a bare softmax or dropout is named by its parent."""
         while path and not module._modules and _SOFTMAX.search(type(module).__name__):
             path = path.rpartition(".")[0]
             module = self.modules.get(path, module)
-        return Place(path, module, source or "?")
+        return CallSite(path, module, source or "?")
 
-    def heads(self, place: Place) -> set[int]:
-        """Numbers of heads that the module at a place, or its parents, speak of."""
+    def heads(self, call_site: CallSite) -> set[int]:
+        """Head counts among the attributes of the module, or of its parents."""
         counts: set[int] = set()
-        path, module = place.path, place.module
+        path, module = call_site.path, call_site.module
         for _ in range(3):
             counts = head_counts(module)
             if counts or not path:
@@ -157,17 +163,27 @@ class Names:
 
 
 def first_argument(frame: Any) -> Any:
-    """What a running function was given first, or None."""
+    """The first argument of a running function, or None."""
     return argument(frame)
 
 
-def argument(frame: Any, name: str | None = None) -> Any:
-    """A variable of a running function, by default its first argument; None where it has none.
+def frame_of(codes: Container[int]) -> FrameType | None:
+    """The innermost frame that runs one of some code objects, given by id, up to a module call."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_call_impl":
+        if id(frame.f_code) in codes:
+            return frame
+        frame = frame.f_back
+    return None
 
-    Up to Python 3.12 a frame that is asked for its locals keeps what it answers until it returns,
-    and with it a tensor that the function deletes before. So its values are taken out again, but
-    not where that could be noticed: somebody else has the answer (`locals()` gave it to them), or
-    a debugger or profiler may write it back. Names that `exec` left there stay.
+
+def argument(frame: Any, name: str | None = None) -> Any:
+    """A variable of a running function, by default its first argument; None if it has none.
+
+    Up to Python 3.12 reading `f_locals` leaves a snapshot in the frame until it returns, which
+    keeps tensors alive that the function deletes. So the snapshot is emptied, unless that could be
+    noticed: someone else holds it (`locals()` returned it), or a debugger or profiler may write it
+    back. Names that `exec` left there stay.
     """
     code, frame_locals = frame.f_code, frame.f_locals
     variables = _variables.get(id(code))
@@ -176,7 +192,7 @@ def argument(frame: Any, name: str | None = None) -> Any:
             _variables.clear()
         variables = _variables[id(code)] = _variables_of(code)
     value = frame_locals.get(variables.first if name is None else name)
-    alone = _KEPT and sys.getrefcount(frame_locals) == 3  # ours, the frame's and the call's
+    alone = _SNAPSHOTS and sys.getrefcount(frame_locals) == 3  # ours, the frame's and the call's
     watched = sys.gettrace() is not None or sys.getprofile() is not None
     if alone and not watched:
         frame_locals.update(variables.nothing)
@@ -184,14 +200,14 @@ def argument(frame: Any, name: str | None = None) -> Any:
 
 
 class _Variables(NamedTuple):
-    """What a function calls its variables."""
+    """The variable names of a function."""
 
     first: str
     nothing: dict[str, None]  # each of them
-    code: Any  # held, so that its id stays its own
+    code: Any  # held, so that its id is not reused
 
 
-_variables: dict[int, _Variables] = {}  # by the id of the code: its own hash is slow
+_variables: dict[int, _Variables] = {}  # by id of the code object, whose hash is slow
 
 
 def _variables_of(code: Any) -> _Variables:
@@ -200,25 +216,25 @@ def _variables_of(code: Any) -> _Variables:
     return _Variables(code.co_varnames[0] if code.co_varnames else "", dict.fromkeys(names), code)
 
 
-def attentive(names: Names) -> dict[int, str]:
-    """Modules that are attention by class or path; parts of torch.nn that only serve it are not."""
+def attention_modules(module_paths: ModulePaths) -> dict[int, str]:
+    """Paths of modules that are attention by class or name, by id; not of torch.nn's helpers."""
     paths = {}
-    for path, module in names.modules.items():
+    for path, module in module_paths.modules.items():
         by_class = _by_class(type(module))  # type: ignore[arg-type]
         name = path.rpartition(".")[2]
-        if by_class or (by_class is None and module._modules and _sounds_attentive(name)):
+        if by_class or (by_class is None and module._modules and _is_attention_name(name)):
             paths[id(module)] = path
     return paths
 
 
-def _sounds_attentive(name: str) -> bool:
-    """Whether a name is that of attention, and not of what stands beside it."""
+def _is_attention_name(name: str) -> bool:
+    """Whether a name is that of attention, and not of a layer beside it."""
     return bool(ATTENTION.search(name)) and not _SERVES.search(name)
 
 
 @functools.lru_cache(maxsize=1024)
 def _by_class(kind: type) -> bool | None:
-    """Whether modules of a class are attention; None where their path may say it."""
+    """Whether modules of a class are attention; None if their name may tell."""
     if kind.__module__.startswith("torch.") and not issubclass(kind, nn.MultiheadAttention):
         return False
     if _SERVES.search(kind.__name__):
@@ -227,7 +243,7 @@ def _by_class(kind: type) -> bool | None:
 
 
 def related(path: str, other: str) -> bool:
-    """Whether one path lies inside the other; what the model does itself is in no part of it."""
+    """Whether one path is inside the other; the empty path of the model itself is in none."""
     if not path or path == other:
         return True
     inside = f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
@@ -235,7 +251,7 @@ def related(path: str, other: str) -> bool:
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Paths and modules, as `named_modules` gives them, in a third of its time."""
+    """`named_modules`, three times as fast."""
     seen: set[int] = set()
     waiting = [("", model)]
     while waiting:

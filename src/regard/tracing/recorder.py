@@ -1,4 +1,4 @@
-"""What a capture holds of each attention, and how much: recipes, weights, answers, or files."""
+"""Makes records: recipes, weights, results of reducers, or files, within a memory limit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from regard.kernel.reduce import Reducer
 from regard.kernel.tiles import reduce
 from regard.record import Record, Site, Trace, load_trace
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Ready, storage_bytes, weights_of
+from regard.record.record import map_tensors
 from regard.record.site import Attends
+from regard.record.stored_attention import StoredAttention, StoredRecipe, storage_bytes, weights_of
 from regard.record.tokens import fit
-from regard.tracing.tags import storage_address
+from regard.tracing.dataflow.tags import storage_address
 
 Keep = str | Path | Reducer | Sequence[Reducer]
 
@@ -30,7 +31,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
 def checked_bytes(size: Any) -> int:
-    """A number of bytes out of a number, or words as "500 MB" (1000² each) or "2 GiB" (1024³)."""
+    """Parse a number of bytes: an int, or text such as "500 MB" (1000²) or "2 GiB" (1024³)."""
     words = _SIZE.fullmatch(size) if isinstance(size, str) else None
     if words is not None:
         power = " kmgt".index(words[2].lower() or " ")
@@ -44,8 +45,8 @@ def checked_bytes(size: Any) -> int:
     return int(size)
 
 
-class Keeper:
-    """Makes records within a budget, and copies what the model is about to change in place."""
+class Recorder:
+    """Makes records within a memory limit, and copies what the model is about to overwrite."""
 
     def __init__(
         self,
@@ -58,26 +59,26 @@ class Keeper:
     ) -> None:
         self.keep, self.max_bytes = keep, max_bytes
         self.outputs, self.attached, self.tokens, self.note = outputs, attached, tokens, note
-        self.changed = False  # whether something held was changed in place, as a static cache is
-        self._held: dict[Held, Record] = {}
+        self.changed = False  # whether stored data was overwritten, as in a static cache
+        self._held: dict[StoredAttention, Record] = {}
         self._storages: dict[int, int] = {}
         self._written = 0
-        self.labelled = False  # whether the tokens fitted anywhere
+        self.labelled = False  # whether the tokens matched any attention
 
     def record(
         self,
         site: Site,
-        held: Held,
+        held: StoredAttention,
         output: Tensor | None,
         gradient: OutputGradient | None,
         not_kept: str = "",
     ) -> Record:
-        """A record of an attention, holding what was asked for."""
+        """Record an attention, storing what was requested."""
         fields: dict[str, Any] = {"shape": held.shape, "kind": held.kind, "dtype": held.dtype}
         fields["gradient"], fields["not_kept"] = gradient, not_kept
         if self.outputs and output is not None:
             fields["output"] = output if self.attached else output.detach()
-        if self.tokens is not None and held.kind != "gate":  # channels and positions
+        if self.tokens is not None and held.kind != "gate":  # its keys are channels or positions
             for side, size in (("query", held.shape.queries), ("key", held.shape.keys)):
                 if fit(self.tokens, held.shape.batch, size):
                     self.labelled = True
@@ -87,7 +88,7 @@ class Keeper:
         with torch.enable_grad() if self.attached else torch.no_grad():
             return self._record(site, held, fields)
 
-    def _record(self, site: Site, held: Held, fields: dict[str, Any]) -> Record:
+    def _record(self, site: Site, held: StoredAttention, fields: dict[str, Any]) -> Record:
         if isinstance(self.keep, Path):
             self._written += 1
             file = self.keep / f"{self._written:06d}.safetensors"
@@ -96,19 +97,19 @@ class Keeper:
             fields["output"] = None
             return Record(site, file, held_as="disk", value_held=record.value_held, **fields)
         if not isinstance(self.keep, str):
-            asked = [self.keep] if isinstance(self.keep, Reducer) else list(self.keep)
-            across = [type(reducer).__name__ for reducer in asked if reducer.across_heads]
+            reducers = [self.keep] if isinstance(self.keep, Reducer) else list(self.keep)
+            across = [type(reducer).__name__ for reducer in reducers if reducer.across_heads]
             if across and not site.axes_known:
                 self.note(
                     "dropped",
                     site.base,
-                    f"{', '.join(across)}: which axis the heads are is not known; capture it "
-                    "without keep=, and name its axes by record.with_axes",
+                    f"{', '.join(across)}: the head axis is not known; capture without "
+                    "keep=, then name the axes with record.with_axes",
                 )
                 return Record(site, None, held_as="dropped", **fields)
             try:
-                reductions = _unshared(reduce(held.recipe(), asked), held)
-            except RegardError as error:  # weights of this kind have no such answer
+                reductions = _unshared(reduce(held.recipe(), reducers), held)
+            except RegardError as error:  # the reducer does not apply to weights of this kind
                 self.note("dropped", site.base, str(error))
                 return Record(site, None, held_as="dropped", **fields)
             return Record(site, None, held_as="reductions", reductions=reductions, **fields)
@@ -123,7 +124,7 @@ class Keeper:
             if not self._fits(site, {0: size, **storage_bytes(extra)}):
                 return Record(site, None, held_as="dropped", **{**fields, "output": None})
             model = held
-            held = Ready(weights_of(held.recipe()).map(lambda part: _unshared(part, model)))
+            held = StoredRecipe(weights_of(held.recipe()).map(lambda part: _unshared(part, model)))
         storages = storage_bytes([*held.own(), *extra])
         if self.keep == "recipe" and not self._fits(site, storages):
             return Record(site, None, held_as="dropped", **{**fields, "output": None})
@@ -132,7 +133,7 @@ class Keeper:
         return self._held[held]
 
     def _fits(self, site: Site, storages: dict[int, int]) -> bool:
-        """Whether more storages fit in the budget; what does not is named."""
+        """Whether more storages fit within the limit; a note if not."""
         if self.max_bytes is None:
             return True
         used = sum(self._storages.values())
@@ -142,13 +143,13 @@ class Keeper:
         self.note(
             "dropped",
             site.base,
-            f"{more:,} bytes more would pass max_bytes={self.max_bytes:,} ({used:,} held); "
-            "its weights are not there",
+            f"{more:,} bytes more would exceed max_bytes={self.max_bytes:,} ({used:,} held); "
+            "its weights were dropped",
         )
         return False
 
     def about_to_change(self, target: Tensor) -> None:
-        """Copy what is held of a tensor that is about to be changed in place."""
+        """Copy stored data that is about to be changed in place."""
         storage = storage_address(target)
         if storage is None or storage not in self._storages:
             return
@@ -164,29 +165,27 @@ class Keeper:
                     record.drop()
 
     def relabel(self, record: Record, attends: Attends) -> None:
-        """A later call tells that a record was not what it was called; its file says so, too."""
+        """Change the label of a record, also in its file."""
         record.site = replace(record.site, attends=attends)
         file = record.parts
         if isinstance(file, Path):
             Trace([load_trace(file)[0].relabelled(attends)]).save(file)
 
     def close(self, trace: Trace) -> None:
-        """The capture ends; what was said goes beside the files."""
+        """The capture ends; write the notes beside the files."""
         self._held.clear()
         if isinstance(self.keep, Path):
-            said = {
+            notes = {
                 "notes": [asdict(note) for note in trace.notes],
                 "other_softmaxes": [asdict(other) for other in trace.other_softmaxes],
             }
-            (self.keep / "said.json").write_text(json.dumps(said, indent=1))
+            (self.keep / "said.json").write_text(json.dumps(notes, indent=1))
 
 
-def _unshared(results: Any, held: Held) -> Any:
-    """Answers that do not lie in the model's own memory, which it may use again."""
-    if isinstance(results, Tensor):
-        shared = results.untyped_storage()._cdata in storage_bytes(held.tensors())
-        return results.clone() if shared else results
-    if isinstance(results, tuple):
-        parts = [_unshared(part, held) for part in results]
-        return type(results)(*parts) if hasattr(results, "_fields") else tuple(parts)
-    return results
+def _unshared(results: Any, held: StoredAttention) -> Any:
+    """Results with tensors of their own where they share the model's memory."""
+    storages = storage_bytes(held.tensors())
+    return map_tensors(
+        results,
+        lambda tensor: tensor.clone() if tensor.untyped_storage()._cdata in storages else tensor,
+    )

@@ -1,14 +1,12 @@
-"""Turns what the mode sees into records: names, filters, memory, and what must be said."""
+"""Turns the operators of a run into records: names, filters, memory, notes."""
 
 from __future__ import annotations
 
 import inspect
 import math
-import sys
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
@@ -22,41 +20,53 @@ from regard.kernel.attend import run
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, Recurrent, tensors
 from regard.record import Note, OtherSoftmax, Record, Site, Trace
 from regard.record.gradient import OutputGradient
-from regard.record.held import Held, Layout, Made, Ready, detached
 from regard.record.site import Attends
+from regard.record.stored_attention import (
+    Layout,
+    StoredAttention,
+    StoredRecipe,
+    StoredWeights,
+    detached,
+)
 from regard.record.tokens import count
-from regard.tracing.axes import Origin, apart
-from regard.tracing.checked import checked
-from regard.tracing.delta_rule import EARLIER, JOINED, STATE, Call, DeltaRules
-from regard.tracing.flow import Flow
-from regard.tracing.growth import Growth
-from regard.tracing.keeping import Keep, Keeper
-from regard.tracing.learned import Lesson, OtherEntry, SoftmaxEntry, key_of
-from regard.tracing.names import Names, Place, argument, attentive, related
+from regard.tracing.dataflow.axes import Origin, apart
+from regard.tracing.dataflow.contraction import Contraction, Roles
+from regard.tracing.dataflow.dataflow import DataFlow
+from regard.tracing.dataflow.tags import Candidate, local_tensor, plain_tensors, storage_address
+from regard.tracing.delta_rule import EARLIER, JOINED, STATE, DeltaRules, RuleCall
+from regard.tracing.key_cache import KeyCaches
+from regard.tracing.module_paths import (
+    CallSite,
+    ModulePaths,
+    argument,
+    attention_modules,
+    frame_of,
+    related,
+)
 from regard.tracing.operators import Reading, reader_of
-from regard.tracing.roles import Contraction, Roles
-from regard.tracing.tagging import local_tensor, plain_tensors
-from regard.tracing.tags import Candidate, storage_address
-from regard.tracing.where import Predicate, everything
+from regard.tracing.pass_plan import Lesson, OtherEntry, SoftmaxEntry, key_of
+from regard.tracing.recorder import Keep, Recorder
+from regard.tracing.registry import checked
+from regard.tracing.site_filter import Predicate, everything
 from regard.types import Shape
 
-LATE = "of weights that were normalised after the product with the values, weights alone are kept"
-OF_EDGES = "of edges, weights alone are kept"
-REGISTERED = "a registered recipe has the values that it was given, and no gradient"
+LATE = "weights normalised after the product are stored without values and gradient"
+OF_EDGES = "edges are stored without values and gradient"
+REGISTERED = "a registered recipe has its own values, and no gradient"
 
 
-class _Here(threading.local):
-    """What a capture knows of each thread."""
+class _ThreadState(threading.local):
+    """The state of a capture in each thread."""
 
-    following = True  # whether data is followed; not on the cheaper path
+    following = True  # whether data flow is followed; not on the learned path
     lesson: Lesson | None = None  # the full pass that is being learned
 
 
 class Collector:
-    """One capture's records in the making. Threads tell it what they see one at a time."""
+    """Makes the records of one capture; the `Observer` of its data flow. Thread-safe."""
 
-    learnable = True  # whether the cheaper path would see all that this one records
-    sought = "attention"  # what a note says was not seen
+    learnable = True  # whether the learned path would see all that this one records
+    sought = "attention"  # what notes say was not seen
 
     def __init__(
         self,
@@ -76,29 +86,28 @@ class Collector:
     ) -> None:
         self.trace, self.where, self._asked = trace, where, asked
         self.values, self.grad, self.attached = values, grad, attached
-        self.keeper = Keeper(keep, max_bytes, outputs, attached, tokens, self.note)
-        self.names = Names(model)
-        self.flow = Flow(
-            self.names, self._accepted, self._rejected, self._wanted, grad or attached, rules
-        )
-        self.ready = False  # whether the flow knows the parameters: not before it follows anything
-        self.growth = Growth()
-        self.delta_rules = DeltaRules(self.names.modules.values())
+        self.recorder = Recorder(keep, max_bytes, outputs, attached, tokens, self.note)
+        self.module_paths = ModulePaths(model)
+        self.dataflow = DataFlow(self, grad or attached, rules)
+        self.tags = self.dataflow.tags
+        self.ready = False  # whether the parameters are tagged, which waits for the first operator
+        self.key_caches = KeyCaches()
+        self.delta_rules = DeltaRules(self.module_paths.modules.values())
         self.block = Block()  # its context is the number of the pass, in each thread
-        self.here = _Here()
+        self.here = _ThreadState()
         self.called = False  # whether a module of the model was called
-        self.other = ""  # the class of another module that was called
-        self.elsewhere = ""  # a thread or task that is none of ours, in which the model ran
+        self.other = ""  # the class of a module outside the model that was called
+        self.elsewhere = ""  # "thread" or "task": the model ran in one outside the capture
         self.closed = False
-        self.lessons: list[tuple[Lesson, Callable[[], None]]] = []  # that became plans
-        self.cached = False  # whether what attention was made from is written in place
-        self._used: WeakSet[Any] = WeakSet()  # storages that attention was made from
-        self._rewritten: WeakSet[Any] = WeakSet()  # that were there before, and written in place
+        self.lessons: list[tuple[Lesson, Callable[[], None]]] = []  # those that became plans
+        self.cached = False  # whether an input of attention is written in place
+        self._used: WeakSet[Any] = WeakSet()  # storages of the inputs of attention
+        self._rewritten: WeakSet[Any] = WeakSet()  # older storages that were written in place
         self.attends: dict[tuple[str, str], Attends] = {}  # by site and line; "" for any
         self._single: dict[tuple[str, str], list[Record]] = {}  # one query of the keys' own input
         self.filtered: set[str] = set()
-        self.ran: set[str] = set()  # modules that are attention by name, and ran
-        self.attentive = attentive(self.names)
+        self.ran: set[str] = set()  # paths of modules that are attention by name, and ran
+        self.attention_paths = attention_modules(self.module_paths)
         self.waiting: list[tuple[int, Tensor, OutputGradient]] = []  # by thread
         self._calls: dict[str, int] = {}
         self._others: set[tuple[str, str, str]] = set()
@@ -106,19 +115,19 @@ class Collector:
         self._lock = threading.RLock()
 
     def adopt(self, module: nn.Module) -> None:
-        """A model that was not named beforehand runs: learn its modules and parameters."""
-        self.names.adopt(module)
+        """Learn the modules and parameters of a model that was not named beforehand."""
+        self.module_paths.adopt(module)
         self.delta_rules.adopt(module.modules())
         self.ready = False
-        self.attentive = attentive(self.names)
+        self.attention_paths = attention_modules(self.module_paths)
 
     def get_ready(self) -> None:
-        """An operator is about to be followed."""
+        """Tag the parameters, before the first operator is followed."""
         with self._lock:
             if not self.closed:
                 self.ready = True
                 try:
-                    self.flow.constants(self.names.tensors())
+                    self.tags.constants(self.module_paths.tensors())
                 except Exception as error:
                     self.failed("parameters", error)
 
@@ -127,30 +136,28 @@ class Collector:
         return self.here.following
 
     def finish_pass(self) -> None:
-        """A pass has ended: what waited for more of its keys gets no more."""
+        """Settle what waited for more keys of a softmax in this pass."""
         with self._lock:
             if not self.closed:
                 try:
-                    self.flow.flush()
-                    self.flow.let_go()
+                    self.dataflow.candidates.flush()
+                    self.dataflow.candidates.let_go()
                 except Exception as error:
                     self.failed("softmax", error)
 
     def meet(self, module: nn.Module) -> None:
-        """A module is about to run: learn parameters that were put there since (FSDP does)."""
+        """Tag parameters that a module got since (as under FSDP), before it runs."""
         try:
-            for tensor in module._parameters.values():
-                if tensor is not None and any(
-                    self.flow.tag(part) is None for part in plain_tensors(tensor)
-                ):
-                    self.flow.constants([tensor])
+            for parameter in [each for each in module._parameters.values() if each is not None]:
+                if any(self.tags.tag(plain) is None for plain in plain_tensors(parameter)):
+                    self.tags.constants([parameter])
         except Exception as error:
             self.failed("parameters", error)
 
-    # -- what the mode tells
+    # -- operators that the mode sees
 
     def before_change(self, plan: Any, args: Any, kwargs: Any) -> None:
-        """Tensors are about to be changed in place: copy what is held of them."""
+        """Copy what is held of tensors that are about to be changed in place."""
         with self._lock:
             if not self.closed:
                 self._before_changes(plan, args, kwargs)
@@ -166,39 +173,39 @@ class Collector:
             self.failed(plan.name, error)
 
     def _before_change(self, plan: Any, target: Tensor, args: Any) -> None:
-        tag = self.flow.tag(target)
+        tag = self.tags.tag(target)
         if storage_address(target) is not None:
             storage = target.untyped_storage()
             self.cached = self.cached or storage in self._used
             if tag is None or tag.parameter:
                 self._rewritten.add(storage)
-        self.keeper.about_to_change(target)
-        self.growth.forget(target)
-        self.flow.protect(target)
+        self.recorder.about_to_change(target)
+        self.key_caches.forget(target)
+        self.tags.protect(target)
         if plan.rule is None:
-            self.flow.forget(target)
+            self.tags.forget(target)
         elif plan.name == "mul_":
             self._protect_from_dropout(args)
 
     def _protect_from_dropout(self, args: Any) -> None:
-        """Dropout in place: the weights before it must be copied."""
-        tag = self.flow.tag(args[0])
-        noise = self.flow.tag(args[1]) if isinstance(args[1], Tensor) else None
+        """Copy weights before dropout in place."""
+        tag = self.tags.tag(args[0])
+        noise = self.tags.tag(args[1]) if isinstance(args[1], Tensor) else None
         if tag is not None and tag.mark is not None and noise is not None and noise.noise:
             copy = args[0].detach().clone(memory_format=torch.preserve_format)
-            self.flow.dropout_copy(args[0], copy)
+            self.dataflow.pointwise.dropout_copy(args[0], copy)
 
     def after(self, plan: Any, args: Any, kwargs: Any, out: Any, wrapped: bool = False) -> None:
-        """An operator has run. Whatever fails here must never break the model.
+        """An operator has run; a failure here must never break the model.
 
-        `wrapped`: tensors of classes of their own are among the arguments, as shards are.
+        `wrapped`: some arguments are tensor subclasses, such as shards.
         """
         with self._lock:
             if not self.closed:
                 self._after(plan, args, kwargs, out, wrapped)
 
     def read_alone(self, plan: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operator that may attend where nothing was followed before it."""
+        """Run an operator that may attend, with no data flow before it."""
         if not self.ready:
             self.get_ready()
         out = plan.run(*args, **kwargs)
@@ -217,9 +224,9 @@ class Collector:
             if plan.reader is not None:
                 arguments = dict(zip(plan.names, args)) | kwargs
                 reading = plan.reader(arguments, out, self._allowed_by)
-                self._read(plan.name, reading, self.names.place())
+                self._read(plan.name, reading, self.module_paths.call_site())
                 if reading.value is not None and reading.output is not None:
-                    self.flow.attended(reading.query, reading.value, reading.output)
+                    self.dataflow.moves.attended(reading.query, reading.value, reading.output)
             elif plan.reads is not None:
                 self._unlearnable()
                 recipe = plan.reads(args, kwargs, out)
@@ -235,23 +242,22 @@ class Collector:
                 elif recipe is not None:
                     self._memory(recipe, args[0], out)
             elif plan.rule is not None and plan.reader is None:
-                self.flow.operator = plan.name
-                plan.rule(self.flow, args, kwargs, out)
+                self.dataflow.follow(plan.name, plan.rule, args, kwargs, out)
             if plan.spelling and lesson is not None and lesson.learnable:
                 self._spelled(lesson, plan, out)
         except Exception as error:
             self.failed(plan.name, error)
 
     def _spelled(self, lesson: Lesson, plan: Any, out: Any) -> None:
-        """An operator by which attention can be spelled: does it make a candidate?"""
-        place = self.names.place()
-        if place is None:
+        """Tell the lesson whether an operator by which attention is spelled makes a candidate."""
+        call_site = self.module_paths.call_site()
+        if call_site is None:
             return
         if plan.overload:
             lesson.refuse()
             return
-        key = key_of(place, plan.name)
-        tag = self.flow.tag(out)
+        key = key_of(call_site, plan.name)
+        tag = self.tags.tag(out)
         mark = None if tag is None else tag.mark or tag.log
         sides = mark.candidate.sides if mark is not None else None if tag is None else tag.sides
         lesson.ran(key, two_sided=sides is not None)
@@ -259,15 +265,16 @@ class Collector:
             lesson.softmax(key, tag.mark.candidate, out)
 
     def all_read(self) -> bool:
-        """Whether nothing so far was lost, said, or changed in place under a record's feet."""
+        """Whether nothing was lost, noted, or changed in place so far."""
         with self._lock:
-            if self.closed or self.cached or self.keeper.changed:
+            if self.closed or self.cached or self.recorder.changed:
                 return False
-            unread = self.flow.lost or self.flow.unasked or self.flow.unfinished
+            candidates = self.dataflow.candidates
+            unread = candidates.lost or candidates.unasked or candidates.unfinished
             return not unread and not self.trace.notes
 
     def _lesson_of(self, candidate: Candidate) -> Lesson | None:
-        """The pass that learns from a softmax; one that has ended learned something wrong."""
+        """The lesson of a softmax; an earlier one that has it was wrong, and is forgotten."""
         lesson = self.here.lesson
         if lesson is not None and id(candidate) in lesson.softmaxes:
             return lesson
@@ -277,52 +284,58 @@ class Collector:
         return lesson
 
     def _unlearnable(self) -> None:
-        """Something was seen that the cheaper path would not see."""
+        """Refuse the lesson: the learned path would miss something."""
         if self.here.lesson is not None:
             self.here.lesson.refuse()
 
     def failed(self, operator: str, error: Exception) -> None:
         pass_signals_on(error)
         self._unlearnable()
-        place = self.names.place()
-        where = "" if place is None else place.path or place.module_class
+        call_site = self.module_paths.call_site()
+        name = "" if call_site is None else call_site.name
         if isinstance(error, UnavailableError):  # a reader's own refusal
-            self.note("unread", where, f"the operator {operator} cannot be read: {error}")
+            self.note("unread", name, f"the operator {operator} cannot be read: {error}")
         else:
-            self.note("error", where, f"{operator}: {type(error).__name__}: {error}")
+            self.note("error", name, f"{operator}: {type(error).__name__}: {error}")
 
     def _allowed_by(self, added: Tensor) -> Tensor | None:
-        tag = self.flow.tag(added)
-        return None if tag is None or tag.forbids is None else tag.forbids.by(added)
+        tag = self.tags.tag(added)
+        return (
+            None if tag is None or tag.negated_mask is None else tag.negated_mask.allowed_by(added)
+        )
 
     # -- sites
 
     def _read(
-        self, operator: str, reading: Reading, place: Place | None, attends: Attends | None = None
+        self,
+        operator: str,
+        reading: Reading,
+        call_site: CallSite | None,
+        attends: Attends | None = None,
     ) -> None:
-        """A fused operator attended; `attends` is what was learned of it."""
-        self.flow.flush()
-        if place is None:
+        """A fused operator attended; `attends` is its learned label."""
+        self.dataflow.candidates.flush()
+        if call_site is None:
             return
-        key, lesson = key_of(place, operator), self.here.lesson
+        key, lesson = key_of(call_site, operator), self.here.lesson
         if lesson is not None:
             lesson.ran(key)
             if operator not in OPERATORS:
                 lesson.refuse()
-        if operator == "_transformer_encoder_layer_fwd":  # the fast path passes by its attention
-            place = self.names.inside(place, "self_attn")
-        if not self._wanted(place):
+        if operator == "_transformer_encoder_layer_fwd":  # the fast path skips its attention module
+            call_site = self.module_paths.inside(call_site, "self_attn")
+        if not self.wants(call_site):
             if lesson is not None:
                 lesson.attended(key, "unknown")
             return
         recipe = reading.recipe
         if isinstance(recipe, Dot) and (grid := _own_grid()) is not None:
             recipe = replace(recipe, grid=grid)
-        attends = attends or self._between(place, reading)
-        site = self._site(place, operator, attends, single=_is_single(recipe.shape))
+        attends = attends or self._between(call_site, reading)
+        site = self._site(call_site, operator, attends, single=_is_single(recipe.shape))
         if lesson is not None:
             lesson.attended(key, site.attends)
-        tag = self.flow.tag(reading.key)
+        tag = self.tags.tag(reading.key)
         self._use(tensors(recipe))
         if self.values and reading.value is not None:
             recipe = replace(recipe, value=reading.value)  # type: ignore[type-var]
@@ -330,11 +343,13 @@ class Collector:
             recipe = recipe.with_value()
         if not self._makes_graph() and _in_graph(recipe):
             recipe = recipe.map(detached)
-        held: Held | None = None
-        references = isinstance(recipe, Dot) and self.keeper.keep == "recipe" and not self.attached
+        held: StoredAttention | None = None
+        references = (
+            isinstance(recipe, Dot) and self.recorder.keep == "recipe" and not self.attached
+        )
         if references and isinstance(recipe, Dot) and recipe.value is None and recipe.grid is None:
-            in_place = tag is not None and tag.written and self.keeper.max_bytes is None
-            take = self.growth.written if in_place else self.growth.held
+            in_place = tag is not None and tag.written and self.recorder.max_bytes is None
+            take = self.key_caches.written if in_place else self.key_caches.held
             held = take(site.base, recipe)
         if held is None and not self.following and isinstance(recipe, Dot):
             recipe = self._copied(recipe)
@@ -343,18 +358,18 @@ class Collector:
             gradient = OutputGradient(reading.value.detach(), reading.arrange)
             self.waiting.append((threading.get_ident(), reading.output, gradient))
         output = None if reading.output is None else reading.arrange(reading.output)
-        self._add(site, held or Ready(recipe), output, gradient)
+        self._add(site, held or StoredRecipe(recipe), output, gradient)
 
-    def _delta_rule(self, call: Call) -> None:
-        """A gated delta rule in plain torch has come to its end."""
+    def _delta_rule(self, call: RuleCall) -> None:
+        """A gated delta rule in plain torch has ended."""
         self._unlearnable()
-        self.flow.attended(*call.on_heads)
-        place = self.names.place()
-        if place is None or not self._wanted(place):
+        self.dataflow.moves.attended(*call.on_heads)
+        call_site = self.module_paths.call_site()
+        if call_site is None or not self.wants(call_site):
             return
         if not self._makes_graph():
             call = call.detached()
-        site = self._site(place, "gated_delta_rule", "self")
+        site = self._site(call_site, "gated_delta_rule", "self")
         held, unseen = self.delta_rules.held(site.base, call, self.values)
         gradient, joined = None, held.shape.keys > held.shape.queries
         if self.grad and not joined:
@@ -365,10 +380,10 @@ class Collector:
             self.note("unread", site.base, STATE)
 
     def _memory(self, recipe: Recurrent, mixed: Tensor, output: Tensor) -> None:
-        """A memory of our own was read: `mixed` by matrix, and `output` by batch and head."""
+        """A memory of our own was read; `output` is `mixed` with batch and head apart."""
         assert recipe.value is not None
-        self.flow.attended(recipe.query, recipe.value, output)
-        place, apart = self.names.place(), recipe.shape[:2]
+        self.dataflow.moves.attended(recipe.query, recipe.value, output)
+        call_site, apart = self.module_paths.call_site(), recipe.shape[:2]
         reading = Reading(
             replace(recipe, value=None),  # type: ignore[type-var]
             recipe.query,
@@ -378,43 +393,45 @@ class Collector:
             lambda tensor: tensor.unflatten(0, apart),
         )
         count = len(self.trace)
-        self._read("read_memory", reading, place)
-        if recipe.memory is not None and len(self.trace) > count and place is not None:
-            self.note("unread", place.path or place.module_class, EARLIER)
+        self._read("read_memory", reading, call_site)
+        if recipe.memory is not None and len(self.trace) > count and call_site is not None:
+            self.note("unread", call_site.name, EARLIER)
 
-    def _use(self, made_from: Sequence[Tensor]) -> None:
-        """Attention was made from these: is one of them a cache, or a table that is written to?"""
-        for tensor in made_from:
+    def _use(self, inputs: Sequence[Tensor]) -> None:
+        """Note whether an input of attention is a cache, or a table that is written to."""
+        for tensor in inputs:
             if storage_address(tensor) is None:
                 continue
-            storage, tag = tensor.untyped_storage(), self.flow.tag(tensor)
+            storage, tag = tensor.untyped_storage(), self.tags.tag(tensor)
             self._used.add(storage)
             written = storage in self._rewritten or (tag is not None and tag.written)
             self.cached = self.cached or written
 
     def _copied(self, recipe: Dot) -> Dot:
-        """Keys and values that a cache may write to, where writing is not seen: copies."""
+        """Copy keys and values that a cache may write to where writing is not seen."""
         if recipe.shape.keys <= recipe.shape.queries and not recipe.key.is_inference():
-            return recipe  # changed in place, its version would tell
+            return recipe  # version counters detect changes in place
         value = None if recipe.value is None else recipe.value.clone()
         return replace(recipe, key=recipe.key.clone(), value=value)
 
-    # -- what the kernels of the cheaper path tell
+    # -- operators that the kernels of the learned path see
 
     def read_operator(
         self,
         operator: str,
         arguments: dict[str, Any],
         out: Any,
-        place: Place,
+        call_site: CallSite,
         attends: Attends | None = None,
     ) -> None:
-        """An operator that attends by itself ran; self or cross is what a full pass told."""
+        """A fused operator ran; `attends` is the label from a full pass."""
         reader = reader_of(operator)
         with self._lock:
             if reader is not None and not self.closed:
                 try:
-                    self._read(operator, reader(arguments, out, lambda added: None), place, attends)
+                    self._read(
+                        operator, reader(arguments, out, lambda added: None), call_site, attends
+                    )
                 except Exception as error:
                     self.failed(operator, error)
 
@@ -424,129 +441,137 @@ class Collector:
         weights: Tensor,
         dim: int,
         batches: frozenset[int],
-        place: Place,
+        call_site: CallSite,
     ) -> bool:
-        """A softmax whose axes were learned ran; whether they fit."""
+        """A softmax with learned axes ran; returns whether they fit."""
         layout = entry.arrangement.layout(weights, dim, batches)
         if layout is None:
             return False
         with self._lock:
-            if not self.closed and self._wanted(place):
+            if not self.closed and self.wants(call_site):
                 try:
-                    site = self._site(place, "softmax", entry.attends)
-                    self._add(site, Made(detached(weights), layout, entry.kind), None, None)
+                    site = self._site(call_site, "softmax", entry.attends)
+                    self._add(
+                        site, StoredWeights(detached(weights), layout, entry.kind), None, None
+                    )
                 except Exception as error:
                     self.failed("softmax", error)
         return True
 
-    def read_other(self, entry: OtherEntry, output: Tensor, place: Place) -> None:
-        if self._wanted(place, attention=False):
-            self.other_softmax(place, tuple(output.shape), entry.reason)
+    def read_other(self, entry: OtherEntry, output: Tensor, call_site: CallSite) -> None:
+        if self.wants(call_site, attention=False):
+            self.other_softmax(call_site, tuple(output.shape), entry.reason)
 
-    def other_softmax(self, place: Place, shape: tuple[int, ...], reason: str) -> None:
-        """A softmax that is no attention: listed once, however often it runs."""
-        if (place.path, place.source, reason) not in self._others:
-            self._others.add((place.path, place.source, reason))
+    def other_softmax(self, call_site: CallSite, shape: tuple[int, ...], reason: str) -> None:
+        """List a softmax that is not attention, once."""
+        if (call_site.path, call_site.source, reason) not in self._others:
+            self._others.add((call_site.path, call_site.source, reason))
             self.trace.other_softmaxes.append(
-                OtherSoftmax(place.path, place.module_class, place.source, shape, reason)
+                OtherSoftmax(
+                    call_site.path, call_site.module_class, call_site.source, shape, reason
+                )
             )
 
     def _registered(self, operator: str, recipe: Recipe, out: Any) -> None:
-        place = self.names.place()
-        if place is not None and self._wanted(place):
+        call_site = self.module_paths.call_site()
+        if call_site is not None and self.wants(call_site):
             attends: Attends = "unknown"
             followed = isinstance(recipe, Dot) and None not in (
-                self.flow.tag(recipe.query),
-                self.flow.tag(recipe.key),
+                self.tags.tag(recipe.query),
+                self.tags.tag(recipe.key),
             )
             if followed and isinstance(recipe, Dot):
-                attends = self._between(place, Reading(recipe, recipe.query, recipe.key))
-            site = self._site(place, operator, attends, single=_is_single(recipe.shape))
+                attends = self._between(call_site, Reading(recipe, recipe.query, recipe.key))
+            site = self._site(call_site, operator, attends, single=_is_single(recipe.shape))
             output = out if isinstance(out, Tensor) else None
-            held = Ready(recipe if self.attached else recipe.map(detached))
+            held = StoredRecipe(recipe if self.attached else recipe.map(detached))
             self._add(site, held, output, None, REGISTERED)
 
-    def _between(self, place: Place, reading: Reading) -> Attends:
+    def _between(self, call_site: CallSite, reading: Reading) -> Attends:
         """Self or cross: do query and key come from one input?"""
         if reading.key is reading.query:
             return "self"
         if not self.following:
-            return self.attends.get((place.path or place.module_class, ""), "unknown")
-        sides = (self.flow.sources(reading.query), self.flow.sources(reading.key))
+            return self.attends.get((call_site.name, ""), "unknown")
+        sides = (self.tags.sources(reading.query), self.tags.sources(reading.key))
         if reading.query.is_nested or reading.query.dim() != 4 or reading.key.dim() != 4:
-            return _told(sides)
-        if self.flow.meet_others(reading.query, reading.key):
+            return _label(sides)
+        if self.dataflow.products.meet_others(reading.query, reading.key):
             return "cross"
-        places = [
-            [origin for _, origin in self.flow.sliced_dims(tensor)[-2]]
+        positions = [
+            [origin for _, origin in self.tags.sliced_dims(tensor)[-2]]
             for tensor in (reading.query, reading.key)
         ]
-        return _told_by_places(sides, *places) or _told(
+        return _label_by_positions(sides, *positions) or _label(
             sides,
             *(  # a slice of a longer table of positions may be shared by two inputs
                 {each.ancestor for each in origins if each.ancestor.size == each.size}
-                for origins in places
+                for origins in positions
             ),
         )
 
-    def _accepted(
+    def accept(
         self, candidate: Candidate, contraction: Contraction, weights: Tensor | None
     ) -> None:
-        """A softmax that the model spelled itself met its values; `weights` are those that were
-        never made, because they were normalised after the product."""
+        """A softmax of the model's own met its values; `weights` are computed ones, if it was
+        normalised after the product."""
         tensor = contraction.tensor()
         if tensor is None:
             self._unlearnable()
             return
-        place = candidate.place
-        roles = contraction.roles(self.names.heads(place))
+        call_site = candidate.call_site
+        roles = contraction.roles(self.module_paths.heads(call_site))
         layout = contraction.layout(roles)
         if layout is None:
             self._unlearnable()
-            self.flow.lost[place.path] = candidate
+            self.dataflow.candidates.lost[call_site.path] = candidate
             return
         if weights is not None or candidate.segments is not None or roles.gathered:
-            self._unlearnable()  # nothing that one operator makes
+            self._unlearnable()  # not the result of one operator
         kind: Any = contraction.mark.kind or candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
         gathered = roles.gathered or candidate.segments is not None
-        attends = self._told(candidate, contraction, roles, late=weights is not None)
+        attends = self._attends(candidate, contraction, roles, late=weights is not None)
         single, followed = _is_single(layout.shape), candidate.sides is not None
-        site = self._site(place, "softmax", attends, single=single, followed=followed)
+        site = self._site(call_site, "softmax", attends, single=single, followed=followed)
         if (weights is not None or gathered) and self.attached:
             self.note(
                 "unread",
                 site.base,
-                "weights that were normalised late, or belong to edges, are outside the graph",
+                "weights normalised after the product, or of edges, are not in the graph",
             )
         if weights is not None:
-            self._add(site, Ready(Given(weights, None, kind)), contraction.output, None, LATE)
+            self._add(
+                site, StoredRecipe(Given(weights, None, kind)), contraction.output, None, LATE
+            )
             return
         kept = tensor if self._makes_graph() else detached(tensor)
         edges: Edges | None = None
         if candidate.segments is not None:
             queries = int(contraction.output.shape[candidate.key])
-            some = kept.numel() > 0  # an axis of no edges is not among those of the layout
-            weights = layout.view(kept) if some else kept.new_zeros(1, layout.shape.heads, 1, 0)
+            empty = kept.numel() == 0  # then the layout has no edge axis
+            weights = kept.new_zeros(1, layout.shape.heads, 1, 0) if empty else layout.view(kept)
             edges = contraction.of_edges(weights, kind, queries)
         elif roles.gathered:
             edges = contraction.edges(roles, layout.view(kept), kind)
         if not roles.certain or (gathered and edges is None):
             site = replace(site, axes_known=False)
-            what = "keys are chosen for each query, and which is" if roles.certain else "axes are"
+            unknown = (
+                "keys are chosen for each query, and which is" if roles.certain else "axes are"
+            )
             self.note(
                 "axes",
                 site.base,
-                f"{what} not known: weights {tuple(layout.shape)} are as they lie; "
-                "record.with_axes says what they are",
+                f"{unknown} not known: weights {tuple(layout.shape)} are in the model's order; "
+                "name their axes with record.with_axes",
             )
         if edges is not None:
-            self._add(site, Ready(edges), contraction.output, None, OF_EDGES)
+            self._add(site, StoredRecipe(edges), contraction.output, None, OF_EDGES)
             return
-        lying = contraction.value(roles) if self.values else None
+        value_layout = contraction.value(roles) if self.values else None
         values = contraction.values if self.attached else detached(contraction.values)
-        value = None if lying is None else (values, lying)
+        value = None if value_layout is None else (values, value_layout)
         gradient = None
         if self.grad and tensor.requires_grad:
             gradient = OutputGradient(None, _arranged(tensor, layout))
@@ -555,50 +580,50 @@ class Collector:
         lesson = self._lesson_of(candidate)
         if lesson is not None:
             lesson.recorded(candidate, layout, kept, kind, site.attends)
-        self._add(site, Made(kept, layout, kind, value), contraction.output, gradient)
+        self._add(site, StoredWeights(kept, layout, kind, value), contraction.output, gradient)
 
-    def _told(
+    def _attends(
         self, candidate: Candidate, contraction: Contraction, roles: Roles, late: bool
     ) -> Attends:
-        """Self or cross: by the two sides of the scores, or by where queries and keys lie.
+        """Self or cross, by the two sides of the scores or the axes of queries and keys.
 
         `late`: the product has some of the keys only.
         """
         if candidate.segments is not None:
-            chosen = {origin.ancestor for origin in self.flow.chosen_from(candidate.segments)}
+            chosen = {origin.ancestor for origin in self.tags.chosen_from(candidate.segments)}
             edge = contraction.value_dims[candidate.key]
             if chosen and edge:
                 return "self" if edge[-1][1].ancestor in chosen else "cross"
-            return _told(candidate.sides)
-        mine, theirs = ([part.origin for part in parts] for parts in (roles.query, roles.key))
-        told = None if late else _told_by_places(candidate.sides, mine, theirs)
-        return told or _told(
+            return _label(candidate.sides)
+        query, key = ([axis.origin for axis in role] for role in (roles.query, roles.key))
+        label = None if late else _label_by_positions(candidate.sides, query, key)
+        return label or _label(
             candidate.sides,
-            {origin.ancestor for origin in mine},
-            {origin.ancestor for origin in theirs},
+            {origin.ancestor for origin in query},
+            {origin.ancestor for origin in key},
         )
 
-    def _rejected(self, candidate: Candidate) -> None:
+    def reject(self, candidate: Candidate) -> None:
         lesson = self._lesson_of(candidate)
         if lesson is not None:
             lesson.rejected(candidate)
-        self.other_softmax(candidate.place, candidate.shape, candidate.reason or "")
+        self.other_softmax(candidate.call_site, candidate.shape, candidate.reason or "")
 
     def _unread(self, operator: str) -> None:
         self._unlearnable()
-        place = self.names.place()
-        if place is not None:
+        call_site = self.module_paths.call_site()
+        if call_site is not None:
             self.note(
                 "unread",
-                place.path or place.module_class,
+                call_site.name,
                 f"the operator {operator} looks like attention and cannot be read; "
-                "regard.register_recipe tells how",
+                "register it with regard.register_recipe",
             )
 
-    def _wanted(self, place: Place, attention: bool = True) -> bool:
+    def wants(self, call_site: CallSite, attention: bool = True) -> bool:
         if self.where is everything:
             return True
-        site = Site(place.path, place.module_class, place.source, "")
+        site = Site(call_site.path, call_site.module_class, call_site.source, "")
         if self.where(site):
             return True
         if attention:
@@ -607,65 +632,73 @@ class Collector:
 
     def _site(
         self,
-        place: Place,
+        call_site: CallSite,
         operator: str,
         attends: Attends,
         *,
         single: bool = False,
         followed: bool = True,
     ) -> Site:
-        """The next call of a site; `single`: one query looks at several keys; `followed`: data flow
-        told what is known of the label, which may be that it cannot be told."""
+        """The next call of a site. `single`: one query attends to several keys; `followed`: data
+        flow determined the label, which may be "unknown"."""
         with self._lock:
-            base = place.path or place.module_class
+            base = call_site.name
             self._calls[base] = call = self._calls.get(base, 0) + 1
-        line, followed = (base, place.source), followed and self.following
+        line, followed = (base, call_site.source), followed and self.following
         if attends == "unknown" and followed and line in self._single:
-            for record in self._single.pop(line):  # a decoder that began with its keys' state
-                self.keeper.relabel(record, "unknown")
+            for record in self._single.pop(line):  # a decoder that started from its keys' state
+                self.recorder.relabel(record, "unknown")
             if self.here.lesson is not None:
-                self.here.lesson.doubt(place)
+                self.here.lesson.doubt(call_site)
         if attends == "unknown":
             attends = self.attends.get(line if followed else (base, ""), "unknown")
         elif attends == "cross" or not single:
             self.attends.setdefault(line, attends)
             self.attends.setdefault((base, ""), attends)
         return Site(
-            place.path, place.module_class, place.source, operator, call, self.step, attends
+            call_site.path,
+            call_site.module_class,
+            call_site.source,
+            operator,
+            call,
+            self.step,
+            attends,
         )
+
+    def call_site(self) -> CallSite | None:
+        """The module that is running, and its line."""
+        return self.module_paths.call_site()
 
     @property
     def step(self) -> int:
-        """The number of the pass that this thread is in."""
+        """The number of this thread's pass."""
         return max(self.block.context or 0, 0)
 
     def _add(
         self,
         site: Site,
-        held: Held,
+        held: StoredAttention,
         output: Tensor | None,
         gradient: OutputGradient | None,
         not_kept: str = "",
     ) -> None:
-        record = self.keeper.record(site, held, output, gradient, not_kept)
+        record = self.recorder.record(site, held, output, gradient, not_kept)
         if record.held == "dropped":
-            self.growth.drop(site.base)
+            self.key_caches.drop(site.base)
             self.delta_rules.drop(site.base)
         if site.attends == "self" and _is_single(record.shape):
             self._single.setdefault((site.base, site.source), []).append(record)
         self.trace.append(record)
 
     def _makes_graph(self) -> bool:
-        """Whether weights are to stay in the graph; said where there is none."""
+        """Whether weights stay in the graph; a note if there is none."""
         if self.attached and not torch.is_grad_enabled():
-            self.note(
-                "unread", "", "attached=True keeps the graph of the weights, and none is made"
-            )
+            self.note("unread", "", "attached=True has no effect: gradients are disabled")
             return False
         return self.attached
 
     def settle_hooks(self) -> None:
-        """Outputs of fused operators have their place in the graph only once they were returned."""
+        """Register hooks on outputs of fused operators, in the graph only once returned."""
         here = threading.get_ident()
         with self._lock:
             waiting, self.waiting = self.waiting, []
@@ -675,133 +708,121 @@ class Collector:
                 elif output.requires_grad:
                     output.register_hook(gradient.arrived)
 
-    # -- what must be said
+    # -- notes
 
     def note(self, kind: Any, where: str, text: str) -> None:
-        """Say something once; a site that is dropped at every call is named once, and counted."""
-        said = Note(kind, where, text)
-        again = self._dropped.get(where) if kind == "dropped" else None
-        if again is not None:
-            again[1] += 1
-        elif said not in self.trace.notes:
+        """Add a note once; a site that is dropped at every call is noted once, and counted."""
+        note = Note(kind, where, text)
+        dropped = self._dropped.get(where) if kind == "dropped" else None
+        if dropped is not None:
+            dropped[1] += 1
+        elif note not in self.trace.notes:
             if kind == "dropped":
                 self._dropped[where] = [len(self.trace.notes), 0]
-            self.trace.notes.append(said)
+            self.trace.notes.append(note)
 
     def close(self, failed: bool) -> None:
-        """The capture ends: let go of tensors, and say what is missing."""
+        """The capture ends: release tensors, and note what is missing."""
         with self._lock:
             self.closed = True
         self.settle_hooks()
         try:
-            self.flow.flush()
+            self.dataflow.candidates.flush()
         except Exception as error:
             self.failed("softmax", error)
-        self.flow.clear()
-        self.growth.clear()
+        self.tags.clear()
+        self.key_caches.clear()
         self.delta_rules.clear()
         if not failed:
-            self._say_what_is_missing()
-        self.keeper.close(self.trace)
-        del (
-            self.flow,
-            self.keeper,
-        )  # they know us: without this only the collector of garbage ends it
+            self._note_missing()
+        self.recorder.close(self.trace)
+        del self.dataflow, self.recorder  # they refer to us: a cycle
 
-    def _say_what_is_missing(self) -> None:
-        words = self.keeper.tokens
-        if words is not None and len(self.trace) and not self.keeper.labelled:
-            self.note(
-                "filter",
-                "",
-                f"tokens= has {count(words)} words; no attention has as many positions",
-            )
+    def _note_missing(self) -> None:
+        """Note what was dropped, lost, left unread or never seen."""
+        tokens = self.recorder.tokens
+        if tokens is not None and len(self.trace) and not self.recorder.labelled:
+            text = f"tokens= has {count(tokens)} words; no attention has as many positions"
+            self.note("filter", "", text)
         for index, later in self._dropped.values():
             if later:
                 note = self.trace.notes[index]
                 text = f"{note.text} (and {later} later calls)"
                 self.trace.notes[index] = replace(note, text=text)
-        seen = {record.path for record in self.trace} | {
-            other.path for other in self.trace.other_softmaxes
-        }
+        others = self.trace.other_softmaxes
+        seen = {record.path for record in self.trace} | {other.path for other in others}
         seen |= self.filtered | {note.where for note in self.trace.notes}
+        self._note_unread()
+        for path in sorted(self.ran):
+            if not any(related(path, other) for other in seen):
+                name = type(self.module_paths.modules[path]).__name__
+                self.note("unseen", path, f"{name} ran, and no attention was seen in it")
+        if not len(self.trace) and (self.filtered or others or not self.trace.notes):
+            self._note_empty()
+
+    def _note_unread(self) -> None:
+        """Note what may be attention, and was not followed to its values."""
+        candidates, others = self.dataflow.candidates, self.trace.other_softmaxes
         lines = {(record.path, record.site.source) for record in self.trace}
-        lines |= {(other.path, other.source) for other in self.trace.other_softmaxes}
-        unread = [
+        lines |= {(other.path, other.source) for other in others}
+        unasked = [
             (
-                place,
+                call_site,
                 f"a product of two inputs, with {' and '.join(steps)} done to it, was multiplied "
                 f"by a third: attention that is no softmax? capture(rules={steps[-1]!r}) records "
                 "it",
             )
-            for place, steps in self.flow.unasked.values()
+            for call_site, steps in candidates.unasked.values()
         ]
-        for place, text in [*unread, *self.flow.unfinished.values()]:
-            name = place.path or place.module_class
-            if (place.path, place.source) not in lines and name not in self.filtered:
-                self.note("unread", name, f"{text} ({place.source})")
-        for candidate in self.flow.lost.values():
-            self.note(
-                "unread",
-                candidate.place.path or candidate.place.module_class,
-                f"a softmax of products, {candidate.shape}, was not followed to values",
+        for call_site, text in [*unasked, *candidates.unfinished.values()]:
+            read = (call_site.path, call_site.source) in lines
+            if not read and call_site.name not in self.filtered:
+                self.note("unread", call_site.name, f"{text} ({call_site.source})")
+        for lost in candidates.lost.values():
+            text = f"a softmax of products, {lost.shape}, was not followed to values"
+            self.note("unread", lost.call_site.name, text)
+
+    def _note_empty(self) -> None:
+        """Note why the trace is empty."""
+        others, nothing = len(self.trace.other_softmaxes), f"no {self.sought} was seen"
+        if self.filtered:
+            sites = ", ".join(sorted(self.filtered)[:3]) + ", …" * (len(self.filtered) > 3)
+            text = f"where={self._asked} matched none of {len(self.filtered)} sites: {sites}"
+            self.note("filter", "", text)
+            return
+        if others:
+            softmaxes = f"{others} softmaxes were" if others > 1 else "1 softmax was"
+            text = (
+                f"{nothing}; {softmaxes} taken for something else: "
+                "trace.other_softmaxes has the reasons"
             )
-        for path in sorted(self.ran):
-            if not any(related(path, other) for other in seen):
-                name = type(self.names.modules[path]).__name__
-                self.note("unseen", path, f"{name} ran, and no attention was seen in it")
-        if not len(self.trace):
-            if self.filtered:
-                some = ", ".join(sorted(self.filtered)[:3])
-                more = ", …" if len(self.filtered) > 3 else ""
-                self.note(
-                    "filter",
-                    "",
-                    f"where={self._asked} matched none of {len(self.filtered)} sites: {some}{more}",
-                )
-            elif self.trace.other_softmaxes:
-                others = len(self.trace.other_softmaxes)
-                softmaxes = f"{others} softmaxes were" if others > 1 else "1 softmax was"
-                self.note(
-                    "empty",
-                    "",
-                    f"no {self.sought} was seen; {softmaxes} taken for something else: "
-                    "trace.other_softmaxes has the reasons",
-                )
-            elif not self.trace.notes:
-                ran = f"no {self.sought} was seen in the model, which ran"
-                if not self.called:
-                    ran = f"no {self.sought} was seen: did the model run in the capture?"
-                    if self.other and self.names.model is not None:
-                        ran = (
-                            f"no {self.sought} was seen: the model, "
-                            f"{type(self.names.model).__name__}, did not run; {self.other} did"
-                        )
-                    if self.elsewhere:
-                        ran = (
-                            f"no {self.sought} was seen: the model ran in a {self.elsewhere} that "
-                            "was started before the capture; open the capture there"
-                        )
-                self.note("empty", "", ran)
+        elif self.called:
+            text = f"{nothing} in the model, which ran"
+        elif self.elsewhere:
+            text = (
+                f"{nothing}: the model ran in a {self.elsewhere} that was started before the "
+                "capture; open the capture there"
+            )
+        elif self.other and self.module_paths.model is not None:
+            model = type(self.module_paths.model).__name__
+            text = f"{nothing}: the model, {model}, did not run; {self.other} did"
+        else:
+            text = f"{nothing}: did the model run in the capture?"
+        self.note("empty", "", text)
 
 
 _RUN = inspect.unwrap(run).__code__
 
 
 def _own_grid() -> tuple[int, int] | None:
-    """The grid of our own recipe whose operator is running: its arguments do not tell it."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "_call_impl":
-        if frame.f_code is _RUN:
-            grid: tuple[int, int] | None = argument(frame, "recipe").grid
-            return grid
-        frame = frame.f_back
-    return None
+    """The grid of our own recipe whose operator is running, which its arguments lack."""
+    frame = frame_of({id(_RUN)})
+    return None if frame is None else argument(frame, "recipe").grid
 
 
 def _is_single(shape: Shape) -> bool:
-    """Whether one query looks at several keys: where they are its own input, that may be a position
-    among them, or a state that sums them up and belongs to a decoder."""
+    """Whether one query attends to several keys: if they are its own input, it may be a position
+    among them, or the state of a decoder that sums them up."""
     return shape.queries == 1 < shape.keys
 
 
@@ -810,13 +831,13 @@ def _as_it_is(gradient: Tensor) -> Tensor:
 
 
 def _arranged(tensor: Tensor, layout: Layout) -> Callable[[Tensor], Tensor]:
-    """Brings a gradient of `tensor`'s shape into (batch, head, query, key)."""
+    """Bring a gradient of `tensor`'s shape into (batch, head, query, key)."""
     shape, stride, offset = tensor.shape, tensor.stride(), int(tensor.storage_offset())
 
     def arrange(arrived: Tensor) -> Tensor:
-        room = torch.empty_strided(shape, stride, dtype=arrived.dtype, device=arrived.device)
-        room.copy_(arrived)
-        return layout._replace(offset=layout.offset - offset).view(room)
+        strided = torch.empty_strided(shape, stride, dtype=arrived.dtype, device=arrived.device)
+        strided.copy_(arrived)
+        return layout._replace(offset=layout.offset - offset).view(strided)
 
     return arrange
 
@@ -827,11 +848,11 @@ def _in_graph(recipe: Recipe) -> bool:
     return any(tensor.requires_grad for tensor in tensors(recipe))
 
 
-def _told_by_places(
+def _label_by_positions(
     sides: Any, queries: Sequence[Origin], keys: Sequence[Origin]
 ) -> Attends | None:
-    """Cross between slices of one axis that have nothing in common; unknown for one query, of
-    which nobody knows where it lies, and a slice of the axis it may come from."""
+    """Cross between disjoint slices of one axis; unknown between a single query, whose position is
+    unknown, and a slice of the axis it may come from."""
     if apart(queries, keys):
         return "cross"
     alike = sides is not None and bool(sides[0] & sides[1])
@@ -842,21 +863,21 @@ def _told_by_places(
     return None
 
 
-def _told(
+def _label(
     sides: Any, queries: Set[Origin] = frozenset(), keys: Set[Origin] = frozenset()
 ) -> Attends:
-    """Self where queries and keys lie along one axis, or the scores' two sides have an input in
-    common; cross where two inputs are known and differ; unknown where the queries come from more
-    than the keys, and are not as many."""
+    """Self if queries and keys share their axis, or the two sides of the scores an input; cross if
+    two inputs are known and differ; unknown if the queries come from more inputs than the keys and
+    are not as many."""
     if queries and queries == keys:
         return "self"
     learned = all(origin.kind == "parameter" for origin in queries)
     if queries and keys and learned and all(origin.kind != "parameter" for origin in keys):
-        return "cross"  # learned queries look at an input
+        return "cross"  # learned queries that attend to an input
     if sides is None or not sides[0] or not sides[1]:
         return "unknown"
     if not sides[0] & sides[1]:
         return "cross"
     counts = [math.prod(origin.size for origin in axes) for axes in (queries, keys)]
-    apart = bool(keys) and counts[0] != counts[1]  # one query has no axis
-    return "unknown" if apart and not sides[0] <= sides[1] else "self"
+    unequal = bool(keys) and counts[0] != counts[1]  # one query has no axis
+    return "unknown" if unequal and not sides[0] <= sides[1] else "self"

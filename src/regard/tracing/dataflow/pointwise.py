@@ -1,4 +1,4 @@
-"""How tags pass operators that work place by place: arithmetic, masks, dropout."""
+"""Tags through elementwise operators: arithmetic, masks, dropout."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.record.held import detached
-from regard.tracing.axes import Factor, axis, laid_out, merged
-from regard.tracing.movement import Again, Movement, expanded
-from regard.tracing.tagging import Tagging
-from regard.tracing.tags import (
+from regard.tracing.dataflow.axes import Factor, axis, laid_out, merged
+from regard.tracing.dataflow.movement import Again, Movement, expanded
+from regard.tracing.dataflow.tags import (
     NOBODY,
-    Box,
-    Forbids,
     Mark,
+    NegatedMask,
     Tag,
+    TagStore,
     covers,
     joined,
     joined_late,
@@ -35,10 +33,14 @@ _COPIES = {"clone", "_to_copy", "copy", "contiguous", "clamp", "clamp_min", "add
 _LINEAR_OF_SUMS = _LINEAR | _COPIES
 
 
-class Pointwise(Tagging):
-    """Operators whose results have, place by place, what their inputs have there."""
+class Pointwise:
+    """Elementwise operators: the result has, entry by entry, what its inputs have there."""
 
-    def pointwise(
+    def __init__(self, tags: TagStore) -> None:
+        self.tags = tags
+        self.operator = ""  # the operator that is being followed
+
+    def apply(
         self,
         inputs: Sequence[Tensor],
         output: Tensor,
@@ -46,105 +48,94 @@ class Pointwise(Tagging):
         shifted: bool = False,
         kind: Kind = "signed",
     ) -> None:
-        """An operator that works place by place, broadcasting its inputs.
-
-        `kind` is what it makes of weights.
-        """
-        tag = self._blend(inputs, output)
+        """Any elementwise operator; `kind` is what weights become."""
+        tag = self.blend(inputs, output)
         if tag.mark is not None and tag.mark.kind != "signed":
             tag.mark = tag.mark._replace(kind=kind)
         if shifted and tag.total is not None:  # weights divided by it sum to less than 1
             tag.total = tag.total._replace(exact=False, shifted=True)
-        self.put(output, tag)
+        self.tags.put(output, tag)
 
     def add(self, left: Tensor, right: Tensor, output: Tensor) -> None:
-        """A broadcast sum of two linear maps is the inside of additive attention."""
-        tag = self._blend((left, right), output)
+        """A sum; of two linear maps, broadcast, the inside of additive attention."""
+        tag = self.blend((left, right), output)
         if tag.mark is not None:
             tag.mark = tag.mark._replace(kind="signed")
         if left.shape != output.shape or right.shape != output.shape:
-            mine, theirs = self.tag(left), self.tag(right)
-            if mine is not None and theirs is not None and mine.sources and theirs.sources:
-                tag.sides = (mine.sources, theirs.sources)
-                if asks(right, left, output):
-                    tag.sides = (theirs.sources, mine.sources)
-        self.put(output, tag)
-
-    def boxed(self, weights: Tensor, mark: Mark) -> Box:
-        """The weights as they are now, kept outside their storage's tag."""
-        if mark.before is not None:
-            return mark.before
-        kept = weights if self.graph else detached(weights)
-        return self.box(kept, self.dims(weights))
+            tags = self.tags.tag(left), self.tags.tag(right)
+            sides = [NOBODY if each is None else each.sources for each in tags]
+            if all(sides):
+                left_side, right_side = sides
+                swapped = asks(right, left, output)
+                tag.sides = (right_side, left_side) if swapped else (left_side, right_side)
+        self.tags.put(output, tag)
 
     def dropout(self, weights: Tensor, output: Tensor) -> None:
-        """What comes out is followed; what went in is what will be recorded."""
-        tag = self.tag(weights)
+        """The output is followed, the input is recorded."""
+        tag = self.tags.tag(weights)
         if tag is None or tag.mark is None:
-            self.pointwise((weights,), output)
+            self.apply((weights,), output)
             return
         after = Tag()
-        after.mark = tag.mark._replace(before=self.boxed(weights, tag.mark))
-        after.factors = self._spread_out((weights,), output)
-        self.put(output, after)
+        after.mark = tag.mark._replace(before=self.tags.weights_box(weights, tag.mark))
+        after.factors = self.factors((weights,), output)
+        self.tags.put(output, after)
 
     def dropout_copy(self, weights: Tensor, copy: Tensor) -> None:
-        """Dropout in place is about to happen: `copy` is what the weights were."""
-        tag = self.tag(weights)
+        """Dropout is about to happen in place; `copy` has the weights before it."""
+        tag = self.tags.tag(weights)
         assert tag is not None and tag.mark is not None
         if tag.mark.before is None:
-            box = self.box(copy, self.dims(weights))
+            box = self.tags.box(copy, self.tags.dims(weights))
             after = Tag()
             after.mark, after.factors = tag.mark._replace(before=box), tag.factors
-            self.put(weights, after)
+            self.tags.put(weights, after)
 
     def noise(self, output: Tensor) -> None:
         """Random numbers: weights multiplied by them are weights after dropout."""
         tag = Tag()
         tag.noise = True
-        self.put(output, tag)
+        self.tags.put(output, tag)
 
     def fixed(self, output: Tensor, *, zero: bool = False) -> None:
-        """Constants: made from nothing; or written into a part of something, which it stays."""
-        before = self.tag(output)
+        """A new constant; or one written into part of a tensor, which keeps its tag."""
+        before = self.tags.tag(output)
         if before is not None and not covers(output):
             if before.mark is not None:
                 before.mark = before.mark._replace(kind="partial")
             return
         tag = Tag()
         tag.constant, tag.zero = True, zero
-        self.put(output, tag)
+        self.tags.put(output, tag)
 
     def opposite(self, mask: Tensor, output: Tensor) -> None:
         """The negation of a boolean mask."""
-        tag = self.tag(output)
-        if tag is None:
-            tag = Tag()
-            self.put(output, tag)
-        tag.forbids = Forbids(mask.detach(), tuple(output.shape), output.stride())
+        self.tags.ensured(output).negated_mask = NegatedMask(
+            mask.detach(), tuple(output.shape), output.stride()
+        )
 
     def filled(self, tensor: Tensor, mask: Tensor, value: Any, output: Tensor) -> None:
-        """`masked_fill`; zeros that become -inf where a mask forbids are that mask."""
-        negated, zeros = self.tag(mask), self.tag(tensor)
-        forbids = None if negated is None else negated.forbids
-        allowed = None if forbids is None else forbids.by(mask)
+        """`masked_fill`; zeros filled with -inf by a negated mask are that mask."""
+        negated, zeros = self.tags.tag(mask), self.tags.tag(tensor)
+        negated_mask = None if negated is None else negated.negated_mask
+        allowed = None if negated_mask is None else negated_mask.allowed_by(mask)
         empty = zeros is not None and zeros.zero and value == -math.inf
         if empty and allowed is not None and allowed.shape == output.shape:
             tag = Tag()
-            tag.forbids = Forbids(allowed, tuple(output.shape), output.stride())
-            self.put(output, tag)
+            tag.negated_mask = NegatedMask(allowed, tuple(output.shape), output.stride())
+            self.tags.put(output, tag)
             return
-        self.pointwise((tensor,), output, kind="partial")
+        self.apply((tensor,), output, kind="partial")
 
-    def _blend(self, inputs: Sequence[Tensor], output: Tensor) -> Tag:
-        """What is known about a result from what is known about its inputs."""
-        tagged_inputs = [(tensor, self.tag(tensor)) for tensor in inputs]
+    def blend(self, inputs: Sequence[Tensor], output: Tensor) -> Tag:
+        """The tag of a result, from those of its inputs."""
+        tagged_inputs = [(tensor, self.tags.tag(tensor)) for tensor in inputs]
         blended = Tag()
         constant, sources = True, NOBODY
         for tensor, tag in tagged_inputs:
-            if tag is None:  # nothing is known: it stands for itself
+            if tag is None:  # unknown: a source of its own
                 constant = False
-                sources = joined(sources, frozenset((self.token(tensor),)))
+                sources = joined(sources, frozenset((self.tags.token(tensor),)))
             else:
                 constant = constant and tag.constant
                 sources = joined(sources, tag.sources)
@@ -158,7 +149,7 @@ class Pointwise(Tagging):
                 (tag.widths for _, tag in tagged_inputs if tag and tag.widths), ()
             )
             if any(tag is not None and tag.factors is not None for _, tag in tagged_inputs):
-                blended.factors = self._spread_out(inputs, output)
+                blended.factors = self.factors(inputs, output)
             return blended
         operator = self.operator.removesuffix("_")
         for tensor, tag in tagged_inputs:
@@ -194,14 +185,14 @@ class Pointwise(Tagging):
                 blended.mark = _carried(tag.mark, tensor, output)
             if tag.log is not None:
                 blended.log = _carried(tag.log, tensor, output)
-        blended.factors = self._spread_out(inputs, output)
+        blended.factors = self.factors(inputs, output)
         blended.of_weights = all(
             tag is not None and (tag.constant or tag.of_weights or tag.mark is not None)
             for _, tag in tagged_inputs
         )
         for tensor, tag in tagged_inputs:
             if tag is not None and tag.moved is not None and not tag.constant:
-                blended.moved = self._movement(tensor, output, expanded(output.shape))
+                blended.moved = self.movement(tensor, output, expanded(output.shape))
                 break
         if blended.late or blended.total is not None:
             blended.exp = 0
@@ -209,17 +200,17 @@ class Pointwise(Tagging):
             blended.weight_sum = tagged_inputs[0][1].weight_sum
         return blended
 
-    def _movement(self, source: Tensor, output: Tensor, again: Again) -> Movement | None:
-        """What an operator did to the entries of a tensor, to be done to numbers if need be."""
-        if self.tag(source) is None or output.layout != torch.strided:
+    def movement(self, source: Tensor, output: Tensor, again: Again) -> Movement | None:
+        """How an operator moved the entries of a tensor; `again` repeats it on numbers."""
+        if self.tags.tag(source) is None or output.layout != torch.strided:
             return None
-        return Movement.into(output, [self.view(source)], again)
+        return Movement.into(output, [self.tags.view(source)], again)
 
-    def _spread_out(self, inputs: Sequence[Tensor], output: Tensor) -> tuple[Factor, ...] | None:
-        """Factors of what an operator that works place by place made of its inputs."""
+    def factors(self, inputs: Sequence[Tensor], output: Tensor) -> tuple[Factor, ...] | None:
+        """The factors of an elementwise result."""
         if output.layout != torch.strided:
             return None
-        tags = [(tensor, self.tag(tensor)) for tensor in inputs if tensor.dim()]
+        tags = [(tensor, self.tags.tag(tensor)) for tensor in inputs if tensor.dim()]
         moving = [pair for pair in tags if pair[1] is None or not pair[1].constant] or tags
         if not moving:
             return None
@@ -231,7 +222,7 @@ class Pointwise(Tagging):
         # weights before scores, scores before the rest: theirs are the axes that count
         moving.sort(key=lambda pair: -_rank(pair[1]))
         firm = _rank(moving[0][1]) > 0
-        dims = merged([self.sliced_dims(tensor) for tensor, _ in moving], firm)
+        dims = merged([self.tags.sliced_dims(tensor) for tensor, _ in moving], firm)
         if len(dims) > output.dim():
             return None
         dims = [()] * (output.dim() - len(dims)) + dims
@@ -243,7 +234,7 @@ class Pointwise(Tagging):
     def _constant_dim(self, tags: Sequence[Any], index: int, size: int) -> Any:
         for tensor, _ in tags:
             if tensor.dim() >= -index and tensor.shape[index] == size:
-                pieces = self.dims(tensor)[index]
+                pieces = self.tags.dims(tensor)[index]
                 if pieces:
                     return pieces
         return axis(size, "expanded")
@@ -257,22 +248,22 @@ def _alike(source: Tensor, output: Tensor) -> bool:
 def _rank(tag: Tag | None) -> int:
     if tag is None:
         return 0
-    looking = tag.mark is not None and tag.mark.candidate.kind != "constant"
-    return 2 if looking or tag.log is not None else int(tag.sides is not None or bool(tag.mark))
+    of_input = tag.mark is not None and tag.mark.candidate.kind != "constant"
+    return 2 if of_input or tag.log is not None else int(tag.sides is not None or bool(tag.mark))
 
 
 def _only_adds(mark: Mark, to: Mark | None) -> bool:
-    """Whether a softmax of parameters, as of positions, is blended with one that looks at an
-    input: what comes of it is the weights of the latter."""
+    """Whether a softmax of parameters, as of positions, is blended with one of an input: the
+    result has the weights of the latter."""
     constant = mark.candidate.kind == "constant"
     return constant and to is not None and to.candidate.kind != "constant"
 
 
 def _carried(mark: Mark, source: Tensor, output: Tensor) -> Mark:
-    """Weights in what an operator that works place by place made of them."""
+    """The mark of an elementwise result of weights."""
     return mark._replace(before=None) if stretched(source, output) else mark
 
 
 def asks(query: Tensor, key: Tensor, output: Tensor) -> bool:
-    """Whether one of two that were broadcast is a single query: the other has all places."""
+    """Whether one of two broadcast tensors is a single query, and the other has all positions."""
     return stretched(query, output) and not stretched(key, output)

@@ -1,4 +1,4 @@
-"""Filters: which sites a capture is about."""
+"""The `where=` filter of a capture."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _asked(where: Callable[[Site], bool], site: Site) -> bool:
 
 
 def shown(where: Any) -> str:
-    """A filter as its user may recognise it."""
+    """A filter as text."""
     name = getattr(where, "__qualname__", None)
     text = repr(where) if name is None else f"the function {name}"
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def predicate(where: Any) -> Predicate:
-    """A function of a site out of a glob, a regular expression, layer numbers or a function."""
+    """A predicate of sites from a glob, a regular expression, layer numbers or a function."""
     if where is None:
         return everything
     if isinstance(where, bool | bytes):

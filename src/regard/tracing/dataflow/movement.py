@@ -1,8 +1,8 @@
 """Which entry of an earlier tensor each entry of a later one is, through gathers and windows.
 
-Operators that move entries (gather, index, roll, pad, unfold) are remembered, not run again: only
-where attention turns out to have keys of its own for each query are they repeated, on numbers, to
-tell which key each weight belongs to.
+Operators that move entries (gather, index, roll, pad, unfold) are recorded. They are repeated, on
+entry numbers, only where every query turns out to have keys of its own, to find which key each
+weight belongs to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.tracing.axes import Factor, Origin
+from regard.tracing.dataflow.axes import Factor, Origin
 
 Again = Callable[..., Tensor]  # numbers of each source, in its shape, to numbers of the result
 
@@ -28,8 +28,8 @@ class Start(NamedTuple):
     size: int  # entries
 
     def along(self, axes: frozenset[Origin]) -> list[Factor] | None:
-        """Its axes among these, innermost first; None where one of them is there twice, or not, or
-        as entries of which nobody knows how they were chosen."""
+        """Its factors along these axes, innermost first; None if one is missing, there twice, or
+        was gathered by an unknown index."""
         factors = [factor for factor in self.factors if factor.origin.ancestor in axes]
         if len(factors) != len(axes) or {factor.origin.ancestor for factor in factors} != axes:
             return None
@@ -38,14 +38,14 @@ class Start(NamedTuple):
         return sorted(factors, key=lambda factor: factor.stride)
 
     def positions(self, axes: frozenset[Origin], device: torch.device, whole: bool) -> Tensor:
-        """Of each entry, its position along some axes; `whole`: along those it is cut out of."""
+        """The position of each entry along some axes; `whole`: along their ancestors."""
         byte = torch.arange(self.size, device=device) * self.item
         position, count = torch.zeros_like(byte), 1
         for factor in self.along(axes) or ():
-            places = byte // factor.stride % factor.size
+            along = byte // factor.stride % factor.size
             if whole:
-                places = torch.tensor(factor.origin.extent, device=device)[places]
-            position = position + places * count
+                along = torch.tensor(factor.origin.extent, device=device)[along]
+            position = position + along * count
             count *= factor.origin.ancestor.size if whole else factor.size
         return position
 
@@ -80,23 +80,23 @@ class Movement(NamedTuple):
         return cls(tuple(sources), again, tuple(output.shape), output.stride(), offset, size)
 
     def repeated(self, numbers: Sequence[Tensor]) -> Tensor:
-        """Numbers of its sources, moved as the entries were; −1 where nothing was moved to."""
+        """Numbers of its sources, moved as the entries were; −1 where nothing was written."""
         flat = torch.full((self.size,), -1, dtype=torch.long, device=numbers[0].device)
         flat.as_strided(self.shape, self.stride, self.offset).copy_(self.again(*numbers))
         return flat
 
 
 def expanded(shape: Sequence[int]) -> Again:
-    """Numbers broadcast to a shape, as an operator that works place by place does."""
+    """Numbers broadcast to a shape, as by an elementwise operator."""
     return lambda numbers: numbers.expand(tuple(shape))
 
 
 def positions(
     view: View, axes: Sequence[Origin], device: torch.device
 ) -> tuple[Tensor, int] | None:
-    """Of each entry, its position along some axes (−1: padding), and how many positions there are.
+    """The position of each entry along some axes (−1: padding), and the number of positions.
 
-    None where it came from tensors that have not all of these axes, or one of them twice.
+    None if a tensor it came from lacks one of these axes, or has it twice.
     """
     wanted = frozenset(origin.ancestor for origin in axes)
     movements = _movements(view)
@@ -133,13 +133,13 @@ def positions(
 
 
 def _unplaced(factor: Factor) -> bool:
-    """Whether nobody knows which positions of its first axis a factor has."""
+    """Whether the positions of a factor in its ancestor are unknown."""
     extent = factor.origin.extent
     return extent is None or len(extent) != factor.size
 
 
 def other_axes(view: View, axes: Sequence[Origin]) -> list[Origin] | None:
-    """The one axis, or none, that the tensor behind a view has beside these; None where more."""
+    """The axis, if any, that the tensor behind a view has beside these; None if several."""
     ancestors = {origin.ancestor for origin in axes}
     movements = _movements(view)
     views = [source for movement in movements for source in movement.sources] + [view]
@@ -149,9 +149,9 @@ def other_axes(view: View, axes: Sequence[Origin]) -> list[Origin] | None:
 
 
 def _movements(view: View) -> list[Movement]:
-    """The movements behind a tensor, each after those it took entries from.
+    """The movements behind a tensor, in topological order.
 
-    No recursion: a model may roll its states thousands of times.
+    Iterative: a model may roll its states thousands of times.
     """
     order: dict[int, Movement] = {}
     waiting = [view.storage]

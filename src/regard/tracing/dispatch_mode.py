@@ -1,4 +1,4 @@
-"""The dispatch mode: sees every operator of the model's run, and changes none."""
+"""The dispatch mode: sees every operator of a run, and changes none."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from torch.utils._python_dispatch import (
 
 from regard.interception import SPELLINGS
 from regard.tracing import registry
+from regard.tracing.dataflow.dataflow import Rule
+from regard.tracing.dataflow.rules import default_rule, rule_of
 from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
 from regard.tracing.registry import Reads, registered
-from regard.tracing.rules import Rule, default_rule, rule_of
 
 _OWN = ("aten", "prim", "prims", "profiler", "quantized", "c10d", "_c10d_functional", "mkldnn")
 
 
-class Plan(NamedTuple):
-    """What to do about an operator."""
+class OperatorPlan(NamedTuple):
+    """How to handle an operator."""
 
-    run: Any  # the operator itself, without a Python frame around it where there is one
-    follow: bool = False  # whether there is anything to do
-    composite: bool = False  # arrives whole under inference mode: take it apart
+    run: Any  # the operator, without its Python wrapper if it has one
+    follow: bool = False  # whether it needs handling
+    composite: bool = False  # arrives whole under inference mode: to be decomposed
     changes: tuple[int, ...] = ()  # arguments it changes in place
     rule: Rule | None = None
     reader: Reader | None = None
@@ -37,24 +38,28 @@ class Plan(NamedTuple):
     names: tuple[str, ...] = ()
     name: str = ""
     looks_like_attention: bool = False
-    spelling: bool = False  # one by which attention can be spelled
-    overload: bool = False  # of such a one: not the plain form
-    attends: bool = False  # whether attention may be in it: all that matters between passes
+    spelling: bool = False  # attention can be spelled with it
+    overload: bool = False  # not the default overload
+    attends: bool = False  # may be attention: all that matters between passes
 
 
-_plans: dict[int, dict[int, tuple[Plan, Any]]] = {}  # of each operator, by version of the registry
+_plans: dict[
+    int, dict[int, tuple[OperatorPlan, Any]]
+] = {}  # of each operator, by version of the registry
 
 
-def plan_of(func: Any) -> Plan:
-    """What an operator's name and schema say is to be done about it."""
+def plan_of(func: Any) -> OperatorPlan:
+    """How to handle an operator, by its name and schema."""
     if isinstance(func, HigherOrderOperator):
         name = func._name
         reader = reader_of(name)
         if reader is None:
-            return Plan(func)
-        return Plan(func, True, reader=reader, names=FLEX_ARGUMENTS, name=name, attends=True)
+            return OperatorPlan(func)
+        return OperatorPlan(
+            func, True, reader=reader, names=FLEX_ARGUMENTS, name=name, attends=True
+        )
     if not isinstance(func, OpOverload):
-        return Plan(func)
+        return OperatorPlan(func)
     run = func._op if type(func) is OpOverload else func
     full = func._schema.name
     space, _, name = full.partition("::")
@@ -65,12 +70,12 @@ def plan_of(func: Any) -> Plan:
     )
     reads = registered(full)
     if space not in _OWN:
-        reader = reader_of(full) if reads is None else None  # somebody's own comes first
+        reader = reader_of(full) if reads is None else None  # a registered one comes first
         looks = any(word in name.lower() for word in ("attention", "attn", "mha", "sdpa"))
         looks = looks and "backward" not in name and "bwd" not in name
         unread = looks and reads is None and reader is None
         names = tuple(argument.name for argument in func._schema.arguments)
-        return Plan(
+        return OperatorPlan(
             run,
             follow=True,
             changes=changes,
@@ -90,7 +95,7 @@ def plan_of(func: Any) -> Plan:
         or name in ("_triton_multi_head_attention", "_triton_scaled_dot_attention")
     )
     rule = rule_of(name) or (None if changes or _is_view(func) else default_rule)
-    return Plan(
+    return OperatorPlan(
         run,
         follow=bool(composite or changes or rule or reader or reads or looks),
         composite=composite,
@@ -112,7 +117,7 @@ def _is_composite(func: OpOverload) -> bool:
         return torch._C._dispatch_has_kernel_for_dispatch_key(
             func.name(), "CompositeImplicitAutograd"
         )
-    except RuntimeError:  # Python alone knows it, as sym_size of nested tensors
+    except RuntimeError:  # a Python-only operator, as sym_size of nested tensors
         return False
 
 
@@ -121,33 +126,33 @@ def _is_view(func: OpOverload) -> bool:
     return unsafe or any(returned.alias_info is not None for returned in func._schema.returns)
 
 
-class _Closed:
-    """In the place of a collector that is told nothing any more."""
+class _EndedCapture:
+    """Stands for a collector whose capture has ended."""
 
     closed = True
 
 
 class CaptureMode(TorchDispatchMode):
-    """Runs every operator as it is, and tells a collector what it needs to know.
+    """Runs every operator unchanged, and reports it to a collector.
 
-    One object belongs to one thread. Its `with` pushes it on the thread's stack and pops it again,
-    without the flags of torch that count modes for the compiler: they belong to the process, and
-    threads that enter and leave in turns would leave them set. Nothing is compiled meanwhile.
+    One object per thread. Its `with` pushes and pops it on the thread's stack without torch's
+    flags that count modes for the compiler: they are per process, and threads that enter and leave
+    in turn would leave them set. Nothing is compiled meanwhile.
     """
 
     supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled during a capture, so the wrapper that keeps a compiler out of every
-        call of the mode is not needed; it would cost two Python frames for each operator."""
+        """Skip the wrapper that keeps the compiler out of the mode: nothing is compiled during a
+        capture, and it would cost two Python frames per operator."""
         return False
 
     def __init__(self, collector: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.collector = collector
-        self.idle = False  # between learned passes: nothing is followed until attention runs
-        self.shared = collector.block.in_task  # coroutines of others may run in this thread
+        self.idle = False  # between learned passes: follow nothing until attention runs
+        self.shared = collector.block.in_task  # other coroutines may run in this thread
         if registry.version not in _plans:
             _plans.clear()
         self.plans = _plans.setdefault(registry.version, {})
@@ -169,24 +174,24 @@ class CaptureMode(TorchDispatchMode):
         return any(mode is self for mode in _get_current_dispatch_mode_stack())
 
     def leave(self) -> bool:
-        """Off this thread's stack, wherever it lies there; False where it is not on it."""
+        """Remove it from this thread's stack, at any depth; False if it is not there."""
         if not self.on_stack:
             return False
         self._put_back(self._take_off())
         return True
 
     def enter_again(self) -> None:
-        """Where it lies on this thread's stack, so that torch looks at the stack again."""
+        """Push it again at its depth, so that torch sees the stack again."""
         above = self._take_off()
         _push_mode(self)
         self._put_back(above)
 
     def pass_through(self) -> None:
-        """From now on everything passes, as after the end of the capture."""
-        self.collector = _Closed()
+        """Ignore all operators from now on."""
+        self.collector = _EndedCapture()
 
     def _take_off(self) -> list[TorchDispatchMode]:
-        """Pops it, and gives what lay above it."""
+        """Pop it, and return the modes above it."""
         above = []
         while (mode := _pop_mode()) is not self:
             above.append(mode)
@@ -201,9 +206,9 @@ class CaptureMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        entry = self.plans.get(id(func))  # its own hash would cost a Python frame
+        entry = self.plans.get(id(func))  # its hash would cost a Python frame
         if entry is None:
-            entry = self.plans[id(func)] = (plan_of(func), func)  # held, so the id stays its own
+            entry = self.plans[id(func)] = (plan_of(func), func)  # held, so the id is not reused
         plan = entry[0]
         collector = self.collector
         if not plan.follow or collector.closed:
@@ -218,7 +223,7 @@ class CaptureMode(TorchDispatchMode):
                 collector.before_change(plan, args, kwargs)
             return plan.run(*args, **kwargs)
         if self.idle:
-            if plan.attends and collector.names.place() is not None:
+            if plan.attends and collector.module_paths.call_site() is not None:
                 self.idle = False
                 return collector.read_alone(plan, args, kwargs)
             if plan.changes:
@@ -236,5 +241,5 @@ class CaptureMode(TorchDispatchMode):
 
 
 def _has_own_kernel(args: tuple[Any, ...]) -> bool:
-    """A composite operator that an unusual tensor (nested, sparse) has a kernel of its own for."""
+    """Whether an unusual tensor (nested, sparse) has its own kernel of a composite operator."""
     return any(isinstance(arg, Tensor) and (arg.is_nested or arg.is_sparse) for arg in args)

@@ -1,9 +1,9 @@
-"""Keys of a cache: each call keeps its new keys only.
+"""Keys of a cache: each call stores its new keys only.
 
-A cache gives every step a tensor of all keys so far; holding each would take memory with the
-square of the length. The old keys are compared with those of the call before (also in another
-order, as beam search leaves them), so nothing is assumed about how the cache works. A cache of a
-fixed size that is written in place is copied once, and then each change is kept.
+A cache gives every step a tensor of all keys so far; holding each would take memory quadratic in
+the length. The old keys are compared with those of the previous call, also in another order, as
+after beam search; nothing is assumed about how the cache works. A cache of fixed size that is
+written in place is copied once, and then each change is stored.
 """
 
 from __future__ import annotations
@@ -16,13 +16,25 @@ import torch
 from torch import Tensor
 
 from regard.recipe import Dot, Recipe, tensors
-from regard.record.held import Held, check_versions, copied, versions
-from regard.tracing.tags import storage_address
+from regard.record.stored_attention import StoredAttention, check_versions, copied, versions
+from regard.tracing.dataflow.tags import storage_address
 from regard.types import Kind, Shape
 
 
-class Chain:
-    """New keys of each call, and the order in which a call found the examples before."""
+def example_orders(orders: Sequence[Tensor | None]) -> list[tuple[int, Tensor | None]]:
+    """For each call the order that brings its examples into that of the last call."""
+    result: list[tuple[int, Tensor | None]] = []
+    order: Tensor | None = None
+    for call in reversed(range(len(orders))):
+        result.append((call, order))
+        before = orders[call]
+        if before is not None:
+            order = before if order is None else before[order]
+    return result[::-1]
+
+
+class KeyChunks:
+    """The new keys of each call, and the order of its examples among those of the call before."""
 
     def __init__(self, keys: Tensor) -> None:
         self.chunks = [keys]
@@ -32,29 +44,26 @@ class Chain:
     def keys(self, calls: int) -> Tensor:
         """All keys of the first `calls` calls, (batch, group, key, width)."""
         check_versions(self.chunks, self.versions)
-        parts, order = [self.chunks[calls - 1]], self.orders[calls - 1]
-        for index in range(calls - 2, -1, -1):
-            chunk = self.chunks[index]
-            parts.append(chunk if order is None else chunk[order])
-            before = self.orders[index]
-            if before is not None:
-                order = before if order is None else before[order]
-        return torch.cat(parts[::-1], dim=2)
+        chunks = [
+            self.chunks[call] if order is None else self.chunks[call][order]
+            for call, order in example_orders(self.orders[:calls])
+        ]
+        return torch.cat(chunks, dim=2)
 
 
-class _WithoutKeys(Held):
-    """A dot-product recipe whose keys are kept somewhere else."""
+class _DotWithoutKeys(StoredAttention):
+    """A dot-product recipe whose keys are stored elsewhere."""
 
     def __init__(self, dot: Dot) -> None:
         batch, groups, self._keys, width = dot.key.shape
         self._take(replace(dot, key=dot.key.new_empty(batch, groups, 0, width)))
 
     def _take(self, dot: Dot) -> None:
-        self._dot, self._parts = dot, tensors(dot)
-        self._versions = versions(self._parts)
+        self._dot, self._tensors = dot, tensors(dot)
+        self._versions = versions(self._tensors)
 
     def _with(self, keys: Tensor) -> Recipe:
-        check_versions(self._parts, self._versions)
+        check_versions(self._tensors, self._versions)
         return replace(self._dot, key=keys)
 
     @property
@@ -74,10 +83,10 @@ class _WithoutKeys(Held):
         self._take(self._dot.map(copied(storage)))
 
 
-class Grown(_WithoutKeys):
-    """A recipe whose keys are the first calls of a chain."""
+class GrowingKeys(_DotWithoutKeys):
+    """A recipe whose keys are the first chunks of a growing cache."""
 
-    def __init__(self, dot: Dot, chain: Chain) -> None:
+    def __init__(self, dot: Dot, chain: KeyChunks) -> None:
         super().__init__(dot)
         self._chain, self._calls = chain, len(chain.chunks)
 
@@ -86,54 +95,54 @@ class Grown(_WithoutKeys):
 
     @property
     def reordered(self) -> bool:
-        """Whether examples changed places between calls, as beams do."""
+        """Whether examples were reordered between calls, as beams are."""
         return any(order is not None for order in self._chain.orders[: self._calls])
 
     def tensors(self) -> Sequence[Tensor]:
-        return [*self._parts, *self._chain.chunks[: self._calls]]
+        return [*self._tensors, *self._chain.chunks[: self._calls]]
 
     def own(self) -> Sequence[Tensor]:
-        return [*self._parts, self._chain.chunks[self._calls - 1]]
+        return [*self._tensors, self._chain.chunks[self._calls - 1]]
 
     def protect(self, storage: int) -> None:
         super().protect(storage)
-        self._chain.chunks = [copied(storage)(part) for part in self._chain.chunks]
+        self._chain.chunks = [copied(storage)(chunk) for chunk in self._chain.chunks]
         self._chain.versions = versions(self._chain.chunks[:1])
 
 
-class Ledger:
-    """Keys of a cache that is written in place: what they are now, and what each call changed."""
+class KeyLedger:
+    """Keys of a cache that is written in place: the present ones, and what each call changed."""
 
     def __init__(self, keys: Tensor) -> None:
         self.now = keys.clone()
-        self.undo: list[tuple[int, Tensor, Tensor]] = []  # length, places, what was there before
+        self.undo: list[tuple[int, Tensor, Tensor]] = []  # length, positions, their former keys
 
     def fits(self, keys: Tensor) -> bool:
-        """Whether these may be the same keys later on: as many, or more."""
+        """Whether these may be the same cache later: as many keys, or more."""
         return self.now.shape[:2] == keys.shape[:2] and self.now.shape[2] <= keys.shape[2]
 
     def take(self, keys: Tensor) -> None:
-        """The next call's keys."""
+        """Take the keys of the next call."""
         length = self.now.shape[2]
-        places = (keys[:, :, :length] != self.now).any(3).any(1).any(0).nonzero()[:, 0]
-        self.undo.append((length, places, self.now[:, :, places]))
-        self.now[:, :, places] = keys[:, :, places]
+        positions = (keys[:, :, :length] != self.now).any(3).any(1).any(0).nonzero()[:, 0]
+        self.undo.append((length, positions, self.now[:, :, positions]))
+        self.now[:, :, positions] = keys[:, :, positions]
         if keys.shape[2] > length:
             self.now = torch.cat([self.now, keys[:, :, length:]], dim=2)
 
     def keys(self, changes: int) -> Tensor:
         """The keys after that many changes."""
-        found = self.now.clone()
-        for length, places, before in reversed(self.undo[changes:]):
-            found = found[:, :, :length]
-            found[:, :, places] = before
-        return found
+        keys = self.now.clone()
+        for length, positions, before in reversed(self.undo[changes:]):
+            keys = keys[:, :, :length]
+            keys[:, :, positions] = before
+        return keys
 
 
-class Written(_WithoutKeys):
-    """A recipe whose keys lie in a ledger."""
+class LedgerKeys(_DotWithoutKeys):
+    """A recipe whose keys are in a ledger."""
 
-    def __init__(self, dot: Dot, ledger: Ledger) -> None:
+    def __init__(self, dot: Dot, ledger: KeyLedger) -> None:
         super().__init__(dot)
         self._ledger, self._changes = ledger, len(ledger.undo)
 
@@ -141,30 +150,30 @@ class Written(_WithoutKeys):
         return self._with(self._ledger.keys(self._changes))
 
     def tensors(self) -> Sequence[Tensor]:
-        return [*self._parts, self._ledger.now, *(old for _, _, old in self._ledger.undo)]
+        return [*self._tensors, self._ledger.now, *(old for _, _, old in self._ledger.undo)]
 
     def own(self) -> Sequence[Tensor]:
-        return [*self._parts, *(old for _, _, old in self._ledger.undo[-1:])]
+        return [*self._tensors, *(old for _, _, old in self._ledger.undo[-1:])]
 
 
-class Growth:
-    """What each site's keys were at its last call."""
+class KeyCaches:
+    """The keys of each site at its last call."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[Tensor, Chain]] = {}
-        self._ledgers: dict[str, Ledger] = {}
+        self._last: dict[str, tuple[Tensor, KeyChunks]] = {}
+        self._ledgers: dict[str, KeyLedger] = {}
 
-    def written(self, site: str, dot: Dot) -> Written:
-        """The recipe of a site whose keys lie in a cache that is written in place."""
+    def written(self, site: str, dot: Dot) -> LedgerKeys:
+        """The recipe of a site whose cache is written in place."""
         ledger = self._ledgers.get(site)
         if ledger is not None and ledger.fits(dot.key):
             ledger.take(dot.key)
         else:
-            ledger = self._ledgers[site] = Ledger(dot.key)
-        return Written(dot, ledger)
+            ledger = self._ledgers[site] = KeyLedger(dot.key)
+        return LedgerKeys(dot, ledger)
 
-    def held(self, site: str, dot: Dot) -> Held | None:
-        """The recipe without the keys that the call before had already; None where it has none."""
+    def held(self, site: str, dot: Dot) -> StoredAttention | None:
+        """The recipe without the keys of the previous call; None if there are none."""
         key = dot.key
         if site in self._ledgers and self._ledgers[site].fits(key):
             return self.written(site, dot)
@@ -181,12 +190,12 @@ class Growth:
                     chain.chunks.append(key[:, :, old:].clone())
                     chain.orders.append(order)
                     self._last[site] = (key, chain)
-                    return Grown(dot, chain)
-        self._last[site] = (key, Chain(key))
+                    return GrowingKeys(dot, chain)
+        self._last[site] = (key, KeyChunks(key))
         return None
 
     def drop(self, site: str) -> None:
-        """A site's last record was dropped: keep nothing for its sake."""
+        """Forget a site whose last record was dropped."""
         self._ledgers.pop(site, None)
         last = self._last.pop(site, None)
         if last is not None and len(last[1].chunks) > 1:
@@ -194,7 +203,7 @@ class Growth:
             last[1].orders.pop()
 
     def forget(self, target: Tensor) -> None:
-        """Keys that lie there are about to be overwritten: nothing can be compared with them."""
+        """Forget keys that are about to be overwritten."""
         for site, last in list(self._last.items()):
             if _share(last[0], target):
                 del self._last[site]
@@ -205,26 +214,26 @@ class Growth:
 
 
 def _another_copy(now: Tensor, before: Tensor) -> bool:
-    """Whether these are as many keys in other memory: a cache of a fixed size, copied."""
+    """Whether these are as many keys in other memory: a cache of fixed size, copied."""
     return now.shape == before.shape and not _share(now, before)
 
 
-def _share(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors lie in one storage."""
-    address = storage_address(one)
-    return address is not None and address == storage_address(other)
+def _share(left: Tensor, right: Tensor) -> bool:
+    """Whether two tensors share a storage."""
+    address = storage_address(left)
+    return address is not None and address == storage_address(right)
 
 
 def order_of(now: Tensor, before: Tensor) -> Tensor | Literal[False] | None:
-    """Which example of `before` each one of `now` is: None the same, False none."""
+    """The index in `before` of each example of `now`; None if unchanged, False if missing."""
     if torch.equal(now, before):
         return None
-    found = []
+    order = []
     for example in now:
         for index, old in enumerate(before):
             if torch.equal(example, old):
-                found.append(index)
+                order.append(index)
                 break
         else:
             return False
-    return torch.tensor(found, device=now.device)
+    return torch.tensor(order, device=now.device)

@@ -1,9 +1,9 @@
-"""Where the axes of a tensor come from, followed through the operators of a run.
+"""Where the axes of a tensor come from.
 
 A storage is a product of *factors*: axes with a size, a stride (in bytes, so that complex and real
-views agree) and an `Origin`. Views share their storage and so its factors; a view's dimension is
-one factor, several merged ones, or a part of one. That tells a batch axis from a head axis that
-was cut out of the features, whatever order they are folded in.
+views agree) and an `Origin`. Views share the factors of their storage; a dimension of a view is one
+factor, several merged ones, or part of one. That tells a batch axis from a head axis that was cut
+out of the features, in whatever order they are folded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OriginKind = Literal["data", "feature", "parameter", "gathered", "expanded", "un
 
 
 class Origin:
-    """Where an axis comes from; two that turn out to be one axis are joined."""
+    """Where an axis comes from; origins that turn out to be one axis are joined."""
 
     __slots__ = ("_parts", "_same", "base", "dim", "kind", "size", "span", "taken")
 
@@ -30,7 +30,7 @@ class Origin:
     ) -> None:
         self.kind = kind
         self.size = size
-        self.base = base  # the axis this one is taken from: a softmax's, or gathered entries'
+        self.base = base  # the axis this one was taken from
         self.dim = dim  # of an input: which dimension of how many
         self.span: Sequence[int] | None = None  # of slices: which positions of its base
         self.taken: Any = None  # of gathered entries: the dimension, and the index (in a box)
@@ -39,7 +39,7 @@ class Origin:
 
     @property
     def root(self) -> Origin:
-        """The origin that stands for all that were joined with this one."""
+        """The representative of all origins joined with this one."""
         origin = self
         while origin._same is not None:
             origin = origin._same
@@ -55,14 +55,14 @@ class Origin:
 
     @property
     def gathered(self) -> bool:
-        """Whether entries of a longer axis were chosen on the way."""
+        """Whether entries of a longer axis were gathered on the way."""
         origin = self.root
         while origin.kind != "gathered" and origin.base is not None:
             origin = origin.base.root
         return origin.kind == "gathered"
 
     def part(self, span: range) -> Origin:
-        """A slice of this axis: the same each time it is asked for."""
+        """A slice of this axis; the same object for the same span."""
         self._parts = {} if self._parts is None else self._parts
         if span not in self._parts:
             self._parts[span] = part = Origin(self.kind, len(span), self)
@@ -71,7 +71,7 @@ class Origin:
 
     @property
     def extent(self) -> Sequence[int] | None:
-        """The positions of its ancestor that an axis has; None where they were not just cut out."""
+        """The positions of its ancestor that this axis covers; None unless it was only sliced."""
         origin = self.root
         spans: list[Sequence[int]] = []
         while origin.base is not None:
@@ -87,7 +87,7 @@ class Origin:
         return extent
 
     def join(self, other: Origin) -> None:
-        """Both are one axis."""
+        """Note that both are one axis."""
         if self.ancestor is other.ancestor:
             return
         mine, theirs = self.root, other.root
@@ -106,19 +106,19 @@ class Factor(NamedTuple):
     origin: Origin
 
 
-Piece = tuple[int, Origin]  # a factor, or a part of one, inside a dimension
+Piece = tuple[int, Origin]  # a factor, or part of one, in a dimension
 Dims = list[tuple[Piece, ...]]  # of each dimension, outermost first
 
 
 def axis(
     size: int, kind: OriginKind, base: Origin | None = None, dim: tuple[int, int] | None = None
 ) -> tuple[Piece, ...]:
-    """A dimension that is one axis of its own; () for size one."""
+    """A dimension that is a new axis; () for size one."""
     return ((size, Origin(kind, size, base, dim)),) if size > 1 else ()
 
 
 def fresh_dims(tensor: Tensor, kind: OriginKind) -> Dims:
-    """Dimensions of which nothing is known: each an axis of its own."""
+    """Dimensions of an unknown tensor: each a new axis."""
     count = tensor.dim()
     return [
         axis(size, kind, dim=(index, count)) if size > 1 and stride else ()
@@ -127,7 +127,7 @@ def fresh_dims(tensor: Tensor, kind: OriginKind) -> Dims:
 
 
 def laid_out(dims: Dims, tensor: Tensor) -> tuple[Factor, ...]:
-    """The factors of a tensor's storage, given what its dimensions are made of."""
+    """The factors of a tensor's storage, from the axes of its dimensions."""
     item = tensor.element_size()
     factors = []
     for pieces, stride in zip(dims, tensor.stride()):
@@ -139,7 +139,7 @@ def laid_out(dims: Dims, tensor: Tensor) -> tuple[Factor, ...]:
 
 
 def dims_of(tensor: Tensor, factors: Sequence[Factor]) -> Dims:
-    """What each dimension of a view is made of; () for size one and for expanded dimensions."""
+    """The axes in each dimension of a view; () for size one and expanded dimensions."""
     item = tensor.element_size()
     shape, strides = tensor.shape, tensor.stride()
     dims = [
@@ -155,7 +155,7 @@ def dims_of(tensor: Tensor, factors: Sequence[Factor]) -> Dims:
 
 
 def with_slices(tensor: Tensor, dims: Dims, factors: Sequence[Factor]) -> Dims:
-    """Dimensions of a view, those that show a slice of a data axis as axes of their own."""
+    """Dimensions of a view, with slices of data axes as axes of their own."""
     item = tensor.element_size()
     offset = int(tensor.storage_offset()) * item
     origins = [origin for pieces in dims for _, origin in pieces]
@@ -174,7 +174,7 @@ def with_slices(tensor: Tensor, dims: Dims, factors: Sequence[Factor]) -> Dims:
 
 
 def _slice(origin: Origin, factor: Factor, offset: int, size: int, step: int) -> Origin:
-    """The slice of an axis that begins at an offset; the axis itself where that shows all of it."""
+    """The slice of an axis that begins at an offset; the axis itself if it is shown whole."""
     if not size < factor.size == origin.size:
         return origin
     start, step = offset // factor.stride % factor.size, step // factor.stride
@@ -183,12 +183,12 @@ def _slice(origin: Origin, factor: Factor, offset: int, size: int, step: int) ->
 
 
 def apart(queries: Sequence[Origin], keys: Sequence[Origin]) -> bool:
-    """Whether two axes are slices of one that have no position in common."""
+    """Whether two axes are disjoint slices of one."""
     extents = _extents(queries, keys)
     return extents is not None and set(extents[0]).isdisjoint(extents[1])
 
 
-def other_places(left: tuple[Piece, ...], right: tuple[Piece, ...]) -> bool:
+def other_positions(left: tuple[Piece, ...], right: tuple[Piece, ...]) -> bool:
     """Whether two dimensions pair each position of an axis with another one."""
     for (_, mine), (_, theirs) in zip(left, right):
         extents = None if mine is theirs else _extents([mine], [theirs])
@@ -200,7 +200,7 @@ def other_places(left: tuple[Piece, ...], right: tuple[Piece, ...]) -> bool:
 def _extents(
     left: Sequence[Origin], right: Sequence[Origin]
 ) -> tuple[Sequence[int], Sequence[int]] | None:
-    """What each of two axes has of the one that both are cut out of."""
+    """The positions that two axes have of the one both were cut out of."""
     if len(left) != 1 or len(right) != 1 or left[0].ancestor is not right[0].ancestor:
         return None
     mine, theirs = left[0].extent, right[0].extent
@@ -218,7 +218,7 @@ def _overlap(
 
 
 def _pieces(size: int, step: int, factors: Sequence[Factor]) -> tuple[Piece, ...]:
-    """The factors that a dimension of this size and stride runs through, outermost first."""
+    """The factors that a dimension of this size and stride covers, outermost first."""
     inner: list[Piece] = []
     left = size
     for factor in sorted(factors, key=lambda factor: factor.stride):
@@ -240,7 +240,7 @@ def _pieces(size: int, step: int, factors: Sequence[Factor]) -> tuple[Piece, ...
 def merged(dims: Sequence[Dims], firm: bool) -> Dims:
     """Dimensions of a broadcast result: those of the first tensor that has them.
 
-    Equal ones are joined. Where one says feature and another data, `firm` keeps the first.
+    Equal ones are joined. Where one is a feature and another data, `firm` keeps the first.
     """
     count = max(len(each) for each in dims)
     result: Dims = [()] * count

@@ -1,0 +1,1 @@
+"""Data flow: what is known about the numbers of a run, followed from operator to operator."""
