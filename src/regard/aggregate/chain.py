@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import ReceivedAttention, ReceivedGradient
-from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
 
 _FEW = 4  # rows up to which they are made as they are, without a walk over the rest

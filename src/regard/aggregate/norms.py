@@ -36,8 +36,8 @@ from regard.aggregate.layout import Source, Surroundings, surroundings_of
 from regard.aggregate.sources import layers_of, stack_of
 from regard.aggregate.stream import values_of
 from regard.errors import RegardError
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import WeightedSum
-from regard.kernel.tiles import reduce
 from regard.record import Record
 from regard.types import pieces
 

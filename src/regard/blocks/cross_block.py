@@ -20,7 +20,7 @@ from regard.blocks.parts import check_sublayers
 from regard.blocks.sublayers import Sublayer, width_of
 from regard.contract import BlockOutput, RecurrentState, State
 from regard.errors import ShapeError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 from regard.mechanisms import FromRecipe
 

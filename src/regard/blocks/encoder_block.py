@@ -23,7 +23,7 @@ from regard.blocks.parts import check_sublayers, warn_of_identity
 from regard.blocks.sublayers import Sublayer
 from regard.contract import BlockOutput
 from regard.errors import RegardError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 
 

@@ -23,7 +23,7 @@ from regard.blocks.parts import warn_of_identity
 from regard.blocks.sublayers import width_of
 from regard.contract import BlockOutput, Mechanism
 from regard.errors import RegardError, ShapeError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 
 

@@ -11,7 +11,7 @@ from regard.bias import Bias, bias_without_keys
 from regard.contract import Attended, Mechanism, RecurrentState, State
 from regard.errors import DtypeError, RegardError, ShapeError
 from regard.kernel.attend import checked_bias, refuse_nested, run
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite, gather
 from regard.normalise import autocasting

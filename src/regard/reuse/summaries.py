@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from regard import masks
 from regard.errors import RegardError, UnavailableError
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import Entropy, ReceivedAttention, TopK
-from regard.kernel.tiles import reduce
 from regard.reuse.checks import at_least_one, check_heads, check_same_positions
 from regard.reuse.heads import Join, Joining
 from regard.reuse.passes import at_once, plainly

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.blocks.sets import SetBlock
 from regard.contract import Attended, BlockOutput, Mechanism, State, Traits
 from regard.kernel.reducers import Entropy, ReceivedAttention
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.testing.assertions import Unchecked
 from regard.types import Kind
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from regard.contract import Attended
 from regard.errors import DtypeError, ShapeError
-from regard.kernel import tiles
 from regard.kernel.attend import refuse_nested
-from regard.kernel.reduce import Reducer
+from regard.kernel.reduce import reduce as reduce_recipe
+from regard.kernel.reducers.base import Reducer
 from regard.normalise import autocasting
 from regard.recipe import Recipe
 from regard.types import Kind
@@ -67,7 +67,7 @@ class ImageMechanism(nn.Module, ABC):
         if not weights and not reduce:
             return Attended(output)
         recipe = recipe_of()
-        answers = tiles.reduce(recipe, reduce) if reduce else ()
+        answers = reduce_recipe(recipe, reduce) if reduce else ()
         matrix = recipe.weights() if weights else None
         return Attended(output, matrix, recipe=recipe, reductions=answers)
 
