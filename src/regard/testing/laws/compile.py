@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard import masks
+from regard.contract import BlockOutput
 from regard.testing.assertions import close
 from regard.testing.law import law
 from regard.testing.subject import (
     BlockSubject,
     ImageSubject,
     MechanismSubject,
-    Result,
-    all_weights,
     call,
 )
 
@@ -35,8 +35,11 @@ class _Tensors(nn.Module):
         return _tensors(self.module(*inputs[:n_inputs], **options, weights=True))
 
 
-def _tensors(result: Result) -> tuple[Tensor, ...]:
-    return result.output, *all_weights(result).values()
+def _tensors(result: Any) -> tuple[Tensor, ...]:
+    """Output and weights; plain enough to be traced."""
+    several = isinstance(result, BlockOutput)
+    attentions = result.attentions.values() if several else (result,)
+    return result.output, *(attended.weights for attended in attentions)
 
 
 def _check_tensors(got: tuple[Tensor, ...], want: tuple[Tensor, ...], what: str) -> None:

@@ -10,19 +10,19 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from regard.viewer.server.limits import Refused
+from regard.viewer.server.limits import Refusal, queue_full, too_slow
 
 _T = TypeVar("_T")
 _AHEAD = 4  # events of a stream that may wait for a slow client
 _END = object()
 
 
-class Stopped(Exception):
-    """Nobody waits for this work any more."""
+class WorkCancelled(Exception):
+    """The client of this work is gone, or its time is over."""
 
 
 class Ticket:
-    """Whether somebody still waits for a piece of work; asked between its steps."""
+    """A request's place in the queue: whether its client still waits, checked between steps."""
 
     def __init__(self, seconds: int | float) -> None:
         self.deadline = time.monotonic() + seconds
@@ -42,30 +42,30 @@ class Ticket:
 
     def check(self) -> None:
         if self.stopped:
-            raise Stopped
+            raise WorkCancelled
 
     def checked(self, steps: Iterable[_T]) -> Iterator[_T]:
-        """The steps of some work, as long as somebody waits for it."""
+        """The steps of some work, as long as its client waits."""
         for step in steps:
             self.check()
             yield step
 
 
 class Job(NamedTuple):
-    """What is to be run, and for whom."""
+    """A function to run, and whose it is."""
 
     ticket: Ticket
     run: Callable[[], None]
 
 
-class Worker:
-    """Runs functions in one thread of its own, in the order they came."""
+class ModelQueue:
+    """Runs functions in one thread, first come, first served."""
 
     def __init__(self, waiting: int, seconds: int | float, step_seconds: int | float) -> None:
         self._waiting, self._seconds, self._step_seconds = waiting, seconds, step_seconds
         self._jobs: deque[Job | None] = deque()
         self._changed = threading.Condition()  # of the jobs
-        self._tickets: set[Ticket] = set()  # whose places are taken; of the event loop alone
+        self._tickets: set[Ticket] = set()  # in the queue; used by the event loop only
         self._thread = threading.Thread(target=self._loop, name="regard models", daemon=True)
 
     def start(self) -> None:
@@ -73,22 +73,15 @@ class Worker:
 
     @property
     def inside(self) -> int:
-        """Requests that have a place, and that somebody waits for."""
+        """Requests in the queue whose clients still wait."""
         return sum(not ticket.stopped for ticket in self._tickets)
 
     @contextmanager
-    def place(self) -> Iterator[Ticket]:
-        """A place in the queue; who leaves it takes along what was to be run."""
+    def reserve(self) -> Iterator[Ticket]:
+        """A place in the queue; leaving the block removes its jobs."""
         inside = self.inside
         if inside > self._waiting:  # one runs, the others wait
-            raise Refused(
-                503,
-                "queue_full",
-                f"{self._waiting} requests are waiting already; try again in a moment",
-                limit=self._waiting,
-                got=inside,
-                headers={"Retry-After": "2"},
-            )
+            raise queue_full("requests", self._waiting, inside, retry_seconds=2)
         ticket = Ticket(self._seconds)
         self._tickets.add(ticket)
         try:
@@ -101,24 +94,24 @@ class Worker:
                     self._jobs.remove(job)
 
     async def run(self, work: Callable[[Ticket], _T], ticket: Ticket) -> _T:
-        """The answer of `work`, for who has a place."""
+        """The result of `work`, for the holder of a ticket."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_T] = loop.create_future()
 
         def job() -> None:
             try:
                 ticket.check()
-                found = work(ticket)
+                result = work(ticket)
             except BaseException as error:
                 _tell(loop, _fail, answer, error)
             else:
-                _tell(loop, _succeed, answer, found)
+                _tell(loop, _succeed, answer, result)
 
         self._put(Job(ticket, job))
         try:
             return await asyncio.wait_for(answer, ticket.left)
-        except (TimeoutError, Stopped) as error:
-            raise self._late() from error
+        except (TimeoutError, WorkCancelled) as error:
+            raise too_slow(self._seconds, "the work was dropped") from error
 
     async def stream(self, work: Callable[[Ticket], Generator[_T]]) -> AsyncGenerator[_T]:
         """What `work` yields, as it comes; closing this stops the work at its next step."""
@@ -129,8 +122,8 @@ class Worker:
         def job() -> None:
             try:
                 ticket.check()
-                with closing(work(ticket)) as found:  # in this thread, whatever happens
-                    for event in found:
+                with closing(work(ticket)) as stream:  # in this thread, whatever happens
+                    for event in stream:
                         self._wait_for(room, ticket)
                         _tell(loop, events.put_nowait, event)
                         ticket.check()
@@ -139,7 +132,7 @@ class Worker:
             else:
                 _tell(loop, events.put_nowait, _END)
 
-        with self.place() as ticket:
+        with self.reserve() as ticket:
             self._put(Job(ticket, job))
             try:
                 while (event := await asyncio.wait_for(events.get(), ticket.left)) is not _END:
@@ -147,8 +140,8 @@ class Worker:
                         raise event
                     room.release()
                     yield event
-            except (TimeoutError, Stopped) as error:
-                raise self._late() from error
+            except (TimeoutError, WorkCancelled) as error:
+                raise too_slow(self._seconds, "the work was dropped") from error
 
     def close(self, seconds: float = 10.0) -> None:
         """Finish what runs, drop what waits."""
@@ -168,22 +161,18 @@ class Worker:
             self._changed.notify()
 
     def _wait_for(self, room: threading.Semaphore, ticket: Ticket) -> None:
-        """Wait until a slow client takes an event, not for long: others wait for the models."""
+        """Wait until a slow client takes an event, but not for long: other requests wait."""
         late = time.monotonic() + self._step_seconds
         while not room.acquire(timeout=min(0.1, self._step_seconds)):
             ticket.check()
             if time.monotonic() > late:
                 message = f"no step was taken for {self._step_seconds:g} seconds; the work stopped"
-                raise Refused(408, "slow_reader", message, limit=self._step_seconds)
-
-    def _late(self) -> Refused:
-        message = f"there was no answer within {self._seconds:g} seconds; the work was dropped"
-        return Refused(504, "too_slow", message, limit=self._seconds)
+                raise Refusal(408, "slow_reader", message, limit=self._step_seconds)
 
     def _loop(self) -> None:
         while (job := self._next()) is not None:
             job.run()
-            del job  # what it holds is large
+            del job  # it holds large tensors
 
     def _next(self) -> Job | None:
         with self._changed:
@@ -192,14 +181,14 @@ class Worker:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: Any) -> None:
-    """Call a function in the event loop, if that still runs."""
+    """Call a function in the event loop, if it still runs."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(call, *args)
 
 
-def _succeed(answer: asyncio.Future[Any], found: Any) -> None:
+def _succeed(answer: asyncio.Future[Any], result: Any) -> None:
     if not answer.done():
-        answer.set_result(found)
+        answer.set_result(result)
 
 
 def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""A server from start to stop; uvicorn is known here and in `heads` alone."""
+"""Run the server from start to stop; only this file and `http/header_timeout.py` use uvicorn."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from urllib.parse import quote
 
 from regard.errors import MissingExtraError, RegardError
 from regard.viewer.scene import Scene
-from regard.viewer.server.door import Door
+from regard.viewer.server.http.access import AccessPolicy
 from regard.viewer.server.limits import Limits
-from regard.viewer.server.served import Served
-from regard.viewer.server.traces import Traces
+from regard.viewer.server.maps.trace_store import TraceStore
+from regard.viewer.server.models.served_model import ServedModel
 
-_TURN = 0.0005  # seconds that a thread of Python runs before another may
+_TURN = 0.0005  # seconds that a Python thread runs before another may
 _IDLE = 75  # seconds that a connection may be idle: longer than clients keep theirs
-_PATIENCE = 5  # seconds that answers under way get when the server stops
+_PATIENCE = 5  # seconds that running responses get when the server stops
 
 
 def serve(
-    served: Sequence[Served] = (),
+    served: Sequence[ServedModel] = (),
     scenes: Sequence[Scene] = (),
     *,
     host: str = "127.0.0.1",
@@ -31,33 +31,33 @@ def serve(
     limits: Limits | None = None,
     ready: Callable[[str], None] = print,
 ) -> None:
-    """Serve the page until somebody interrupts it. Needs `regard[viewer]`.
+    """Serve the page until interrupted. Needs `regard[viewer]`.
 
     Args:
-        served: models that can be asked.
-        scenes: traces that can be looked at from the start.
+        served: models to run on request.
+        scenes: saved traces to show.
         host: the address to listen at; one that other machines can reach needs a token.
-        port: 0 for any free one.
-        token: what a visitor must show; "auto" makes one.
-        limits: beyond which requests are refused.
-        ready: told the address, with the token in it, once it can be opened.
+        port: the port; 0 for any free one.
+        token: the secret that requests must carry; "auto" generates one.
+        limits: sizes and times beyond which requests are refused.
+        ready: called with the address, token included, once the server listens.
     """
     check_extra()
-    door = Door.of(host, token)
-    listening = _listening(host, port)
+    access = AccessPolicy.of(host, token)
+    listener = _listen(host, port)
     limits = limits or Limits()
-    with listening:
-        traces = Traces(limits)
+    with listener:
+        traces = TraceStore(limits)
         for scene in scenes:
             traces.add(scene, pinned=True)
-        server = _server(list(served), traces, limits, door, ready)
-        with _quick_turns(), suppress(KeyboardInterrupt):  # raised again once it has stopped
-            server.run(sockets=[listening])
+        server = _server(list(served), traces, limits, access, ready)
+        with _quick_turns(), suppress(KeyboardInterrupt):  # uvicorn raises it again after stopping
+            server.run(sockets=[listener])
 
 
 @contextmanager
 def _quick_turns() -> Iterator[None]:
-    """Threads of Python take turns often, so that answers do not wait for a model's own Python."""
+    """Switch threads more often, so that responses do not wait for a model's Python code."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_TURN)
     try:
@@ -67,7 +67,7 @@ def _quick_turns() -> Iterator[None]:
 
 
 def check_extra() -> None:
-    """An error that has the command which installs what is missing."""
+    """Raise an error with the install command where a package is missing."""
     for package in ("starlette", "uvicorn"):
         try:
             __import__(package)
@@ -75,7 +75,7 @@ def check_extra() -> None:
             raise MissingExtraError(package, "viewer") from error
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host.strip("[]"), port), family=family, backlog=512)
@@ -84,31 +84,35 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _server(
-    served: list[Served], traces: Traces, limits: Limits, door: Door, ready: Callable[[str], None]
+    models: list[ServedModel],
+    traces: TraceStore,
+    limits: Limits,
+    access: AccessPolicy,
+    ready: Callable[[str], None],
 ) -> Any:
     import uvicorn
 
     from regard.viewer.server.app import Server
-    from regard.viewer.server.heads import timed
+    from regard.viewer.server.http.header_timeout import header_timeout
 
-    ours = Server(served, traces, limits, door)
+    server = Server(models, traces, limits, access)
 
-    class Announced(uvicorn.Server):
-        """Says where it is once it listens, and stops models before it waits for answers."""
+    class AnnouncingServer(uvicorn.Server):
+        """Reports its address once it listens, and stops models before it waits for responses."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started and sockets:
-                ready(_address(door, sockets[0].getsockname()[1]))
+                ready(_address(access, sockets[0].getsockname()[1]))
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            ours.stop()
+            server.stop()
             await super().shutdown(sockets)
 
-    return Announced(
+    return AnnouncingServer(
         uvicorn.Config(
-            ours.app(),
-            http=timed(limits.head_seconds),
+            server.app(),
+            http=header_timeout(limits.head_seconds),
             limit_concurrency=limits.connections,
             access_log=False,
             log_level="warning",
@@ -122,8 +126,8 @@ def _server(
     )
 
 
-def _address(door: Door, port: int) -> str:
-    host = f"[{door.host}]" if ":" in door.host else door.host
+def _address(access: AccessPolicy, port: int) -> str:
+    host = f"[{access.host}]" if ":" in access.host else access.host
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
-    query = "" if door.token is None else f"?token={quote(door.token, safe='')}"
+    query = "" if access.token is None else f"?token={quote(access.token, safe='')}"
     return f"http://{host}:{port}/{query}"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from regard.viewer.scene import Scene
-from regard.viewer.server.generation import Rows
+from regard.viewer.server.models.generation import Rows
 
 
 @dataclass(frozen=True)
-class Begun:
+class PromptTokens:
     """The prompt of a generation, before its first step."""
 
     tokens: list[str]
@@ -34,21 +34,21 @@ class Draft(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model that was named at start, and what it can be asked.
 
     `look` takes a text, or the bytes of a PNG or JPEG file, and runs the model. `generate` takes a
-    prompt and how many tokens to add; it yields a `Begun`, a `Step` for each token, and at last the
-    `Scene` of the whole. `translate` takes a text and how many tokens to write at most; it yields
-    a `Draft` after every step, which may take back what the one before had, and the last is the
-    finished one.
+    prompt and the number of tokens to add; it yields `PromptTokens`, a `Step` for each token, and
+    finally the `Scene` of the whole. `translate` takes a text and the maximum number of tokens; it
+    yields a `Draft` after every step, which may revise the one before; the last is the finished
+    translation.
     """
 
     name: str
     title: str
     kind: Literal["text", "image"]
     look: Callable[[Any], Scene]
-    generate: Callable[[str, int], Generator[Begun | Step | Scene]] | None = None
+    generate: Callable[[str, int], Generator[PromptTokens | Step | Scene]] | None = None
     translate: Callable[[str, int], Generator[Draft]] | None = None
     tokens: Callable[[str], int] | None = None  #: of a text, counted without running the model
     example: str = ""

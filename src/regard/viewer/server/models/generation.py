@@ -1,4 +1,4 @@
-"""A model that goes on from a text, a token at a time, each with the attention it came from."""
+"""Text generation token by token, each with the attention it was predicted from."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from regard.viewer.chunks import raw
 Rows = Float[Tensor, "head query key"]
 
 
-class Chosen(NamedTuple):
-    """One step: the token it chose, and the attention it was chosen by."""
+class GeneratedToken(NamedTuple):
+    """One step: its token, and the attention of the pass that predicted it."""
 
     token: int
     records: list[Record]
 
     def rows(self) -> dict[str, Rows]:
-        """New rows of every site: the whole prompt's in the first step, one in each later one.
+        """New rows of every site: those of the prompt in the first step, one in each later step.
 
         A module that runs twice in a pass is two sites, the second one named `path#2`.
         """
-        found: dict[str, Rows] = {}
+        rows: dict[str, Rows] = {}
         runs: Counter[str] = Counter()
         for record in self.records:
             base = record.site.base
             runs[base] += 1
             name = base if runs[base] == 1 else f"{base}#{runs[base]}"
-            found[name] = record.weights()[0].float()
-        return found
+            rows[name] = record.weights()[0].float()
+        return rows
 
 
-class Whole(NamedTuple):
-    """All that was fed, and its attention as one map of each site."""
+class GenerationTrace(NamedTuple):
+    """All input tokens of a generation, and its attention as one map for each site."""
 
     fed: list[int]
     trace: Trace
@@ -48,26 +48,26 @@ class Whole(NamedTuple):
 
 def stepwise(
     model: Callable[..., Any], prompt: Int[Tensor, "1 position"], count: int, ends: Sequence[int]
-) -> Generator[Chosen | Whole]:
-    """The most likely token each time, until `count` are made or one of `ends` is.
+) -> Generator[GeneratedToken | GenerationTrace]:
+    """Greedy decoding, until `count` tokens are generated or one of `ends` is.
 
-    The model is one of transformers' causal ones, or is called as they are: numbers of tokens and
-    `past_key_values` in, `logits` and `past_key_values` out.
+    The model has the interface of transformers' causal models: `input_ids` and `past_key_values`
+    in, `logits` and `past_key_values` out.
     """
     fed = prompt[0].tolist()
-    given, cache = prompt, None
+    inputs, cache = prompt, None
     with torch.inference_mode(), capture(model) as trace:
         for step in range(count):
             before = len(trace)
-            output = model(input_ids=given, past_key_values=cache, use_cache=True)
+            output = model(input_ids=inputs, past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             token = int(output.logits[0, -1].argmax())
-            yield Chosen(token, list(trace)[before:])
+            yield GeneratedToken(token, list(trace)[before:])
             if token in ends or step == count - 1:
                 break
             fed.append(token)
-            given = prompt.new_tensor([[token]])
-    yield Whole(fed, stitch(trace) if len(trace.steps) > 1 else trace)
+            inputs = prompt.new_tensor([[token]])
+    yield GenerationTrace(fed, stitch(trace) if len(trace.steps) > 1 else trace)
 
 
 def encoded(rows: Rows) -> str:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from regard.viewer.scene import Line
-from regard.viewer.server.asked import Special, Unit
+from regard.viewer.server.maps.map_query import Special, Unit
 
-_GAP = 64  # positions between two runs that are made as one
+_GAP = 64  # positions between two ranges that are joined
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Axis:
         if words is None and special == "shown":
             return cls(len(line.tokens))
         if words is None:
-            groups = [[place] for place in range(len(line.tokens))]
+            groups = [[position] for position in range(len(line.tokens))]
         else:
             groups = [[] for _ in words.names]
-            for place, word in enumerate(words.pieces):
+            for position, word in enumerate(words.pieces):
                 if word is not None:
-                    groups[word].append(place)
+                    groups[word].append(position)
         if special == "folded":
             groups = _folded(groups, line.special)
         return cls(len(groups), groups)
@@ -41,44 +41,46 @@ class Axis:
         """All positions of some rows, in order."""
         if self.members is None:
             return list(range(where.start, where.stop))
-        return sorted(place for group in self.members[where] for place in group)
+        return sorted(position for group in self.members[where] for position in group)
 
-    def summed(self, values: Tensor, where: slice, given: list[slice], axis: int) -> Tensor:
-        """The sum over the positions of each row in `where`; `values` are of the ranges `given`."""
+    def summed(self, values: Tensor, where: slice, ranges: list[slice], axis: int) -> Tensor:
+        """The sum over the positions of each row in `where`; `values` are of `ranges`."""
         if self.members is None:
             return values
-        places = [place for part in given for place in range(part.start, part.stop)]
-        found = {place: index for index, place in enumerate(places)}
+        positions = [position for span in ranges for position in range(span.start, span.stop)]
+        index_of = {position: index for index, position in enumerate(positions)}
         pairs = [
-            (found[place], row) for row, group in enumerate(self.members[where]) for place in group
+            (index_of[position], row)
+            for row, group in enumerate(self.members[where])
+            for position in group
         ]
         source, target = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).unbind(1)
         sizes = list(values.shape)
         sizes[axis] = where.stop - where.start
         return values.new_zeros(sizes).index_add_(axis, target, values.index_select(axis, source))
 
-    def mean(self, values: Tensor, where: slice, given: list[slice]) -> Tensor:
+    def mean(self, values: Tensor, where: slice, ranges: list[slice]) -> Tensor:
         """The mean over the positions of each row in `where`."""
         if self.members is None:
             return values
         counts = torch.tensor([max(1, len(group)) for group in self.members[where]]).float()
-        return self.summed(values, where, given, 0) / counts[:, None]
+        return self.summed(values, where, ranges, 0) / counts[:, None]
 
 
 def runs(positions: list[int]) -> list[slice]:
-    """Ranges that cover positions; those that lie close are one."""
-    found: list[slice] = []
-    for place in positions:
-        if found and place - found[-1].stop <= _GAP:
-            found[-1] = slice(found[-1].start, place + 1)
+    """Ranges that cover positions; close ones are joined."""
+    ranges: list[slice] = []
+    for position in positions:
+        if ranges and position - ranges[-1].stop <= _GAP:
+            ranges[-1] = slice(ranges[-1].start, position + 1)
         else:
-            found.append(slice(place, place + 1))
-    return found
+            ranges.append(slice(position, position + 1))
+    return ranges
 
 
 def _folded(groups: list[list[int]], special: list[bool]) -> list[list[int]]:
     """Groups of special tokens as one, the last."""
-    alone = [bool(group) and all(special[place] for place in group) for group in groups]
+    alone = [bool(group) and all(special[position] for position in group) for group in groups]
     others = [group for group, folded in zip(groups, alone) if not folded]
-    together = [place for group, folded in zip(groups, alone) if folded for place in group]
+    together = [position for group, folded in zip(groups, alone) if folded for position in group]
     return [*others, together] if together else others

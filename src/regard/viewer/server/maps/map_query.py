@@ -1,4 +1,4 @@
-"""Which map a request is about, read from its address."""
+"""Which map a request asks for, parsed from its query parameters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 from regard.viewer.scene import Scene, Site
-from regard.viewer.server.limits import Refused, wrong
+from regard.viewer.server.limits import Refusal, wrong
 
 Mode = Literal["head", "mean", "max", "rollout", "relevance"]
 Unit = Literal["pieces", "words"]
@@ -14,7 +14,7 @@ Special = Literal["shown", "folded"]
 _THROUGH = ("rollout", "relevance")  # modes that go through all layers of a part
 
 
-class Asked(NamedTuple):
+class MapQuery(NamedTuple):
     """One map: a head, several heads together, or a whole part."""
 
     part: int
@@ -25,8 +25,8 @@ class Asked(NamedTuple):
     special: Special
 
     @classmethod
-    def of(cls, query: Mapping[str, str], scene: Scene) -> Asked:
-        """The map that the parameters of an address name; all have a value when not given."""
+    def of(cls, query: Mapping[str, str], scene: Scene) -> MapQuery:
+        """Parse query parameters; each has a default."""
         part = number(query, "part", len(scene.parts), "0")
         mode: Any = choice(query, "mode", get_args(Mode))
         sites = scene.parts[part].sites
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
         """The attentions that this map is made of."""
         numbers = scene.parts[self.part].sites
         chosen = numbers if self.layer is None else [numbers[self.layer]]
-        return [scene.sites[place] for place in chosen]
+        return [scene.sites[number] for number in chosen]
 
     @property
     def through(self) -> bool:
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
 
 
 def choice(query: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """A word among some; the first of them when it is not given."""
+    """One of the allowed words; the first by default."""
     value = query.get(name, allowed[0])
     if value not in allowed:
         raise wrong(name, value, f"one of {', '.join(allowed)}")
@@ -65,7 +65,7 @@ def number(query: Mapping[str, str], name: str, size: int, default: str | None =
     """A whole number from 0 to below `size`."""
     value = query.get(name, default)
     if value is None:
-        raise Refused(422, "missing", f"{name} is missing, expected a number below {size}")
+        raise Refusal(422, "missing", f"{name} is missing, expected a number below {size}")
     if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) < size):
         raise wrong(name, value, f"a whole number from 0 to {size - 1}")
     return int(value)

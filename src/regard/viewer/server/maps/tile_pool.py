@@ -1,4 +1,4 @@
-"""A few threads that make tiles and rows."""
+"""Threads that compute tiles and rows."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from regard.viewer.server.limits import Refused
+from regard.viewer.server.limits import queue_full, too_slow
 
 _T = TypeVar("_T")
 _THREADS = 2
 
 
-class Pool:
-    """Runs short functions, so many at once, within a time."""
+class TilePool:
+    """Runs short functions in a few threads, with a limited queue and a time limit."""
 
     def __init__(self, waiting: int, seconds: int | float) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="regard tiles")
@@ -22,26 +22,18 @@ class Pool:
         self._running: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def run(self, work: Callable[[], _T], alike: Hashable) -> _T:
-        """The answer of `work`; one that is too late is dropped.
+        """The result of `work`; one that is too late is dropped.
 
-        What is `alike` needs the same things made first: it runs one after the other, so that no
-        thread is idle while another makes them.
+        Work with the same key `alike` shares a computation: it runs in sequence, so that no thread
+        idles while another computes it.
         """
         if self._inside >= self._waiting:
-            raise Refused(
-                503,
-                "queue_full",
-                f"{self._waiting} tiles are waiting already; try again in a moment",
-                limit=self._waiting,
-                got=self._inside,
-                headers={"Retry-After": "1"},
-            )
+            raise queue_full("tiles", self._waiting, self._inside, retry_seconds=1)
         self._inside += 1
         try:
             return await asyncio.wait_for(self._in_turn(work, alike), self._seconds)
         except TimeoutError as error:
-            message = f"there was no answer within {self._seconds:g} seconds; try again"
-            raise Refused(504, "too_slow", message, limit=self._seconds) from error
+            raise too_slow(self._seconds, "try again") from error
         finally:
             self._inside -= 1
 

@@ -1,4 +1,4 @@
-"""A translation as it grows, as events: each draft whole but for the rows that are known."""
+"""Events of a running translation: each draft in full, but for rows already sent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from regard.viewer.pack import about, manifest_of
 from regard.viewer.scene import Scene
-from regard.viewer.server.generation import Rows, encoded
-from regard.viewer.server.served import Draft
+from regard.viewer.server.models.generation import Rows, encoded
+from regard.viewer.server.models.served_model import Draft
 
 AnyRows = Float[Tensor, "_ _ _"]  #: (head, query, key), of drafts and sites that differ
 _NOTE = (
@@ -30,11 +30,11 @@ def draft_events(drafts: Iterable[Draft], keep: Callable[[Scene], str]) -> Itera
         keep: keeps the scene of the finished one, and returns the name it can be asked for by.
     """
     before: list[AnyRows] = []
-    said, number, last = None, 0, None
+    text, number, last = None, 0, None
     for last in drafts:
-        rows = [_rows(last.scene, place) for place in range(len(last.scene.sites))]
-        known = _known(before, rows)
-        if last.text == said and known == _count(before) == _count(rows):
+        rows = [_rows(last.scene, index) for index in range(len(last.scene.sites))]
+        n_known = _known(before, rows)
+        if last.text == text and n_known == _count(before) == _count(rows):
             continue
         number += 1
         yield line_of_event(
@@ -42,10 +42,10 @@ def draft_events(drafts: Iterable[Draft], keep: Callable[[Scene], str]) -> Itera
             step=number,
             text=last.text,
             scene=_manifest(last.scene),
-            known=known,
-            rows=[encoded(one[:, known:]) for one in rows],
+            known=n_known,
+            rows=[encoded(weights[:, n_known:]) for weights in rows],
         )
-        before, said = rows, last.text
+        before, text = rows, last.text
     if last is not None:
         yield line_of_event("done", id=keep(last.scene), text=last.text)
 
@@ -55,27 +55,27 @@ def line_of_event(event: str, **fields: Any) -> bytes:
     return json.dumps({"event": event, **fields}, separators=(",", ":")).encode() + b"\n"
 
 
-def _rows(scene: Scene, place: int) -> Rows:
-    return scene.sites[place].record.weights()[scene.example].float()
+def _rows(scene: Scene, index: int) -> Rows:
+    return scene.sites[index].record.weights()[scene.example].float()
 
 
 def _manifest(scene: Scene) -> dict[str, Any]:
     """The scene without its weights."""
-    sites = [about(scene, place) for place in range(len(scene.sites))]
+    sites = [about(scene, index) for index in range(len(scene.sites))]
     parts = [{"name": part.name, "label": part.label, "sites": part.sites} for part in scene.parts]
     return manifest_of(scene, sites, parts, _NOTE)
 
 
 def _known(before: list[AnyRows], now: list[AnyRows]) -> int:
-    """How many of the first rows of every site are as they were."""
+    """How many leading rows of every site are unchanged."""
     if [rows.shape[::2] for rows in before] != [rows.shape[::2] for rows in now]:
         return 0
-    known = min(_count(before), min((rows.shape[1] for rows in now), default=0))
+    count = min(_count(before), min((rows.shape[1] for rows in now), default=0))
     for old, new in zip(before, now):
-        alike = (old[:, :known] == new[:, :known]).all(0).all(-1)
-        known = int(torch.cumprod(alike.long(), 0).sum())
-    return known
+        alike = (old[:, :count] == new[:, :count]).all(0).all(-1)
+        count = int(torch.cumprod(alike.long(), 0).sum())
+    return count
 
 
 def _count(rows: list[AnyRows]) -> int:
-    return min((one.shape[1] for one in rows), default=0)
+    return min((each.shape[1] for each in rows), default=0)

@@ -22,7 +22,7 @@ _TILES = {"kind": "tiles"}
 _WHOLE = 1 << 22  # weights of a head up to which it is made at once
 
 
-def tiled(scene: Scene) -> Packed:
+def tile_manifest(scene: Scene) -> Packed:
     """What a page needs before it asks for tiles: tokens, sites, and a small picture of each head.
 
     Every weight is seen once; a long map is never made whole.
@@ -57,8 +57,8 @@ def _thumbnail(
     recipe: Recipe, example: int, head: int
 ) -> tuple[UInt8[Tensor, "row column"], float]:
     """The largest weight of each block of a head, 255 for the peak; and the peak."""
-    one = recipe.at(example, head)
-    _, _, queries, keys = one.shape
+    matrix = recipe.at(example, head)
+    _, _, queries, keys = matrix.shape
     if queries * keys <= _WHOLE:
         weights = pack.one_head(recipe, example, head)
         peak = float(weights.abs().max())
@@ -67,7 +67,7 @@ def _thumbnail(
     lines = []
     for line in range(height):
         rows = slice(line * queries // height, -(-(line + 1) * queries // height))
-        largest = one.weights(rows)[0, 0].float().abs().amax(0).cpu()
+        largest = matrix.weights(rows)[0, 0].float().abs().amax(0).cpu()
         lines.append(F.adaptive_max_pool1d(largest[None], width)[0])
     small = torch.stack(lines)
     peak = float(small.max())

@@ -1,11 +1,11 @@
-"""Image files of strangers, looked at before a model sees them; pillow is known here alone."""
+"""Checks of uploaded image files before a model sees them; only this file uses pillow."""
 
 from __future__ import annotations
 
 import io
 
 from regard.errors import MissingExtraError
-from regard.viewer.server.limits import Limits, Refused, too_long
+from regard.viewer.server.limits import Limits, Refusal, too_long
 
 _FORMATS = ("PNG", "JPEG")
 
@@ -24,16 +24,16 @@ def checked_image(data: bytes, limits: Limits) -> bytes:
             _check_pixels(image.size, limits)
             image.load()
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise Refused(
+        raise Refusal(
             413,
             "too_many_pixels",
             f"the image has too many pixels; at most {limits.image_pixels:,} are accepted",
             limit=limits.image_pixels,
         ) from error
     except UnidentifiedImageError as error:
-        raise Refused(415, "not_an_image", "the body is not a PNG or JPEG image") from error
+        raise Refusal(415, "not_an_image", "the body is not a PNG or JPEG image") from error
     except (OSError, ValueError, SyntaxError, EOFError) as error:
-        raise Refused(422, "broken_image", "the image cannot be decoded") from error
+        raise Refusal(422, "broken_image", "the image cannot be decoded") from error
     return data
 
 
