@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from timing import interleaved, table
 
 import regard
-from regard.kernel import tiles
 from regard.recipe import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -87,7 +86,7 @@ def extra_cost(heads: int, length: int, names: list[str], repeats: int, dtype: t
         sdpa = lambda q=q, k=k, v=v, c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=c)
         calls = {"sdpa": sdpa}
         for name in names:
-            calls[name] = lambda r=recipe, n=name: tiles.reduce(r, QUESTIONS[n])
+            calls[name] = lambda r=recipe, n=name: regard.reduce(r, QUESTIONS[n])
         if length <= 2048 and dtype == torch.float32:
             calls["dense way"] = lambda q=q, k=k, v=v, c=causal: dense(q, k, v, c)
         taken = interleaved(calls, repeats)
@@ -117,7 +116,6 @@ def forward_cost(lengths: list[int], repeats: int) -> None:
 
 MEMORY = """
 import resource, sys, time, torch, regard
-from regard.kernel import tiles
 heads, length = int(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
 def now(field):
@@ -132,7 +130,7 @@ forward = time.process_time() - start
 with open("/proc/self/clear_refs", "w") as refs:
     refs.write("5")
 before, start = now("VmRSS"), time.process_time()
-answers = tiles.reduce(attended.recipe, [regard.ReceivedAttention(), regard.Entropy()])
+answers = regard.reduce(attended.recipe, [regard.ReceivedAttention(), regard.Entropy()])
 seconds = time.process_time() - start
 results = sum(answer.numel() * answer.element_size() for answer in answers) / 2**20
 print(forward, seconds, now("VmHWM") - before - results)

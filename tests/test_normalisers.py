@@ -11,7 +11,7 @@ from torch.utils import _pytree
 import regard
 from regard import masks
 from regard.errors import RegardError, UnavailableError
-from regard.kernel.tiles import reduce
+from regard.kernel.reduce import reduce
 from regard.recipe import Additive, Dot, Entmax, Recipe, Sigmoid, Softmax, Sparsemax
 from regard.recipe import softmaxed as softmaxed_file
 from regard.types import NEVER, Block

@@ -20,7 +20,7 @@ from regard.errors import RegardError
 from regard.grafting import graft
 from regard.heads import head_importance, prune
 from regard.kernel.attend import attend
-from regard.kernel.reduce import Reducer
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import (
     Distance,
     EffectiveKeys,
@@ -36,7 +36,7 @@ from regard.kernel.reducers import (
     TopK,
     WeightedSum,
 )
-from regard.kernel.tiles import reduce
+from regard.kernel.reducers.base import Reducer
 from regard.recipe import Recipe
 from regard.record import Record, Trace, load_trace
 from regard.tracing import CaptureWarning, capture, register_recipe, stitch, trace

@@ -182,6 +182,17 @@ class DividesByTheMaximum(SpatialGate):
         return super().factors(image / image.amax((1, 2, 3), keepdim=True))
 
 
+class HidesAParameter(Channels):
+    """A scale that no state dict carries."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.rand(1, dtype=torch.float64)
+
+    def factors(self, image):
+        return super().factors(image * self.scale.to(image))
+
+
 class CannotBePickled(Channels):
     def __init__(self):
         super().__init__()
@@ -268,6 +279,7 @@ BROKEN = {
     "empty": NeedsSomeImages,
     "gradients": DetachedGate,
     "training": ForgetsALayer,
+    "state_dict": HidesAParameter,
     "copies": CannotBePickled,
     "leaves_no_trace": WritesIntoTheImage,
     "wrong_images": BareErrors,

@@ -8,20 +8,20 @@ from torch import nn
 from regard import RegardError
 from regard.blocks import BlockOutput
 from regard.testing import ContractError, block_checks, check_block
-from regard.testing.block_law import BLOCK_LAWS
+from regard.testing.law import LAWS
 
 #: What a failure says, where a law could also fail for another reason.
 SAYS = {
     "shapes": "3 axes, expected 4",
     "asking_changes_nothing": "the output moved",
-    "reductions": "Received of self",
+    "reductions": "HeadMean of weights of self",
     "permutation": "output of a permuted set",
     "weights_of_the_output": "against those of self_attention",
     "weights_before_dropout": "weights of self in training",
     "dtypes": "bfloat16 in, torch.float32 out",
     "autocast": "x is torch.bfloat16, expected torch.float32",
     "mask_is_applied": "a masked position was flipped, and others moved",
-    "context_mask_is_applied": "masked place of the context flipped",
+    "context_mask_is_applied": "masked position of the context flipped",
     "padding": "gradient of self_attention",
     "context_padding": "NaN",
     "causality": "output before the change",
@@ -30,7 +30,7 @@ SAYS = {
     "empty": "amax",
     "step_by_step": "in steps of 1",
     "state_is_a_pytree": "the leaves of a state are {'Hidden'}",
-    "gradients": "the weights are not in the graph",
+    "gradients": "weights of self are not in the graph",
     "state_dict": "differs after load_state_dict",
     "copies": "pickle",
     "leaves_no_trace": "random numbers were drawn",
@@ -40,12 +40,12 @@ SAYS = {
 
 
 def _params():
-    for name, law in BLOCK_LAWS.items():
+    for name, law in LAWS["block"].items():
         yield pytest.param(name, marks=[pytest.mark.compiled] if law.compiles else [])
 
 
 def test_every_law_has_a_broken_block():
-    assert set(BROKEN) == set(BLOCK_LAWS)
+    assert set(BROKEN) == set(LAWS["block"])
 
 
 @pytest.mark.parametrize("name", list(_params()))
@@ -65,8 +65,8 @@ def test_gradients_of_a_compiled_block_are_compared():
 
 
 def test_what_breaks_one_law_is_otherwise_sound():
-    laws = [name for name, law in BLOCK_LAWS.items() if law.compiles]
-    assert len(check_block(Encoder, without=laws).passed) == len(BLOCK_LAWS) - len(laws) - 3
+    laws = [name for name, law in LAWS["block"].items() if law.compiles]
+    assert len(check_block(Encoder, without=laws).passed) == len(LAWS["block"]) - len(laws) - 3
 
 
 class Stranger(nn.Module):

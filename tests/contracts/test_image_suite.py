@@ -6,7 +6,7 @@ from torch import nn
 
 from regard import Attended, RegardError
 from regard.testing import ContractError, check_image_mechanism, image_checks
-from regard.testing.image_law import IMAGE_LAWS
+from regard.testing.law import LAWS
 
 #: What a failure says, so that a law does not fail for another reason.
 SAYS = {
@@ -18,14 +18,15 @@ SAYS = {
     "output_of_mixed": "the best linear map of the mixed values",
     "asking_changes_nothing": "the output moved",
     "reductions": "HeadMean",
-    "examples_apart": "output beside other images",
+    "examples_apart": "output beside other examples",
     "dtypes": "bfloat16 in, torch.float32 out",
     "autocast": "torch.bfloat16 times torch.float32",
     "empty": "amax",
-    "gradients": "weights: not in the graph",
+    "gradients": "weights are not in the graph",
     "training": "unused.weight has no gradient",
+    "state_dict": "differs after load_state_dict",
     "copies": "pickle",
-    "leaves_no_trace": "the image was changed",
+    "leaves_no_trace": "an input was changed",
     "wrong_images": "the error does not say image",
     "compiles": "data-dependent",
     "exports": "Constraints violated",
@@ -33,7 +34,7 @@ SAYS = {
 
 
 def _params():
-    for name, law in IMAGE_LAWS.items():
+    for name, law in LAWS["image"].items():
         yield pytest.param(name, marks=[pytest.mark.compiled] if law.compiles else [])
 
 
@@ -43,7 +44,7 @@ def _check(name, build):
 
 
 def test_every_law_has_a_broken_module():
-    assert set(BROKEN) == set(SAYS) == set(IMAGE_LAWS)
+    assert set(BROKEN) == set(SAYS) == set(LAWS["image"])
 
 
 @pytest.mark.parametrize("name", list(_params()))
@@ -64,10 +65,10 @@ def test_what_breaks_a_law_in_another_way_is_caught(name, build, without_shape_c
     [(Channels, {"mixes", "output_of_mixed"}), (Local, {"gates_multiply"})],
 )
 def test_what_breaks_one_law_is_otherwise_sound(build, unchecked, without_shape_checks):
-    compiling = {name for name, law in IMAGE_LAWS.items() if law.compiles}
+    compiling = {name for name, law in LAWS["image"].items() if law.compiles}
     report = check_image_mechanism(build, without=compiling)
     assert set(report.unchecked) == unchecked
-    assert set(report.passed) == set(IMAGE_LAWS) - compiling - unchecked
+    assert set(report.passed) == set(LAWS["image"]) - compiling - unchecked
 
 
 class Stranger(nn.Module):

@@ -8,7 +8,7 @@ from torch.utils import _pytree
 import regard
 from regard import attend, masks
 from regard.errors import DtypeError, MaskError, RegardError, ShapeError
-from regard.kernel import dense, tiles
+from regard.kernel import dense, reduce
 from regard.kernel.attend import run
 from regard.kernel.positions import RelativeTable
 from regard.recipe import Additive, Dot, Given
@@ -26,7 +26,7 @@ def entropy(w):
 @pytest.fixture(autouse=True, params=[0, 1 << 19], ids=["tiles", "one tile"])
 def _small(request, monkeypatch):
     """Small attentions are reduced as one tile a matrix; here also as large ones are."""
-    monkeypatch.setattr(tiles, "_SMALL", request.param)
+    monkeypatch.setattr(reduce, "_SMALL", request.param)
 
 
 Q, K, V = random(2, 4, 6, 8, seed=1), random(2, 2, 9, 8, seed=2), random(2, 2, 9, 5, seed=3)

@@ -71,7 +71,7 @@ def test_large_scores_give_the_weights_of_the_dense_way(size, tile):
     q, k = torch.randn(1, 2, 30, 16) * size, torch.randn(1, 2, 30, 16)
     recipe = Dot(q, k, k, scale=1.0).with_lse()
     truth = dense.attention(q.double(), k.double(), k.double(), scale=1.0)[1].float()
-    mean, largest = tiles.reduce(recipe, [regard.HeadMean(), regard.HeadMax()], tile=tile)
+    mean, largest = regard.reduce(recipe, [regard.HeadMean(), regard.HeadMax()], tile=tile)
     torch.testing.assert_close(mean, truth.mean(1), atol=2e-3, rtol=0)
     torch.testing.assert_close(largest, truth.amax(1), atol=2e-3, rtol=0)
 

@@ -291,16 +291,16 @@ def test_run_gives_weights_reductions_and_state():
 
 
 def test_reducers_walk_long_recipes_in_rows():
-    from regard.kernel import tiles
+    from regard import reduce
     from regard.kernel.reducers import Entropy, HeadMean, ReceivedAttention, TopK
 
     for recipe in recipes(600, 600, True, True, torch.float32):
         weights = recipe.weights()
-        mean, received = tiles.reduce(recipe, [HeadMean(), ReceivedAttention()], tile=(128, 100))
+        mean, received = reduce(recipe, [HeadMean(), ReceivedAttention()], tile=(128, 100))
         torch.testing.assert_close(mean, weights.mean(1), rtol=0, atol=1e-5)
         torch.testing.assert_close(received, weights.sum(2), rtol=1e-4, atol=1e-4)
         if recipe.kind == "distribution":
-            entropy, top = tiles.reduce(recipe, [Entropy(), TopK(3)], tile=(128, 100))
+            entropy, top = reduce(recipe, [Entropy(), TopK(3)], tile=(128, 100))
             want = -torch.xlogy(weights, weights).sum(-1)
             torch.testing.assert_close(entropy, want, rtol=0, atol=1e-4)
             torch.testing.assert_close(top.weights, weights.topk(3).values, rtol=0, atol=1e-5)

@@ -12,9 +12,9 @@ from jaxtyping import config
 import regard
 from regard import masks
 from regard.errors import RegardError, ShapeError, UnavailableError
-from regard.kernel import dense, tile_makers, tiles
+from regard.kernel import dense, tile_makers
 from regard.kernel.positions import AlibiBias
-from regard.kernel.reduce import Matrix
+from regard.kernel.reducers.base import Matrix
 from regard.recipe import Dot, Given
 from regard.types import NEVER, whole
 
@@ -190,7 +190,7 @@ def test_any_cutting_into_tiles(recipe, rows, columns, masked):
             note(case)
             reducer = make(*recipe.shape[2:])
             reducer.shortcut = lambda recipe: None  # tiles, please
-            (got,) = tiles.reduce(recipe, [reducer], tile=(rows, columns))
+            (got,) = regard.reduce(recipe, [reducer], tile=(rows, columns))
             same(case, got, *truth)
 
 
@@ -199,7 +199,7 @@ def test_any_cutting_into_tiles(recipe, rows, columns, masked):
 def test_all_at_once(recipe, tile):
     """Reducers share a walk, whatever each of them needs, and may use their shortcuts."""
     reducers = [make(*recipe.shape[2:]) for make, _ in CASES.values()]
-    answers, truth = tiles.reduce(recipe, reducers, tile=tile), matrices(recipe)
+    answers, truth = regard.reduce(recipe, reducers, tile=tile), matrices(recipe)
     for case, got in zip(CASES, answers, strict=True):
         note(case)
         same(case, got, *truth)
@@ -244,7 +244,7 @@ def _merged_in_any_order(case, reducer, random, weights, allowed):
 
 def ask(*reducers, queries=3, keys=4, heads=2, batch=2):
     x = torch.randn(batch, heads, max(queries, keys), 4, generator=torch.Generator().manual_seed(0))
-    return tiles.reduce(Dot(x[:, :, :queries], x[:, :, :keys]), reducers)
+    return regard.reduce(Dot(x[:, :, :queries], x[:, :, :keys]), reducers)
 
 
 def test_vectors_and_segments_of_each_example_and_head():
@@ -317,7 +317,7 @@ def test_vectors_and_segments_of_each_example_and_head():
         ),
         (lambda: regard.SegmentWeights(torch.tensor([0, -1])), RegardError, "must be from 0 to 0"),
         (lambda: ask(regard.Entropy), RegardError, "Entropy'> is not a Reducer; pass instances"),
-        (lambda: tiles.reduce(None, regard.TopK(1)), RegardError, "expected a list of reducers"),
+        (lambda: regard.reduce(None, regard.TopK(1)), RegardError, "expected a list of reducers"),
         (lambda: regard.Entropy().combine([]), UnavailableError, "Entropy: results do not add up"),
     ],
 )
@@ -363,7 +363,7 @@ def test_distances_in_an_image_are_lengths(tile, mask, form):
     recipe = in_an_image(4, 5, mask=mask)
     weights, positions = recipe.weights(), list(product(range(4), range(5)))
     lengths = weights.new_tensor([[math.dist(i, j) for j in positions] for i in positions])
-    (distances,) = tiles.reduce(form(recipe), [regard.Distance()], tile=tile)
+    (distances,) = regard.reduce(form(recipe), [regard.Distance()], tile=tile)
     torch.testing.assert_close(distances, (weights * lengths).sum(-1), rtol=0, atol=1e-12)
 
 

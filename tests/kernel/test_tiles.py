@@ -65,7 +65,7 @@ every_recipe = pytest.mark.parametrize("make", [dot, additive, given])
 @pytest.mark.parametrize("tile", [None, (1, 1), (4, 5), (256, 512)], ids=str)
 def test_every_kind_of_recipe(make, tile):
     weights = dense_weights(make())
-    received, spread, best, mean = tiles.reduce(
+    received, spread, best, mean = regard.reduce(
         make(),
         [regard.ReceivedAttention(), regard.Entropy(), regard.TopK(2), regard.HeadMean()],
         tile=tile,
@@ -81,7 +81,7 @@ def test_every_kind_of_recipe(make, tile):
 def test_weights_of_any_sign_are_reduced_where_no_logarithm_is_needed(tile, kind):
     recipe = Given(random(2, 3, 5, 7), of=kind)
     asked = [regard.ReceivedAttention(), regard.HeadMean(), regard.HeadMax(), regard.HeadMin()]
-    received, mean, largest, smallest = tiles.reduce(recipe, asked, tile=tile)
+    received, mean, largest, smallest = regard.reduce(recipe, asked, tile=tile)
     torch.testing.assert_close(received, recipe.matrix.sum(2))
     torch.testing.assert_close(mean, recipe.matrix.mean(1))
     torch.testing.assert_close(largest, recipe.matrix.amax(1))
@@ -92,14 +92,14 @@ def test_weights_of_any_sign_are_reduced_where_no_logarithm_is_needed(tile, kind
     ):
         said = f"^{names}: {kind} weights have no logarithm.*weights.*need no logarithm: Received"
         with pytest.raises(UnavailableError, match=said):
-            tiles.reduce(recipe, asked, tile=tile)
+            regard.reduce(recipe, asked, tile=tile)
 
 
 def test_reducers_that_are_said_to_need_no_logarithm():
     """The error for signed weights lists them."""
     recipe = Given(random(2, 3, 5, 7), of="signed")
     with pytest.raises(UnavailableError) as caught:
-        tiles.reduce(recipe, [regard.Entropy()])
+        regard.reduce(recipe, [regard.Entropy()])
     listed = str(caught.value).split("no logarithm: ")[1].split(", or your own")[0].split(", ")
     without = [
         name
@@ -114,7 +114,7 @@ def test_reducers_that_are_said_to_need_no_logarithm():
 def test_zeros_in_a_given_matrix_have_finite_gradients():
     recipe = given()
     matrix, columns = recipe.matrix.requires_grad_(), random(9, seed=5)
-    mixed, spread = tiles.reduce(
+    mixed, spread = regard.reduce(
         recipe,
         [regard.WeightedSum(columns, differentiable=True), regard.Entropy(differentiable=True)],
     )
@@ -130,7 +130,7 @@ def test_zeros_in_a_given_matrix_have_finite_gradients():
 def test_other_answers_are_detached_and_grad_mode_is_kept(tile):
     recipe = dot(query=random(2, 4, 6, 4).requires_grad_())
     asked = [regard.QueryRows([0]), regard.Entropy(), regard.ReceivedAttention()]
-    answers = tiles.reduce(recipe, asked, tile=tile)
+    answers = regard.reduce(recipe, asked, tile=tile)
     assert torch.is_grad_enabled() and not any(answer.requires_grad for answer in answers)
 
 
@@ -171,7 +171,7 @@ class Meet(regard.Reducer):
 def test_two_threads_share_the_heads_or_the_rows(heads, across):
     x = random(1, heads, 8, 4)
     size = (4, 8) if heads == 1 or across else (8, 8)  # two tiles for each thread to meet in
-    (seen,) = tiles.reduce(Dot(x, x), [Meet(across)], tile=size)
+    (seen,) = regard.reduce(Dot(x, x), [Meet(across)], tile=size)
     assert int(seen.sum()) == heads * (8 // size[0])
     assert torch.get_num_threads() == 2
 
@@ -183,9 +183,9 @@ def test_threads_change_no_answer(monkeypatch, heads, across):
     reducers = [regard.ReceivedAttention(), regard.Entropy(), regard.TopK(3), regard.Histogram(5)]
     reducers += [regard.HeadMean(), regard.HeadMax()] if across else []
     recipe = dot(40, 30, heads, key=random(2, 1, 30, 4, seed=2))
-    parallel = tiles.reduce(recipe, reducers, tile=(3, 7))
+    parallel = regard.reduce(recipe, reducers, tile=(3, 7))
     monkeypatch.setattr(tiles, "_WORTH_THREADS", 1 << 60)
-    alone = tiles.reduce(recipe, reducers, tile=(3, 7))
+    alone = regard.reduce(recipe, reducers, tile=(3, 7))
     for one, other in zip(parallel, alone):
         torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
 
@@ -221,9 +221,9 @@ def test_a_reducer_that_raises_leaves_no_trace(where, heads):
     x = random(1, heads, 8, 4)
     if where != "merge" or heads == 1:  # heads of one thread are not merged
         with pytest.raises(RuntimeError, match=f"tripped in {where}"):
-            tiles.reduce(Dot(x, x), [Trips(where)], tile=(2, 8))
+            regard.reduce(Dot(x, x), [Trips(where)], tile=(2, 8))
     assert torch.get_num_threads() == 2 and torch.is_grad_enabled()
-    torch.testing.assert_close(*tiles.reduce(Dot(x, x), [regard.Entropy(), regard.Entropy()]))
+    torch.testing.assert_close(*regard.reduce(Dot(x, x), [regard.Entropy(), regard.Entropy()]))
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -245,8 +245,8 @@ def test_two_walks_at_once_give_the_threads_back(monkeypatch, leaves_first):
                 assert other_is_in.wait(20)
                 other.join(20 if leaves_first == "other" else 0)
 
-    other = threading.Thread(target=lambda: tiles.reduce(recipe, [Other()]))
-    tiles.reduce(recipe, [Main()], tile=(8, 8))
+    other = threading.Thread(target=lambda: regard.reduce(recipe, [Other()]))
+    regard.reduce(recipe, [Main()], tile=(8, 8))
     main_is_out.set()
     other.join(20)
     with ThreadPoolExecutor(1) as later:
@@ -262,7 +262,7 @@ def test_what_nobody_sees_reaches_no_answer(tile, bad, per_head):
     query, key = random(1, 2, 4, 4), random(1, 2, 5, 4, seed=1)
     weights = dense.attention(query, key, key, mask=keep, scale=1.0)[1]
     key[:, : 1 if per_head else 2, 3] = bad
-    received, spread, most = tiles.reduce(
+    received, spread, most = regard.reduce(
         Dot(query, key, mask=masks.pairs(keep)),
         [regard.ReceivedAttention(), regard.Entropy(), regard.HeadMax()],
         tile=tile,
@@ -277,7 +277,7 @@ def test_what_nobody_sees_reaches_no_answer(tile, bad, per_head):
 def test_nothing_to_attend(tile, queries, keys):
     recipe = Dot(random(2, 3, queries, 4), random(2, 3, keys, 4), mask=masks.causal())
     asked = [regard.ReceivedAttention(), regard.Entropy(), regard.HeadMean(), regard.Distance()]
-    received, spread, mean, far = tiles.reduce(recipe, asked, tile=tile)
+    received, spread, mean, far = regard.reduce(recipe, asked, tile=tile)
     assert received.shape == (2, 3, keys) and spread.shape == far.shape == (2, 3, queries)
     assert mean.shape == (2, queries, keys)
     assert not any(answer.any() for answer in (received, spread, mean, far))
@@ -304,7 +304,7 @@ class FirstKey(regard.Reducer):
 @pytest.mark.parametrize("heads", [1, 4])
 def test_a_reducer_of_ones_own(heads):
     recipe = dot(heads=heads)
-    each, total = tiles.reduce(recipe, [FirstKey()], tile=(2, 2))[0]
+    each, total = regard.reduce(recipe, [FirstKey()], tile=(2, 2))[0]
     torch.testing.assert_close(each, dense_weights(recipe)[..., 0])
     torch.testing.assert_close(total, each.sum(-1))
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from regard.aggregate.sources import layer_of, layers_of, outside_graph_and_autocast
 from regard.errors import RegardError, ShapeError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import HeadMax, HeadMean, HeadMin
-from regard.kernel.tiles import reduce
+from regard.kernel.reducers.base import Reducer
 from regard.recipe import Recipe
 from regard.record import Trace
 from regard.types import Kind

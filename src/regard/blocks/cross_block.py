@@ -19,7 +19,7 @@ from regard.blocks.inputs import (
 from regard.blocks.sublayers import Sublayer, check_sublayers, width_of
 from regard.contract import BlockOutput, RecurrentState, State
 from regard.errors import ShapeError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 from regard.mechanisms import FromRecipe
 

@@ -22,7 +22,7 @@ from regard.blocks.inputs import (
 from regard.blocks.sublayers import Sublayer, check_sublayers, warn_of_identity
 from regard.contract import BlockOutput
 from regard.errors import RegardError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 
 

@@ -22,7 +22,7 @@ from regard.blocks.inputs import (
 from regard.blocks.sublayers import warn_of_identity, width_of
 from regard.contract import BlockOutput, Mechanism
 from regard.errors import RegardError, ShapeError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 
 

@@ -11,7 +11,7 @@ from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.inputs import habit, refuse_context
 from regard.contract import BlockOutput
 from regard.errors import RegardError, StateError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 
 

@@ -19,9 +19,9 @@ from regard.cli.subject import EXAMPLES, FILES, PACKAGED, from_folder, subject, 
 from regard.errors import RegardError
 from regard.record.store import load_trace
 from regard.viewer.scene import Scene
-from regard.viewer.server import Begun, Draft, Served, Step, run
-from regard.viewer.server.door import Door
-from regard.viewer.server.generation import Chosen, stepwise
+from regard.viewer.server import Draft, PromptTokens, ServedModel, Step, uvicorn_server
+from regard.viewer.server.http.access import AccessPolicy
+from regard.viewer.server.models.generation import GeneratedToken, stepwise
 
 TRANSLATOR = "english-french"
 _SENTENCE = "The cat is sleeping on the table."
@@ -56,14 +56,14 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a page: type a text, see what a model attends to; or browse saved traces."""
-    run.check_extra()
-    Door.of(host, token)
+    uvicorn_server.check_extra()
+    AccessPolicy.of(host, token)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded, nor looked for
     console = Console(stderr=True)
     names: list[str | Path] = [*(models or []), *(translator or [])]
     if not names and not trace:
         names = ["minilm"]
-    served: list[Served] = []
+    served: list[ServedModel] = []
     for number, name in enumerate(names, 1):
         with console.status(f"loading {name} ({number} of {len(names)})"):
             served.append(_served(name, {one.name for one in served}))
@@ -77,10 +77,10 @@ def serve(
         if browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    run.serve(served, scenes, host=host, port=port, token=token, ready=ready)
+    uvicorn_server.serve(served, scenes, host=host, port=port, token=token, ready=ready)
 
 
-def _served(name: str | Path, taken: set[str]) -> Served:
+def _served(name: str | Path, taken: set[str]) -> ServedModel:
     """A model as the server takes it; a path is a translator's. Visitors see no folders."""
     short = _short(name)
     if short in taken and isinstance(name, Path) and name.stem != short:
@@ -102,7 +102,7 @@ def _served(name: str | Path, taken: set[str]) -> Served:
     if ":" not in name:
         raise RegardError(_unknown(name))
     example = subject(name, None)  # an error now, rather than at the first request
-    return Served(short, example.title, "text", lambda text: _scene_of_function(name, text))
+    return ServedModel(short, example.title, "text", lambda text: _scene_of_function(name, text))
 
 
 def _unknown(name: str) -> str:
@@ -120,8 +120,8 @@ def _short(name: str | Path) -> str:
     return Path(name).name if Path(name).is_dir() else name
 
 
-def _of_text(name: str, loaded: packaged.Packaged, example: str) -> Served:
-    return Served(
+def _of_text(name: str, loaded: packaged.Packaged, example: str) -> ServedModel:
+    return ServedModel(
         name,
         loaded.title,
         "text",
@@ -132,12 +132,12 @@ def _of_text(name: str, loaded: packaged.Packaged, example: str) -> Served:
     )
 
 
-def _of_translator(name: str, loaded: packaged.Translating) -> Served:
+def _of_translator(name: str, loaded: packaged.Translating) -> ServedModel:
     def translate(text: str, most: int) -> Generator[Draft]:
         for looked in loaded.steps(text, most):
             yield Draft(looked.written or "", _scene(looked))
 
-    return Served(
+    return ServedModel(
         name,
         loaded.title,
         "text",
@@ -148,12 +148,12 @@ def _of_translator(name: str, loaded: packaged.Translating) -> Served:
     )
 
 
-def _of_files(name: str) -> Served:
+def _of_files(name: str) -> ServedModel:
     if name != "mobilesam":
         raise RegardError(f"{name} listens to sound; a server runs models of texts and images")
     with packaged.quietly():
         loaded = packaged.mobilesam()
-    return Served(name, loaded.title, "image", lambda data: _scene(loaded.look(data)))
+    return ServedModel(name, loaded.title, "image", lambda data: _scene(loaded.look(data)))
 
 
 def _scene(looked: packaged.Looked) -> Scene:
@@ -167,16 +167,16 @@ def _scene_of_function(name: str, text: str) -> Scene:
 
 def _generation(
     loaded: packaged.Packaged,
-) -> Callable[[str, int], Generator[Begun | Step | Scene]]:
+) -> Callable[[str, int], Generator[PromptTokens | Step | Scene]]:
     """How a packaged model goes on from a text."""
 
-    def generate(text: str, count: int) -> Generator[Begun | Step | Scene]:
+    def generate(text: str, count: int) -> Generator[PromptTokens | Step | Scene]:
         encoded, tokenizer = loaded.encode(text), loaded.tokenizer
         special = [word in encoded.words.special for word in encoded.words.pieces]
-        yield Begun(encoded.tokens, special)
+        yield PromptTokens(encoded.tokens, special)
         ends = [tokenizer.eos_token_id]
         for found in stepwise(loaded.model, encoded.inputs["input_ids"], count, ends):
-            if isinstance(found, Chosen):
+            if isinstance(found, GeneratedToken):
                 yield Step(tokenizer.convert_ids_to_tokens(found.token), found.rows())
                 continue
             words = words_of(tokenizer, found.fed)

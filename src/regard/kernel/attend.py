@@ -16,8 +16,9 @@ from regard.bias import Bias
 from regard.checks import check_axes, check_dtype, check_features, refuse_nested
 from regard.contract import Attended, RecurrentState
 from regard.errors import DtypeError, RegardError, ShapeError
-from regard.kernel import fused, linear, tiles
-from regard.kernel.reduce import Reducer
+from regard.kernel import fused, linear
+from regard.kernel.reduce import reduce as reduce_recipe
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 from regard.normalise import autocasting
 from regard.recipe import (
@@ -147,7 +148,7 @@ def run(
         made = matrix if weights else None
         if not weights and not reduce:
             return Attended(output)
-    answers = tiles.reduce(recipe, reduce) if reduce else ()
+    answers = reduce_recipe(recipe, reduce) if reduce else ()
     return Attended(output, made, recipe=recipe, reductions=answers)
 
 
@@ -163,7 +164,7 @@ def _read(recipe: Recurrent, weights: bool, reduce: Sequence[Reducer]) -> Attend
     if not weights and not reduce:
         return Attended(output, state=state)
     made = recipe.weights() if weights else None
-    answers = tiles.reduce(recipe, reduce) if reduce else ()
+    answers = reduce_recipe(recipe, reduce) if reduce else ()
     return Attended(output, made, state, recipe, answers)
 
 

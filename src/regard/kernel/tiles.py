@@ -1,8 +1,6 @@
-"""Walks a recipe block by block and feeds the tiles to reducers.
+"""Walk a recipe block by block and feed the tiles to reducers.
 
-Three tiers answer a question: a reducer's `shortcut`, which needs only a few entries or an
-identity; wide tiles, for reducers that want whole rows; and tiles small enough for a core's
-cache. Blocks where nothing may attend are skipped. Small attentions are one tile a matrix.
+Blocks where nothing may attend are skipped. Small attentions are one tile a matrix.
 
 Thousands of small parallel products lose badly when two threads share each one, so torch's own
 threads are set to one for the duration, and Python threads take whole matrices or rows instead.
@@ -10,122 +8,30 @@ threads are set to one for the duration, and Python threads take whole matrices 
 
 from __future__ import annotations
 
-import functools
 import math
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError, UnavailableError
-from regard.kernel.reduce import Matrix, Reducer
+from regard.kernel.reducers.base import Matrix, Reducer
 from regard.kernel.tile_makers import Needs, TileMaker, tile_maker
-from regard.normalise import autocasting
 from regard.recipe import Recipe
 from regard.types import Shape, pieces, whole
 
-ROWS, COLUMNS = 256, 512  # a tile of float32 stays in a core's cache
-_WHY = {
-    "signed": "as they may be negative (delta rules, mixtures of heads, capture(rules=...))",
-    "gate": "as they are no shares of a sum (sigmoids)",
-}
-_SMALL = 1 << 19  # weights up to which one tile a matrix is faster than a walk
 _WORTH_THREADS = 1 << 21  # weights below which starting threads costs more than it gives
 
 
-def reduce(
-    recipe: Recipe, reducers: Sequence[Reducer], *, tile: tuple[int, int] | None = None
-) -> tuple[Any, ...]:
-    """The reducers' answers about a recipe, in the order asked.
-
-    Answers are stacked over (batch, head), or over batch for a reducer across heads.
-
-    Args:
-        recipe: what an attention kept, as `Attended.recipe`.
-        reducers: what is asked.
-        tile: rows and columns of a tile; chosen by size when None.
-    """
-    if not isinstance(reducers, list | tuple):
-        raise RegardError(f"reduce: {reducers!r}, expected a list of reducers, as [Entropy()]")
-    for reducer in reducers:
-        if not isinstance(reducer, Reducer):
-            raise RegardError(f"reduce: {reducer!r} is not a Reducer; pass instances, as Entropy()")
-    if "torch._dynamo" not in sys.modules:
-        return _answers(recipe, reducers, tile)
-    if not _outside_graphs:
-        _outside_graphs.append(torch._dynamo.disable(_answers))
-    return _outside_graphs[0](recipe, reducers, tile)
-
-
-#: `_answers`, kept outside compiled graphs; made when there is a compiler, which is slow to load.
-_outside_graphs: list[Callable[..., tuple[Any, ...]]] = []
-
-
-def _answers(
-    recipe: Recipe, reducers: Sequence[Reducer], tile: tuple[int, int] | None
-) -> tuple[Any, ...]:
-    answers: dict[int, Any] = {}
-    reducers = [reducer.suited(recipe.kind) for reducer in reducers]
-    for index, reducer in enumerate(reducers):
-        if reducer.differentiable:
-            _check_logarithms(recipe, [reducer])
-            answers[index] = _dense(recipe, [reducer])[0]
-    off = torch.autocast(recipe.device.type, enabled=False) if autocasting(recipe.device) else None
-    with torch.no_grad(), off or nullcontext():
-        detached = recipe.detach().plain()
-        waiting = []
-        for index, reducer in enumerate(reducers):
-            if index not in answers:
-                answers[index] = reducer.shortcut(detached)
-                if answers[index] is None:
-                    waiting.append(index)
-        _check_logarithms(recipe, [reducers[index] for index in waiting])
-        for some, walk in _plan(detached, reducers, waiting, tile):
-            answers.update(zip(some, walk(detached, [reducers[index] for index in some])))
-    return tuple(answers[index] for index in range(len(reducers)))
-
-
-def _check_logarithms(recipe: Recipe, reducers: Sequence[Reducer]) -> None:
-    """Refuse logarithms of weights that may be negative, and name who wants them."""
-    names = [type(reducer).__name__ for reducer in reducers if reducer.needs_log_weights]
-    if names and recipe.kind in ("signed", "gate"):
-        raise UnavailableError(
-            f"{', '.join(names)}: {recipe.kind} weights have no logarithm, {_WHY[recipe.kind]}; "
-            "take weights(), or reducers that need no logarithm: ReceivedAttention, WeightedSum, "
-            "SegmentWeights, Distance, QueryRows, HeadMean, HeadMax, HeadMin, FullWeights, "
-            "or your own with needs_log_weights = False"
-        )
-
-
-def _plan(
-    recipe: Recipe, reducers: Sequence[Reducer], waiting: list[int], tile: tuple[int, int] | None
-) -> Iterator[tuple[list[int], Callable[[Recipe, list[Reducer]], list[Any]]]]:
-    """Which reducers go over which tiles."""
-    if tile is None and math.prod(recipe.shape) <= _SMALL:
-        if waiting:
-            yield waiting, _small
-        return
-    # Threads hand the interpreter to each other at every operation: fewer, larger ones then win.
-    alone = _threads(recipe.shape) == 1
-    rows, columns = (ROWS if alone else 2 * ROWS, COLUMNS) if tile is None else tile
-    wide = [index for index in waiting if reducers[index].whole_rows]
-    narrow = [index for index in waiting if not reducers[index].whole_rows]
-    for some, breadth in ((narrow, columns), (wide, max(1, recipe.shape.keys))):
-        if some:
-            yield some, functools.partial(_walk, size=(rows, breadth))
-
-
-def _dense(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
+def dense(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
     """One tile for each matrix: for small ones, and for answers inside the autograd graph."""
     block = whole(recipe.shape.queries, recipe.shape.keys)
     logs = recipe.log_weights(block) if any(r.needs_log_weights for r in reducers) else None
     weights = recipe.weights() if any(r.needs_weights for r in reducers) else None
-    found = []
+    answers = []
     for reducer in reducers:
         results = []
         for batch, heads in _matrices(recipe.shape, reducer.across_heads):
@@ -135,21 +41,23 @@ def _dense(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
                 tile = None if weights is None else weights[batch, head]
                 state.tile(block.rows, block.columns, log_tile, tile)
             results.append(state.result())
-        found.append(_stack(results, recipe, reducer))
-    return found
+        answers.append(_stack(results, recipe, reducer))
+    return answers
 
 
-def _small(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
+def small(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
+    """The same, as fast as it goes for small matrices."""
     with one_torch_thread():
-        return _dense(recipe, reducers)
+        return dense(recipe, reducers)
 
 
-def _walk(recipe: Recipe, reducers: list[Reducer], size: tuple[int, int]) -> list[Any]:
+def walk(recipe: Recipe, reducers: list[Reducer], size: tuple[int, int]) -> list[Any]:
+    """Answers from tiles of some rows and columns."""
     shape = recipe.shape
     together = any(reducer.across_heads for reducer in reducers)
     groups = list(_matrices(shape, together))
     maker = tile_maker(recipe, size)
-    threads = _threads(shape)
+    threads = n_threads(shape)
     finished: dict[tuple[int, range], list[list[Reducer]]] = {}
 
     def run_group(group: tuple[int, range]) -> None:
@@ -167,14 +75,15 @@ def _walk(recipe: Recipe, reducers: list[Reducer], size: tuple[int, int]) -> lis
                     for group in groups:
                         finished[group] = _Group(maker, reducers, *group).run(threads, pool)
 
-    found = []
+    answers = []
     for index, reducer in enumerate(reducers):
         results = [state.result() for group in groups for state in finished[group][index]]
-        found.append(_stack(results, recipe, reducer))
-    return found
+        answers.append(_stack(results, recipe, reducer))
+    return answers
 
 
-def _threads(shape: Shape) -> int:
+def n_threads(shape: Shape) -> int:
+    """How many threads a walk takes."""
     return torch.get_num_threads() if math.prod(shape) >= _WORTH_THREADS else 1
 
 
@@ -216,14 +125,14 @@ class _Group:
         """Walk the row blocks that `jobs` hands out; several threads may share `jobs`."""
         maker, needs = self.maker, self.needs
         viewers = []  # for each head of the group, the reducers that see its tiles
-        for place in range(len(self.heads)):
-            *early, last = [states[i][place if len(states[i]) > 1 else 0] for i in self.order]
+        for index in range(len(self.heads)):
+            *early, last = [states[i][index if len(states[i]) > 1 else 0] for i in self.order]
             viewers.append(([reducer.tile for reducer in early], last.last_tile))
         for rows in jobs:
             queries = maker.queries(prepared, rows)
             for columns in maker.columns(rows):
-                for place, (views, last_view) in enumerate(viewers):
-                    tile = maker.tile(prepared, queries, place, rows, columns, needs)
+                for index, (views, last_view) in enumerate(viewers):
+                    tile = maker.tile(prepared, queries, index, rows, columns, needs)
                     if tile is not None:
                         for view in views:
                             view(rows, columns, *tile)
@@ -290,7 +199,7 @@ _before = 1
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Torch's own threads set to one; everybody who leaves restores what it had found.
+    """Torch's own threads set to one; each caller restores its own number on leaving.
 
     The number is kept by each thread for itself, so one cannot restore it for the others.
     """

@@ -12,7 +12,7 @@ from regard.checks import check_parameter_dtype, refuse_nested
 from regard.contract import Attended, Mechanism, RecurrentState, State
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias, run
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite, gather
 from regard.recipe import Recipe

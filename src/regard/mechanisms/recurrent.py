@@ -22,7 +22,7 @@ from regard.errors import (
     UnavailableError,
 )
 from regard.kernel.attend import run
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 from regard.mechanisms.decays import Decay
 from regard.mechanisms.feature_maps import Side, advance, draw_number

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from regard.errors import RegardError, ShapeError, UnavailableError
-from regard.kernel.reduce import Reducer
-from regard.kernel.tiles import reduce
+from regard.kernel.reduce import reduce
+from regard.kernel.reducers.base import Reducer
 from regard.recipe import Edges, Given, Recipe
 from regard.recipe.base import span
 from regard.recipe.edges import EdgeWeights, Index, Offsets

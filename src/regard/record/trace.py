@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from regard.errors import RegardError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.record import forms, table, upward
 from regard.record.record import Record
 from regard.record.site import Attends, Note, OtherSoftmax

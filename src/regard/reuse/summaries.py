@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from regard import masks
 from regard.checks import check_sizes
 from regard.errors import RegardError, UnavailableError
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import Entropy, ReceivedAttention, TopK
-from regard.kernel.tiles import reduce
 from regard.reuse.heads import HeadJoin, Joining
 from regard.reuse.source import SIDES, Side, Source
 from regard.types import Weights, pieces

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from regard.errors import RegardError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.record import Record, Trace
 from regard.record.tokens import Tokens, checked_tokens
 from regard.tracing.recorder import Keep, checked_bytes

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.kernel.reduce import Reducer
-from regard.kernel.tiles import reduce
+from regard.kernel.reduce import reduce
+from regard.kernel.reducers.base import Reducer
 from regard.record import Record, Site, Trace, load_trace
 from regard.record.gradient import OutputGradient
 from regard.record.record import map_tensors

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from regard.aggregate.sources import check_drawable, layer_of
 from regard.aggregate.statistics.report import Report
 from regard.errors import RegardError
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import ReceivedAttention
-from regard.kernel.tiles import reduce
 from regard.recipe import Recipe
 from regard.record import Record
 from regard.viewer.chunks import Chunks

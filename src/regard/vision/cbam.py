@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.contract import BlockOutput
 from regard.errors import RegardError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.types import Kind
 from regard.vision.channel_gate import ChannelGate
 from regard.vision.from_timm import check_class, part

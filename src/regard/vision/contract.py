@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from regard.checks import check_axes, check_features, check_parameter_dtype, refuse_nested
 from regard.contract import Attended
 from regard.errors import ShapeError
-from regard.kernel import tiles
-from regard.kernel.reduce import Reducer
+from regard.kernel.reduce import reduce as reduce_recipe
+from regard.kernel.reducers.base import Reducer
 from regard.recipe import Recipe
 from regard.types import Kind
 
@@ -66,7 +66,7 @@ class ImageMechanism(nn.Module, ABC):
         if not weights and not reduce:
             return Attended(output)
         recipe = recipe_of()
-        answers = tiles.reduce(recipe, reduce) if reduce else ()
+        answers = reduce_recipe(recipe, reduce) if reduce else ()
         matrix = recipe.weights() if weights else None
         return Attended(output, matrix, recipe=recipe, reductions=answers)
 

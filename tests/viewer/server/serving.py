@@ -8,9 +8,9 @@ import httpx
 import torch
 
 from regard.viewer import Scene
-from regard.viewer.server import Limits, Served, run
-from regard.viewer.server.door import Door
-from regard.viewer.server.traces import Traces
+from regard.viewer.server import Limits, ServedModel, uvicorn_server
+from regard.viewer.server.http.access import AccessPolicy
+from regard.viewer.server.maps.trace_store import TraceStore
 
 
 class Running:
@@ -47,12 +47,16 @@ def running(served=(), scenes=(), *, host="127.0.0.1", token=None, **limits):
     before = set(threading.enumerate())
     found, told = threading.Event(), []
     kept = Limits(**limits)
-    traces = Traces(kept)
+    traces = TraceStore(kept)
     for scene in scenes:
         traces.add(scene, pinned=True)
-    listening = run._listening(host, 0)
-    server = run._server(
-        list(served), traces, kept, Door.of(host, token), lambda at: (told.append(at), found.set())
+    listening = uvicorn_server._listen(host, 0)
+    server = uvicorn_server._server(
+        list(served),
+        traces,
+        kept,
+        AccessPolicy.of(host, token),
+        lambda at: (told.append(at), found.set()),
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -102,7 +106,7 @@ def small(name="small", look=None, **options):
     """A model that attends over the words of a text."""
     tokens = lambda text: len(text.split())
     look = look or (lambda text: scene(max(1, tokens(text))))
-    return Served(name, name.title(), "text", look, tokens=tokens, **options)
+    return ServedModel(name, name.title(), "text", look, tokens=tokens, **options)
 
 
 def refused(answer, status, code):

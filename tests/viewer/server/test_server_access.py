@@ -7,8 +7,8 @@ import pytest
 from serving import refused, running, small
 
 from regard.errors import RegardError
-from regard.viewer.server.door import COOKIE, Door, is_loopback
-from regard.viewer.server.run import _address
+from regard.viewer.server.http.access import COOKIE, AccessPolicy, is_loopback
+from regard.viewer.server.uvicorn_server import _address
 
 TOKEN = "a-token-that-is-long"
 
@@ -135,7 +135,7 @@ def test_a_visit_with_the_token_leaves_a_cookie(closed_server):
 
 @pytest.mark.parametrize("other", ["odd={a:b}; ", "a b=c; ", 'q="; ', "é=1; ", "=; ;"])
 def test_odd_cookies_of_others_do_not_hide_ours(closed_server, other):
-    ours = f"{COOKIE}={Door('0.0.0.0', TOKEN).cookie}"
+    ours = f"{COOKIE}={AccessPolicy('0.0.0.0', TOKEN).cookie}"
     headers = {"cookie": f"{other}{ours}".encode()}
     assert closed_server.client.get("/api/models", headers=headers).status_code == 200
 
@@ -143,16 +143,16 @@ def test_odd_cookies_of_others_do_not_hide_ours(closed_server, other):
 def test_the_address_that_is_told_opens_whatever_the_token_is():
     token = "a&b=c #d+e%20/ü"
     with running([small()], host="0.0.0.0", token=token) as here:
-        answer = httpx.get(_address(Door("0.0.0.0", token), urlsplit(here.address).port))
+        answer = httpx.get(_address(AccessPolicy("0.0.0.0", token), urlsplit(here.address).port))
         assert answer.status_code == 303 and "set-cookie" in answer.headers
 
 
 def test_beyond_loopback_a_token_is_needed():
     with pytest.raises(RegardError, match=r"--host 0\.0\.0\.0 .* token is needed"):
-        Door.of("0.0.0.0", None)
+        AccessPolicy.of("0.0.0.0", None)
     with pytest.raises(RegardError, match="5 characters, expected at least 12"):
-        Door.of("127.0.0.1", "short")
-    made = {Door.of("::", "auto").token for _ in range(2)}
+        AccessPolicy.of("127.0.0.1", "short")
+    made = {AccessPolicy.of("::", "auto").token for _ in range(2)}
     assert len(made) == 2 and all(token and len(token) >= 32 for token in made)
 
 

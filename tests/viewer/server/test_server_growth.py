@@ -14,7 +14,7 @@ import regard.viewer
 from regard.recipe import Given
 from regard.record import Record, Site
 from regard.record.stored_attention import StoredRecipe
-from regard.viewer.server.generation import Chosen, encoded
+from regard.viewer.server.models.generation import GeneratedToken, encoded
 
 FRONTEND = Path(regard.viewer.__file__).parent / "frontend"
 NODE = shutil.which("node")
@@ -35,7 +35,7 @@ def record_of(weights, path="layer.0", call=1):
 def test_a_module_that_runs_twice_in_a_pass_is_two_sites():
     maps = [torch.rand(1, 2, 3, 3) for _ in range(3)]
     paths = ("layer.0", "layer.0", "layer.1")
-    chosen = Chosen(7, [record_of(*one, call=5) for one in zip(maps, paths)])
+    chosen = GeneratedToken(7, [record_of(*one, call=5) for one in zip(maps, paths)])
     rows = chosen.rows()
     assert list(rows) == ["layer.0", "layer.0#2", "layer.1"]
     assert all(torch.equal(got, want[0]) for got, want in zip(rows.values(), maps))

@@ -12,10 +12,10 @@ from PIL import Image
 from serving import Slow, refused, running, scene, small, until
 
 from regard.errors import RegardError
-from regard.viewer.server import Limits, Served
-from regard.viewer.server.images import checked_image
-from regard.viewer.server.limits import Refused
-from regard.viewer.server.served import Begun, Step
+from regard.viewer.server import Limits, ServedModel
+from regard.viewer.server.limits import Refusal
+from regard.viewer.server.models.served_model import PromptTokens, Step
+from regard.viewer.server.models.uploaded_image import checked_image
 
 
 def test_characters():
@@ -187,7 +187,7 @@ def png(width=8, height=8, kind="PNG"):
 
 
 def seeing(seen):
-    return Served("eye", "Eye", "image", lambda data: (seen.append(data), scene(4))[1])
+    return ServedModel("eye", "Eye", "image", lambda data: (seen.append(data), scene(4))[1])
 
 
 def test_images():
@@ -234,7 +234,7 @@ def test_filters_of_warnings_are_left_alone():
     large = bytearray(png())
     large[16:24] = struct.pack(">II", 10_000, 10_000)
     large[29:33] = struct.pack(">I", zlib.crc32(large[12:29]))
-    with pytest.raises(Refused, match="100,000,000 pixels; at most 24,000,000") as caught:
+    with pytest.raises(Refusal, match="100,000,000 pixels; at most 24,000,000") as caught:
         checked_image(bytes(large), Limits())
     assert caught.value.got == 10**8
 
@@ -244,7 +244,7 @@ def stepping(steps):
     import torch
 
     def generate(text, count):
-        yield Begun(["a"], [False])
+        yield PromptTokens(["a"], [False])
         try:
             for number in range(count):
                 steps.append(number)

@@ -16,13 +16,13 @@ import pytest
 import torch
 from serving import Slow, ours, running, scene, small, until
 
-from regard.viewer.server import Limits, Served
+from regard.viewer.server import Limits, ServedModel
 from regard.viewer.server.app import Server, _Lines
-from regard.viewer.server.door import Door
-from regard.viewer.server.pool import Pool
-from regard.viewer.server.served import Begun, Step
-from regard.viewer.server.traces import Traces
-from regard.viewer.server.worker import Worker
+from regard.viewer.server.http.access import AccessPolicy
+from regard.viewer.server.maps.tile_pool import TilePool
+from regard.viewer.server.maps.trace_store import TraceStore
+from regard.viewer.server.models.model_queue import ModelQueue
+from regard.viewer.server.models.served_model import PromptTokens, Step
 
 
 def connected(here, data=b""):
@@ -46,7 +46,7 @@ def test_who_leaves_before_a_generation_begins_leaves_the_queue():
 
     def generate(text, count):
         seen.append(text)
-        yield Begun(["a"], [False])
+        yield PromptTokens(["a"], [False])
         yield scene(2)
 
     with running([small(look=slow.look), small("writes", generate=generate)], queue=1) as here:
@@ -95,15 +95,15 @@ def test_what_was_to_be_run_for_who_has_gone_is_not_held():
         """Large, if it were real."""
 
     async def leave():
-        worker = Worker(4, 60, 5)
+        worker = ModelQueue(4, 60, 5)
         worker.start()
         busy = threading.Event()
-        with worker.place() as ticket:
+        with worker.reserve() as ticket:
             running = asyncio.create_task(worker.run(lambda ticket: busy.wait(10), ticket))
             await asyncio.sleep(0)
             body = Body()
             alive = weakref.ref(body)
-            with suppress(TimeoutError), worker.place() as other:
+            with suppress(TimeoutError), worker.reserve() as other:
                 async with asyncio.timeout(0.1):
                     await worker.run(lambda ticket, body=body: body, other)
             del body
@@ -118,7 +118,7 @@ def test_what_was_to_be_run_for_who_has_gone_is_not_held():
 
 
 def test_an_image_has_its_place_before_it_is_sent():
-    slow, eye = Slow(), Served("eye", "Eye", "image", lambda data: scene(4))
+    slow, eye = Slow(), ServedModel("eye", "Eye", "image", lambda data: scene(4))
     head = (
         b"POST /api/image?model=eye HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         b"Content-Type: image/png\r\nContent-Length: 1000000\r\n\r\n"
@@ -207,7 +207,7 @@ def test_who_does_not_read_does_not_hold_up_others():
 
 def server():
     limits = Limits()
-    return Server([small()], Traces(limits), limits, Door("127.0.0.1"))
+    return Server([small()], TraceStore(limits), limits, AccessPolicy("127.0.0.1"))
 
 
 def test_threads_begin_and_end_with_the_lifespan():
@@ -248,7 +248,7 @@ def test_the_event_loop_goes_on_while_the_server_closes():
 
 def test_tiles_alike_do_not_take_both_threads():
     async def ask():
-        pool, band = Pool(10, 20), threading.Event()
+        pool, band = TilePool(10, 20), threading.Event()
         alike = [asyncio.create_task(pool.run(lambda: band.wait(10), "band")) for _ in range(4)]
         await asyncio.sleep(0.05)
         other = await asyncio.wait_for(pool.run(lambda: "made", "another"), 5)

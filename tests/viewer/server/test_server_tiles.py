@@ -14,10 +14,10 @@ from regard.recipe import Dot, Given
 from regard.record import Record, Site, Trace
 from regard.record.stored_attention import StoredRecipe
 from regard.viewer import Scene
-from regard.viewer.server.asked import Asked
-from regard.viewer.server.limits import Refused
-from regard.viewer.server.tiled import tiled
-from regard.viewer.server.tiles import SIDE, Cache, Maps
+from regard.viewer.server.limits import Refusal
+from regard.viewer.server.maps.map_query import MapQuery
+from regard.viewer.server.maps.tile_manifest import tile_manifest
+from regard.viewer.server.maps.tiles import SIDE, Maps, TileCache
 
 TOKENS = ["[CLS]", "un", "##believ", "##able", "news", "[SEP]", "in", "##deed", "[SEP]"]
 
@@ -43,11 +43,11 @@ def trace_of(count, heads=3, layers=2, dtype=torch.float32, lse=False):
 
 
 def maps_of(trace, limit=1 << 28, **options):
-    return Maps("x", Scene.of(trace, **options), Cache(limit))
+    return Maps("x", Scene.of(trace, **options), TileCache(limit))
 
 
 def asked(maps, **query):
-    return Asked.of({name: str(value) for name, value in query.items()}, maps.scene)
+    return MapQuery.of({name: str(value) for name, value in query.items()}, maps.scene)
 
 
 def whole(maps, ask, level=0):
@@ -110,7 +110,7 @@ def test_rollout_goes_through_all_layers():
     assert torch.equal(whole(maps, ask), want)
     assert torch.equal(maps.row(ask, 260), want[260])
     assert torch.equal(maps.column(ask, 3), want[:, 3])
-    with pytest.raises(Refused, match="gradient"):
+    with pytest.raises(Refusal, match="gradient"):
         maps.row(asked(maps, mode="relevance"), 0)
 
 
@@ -140,7 +140,7 @@ def test_a_level_is_the_largest_of_each_block(count):
 
 def test_a_level_of_signed_weights_keeps_what_is_farthest_from_nothing():
     weights = torch.randn(1, 1, 300, 300, generator=torch.Generator().manual_seed(0))
-    maps = Maps("x", Scene.of(weights, kind="signed"), Cache(1 << 28))
+    maps = Maps("x", Scene.of(weights, kind="signed"), TileCache(1 << 28))
     coarse = whole(maps, asked(maps), 1)
     for i, j in ((0, 0), (7, 120), (149, 149)):
         block = weights[0, 0, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].flatten()
@@ -209,7 +209,7 @@ def test_cross_attention_has_axes_of_its_own():
 
 
 def test_the_cache_is_bounded_and_bands_are_made_once():
-    cache, made = Cache(1000), []
+    cache, made = TileCache(1000), []
 
     def make(number):
         def now():
@@ -227,7 +227,7 @@ def test_the_cache_is_bounded_and_bands_are_made_once():
 
 
 def test_a_failure_is_not_kept():
-    cache = Cache(1000)
+    cache = TileCache(1000)
 
     def fails():
         raise ValueError
@@ -239,7 +239,7 @@ def test_a_failure_is_not_kept():
 
 def test_what_is_made_twice_is_counted_once():
     """One fails, one waits for it, a third comes: the last two make the same."""
-    cache, failing, making = Cache(10_000), threading.Event(), threading.Event()
+    cache, failing, making = TileCache(10_000), threading.Event(), threading.Event()
     both = threading.Barrier(2, timeout=10)
 
     def fails():
@@ -267,31 +267,31 @@ def test_what_is_made_twice_is_counted_once():
     cache.get(("t",), meets)
     threads[1].join(10)
     assert cache.nbytes == 400
-    assert not cache._making
+    assert not cache._locks
     cache.forget("t")
     assert cache.nbytes == 0
 
 
 def test_only_who_made_a_lock_takes_it_away():
     """The second of two makers is still at work when the first is done."""
-    cache = Cache(10_000)
+    cache = TileCache(10_000)
     lock = threading.Lock()
 
     def replaced():
-        cache._making[("t",)] = lock
+        cache._locks[("t",)] = lock
         return torch.zeros(1)
 
     cache.get(("t",), replaced)
-    assert cache._making == {("t",): lock}
+    assert cache._locks == {("t",): lock}
 
 
 def test_no_map_goes_through_layers_that_are_too_long(monkeypatch):
     trace = trace_of(40)
-    assert "rollout" in tiled(Scene.of(trace)).manifest["parts"][0]["maps"]
+    assert "rollout" in tile_manifest(Scene.of(trace)).manifest["parts"][0]["maps"]
     monkeypatch.setattr("regard.viewer.stack._LONGEST", 39)
-    assert list(tiled(Scene.of(trace)).manifest["parts"][0]["maps"]) == ["mean", "max"]
+    assert list(tile_manifest(Scene.of(trace)).manifest["parts"][0]["maps"]) == ["mean", "max"]
     maps = maps_of(trace)
-    with pytest.raises(Refused, match=r"rollout: .* too long"):
+    with pytest.raises(Refusal, match=r"rollout: .* too long"):
         maps.row(asked(maps, mode="rollout"), 0)
 
 
@@ -306,7 +306,7 @@ def test_wrong_parameters_are_named():
         ({"unit": "letters"}, "unit='letters'"),
         ({"special": "x" * 99}, "special='xxx"),
     ):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Refusal) as caught:
             asked(maps, **query)
         assert said in str(caught.value) and len(str(caught.value)) < 200
 

@@ -18,7 +18,7 @@ from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import WordVocabulary
 from regard.viewer import Scene
-from regard.viewer.server import Draft, Served
+from regard.viewer.server import Draft, ServedModel
 
 MODELS = ["bahdanau", "transformer"]
 
@@ -196,7 +196,7 @@ def scripted(*drafts, failing=None, then=lambda: None):
         finally:
             then()
 
-    return Served("scripted", "Scripted", "text", lambda text: None, translate=translate)
+    return ServedModel("scripted", "Scripted", "text", lambda text: None, translate=translate)
 
 
 def test_words_that_change_are_sent_anew_and_those_that_do_not_are_not():

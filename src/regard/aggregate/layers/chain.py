@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.kernel.reducers import ReceivedAttention, ReceivedGradient
-from regard.kernel.tiles import reduce
+from regard.kernel.reduce import reduce
 from regard.recipe import Recipe
 
 _FEW = 4  # rows up to which they are computed alone, without a walk over all tiles

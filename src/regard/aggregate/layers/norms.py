@@ -35,8 +35,8 @@ from regard.aggregate.sources import check_layers, layers_of, stack_of
 from regard.anatomy.residual_search import values_of
 from regard.anatomy.residual_stream import ResidualSource, Surroundings, surroundings_of
 from regard.errors import RegardError
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import WeightedSum
-from regard.kernel.tiles import reduce
 from regard.record import Record
 from regard.types import pieces
 

@@ -39,8 +39,8 @@ from regard.aggregate.sources import (
     token_positions,
 )
 from regard.errors import RegardError
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import WeightedSum
-from regard.kernel.tiles import reduce
 from regard.types import Kind
 
 

@@ -23,10 +23,10 @@ from torch.nn import functional as F
 from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
 from regard.aggregate.statistics.positions import Positions, positions_of
 from regard.errors import RegardError, ShapeError
-from regard.kernel.reduce import Matrix, Reducer, Sum
+from regard.kernel.reduce import reduce
 from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum
+from regard.kernel.reducers.base import Matrix, Reducer, Sum
 from regard.kernel.reducers.positions import upright
-from regard.kernel.tiles import reduce
 from regard.normalise import product
 from regard.recipe import Edges, Recipe
 from regard.types import Kind, Shape

@@ -12,7 +12,7 @@ from regard.blocks.sets.learned_queries import LearnedQueries
 from regard.blocks.sets.parts import check_parts
 from regard.blocks.sets.set_block import SetBlock
 from regard.contract import BlockOutput
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 
 

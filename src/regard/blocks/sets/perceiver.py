@@ -17,7 +17,7 @@ from regard.blocks.stack import Stack
 from regard.blocks.sublayers import PreNorm, Residual
 from regard.contract import Attended, BlockOutput
 from regard.errors import RegardError, ShapeError
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 from regard.mechanisms import Heads, MultiHead
 from regard.types import Shape

@@ -13,7 +13,7 @@ from regard.blocks.sets.parts import check_parts
 from regard.blocks.sets.set_block import SetBlock
 from regard.blocks.sublayers import width_of
 from regard.contract import BlockOutput
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 
 

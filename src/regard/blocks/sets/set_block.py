@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from regard.contract import BlockOutput
-from regard.kernel.reduce import Reducer
+from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 from regard.types import Features
 

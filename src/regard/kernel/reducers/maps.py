@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kernel.reduce import Matrix, Reducer, Sum
+from regard.kernel.reducers.base import Matrix, Reducer, Sum
 from regard.normalise import exp
 from regard.recipe import Recipe
 from regard.types import NEVER, Kind

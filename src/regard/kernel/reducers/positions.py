@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import RegardError, ShapeError
-from regard.kernel.reduce import Matrix, Sum
+from regard.kernel.reducers.base import Matrix, Sum
 
 
 class Offsets(Sum):

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import RegardError, ShapeError, UnavailableError
-from regard.kernel.reduce import Matrix, Sum
+from regard.kernel.reducers.base import Matrix, Sum
 
 
 class ReceivedAttention(Sum):

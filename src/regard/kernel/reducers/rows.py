@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.kernel.reduce import Matrix, Reducer, Sum
+from regard.kernel.reducers.base import Matrix, Reducer, Sum
 from regard.normalise import exp
 from regard.recipe import Recipe
 from regard.types import NEVER

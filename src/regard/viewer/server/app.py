@@ -1,4 +1,4 @@
-"""The routes of the server."""
+"""The server: its endpoints and what answers them."""
 
 from __future__ import annotations
 
@@ -30,88 +30,85 @@ from torch import Tensor
 
 from regard.viewer.chunks import raw
 from regard.viewer.document import document, policy
-from regard.viewer.server.asked import Asked, number
-from regard.viewer.server.body import check_content_type, json_body, limited_body
-from regard.viewer.server.door import Door
-from regard.viewer.server.guard import Guard
-from regard.viewer.server.limits import Limits, Refused
-from regard.viewer.server.live import Models
-from regard.viewer.server.openapi import description
-from regard.viewer.server.pool import Pool
-from regard.viewer.server.served import Served
-from regard.viewer.server.tiles import SIDE
-from regard.viewer.server.traces import Kept, Traces
-from regard.viewer.server.worker import Ticket, Worker
+from regard.viewer.server import openapi
+from regard.viewer.server.http.access import AccessPolicy
+from regard.viewer.server.http.access_middleware import AccessMiddleware
+from regard.viewer.server.http.request_body import check_content_type, json_body, limited_body
+from regard.viewer.server.limits import Limits, Refusal
+from regard.viewer.server.maps.map_query import MapQuery, number
+from regard.viewer.server.maps.tile_pool import TilePool
+from regard.viewer.server.maps.tiles import SIDE, Maps
+from regard.viewer.server.maps.trace_store import StoredTrace, TraceStore
+from regard.viewer.server.models.model_queue import ModelQueue, Ticket
+from regard.viewer.server.models.model_requests import ModelRequests
+from regard.viewer.server.models.served_model import ServedModel
+from regard.viewer.server.openapi import (
+    BINARY,
+    IMAGE,
+    MAP,
+    NUMBER,
+    Endpoint,
+    json_of,
+    lines_of,
+    query,
+)
 
 logger = logging.getLogger("regard.viewer")
 _T = TypeVar("_T")
-Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Server:
-    """What the routes share, and the routes."""
+    """The handlers of all endpoints, and what they share."""
 
     def __init__(
-        self, served: Sequence[Served], traces: Traces, limits: Limits, door: Door
+        self,
+        models: Sequence[ServedModel],
+        traces: TraceStore,
+        limits: Limits,
+        access: AccessPolicy,
     ) -> None:
-        self._limits, self._door, self._traces = limits, door, traces
-        self._models = Models(list(served), traces, limits)
-        self._worker = Worker(limits.queue, limits.seconds, limits.step_seconds)
-        self._pool = Pool(limits.tile_queue, limits.seconds)
-        live = {"token_needed": door.token is not None}
+        self._limits, self._access, self._traces = limits, access, traces
+        self._models = ModelRequests(list(models), traces, limits)
+        self._queue = ModelQueue(limits.queue, limits.seconds, limits.step_seconds)
+        self._pool = TilePool(limits.tile_queue, limits.seconds)
+        live = {"token_needed": access.token is not None}
         self._page = document([], "regard", live).encode()
         self._policy = f"{policy(live=True)}; frame-ancestors 'none'"
 
     def app(self) -> Starlette:
-        """The application, for any server that speaks ASGI."""
+        """The ASGI application."""
         app = Starlette(
-            routes=self.routes(),
+            routes=[
+                Route(e.path, _with_refusals(partial(e.handler, self)), methods=[e.method])
+                for e in ENDPOINTS
+            ],
             lifespan=self.lifespan,
-            middleware=[Middleware(Guard, door=self._door)],
+            middleware=[Middleware(AccessMiddleware, access=self._access)],
             exception_handlers={HTTPException: _http_error},
         )
         app.state.server = self
         return app
 
-    def routes(self) -> list[Route]:
-        one = "/api/traces/{id}"
-        table: list[tuple[str, str, Endpoint]] = [
-            ("GET", "/", self.page),
-            ("GET", "/favicon.ico", self.icon),
-            ("GET", "/openapi.json", self.openapi),
-            ("GET", "/api/models", self.models),
-            ("GET", "/api/traces", self.traces),
-            ("GET", one, self.trace),
-            ("GET", f"{one}/chunks/{{number}}", self.chunk),
-            ("GET", f"{one}/tile", self.tile),
-            ("GET", f"{one}/row", self.row),
-            ("GET", f"{one}/column", self.column),
-            ("POST", "/api/look", self.look),
-            ("POST", "/api/image", self.image),
-            ("POST", "/api/generate", self.generate),
-            ("POST", "/api/translate", self.translate),
-        ]
-        return [Route(path, _answered(call), methods=[method]) for method, path, call in table]
-
     @property
     def waiting(self) -> int:
         """How many requests wait for the models, or run."""
-        return self._worker.inside
+        return self._queue.inside
 
     def stop(self) -> None:
-        """Stop what runs for somebody at its next step."""
-        self._worker.stop()
+        """Stop running work at its next step."""
+        self._queue.stop()
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._worker.start()
+        self._queue.start()
         try:
             yield
         finally:
             await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self._worker.close()
+        self._queue.close()
         self._pool.close()
 
     async def page(self, request: Request) -> Response:
@@ -119,68 +116,65 @@ class Server:
         return Response(self._page, headers=headers, media_type="text/html; charset=utf-8")
 
     async def icon(self, request: Request) -> Response:
-        return Response(status_code=204)  # browsers ask, and would report that there is none
+        return Response(status_code=204)  # browsers request it and log a missing icon
 
-    async def openapi(self, request: Request) -> Response:
-        return JSONResponse(description(self._limits))
+    async def description(self, request: Request) -> Response:
+        return JSONResponse(openapi.document(ENDPOINTS, self._limits))
 
     async def models(self, request: Request) -> Response:
-        models = [served.shown() for served in self._models.served.values()]
+        models = [model.shown() for model in self._models.models.values()]
         return JSONResponse({"models": models, "limits": self._limits.shown()})
 
     async def traces(self, request: Request) -> Response:
-        return JSONResponse({"traces": [kept.shown() for kept in self._traces.pinned()]})
+        return JSONResponse({"traces": [stored.shown() for stored in self._traces.pinned()]})
 
     async def trace(self, request: Request) -> Response:
-        return _manifest(self._kept(request))
+        return _manifest(self._stored(request))
 
     async def chunk(self, request: Request) -> Response:
-        chunks = self._kept(request).chunks
-        found = chunks[number(request.path_params, "number", len(chunks))]
-        return Response(found, media_type="application/octet-stream")
+        chunks = self._stored(request).chunks
+        data = chunks[number(request.path_params, "number", len(chunks))]
+        return Response(data, media_type="application/octet-stream")
 
     async def tile(self, request: Request) -> Response:
-        maps, query = self._kept(request).maps, request.query_params
-        asked = Asked.of(query, maps.scene)
-        level = number(query, "level", maps.levels(asked), "0")
-        tiles = [-(-axis.size // (SIDE << level)) for axis in maps.axes(asked)]
+        (maps, map_query), query = self._map(request), request.query_params
+        level = number(query, "level", maps.levels(map_query), "0")
+        tiles = [-(-axis.size // (SIDE << level)) for axis in maps.axes(map_query)]
         row, column = number(query, "row", tiles[0]), number(query, "column", tiles[1])
-        alike = maps.alike(asked, level, row)
-        return await self._floats(partial(maps.tile, asked, level, row, column), alike)
+        alike = maps.alike(map_query, level, row)
+        return await self._floats(partial(maps.tile, map_query, level, row, column), alike)
 
     async def row(self, request: Request) -> Response:
-        maps = self._kept(request).maps
-        asked = Asked.of(request.query_params, maps.scene)
-        index = number(request.query_params, "row", maps.axes(asked)[0].size)
-        alike = maps.alike(asked, 0, index // SIDE)
-        return await self._floats(partial(maps.row, asked, index), alike)
+        maps, map_query = self._map(request)
+        index = number(request.query_params, "row", maps.axes(map_query)[0].size)
+        alike = maps.alike(map_query, 0, index // SIDE)
+        return await self._floats(partial(maps.row, map_query, index), alike)
 
     async def column(self, request: Request) -> Response:
-        maps = self._kept(request).maps
-        asked = Asked.of(request.query_params, maps.scene)
-        index = number(request.query_params, "column", maps.axes(asked)[1].size)
-        alike = maps.alike(asked, "column", index)
-        return await self._floats(partial(maps.column, asked, index), alike)
+        maps, map_query = self._map(request)
+        index = number(request.query_params, "column", maps.axes(map_query)[1].size)
+        alike = maps.alike(map_query, "column", index)
+        return await self._floats(partial(maps.column, map_query, index), alike)
 
     async def look(self, request: Request) -> Response:
         body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
         work = self._models.look(body.get("model"), body.get("text"))
-        with self._worker.place() as ticket:
-            return _manifest(await _unless_gone(request, self._worker.run(work, ticket)))
+        with self._queue.reserve() as ticket:
+            return _manifest(await _until_disconnect(request, self._queue.run(work, ticket)))
 
     async def image(self, request: Request) -> Response:
         check_content_type(request, ("image/png", "image/jpeg"))
         name = request.query_params.get("model")
         self._models.named(name, "image")
-        with self._worker.place() as ticket:  # before a large body is read
+        with self._queue.reserve() as ticket:  # before a large body is read
             data = await limited_body(request, self._limits.image_bytes, self._limits.seconds)
             work = self._models.image(name, data)
-            return _manifest(await _unless_gone(request, self._worker.run(work, ticket)))
+            return _manifest(await _until_disconnect(request, self._queue.run(work, ticket)))
 
     async def generate(self, request: Request) -> Response:
         body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
-        given = (body.get("model"), body.get("text"), body.get("tokens"))
-        return await self._streamed(request, self._models.generate(*given))
+        arguments = (body.get("model"), body.get("text"), body.get("tokens"))
+        return await self._streamed(request, self._models.generate(*arguments))
 
     async def translate(self, request: Request) -> Response:
         body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
@@ -190,12 +184,16 @@ class Server:
     async def _streamed(
         self, request: Request, work: Callable[[Ticket], Generator[bytes]]
     ) -> Response:
-        """Lines as they come; what is refused is refused before the answer begins."""
-        lines = self._worker.stream(work)
-        first = await _unless_gone(request, _first(lines))
+        """Stream lines; a refusal comes before the response begins."""
+        lines = self._queue.stream(work)
+        first = await _until_disconnect(request, _first(lines))
         return _Lines(first, lines)
 
-    def _kept(self, request: Request) -> Kept:
+    def _map(self, request: Request) -> tuple[Maps, MapQuery]:
+        maps = self._stored(request).maps
+        return maps, MapQuery.of(request.query_params, maps.scene)
+
+    def _stored(self, request: Request) -> StoredTrace:
         return self._traces.get(request.path_params["id"])
 
     async def _floats(self, make: Callable[[], Tensor], alike: Hashable) -> Response:
@@ -203,45 +201,127 @@ class Server:
         return Response(data, media_type="application/octet-stream")
 
 
-def _answered(call: Endpoint) -> Endpoint:
-    """The endpoint, its refusals and errors as JSON."""
+_TRACE = "/api/traces/{id}"
+ENDPOINTS = [
+    Endpoint("GET", "/", Server.page, "The page", {"text/html": {"type": "string"}}),
+    Endpoint("GET", "/favicon.ico", Server.icon, "Nothing: the page has no icon", {}),
+    Endpoint(
+        "GET",
+        "/openapi.json",
+        Server.description,
+        "This description",
+        {"application/json": {"type": "object"}},
+    ),
+    Endpoint("GET", "/api/models", Server.models, "Models and limits", json_of("Models")),
+    Endpoint("GET", "/api/traces", Server.traces, "Traces given at start", json_of("Traces")),
+    Endpoint("GET", _TRACE, Server.trace, "The manifest of a trace", json_of("Scene")),
+    Endpoint(
+        "GET",
+        f"{_TRACE}/chunks/{{number}}",
+        Server.chunk,
+        "A chunk of a trace: zlib; bytes of numbers split into planes",
+        BINARY,
+    ),
+    Endpoint(
+        "GET",
+        f"{_TRACE}/tile",
+        Server.tile,
+        "256 × 256 cells of a map, float32, little endian; a cell of level l is the weight "
+        "farthest from 0 of 2^l × 2^l",
+        BINARY,
+        (*MAP, query("level", {**NUMBER, "default": 0}), query("row"), query("column")),
+    ),
+    Endpoint(
+        "GET",
+        f"{_TRACE}/row",
+        Server.row,
+        "One row of a map, float32, little endian",
+        BINARY,
+        (*MAP, query("row")),
+    ),
+    Endpoint(
+        "GET",
+        f"{_TRACE}/column",
+        Server.column,
+        "One column of a map, float32, little endian",
+        BINARY,
+        (*MAP, query("column")),
+    ),
+    Endpoint(
+        "POST",
+        "/api/look",
+        Server.look,
+        "Run a model on a text; the manifest of its trace",
+        json_of("Scene"),
+        body=json_of("Look"),
+    ),
+    Endpoint(
+        "POST",
+        "/api/image",
+        Server.image,
+        "Run a model on an image; the manifest of its trace",
+        json_of("Scene"),
+        (query("model", {"type": "string"}),),
+        body=IMAGE,
+    ),
+    Endpoint(
+        "POST",
+        "/api/generate",
+        Server.generate,
+        "Let a model continue a text; a line of JSON for each event",
+        lines_of("Event"),
+        body=json_of("Generate"),
+    ),
+    Endpoint(
+        "POST",
+        "/api/translate",
+        Server.translate,
+        "Let a model translate a text; a line of JSON for each event",
+        lines_of("DraftEvent"),
+        body=json_of("Look"),
+    ),
+]
 
-    async def answered(request: Request) -> Response:
+
+def _with_refusals(call: Handler) -> Handler:
+    """The handler, with refusals and errors as JSON."""
+
+    async def endpoint(request: Request) -> Response:
         try:
             return await call(request)
-        except Refused as refused:
-            return _refusal(refused)
+        except Refusal as refusal:
+            return _refusal(refusal)
         except Exception:
             logger.exception("%s failed", request.url.path)
             message = "the server failed to answer; its log says more"
-            return _refusal(Refused(500, "failed", message))
+            return _refusal(Refusal(500, "failed", message))
 
-    return answered
+    return endpoint
 
 
-def _refusal(refused: Refused) -> Response:
-    return JSONResponse(refused.shown(), refused.status, refused.headers)
+def _refusal(refusal: Refusal) -> Response:
+    return JSONResponse(refusal.shown(), refusal.status, refusal.headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """An address or a method that there is not."""
+    """Unknown paths and methods, as JSON."""
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "refused")
     headers = dict(error.headers or {})
-    return _refusal(Refused(error.status_code, code, error.detail, headers=headers))
+    return _refusal(Refusal(error.status_code, code, error.detail, headers=headers))
 
 
-def _manifest(kept: Kept) -> Response:
-    return Response(kept.manifest, media_type="application/json")
+def _manifest(stored: StoredTrace) -> Response:
+    return Response(stored.manifest, media_type="application/json")
 
 
 class _Lines(StreamingResponse):
-    """Lines as they come. When the client goes, even before the first one, so does their source."""
+    """Streamed lines; their source is closed when the client disconnects, even before the first."""
 
     media_type = "application/x-ndjson"
 
     def __init__(self, first: bytes, lines: AsyncGenerator[bytes]) -> None:
-        super().__init__(_told(first, lines))
+        super().__init__(_with_errors(first, lines))
         self._source = lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -249,22 +329,22 @@ class _Lines(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _told(first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines; an error on the way is the last one."""
+async def _with_errors(first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines; an error becomes the last one."""
     yield first
     try:
         async for line in lines:
             yield line
-    except Refused as refused:
-        yield json.dumps({"event": "error", **refused.shown()}).encode() + b"\n"
+    except Refusal as refusal:
+        yield json.dumps({"event": "error", **refusal.shown()}).encode() + b"\n"
     except Exception:
         logger.exception("a generation failed")
-        failed = Refused(500, "failed", "the server failed; its log says more")
+        failed = Refusal(500, "failed", "the server failed; its log says more")
         yield json.dumps({"event": "error", **failed.shown()}).encode() + b"\n"
 
 
 async def _first(lines: AsyncGenerator[bytes]) -> bytes:
-    """The first line; whatever else happens, there will be no other."""
+    """The first line; closes the source where that fails."""
     try:
         return await anext(lines)
     except BaseException:
@@ -272,20 +352,20 @@ async def _first(lines: AsyncGenerator[bytes]) -> bytes:
         raise
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
-    """The answer of some work, which is stopped when the client goes away."""
+async def _until_disconnect(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of some work, which is cancelled when the client disconnects."""
     working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_gone(request))
+    leaving = asyncio.create_task(_disconnect(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise Refused(499, "gone", "the client went away")
+            raise Refusal(499, "gone", "the client went away")
         return working.result()
     finally:
         leaving.cancel()
         working.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,20 +1,66 @@
-"""The OpenAPI description of the routes."""
+"""Endpoints of the server, and the OpenAPI document made from them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 import regard
-from regard.viewer.server.asked import Mode, Special, Unit
 from regard.viewer.server.limits import Limits
+from regard.viewer.server.maps.map_query import Mode, Special, Unit
 
-_Json = dict[str, Any]
-_NUMBER: _Json = {"type": "integer", "minimum": 0}
+Json = dict[str, Any]
+Content = dict[str, Json]  #: schemas by media type
+
+NUMBER: Json = {"type": "integer", "minimum": 0}
+_BYTES: Json = {"type": "string", "format": "binary"}
+BINARY: Content = {"application/octet-stream": _BYTES}
+IMAGE: Content = {"image/png": _BYTES, "image/jpeg": _BYTES}
+_STRING: Json = {"type": "string"}
+_PATH_PARAMETERS = {"id": _STRING, "number": NUMBER}
 
 
-def description(limits: Limits) -> _Json:
-    """What can be asked of a server, in OpenAPI 3.1."""
-    one = "/api/traces/{id}"
+@dataclass(frozen=True)
+class Endpoint:
+    """One path and method: what answers it, and what its description says."""
+
+    method: str
+    path: str
+    handler: Callable[[Any, Request], Awaitable[Response]]  #: a method of the server
+    summary: str
+    response: Content
+    parameters: tuple[Json, ...] = ()  #: of the query
+    body: Content | None = None
+
+    def operation(self) -> Json:
+        """The endpoint as an OpenAPI operation."""
+        in_path = [
+            {"name": name, "in": "path", "required": True, "schema": _PATH_PARAMETERS[name]}
+            for name in re.findall(r"\{(\w+)\}", self.path)
+        ]
+        operation: Json = {
+            "summary": self.summary,
+            "parameters": [*in_path, *self.parameters],
+            "responses": {
+                "200": {"description": self.summary, "content": _content(self.response)},
+                "default": {
+                    "description": "Refused, with the reason",
+                    "content": _content(json_of("Error")),
+                },
+            },
+        }
+        if self.body is not None:
+            operation["requestBody"] = {"required": True, "content": _content(self.body)}
+        return operation
+
+
+def document(endpoints: Sequence[Endpoint], limits: Limits) -> Json:
+    """The server's API in OpenAPI 3.1."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -23,77 +69,7 @@ def description(limits: Limits) -> _Json:
             "description": "Attention of models that were named at start, and of saved traces.",
         },
         "paths": {
-            "/": {"get": _operation("The page", {"text/html": {"type": "string"}})},
-            "/favicon.ico": {"get": _operation("Nothing: the page has no icon", {})},
-            "/openapi.json": {"get": _operation("This description", _json({"type": "object"}))},
-            "/api/models": {"get": _operation("Models and limits", _json(_ref("Models")))},
-            "/api/traces": {"get": _operation("Traces given at start", _json(_ref("Traces")))},
-            one: {"get": _of_trace("The manifest of a trace", _json(_ref("Scene")))},
-            f"{one}/chunks/{{number}}": {
-                "get": _of_trace(
-                    "A chunk of a trace: zlib; bytes of numbers split into planes",
-                    _binary(),
-                    _parameter("number", "path", _NUMBER, required=True),
-                )
-            },
-            f"{one}/tile": {
-                "get": _of_trace(
-                    "256 × 256 cells of a map, float32, little endian; a cell of level l is the "
-                    "weight farthest from 0 of 2^l × 2^l",
-                    _binary(),
-                    *_map(),
-                    _parameter("level", "query", {**_NUMBER, "default": 0}),
-                    _parameter("row", "query", _NUMBER, required=True),
-                    _parameter("column", "query", _NUMBER, required=True),
-                )
-            },
-            f"{one}/row": {
-                "get": _of_trace(
-                    "One row of a map, float32, little endian",
-                    _binary(),
-                    *_map(),
-                    _parameter("row", "query", _NUMBER, required=True),
-                )
-            },
-            f"{one}/column": {
-                "get": _of_trace(
-                    "One column of a map, float32, little endian",
-                    _binary(),
-                    *_map(),
-                    _parameter("column", "query", _NUMBER, required=True),
-                )
-            },
-            "/api/look": {
-                "post": _posted(
-                    "Run a model on a text; the manifest of its trace",
-                    _json(_ref("Scene")),
-                    _json(_ref("Look")),
-                )
-            },
-            "/api/image": {
-                "post": {
-                    **_posted(
-                        "Run a model on an image; the manifest of its trace",
-                        _json(_ref("Scene")),
-                        {kind: _bytes() for kind in ("image/png", "image/jpeg")},
-                    ),
-                    "parameters": [_parameter("model", "query", {"type": "string"}, required=True)],
-                }
-            },
-            "/api/generate": {
-                "post": _posted(
-                    "Let a model go on from a text; a line of JSON for each event",
-                    {"application/x-ndjson": _ref("Event")},
-                    _json(_ref("Generate")),
-                )
-            },
-            "/api/translate": {
-                "post": _posted(
-                    "Let a model translate a text; a line of JSON for each event",
-                    {"application/x-ndjson": _ref("DraftEvent")},
-                    _json(_ref("Look")),
-                )
-            },
+            endpoint.path: {endpoint.method.lower(): endpoint.operation()} for endpoint in endpoints
         },
         "components": {
             "schemas": _schemas(limits),
@@ -103,64 +79,88 @@ def description(limits: Limits) -> _Json:
     }
 
 
-def _schemas(limits: Limits) -> _Json:
+def json_of(schema: str) -> Content:
+    """JSON of a named schema."""
+    return {"application/json": _ref(schema)}
+
+
+def lines_of(schema: str) -> Content:
+    """A line of JSON for each event."""
+    return {"application/x-ndjson": _ref(schema)}
+
+
+def query(name: str, schema: Json = NUMBER) -> Json:
+    """A parameter of the address; it is required unless its schema has a default."""
+    required = "default" not in schema
+    return {"name": name, "in": "query", "required": required, "schema": schema}
+
+
+#: Parameters that name a map.
+MAP = (
+    query("part", {**NUMBER, "default": 0}),
+    query("layer", {"oneOf": [NUMBER, {"const": "all"}], "default": 0}),
+    query("mode", {"enum": list(get_args(Mode)), "default": "head"}),
+    query("head", {**NUMBER, "default": 0}),
+    query("unit", {"enum": list(get_args(Unit)), "default": "pieces"}),
+    query("special", {"enum": list(get_args(Special)), "default": "shown"}),
+)
+
+
+def _schemas(limits: Limits) -> Json:
     text = {"type": "string", "minLength": 1, "maxLength": limits.characters}
-    strings = {"type": "array", "items": {"type": "string"}}
+    strings = _array(_STRING)
     model = {
-        "name": {"type": "string"},
-        "title": {"type": "string"},
+        "name": _STRING,
+        "title": _STRING,
         "kind": {"enum": ["text", "image"]},
         "generates": {"type": "boolean"},
         "translates": {"type": "boolean"},
-        "example": {"type": "string"},
+        "example": _STRING,
     }
     trace = {
-        "id": {"type": "string"},
-        "title": {"type": "string"},
-        "tokens": _NUMBER,
-        "sites": _NUMBER,
+        "id": _STRING,
+        "title": _STRING,
+        "tokens": NUMBER,
+        "sites": NUMBER,
     }
     error = {
-        "code": {"type": "string"},
-        "message": {"type": "string"},
+        "code": _STRING,
+        "message": _STRING,
         "limit": {"type": ["number", "null"]},
         "got": {"type": ["number", "null"]},
     }
     event = {
         "event": {"enum": ["begin", "sites", "prompt", "step", "done", "error"]},
         "tokens": {**strings, "description": "begin: the prompt's tokens"},
-        "special": {"type": "array", "items": {"type": "boolean"}, "description": "begin"},
-        "sites": {
-            "type": "array",
-            "items": _object({"name": {"type": "string"}, "heads": _NUMBER}),
-        },
-        "site": {**_NUMBER, "description": "prompt: the number of the site"},
-        "shape": {"type": "array", "items": _NUMBER, "description": "prompt: head, query, key"},
-        "step": {**_NUMBER, "description": "step: from 1"},
+        "special": {**_array({"type": "boolean"}), "description": "begin"},
+        "sites": _array(_object({"name": _STRING, "heads": NUMBER})),
+        "site": {**NUMBER, "description": "prompt: the number of the site"},
+        "shape": {**_array(NUMBER), "description": "prompt: head, query, key"},
+        "step": {**NUMBER, "description": "step: from 1"},
         "keys": {
             "type": ["array", "null"],
-            "items": _NUMBER,
+            "items": NUMBER,
             "description": "step: keys of the row of each site; null in step 1",
         },
         "token": {"type": "string", "description": "step: the token that was chosen"},
         "rows": {
             "description": "float16, little endian, base64; prompt: all rows of a site; step: the "
             "row of the token that was fed, of each site, (head, 1, key); null in step 1",
-            "oneOf": [{"type": "string"}, strings, {"type": "null"}],
+            "oneOf": [_STRING, strings, {"type": "null"}],
         },
         "id": {"type": "string", "description": "done: the trace of the whole"},
         "error": _ref("Failure"),
     }
     draft = {
         "event": {"enum": ["draft", "done", "error"]},
-        "step": {**_NUMBER, "description": "draft: from 1"},
+        "step": {**NUMBER, "description": "draft: from 1"},
         "text": {"type": "string", "description": "draft, done: the translation so far"},
         "scene": {
             **_ref("Draft"),
             "description": "draft: the texts of both sides, and the sites of attention",
         },
         "known": {
-            **_NUMBER,
+            **NUMBER,
             "description": "draft: how many of the first rows of each site are as they were",
         },
         "rows": {
@@ -173,88 +173,40 @@ def _schemas(limits: Limits) -> _Json:
     }
     tokens = {"type": "integer", "minimum": 1, "maximum": limits.new_tokens}
     scene = {
-        "title": {"type": "string"},
+        "title": _STRING,
         "sequences": _array({"type": "object"}),
         "sites": _array({"type": "object"}),
         "parts": _array({"type": "object"}),
         "steps": {"type": ["object", "null"]},
         "image": {"type": ["object", "null"]},
-        "start": {"type": "string"},
-        "note": {"type": "string"},
+        "start": _STRING,
+        "note": _STRING,
     }
     return {
         "Models": _object({"models": _array(_object(model)), "limits": {"type": "object"}}),
         "Traces": _object({"traces": _array(_object(trace))}),
-        "Look": _object({"model": {"type": "string"}, "text": text}),
-        "Generate": _object({"model": {"type": "string"}, "text": text, "tokens": tokens}),
+        "Look": _object({"model": _STRING, "text": text}),
+        "Generate": _object({"model": _STRING, "text": text, "tokens": tokens}),
         "Event": {**_object(event), "required": ["event"]},
         "DraftEvent": {**_object(draft), "required": ["event"]},
-        "Scene": _object({"id": {"type": "string"}, **scene}),
+        "Scene": _object({"id": _STRING, **scene}),
         "Draft": _object({"id": {"type": "null"}, **scene}),
         "Failure": _object(error),
         "Error": _object({"error": _ref("Failure")}),
     }
 
 
-def _map() -> list[_Json]:
-    """Parameters that name a map."""
-    layer = {"oneOf": [_NUMBER, {"const": "all"}], "default": 0}
-    return [
-        _parameter("part", "query", {**_NUMBER, "default": 0}),
-        _parameter("layer", "query", layer),
-        _parameter("mode", "query", {"enum": list(get_args(Mode)), "default": "head"}),
-        _parameter("head", "query", {**_NUMBER, "default": 0}),
-        _parameter("unit", "query", {"enum": list(get_args(Unit)), "default": "pieces"}),
-        _parameter("special", "query", {"enum": list(get_args(Special)), "default": "shown"}),
-    ]
+def _content(schemas: Content) -> Json:
+    return {media_type: {"schema": schema} for media_type, schema in schemas.items()}
 
 
-def _operation(summary: str, content: _Json, **more: Any) -> _Json:
-    shown = {kind: {"schema": schema} for kind, schema in content.items()}
-    refused = {"application/json": {"schema": _ref("Error")}}
-    return {
-        "summary": summary,
-        **more,
-        "responses": {
-            "200": {"description": summary, "content": shown},
-            "default": {"description": "Refused, with the reason", "content": refused},
-        },
-    }
-
-
-def _of_trace(summary: str, content: _Json, *parameters: _Json) -> _Json:
-    name = _parameter("id", "path", {"type": "string"}, required=True)
-    return _operation(summary, content, parameters=[name, *parameters])
-
-
-def _posted(summary: str, content: _Json, body: _Json) -> _Json:
-    given = {kind: {"schema": schema} for kind, schema in body.items()}
-    return _operation(summary, content, requestBody={"required": True, "content": given})
-
-
-def _parameter(name: str, place: str, schema: _Json, required: bool = False) -> _Json:
-    return {"name": name, "in": place, "required": required, "schema": schema}
-
-
-def _json(schema: _Json) -> _Json:
-    return {"application/json": schema}
-
-
-def _binary() -> _Json:
-    return {"application/octet-stream": _bytes()}
-
-
-def _bytes() -> _Json:
-    return {"type": "string", "format": "binary"}
-
-
-def _object(properties: _Json) -> _Json:
+def _object(properties: Json) -> Json:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _array(items: _Json) -> _Json:
+def _array(items: Json) -> Json:
     return {"type": "array", "items": items}
 
 
-def _ref(name: str) -> _Json:
+def _ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}

@@ -1,0 +1,1 @@
+"""Models behind the server: what they offer, the queue in front of them, their events."""
