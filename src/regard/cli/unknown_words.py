@@ -28,10 +28,10 @@ def report_unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> None:
     distinct = list(dict.fromkeys(map(label, unknown)))
     more = len(distinct) - _NAMED
     names = ", ".join(distinct[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    kinds = f", {len(distinct)} different" if len(distinct) < len(unknown) else ""
+    kinds = f" ({len(distinct)} different)" if len(distinct) < len(unknown) else ""
     _remark(
-        f"the model has no tokens of its own for {len(unknown)} of {count} words{kinds}, and may "
-        f"get them wrong: {names}"
+        f"{len(unknown)} of {count} words{kinds} are unknown to the model and may be "
+        f"translated wrongly: {names}"
     )
 
 
