@@ -34,8 +34,7 @@ from regard.mechanisms import MultiHead
 from regard.translate.models.contract import EncoderOutput, StepOutput, TranslationModel
 from regard.translate.models.embeddings import Embeddings
 from regard.translate.models.layout import lay_out_for_search
-from regard.translate.models.transformer import Transformer
-from regard.translate.models.transformer_positions import Positions
+from regard.translate.models.transformer import Positions, Transformer
 from regard.translate.search import SearchOptions, beam_search
 from regard.translate.tokens import BEGIN, END, PAD
 

@@ -19,8 +19,8 @@ from regard.translate.models.additive_steps import AdditiveGRU
 from regard.translate.models.attentions import SourceAttention
 from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.contract import TranslationModel
-from regard.translate.models.parts import read_by
-from regard.translate.models.previous_state import Wiring
+from regard.translate.models.decoders import Wiring
+from regard.translate.models.variants import read_by
 from regard.translate.training.processes import new_fabric
 from regard.translate.training.step import Step, Stepper, new_optimiser, plan_epoch
 from regard.translate.vocabulary import WordVocabulary

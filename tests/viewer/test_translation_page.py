@@ -14,7 +14,7 @@ from small_translators import LOVE, saved_translator, silent_translator, transla
 import regard.viewer
 from regard.aggregate import Words
 from regard.cli.packaged import PackagedTranslator
-from regard.cli.packaged.translation import looked, run_name
+from regard.cli.packaged.translation import look_result, run_name
 from regard.cli.serve import _served
 from regard.errors import RegardError
 from regard.translate.alignment import Head
@@ -36,7 +36,7 @@ def manifest(made):
 def test_both_texts_are_named_and_in_words(name):
     model = translator(name)
     found = model(LOVE)
-    scene = manifest(looked("a title", found).page())
+    scene = manifest(look_result("a title", found).page())
     target, source = scene["sequences"]
     assert (target["name"], source["name"]) == ("Translation", "Source")
     assert source["words"]["names"] == ["I", "love", "you", "very", "much", ".", "</s>"]
@@ -56,7 +56,7 @@ def test_the_head_that_aligns_is_shown_first():
         (translator("transformer"), "view=lines&unit=words&layer=0&mode=mean"),
         (chosen, "view=lines&unit=words&layer=1&head=1"),
     ):
-        assert manifest(looked("x", model(LOVE)).page())["start"] == start
+        assert manifest(look_result("x", model(LOVE)).page())["start"] == start
 
 
 def test_steps_end_with_the_whole_translation():

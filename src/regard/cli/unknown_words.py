@@ -9,7 +9,7 @@ from pathlib import Path
 from regard.cli.terminal import label
 from regard.translate.alignment import Sentence
 from regard.translate.vocabulary import Vocabulary
-from regard.translate.vocabulary.unknown_words import unknown_words
+from regard.translate.vocabulary.contract import unknown_words
 
 _NAMED = 5
 _MANY = 0.2  #: share of unknown words that is rare in a language the model was trained on

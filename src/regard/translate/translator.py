@@ -27,13 +27,12 @@ from regard.translate.alignment.preferred_head import preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.data import padded
 from regard.translate.models.layout import lay_out_for_search
-from regard.translate.reader import Reader
+from regard.translate.reader import Reader, SourceBatch, inner_sites
 from regard.translate.search import Hypothesis, SearchOptions, beam_search, beam_search_steps
 from regard.translate.shipped import SHIPPED
-from regard.translate.source_batch import SourceBatch, inner_sites
 from regard.translate.tokens import END, UNKNOWN
 from regard.translate.translation import Translation
-from regard.translate.vocabulary.unknown_words import unknown_words
+from regard.translate.vocabulary.contract import unknown_words
 
 __all__ = ["Translation", "Translator"]
 

@@ -11,8 +11,8 @@ import regard
 from regard.translate.models.additive_steps import AdditiveGRU, AdditiveSteps
 from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.cells import GRU, Cell
+from regard.translate.models.decoders import PreviousState
 from regard.translate.models.gru_steps import GRUSteps
-from regard.translate.models.previous_state import PreviousState
 
 
 def drawn(*shape: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from regard.errors import RegardError
 from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.contract import select
-from regard.translate.models.transformer_positions import Positions, sinusoids
+from regard.translate.models.transformer import Positions, sinusoids
 from regard.translate.tokens import BEGIN, PAD
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from regard.cli.packaged.base import LookResult
 from regard.errors import RegardError
 from regard.translate.translator import Translation, Translator
-from regard.translate.vocabulary.unknown_words import unknown_words
+from regard.translate.vocabulary.contract import unknown_words
 
 LONGEST = 200  # tokens of a translation
 _ROOM = 10  # tokens beyond twice the source, as in a search without a limit

@@ -14,8 +14,7 @@ from regard.progress import progress
 from regard.translate.alignment.heads import AllHeads, Head, heads_of
 from regard.translate.alignment.matrix import End, Matrix, Reading, word_matrix
 from regard.translate.data import padded
-from regard.translate.models.contract import TranslationModel
-from regard.translate.models.modes import evaluating
+from regard.translate.models.contract import TranslationModel, evaluating
 from regard.translate.tokens import BEGIN, END
 from regard.translate.vocabulary import Vocabulary
 

@@ -14,8 +14,7 @@ import torch
 from regard.translate.checks.encoder_use import check_encoder_use
 from regard.translate.checks.probe import NotFiniteError, Probe, Verdict
 from regard.translate.checks.soundness import check_causal, check_padding
-from regard.translate.models.contract import TranslationModel
-from regard.translate.models.modes import evaluating
+from regard.translate.models.contract import TranslationModel, evaluating
 
 __all__ = ["Verdict", "check_model"]
 

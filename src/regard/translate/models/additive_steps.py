@@ -16,10 +16,9 @@ from torch.autograd.function import once_differentiable
 
 from regard.mechanisms import Additive
 from regard.translate.models.contract import EncoderOutput
-from regard.translate.models.decoders import DecoderStep
+from regard.translate.models.decoders import DecoderStep, PreviousState
 from regard.translate.models.gru_steps import Steps
 from regard.translate.models.observed import is_observed
-from regard.translate.models.previous_state import PreviousState
 
 
 class AdditiveSteps(torch.autograd.Function):

@@ -8,6 +8,8 @@ the source alone is kept once per sentence, never per row.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -140,7 +142,9 @@ class TranslationModel(nn.Module, ABC):
         """
 
     @abstractmethod
-    def logits(self, features: Float[Tensor, "*place width"]) -> Float[Tensor, "*place vocabulary"]:
+    def logits(
+        self, features: Float[Tensor, "*position width"]
+    ) -> Float[Tensor, "*position vocabulary"]:
         """The output layer, over the target vocabulary."""
 
     def forward(
@@ -150,8 +154,8 @@ class TranslationModel(nn.Module, ABC):
         target: Int[Tensor, "batch target"],
         chosen: Bool[Tensor, "batch target"],
         forcing: float = 1.0,
-    ) -> Float[Tensor, "place vocabulary"]:
-        """The logits at the `chosen` target positions, one row each: padding costs nothing.
+    ) -> Float[Tensor, "position vocabulary"]:
+        """The logits at the `chosen` target positions, one row each; padding costs nothing.
 
         Training calls this, so that wrappers (distribution, compilation) see one forward.
         """
@@ -159,6 +163,19 @@ class TranslationModel(nn.Module, ABC):
         return self.logits(decoded.features[chosen])
 
 
-def select(tree: Any, places: Int[Tensor, " chosen"]) -> Any:
+def select(tree: Any, indices: Int[Tensor, " chosen"]) -> Any:
     """A pytree with these entries of the first axis of every tensor, in this order."""
-    return _pytree.tree_map_only(Tensor, lambda tensor: tensor.index_select(0, places), tree)
+    return _pytree.tree_map_only(Tensor, lambda tensor: tensor.index_select(0, indices), tree)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put the model into eval mode; on exit every module has its mode back."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

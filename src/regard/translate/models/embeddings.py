@@ -42,7 +42,9 @@ class Embeddings(nn.Module):
         """The output layer's weight, which may be the target's embedding."""
         return self.target.weight if self.output is None else self.output
 
-    def logits(self, features: Float[Tensor, "*place width"]) -> Float[Tensor, "*place vocabulary"]:
+    def logits(
+        self, features: Float[Tensor, "*position width"]
+    ) -> Float[Tensor, "*position vocabulary"]:
         """The output layer, over the target vocabulary."""
         return product(self.product, features, self.output_weight, self.bias)
 
