@@ -152,7 +152,7 @@ class Ending(TranslationModel):
         self.model, self.lengths, self.sites = model, lengths, model.sites
 
     def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> EncoderOutput:
-        return EncoderOutput(mask, (self.model.read(source, mask), self.lengths))
+        return EncoderOutput(mask, (self.model.encode(source, mask), self.lengths))
 
     def start(self, encoded: EncoderOutput, beams: int = 1) -> Any:
         return self.model.start(encoded.memory[0], beams)

@@ -101,12 +101,6 @@ class TranslationModel(nn.Module, ABC):
     ) -> EncoderOutput:
         """Encode the sources; `mask` is True at tokens. Padding has no effect."""
 
-    def read(
-        self, source: Int[Tensor, "batch source"], mask: Bool[Tensor, "batch source"]
-    ) -> EncoderOutput:
-        """`encode` for a search; a model may use a fast path."""
-        return self.encode(source, mask)
-
     @abstractmethod
     def start(self, encoded: EncoderOutput, beams: int = 1) -> Any:
         """The decoder's state before its first token, for `beams` rows of each sentence."""

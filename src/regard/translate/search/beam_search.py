@@ -110,7 +110,7 @@ def _begin(
     check_source(model, source, mask, options)
     forced = prefix_table(prefix, len(source), source.device)
     with evaluating(model):
-        encoded = model.read(source, mask)
+        encoded = model.encode(source, mask)
         return Beams(model, encoded, options, forced, n_best=n_best, weights=weights)
 
 
