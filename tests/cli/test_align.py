@@ -17,7 +17,7 @@ from regard.translate.alignment import (
     force,
     read_links,
 )
-from regard.translate.alignment.preferred_head import save_preferred_head
+from regard.translate.alignment.heads import save_preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build_model

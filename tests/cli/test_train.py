@@ -199,7 +199,7 @@ def test_lines_come_a_while_apart(capsys):
     lines = Lines()
     lines.stepped(NOW)
     assert capsys.readouterr().err == ""
-    lines.said -= 1000
+    lines.reported -= 1000
     lines.stepped(NOW)
     told = capsys.readouterr().err
     assert (

@@ -22,8 +22,8 @@ from regard.translate.alignment import (
     heads_of,
     usual_head,
 )
+from regard.translate.alignment.heads import preferred_head
 from regard.translate.alignment.matrix import check_end, check_reading
-from regard.translate.alignment.preferred_head import preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.data import padded
 from regard.translate.models.layout import lay_out_for_search
@@ -135,9 +135,18 @@ class Translator:
             show: whether to draw a progress bar; on a terminal when None.
             search: fields of `SearchOptions`, such as `beam=1`; the checkpoint's by default.
         """
+        self._search_options("translate", search)
         return list(
-            self._stream(
-                "translate", texts, None, n_best, batch, prefix, weights, empty, show, search
+            self.stream(
+                texts,
+                window=None,
+                n_best=n_best,
+                batch=batch,
+                prefix=prefix,
+                weights=weights,
+                empty=empty,
+                show=show,
+                **search,
             )
         )
 
@@ -162,24 +171,6 @@ class Translator:
             texts: as for `translate`, and so are the other arguments.
             window: how many texts are sorted by length together, and held; all when None.
         """
-        return self._stream(
-            "stream", texts, window, n_best, batch, prefix, weights, empty, show, search
-        )
-
-    def _stream(
-        self,
-        call: str,
-        texts: Iterable[str],
-        window: int | None,
-        n_best: int,
-        batch: int,
-        prefix: Sequence[str] | None,
-        weights: bool,
-        empty: bool,
-        show: bool | None,
-        search: dict[str, Any],
-    ) -> Iterator[list[Translation]]:
-        """Check everything now, translate when iterated."""
         if isinstance(texts, str):
             raise RegardError("texts is one text, expected a list of them; call the translator")
         if not isinstance(texts, Iterable):
@@ -187,7 +178,7 @@ class Translator:
         for name, size in (("batch", batch), ("window", window)):
             if size is not None and size < 1:
                 raise RegardError(f"{name} is {size}, expected at least 1")
-        options = self._search_options(call, search)
+        options = self._search_options("stream", search)
         texts = list(texts)
         sources = [self._encoded(text, number, empty) for number, text in enumerate(texts, 1)]
         prefixes = self._prefixes(prefix, len(texts))
@@ -202,19 +193,19 @@ class Translator:
                     full = [index for index in indices if sources[index] != [END]]
                     full.sort(key=lambda index: len(sources[index]))
                     for begin in range(0, len(full), batch):
-                        some = full[begin : begin + batch]
+                        chunk = full[begin : begin + batch]
                         translations |= zip(
-                            some,
+                            chunk,
                             self._batch(
-                                [texts[index] for index in some],
-                                [sources[index] for index in some],
-                                None if prefixes is None else [prefixes[index] for index in some],
+                                [texts[index] for index in chunk],
+                                [sources[index] for index in chunk],
+                                None if prefixes is None else [prefixes[index] for index in chunk],
                                 options,
                                 n_best,
                                 weights,
                             ),
                         )
-                        advance(len(some))
+                        advance(len(chunk))
                     yield from (translations.get(index, []) for index in indices)
 
         return translated()

@@ -233,7 +233,7 @@ def test_a_stand_in_for_an_attention_is_heard_in_a_search():
 
     def louder(*inputs, **options):
         attended = own(*inputs, **options)
-        return replace(attended, output=attended.output + 9.0)
+        return replace(attended, output=9.0 * attended.output)
 
     part.forward = louder
     after = beam_search(model, source, mask, SearchOptions(beam=1, longest=3), weights=False)

@@ -14,6 +14,8 @@ from regard.translate.alignment.heads import (
     choose,
     head_named,
     heads_of,
+    preferred_head,
+    save_preferred_head,
     usual_head,
 )
 from regard.translate.alignment.links import (
@@ -32,7 +34,6 @@ from regard.translate.alignment.links import (
     write_pharaoh,
 )
 from regard.translate.alignment.matrix import End, Matrix, Reading, read_rows, word_matrix
-from regard.translate.alignment.preferred_head import preferred_head, save_preferred_head
 from regard.translate.alignment.spaces import spaced_words, spaced_words_of
 from regard.translate.alignment.symmetrise import (
     SYMMETRISERS,

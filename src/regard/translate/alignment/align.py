@@ -16,6 +16,7 @@ from regard.translate.alignment.heads import (
     best_readings,
     choose,
     head_named,
+    preferred_head,
 )
 from regard.translate.alignment.links import (
     ErrorRate,
@@ -27,7 +28,6 @@ from regard.translate.alignment.links import (
     rule_named,
 )
 from regard.translate.alignment.matrix import Reading, check_reading
-from regard.translate.alignment.preferred_head import preferred_head
 from regard.translate.alignment.symmetrise import check_symmetriser, symmetrise
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 

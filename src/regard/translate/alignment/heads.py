@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -28,6 +29,7 @@ from regard.translate.alignment.links import (
     strongest,
 )
 from regard.translate.alignment.matrix import Matrix, Reading
+from regard.translate.checkpoint import FILE
 
 
 @dataclass(frozen=True)
@@ -280,3 +282,40 @@ def usual_head(heads: Sequence[Head]) -> Head:
     sites = list(dict.fromkeys(head.site for head in heads))
     site = sites[-2] if len(sites) > 1 else sites[-1]
     return [head for head in heads if head.site == site][-1]
+
+
+class PreferredHead(NamedTuple):
+    """A head, and the reading it was chosen with; the model's own reading when None."""
+
+    head: Head
+    reading: Reading | None
+
+
+def save_preferred_head(path: str | Path, head: Head, reading: Reading) -> None:
+    """Store in a checkpoint which head and reading to use; the rest of the file is unchanged.
+
+    Args:
+        path: the checkpoint.
+        head: the head to read.
+        reading: which row belongs to a word.
+    """
+    header, tensors = FILE.read(Path(path))
+    preferred = {"site": head.site, "index": head.index, "reading": reading}
+    extra = {**header.get("extra", {}), "head": preferred}
+    FILE.write(Path(path), tensors, {**header, "extra": extra})
+
+
+def preferred_head(extra: dict[str, Any]) -> PreferredHead | None:
+    """The preferred head in a checkpoint's `extra`; None if there is none."""
+    entry = extra.get("head")
+    if entry is None:
+        return None
+    if not (
+        isinstance(entry, dict)
+        and isinstance(entry.get("site"), str)
+        and type(entry.get("index", "missing")) in (int, type(None))
+    ):
+        raise RegardError(
+            f"the checkpoint names the head {entry!r:.80}, expected its site and index"
+        )
+    return PreferredHead(Head(entry["site"], entry["index"]), entry.get("reading"))
