@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.translate.models.attentions import SourceAttention
 from regard.translate.models.cells import CellStack, CellState
 from regard.translate.models.contract import EncoderOutput
-from regard.translate.models.dropout import dropped
 from regard.types import Kind
 
 SITE = "cross"  #: the name of the one attention from target to source
@@ -62,7 +62,7 @@ class Readout(nn.Module):
         self.width = width
 
     def forward(self, *parts: Tensor) -> Tensor:
-        return dropped(self.linear(torch.cat(parts, -1)).tanh(), self.dropout, self.training)
+        return F.dropout(self.linear(torch.cat(parts, -1)).tanh(), self.dropout, self.training)
 
 
 class Decoder(nn.Module, ABC):
@@ -263,19 +263,36 @@ class PreviousState(AttentionDecoder):
     def step(
         self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
     ) -> DecoderStep:
-        query = self.wiring.query(embedded, state["cells"][0][0])
-        context, step_weights = by_rows(self.look, query, encoded, state["steps"], weights)
-        entry = self.wiring.entry(embedded, context)
-        output, cells = self.cells.advance(entry, state["cells"])
-        after = {"cells": cells, "steps": state["steps"] + 1}
-        return DecoderStep(
-            self.readout(*self.wiring.parts(output, embedded, context)), after, step_weights
-        )
+        output, context, step_weights, after = self._advance(encoded, state, embedded, weights)
+        features = self.readout(*self.wiring.parts(output, embedded, context))
+        return DecoderStep(features, after, step_weights)
 
     def over(
         self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
     ) -> DecoderStep:
-        return stepwise(self, encoded, embedded, weights=weights)
+        """The readout takes all steps at once: nothing of it goes back into the recurrence."""
+        state = self.start(encoded, 1)
+        outputs, contexts, all_weights = [], [], []
+        for step_input in embedded.unbind(1):
+            output, context, step_weights, state = self._advance(
+                encoded, state, step_input, weights
+            )
+            outputs.append(output)
+            contexts.append(context)
+            if step_weights is not None:
+                all_weights.append(step_weights)
+        stacked = torch.stack(outputs, 1), embedded, torch.stack(contexts, 1)
+        features = self.readout(*self.wiring.parts(*stacked))
+        return DecoderStep(features, state, torch.stack(all_weights, 2) if all_weights else None)
+
+    def _advance(
+        self, encoded: EncoderOutput, state: State, embedded: Tensor, weights: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, State]:
+        """One step without the readout: output, context, weights, the state after it."""
+        query = self.wiring.query(embedded, state["cells"][0][0])
+        context, step_weights = by_rows(self.look, query, encoded, state["steps"], weights)
+        output, cells = self.cells.advance(self.wiring.entry(embedded, context), state["cells"])
+        return output, context, step_weights, {"cells": cells, "steps": state["steps"] + 1}
 
 
 class CurrentState(AttentionDecoder):

@@ -28,7 +28,6 @@ from regard.translate.models.contract import (
     StepOutput,
     TranslationModel,
 )
-from regard.translate.models.dropout import Dropout
 from regard.translate.models.embeddings import Embeddings, embeddings
 from regard.types import Features
 
@@ -59,7 +58,7 @@ class Positions(nn.Module):
     def __init__(self, width: int, *, dropout: float = 0.0, ready: int = 128) -> None:
         super().__init__()
         self.width = width
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         # No buffer: `module.double()` would keep what float32 had rounded.
         self._table = sinusoids(0, ready, width).to(torch.get_default_dtype())
 
@@ -231,9 +230,7 @@ def _feed_forward(config: ModelConfig) -> Sublayer:
 
 def _sublayer(config: ModelConfig, part: nn.Module) -> Sublayer:
     kinds: dict[str, type[Sublayer]] = {"pre": PreNorm, "post": PostNorm}
-    join = Residual()
-    join.dropout = Dropout(config.dropout)
-    return kinds[config.norm](config.hidden, part, join=join)
+    return kinds[config.norm](config.hidden, part, join=Residual(config.dropout))
 
 
 def _last_norm(config: ModelConfig) -> nn.Module | None:

@@ -25,7 +25,6 @@ from regard.mechanisms import (
     Luong,
     MultiHead,
 )
-from regard.translate.models.additive_steps import AdditiveGRU
 from regard.translate.models.attentions import LocalSourceAttention, SourceAttention
 from regard.translate.models.cells import GRU, LSTM, Cell, CellStack
 from regard.translate.models.config import ModelConfig
@@ -201,9 +200,7 @@ def _previous(
 ) -> Decoder:
     """A decoder whose previous state looks; `widths` of the cell's and the readout's inputs."""
     cells = parts.cells(widths[0])
-    fast = isinstance(look.mechanism, Additive) and isinstance(cells.layers[0], GRU)
-    kind = AdditiveGRU if fast else PreviousState
-    return kind(cells, parts.bridge(cells), look, parts.readout(widths[1]), wiring)
+    return PreviousState(cells, parts.bridge(cells), look, parts.readout(widths[1]), wiring)
 
 
 def bahdanau(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
