@@ -33,9 +33,7 @@ from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PostNorm, Sta
 from regard.mechanisms import MultiHead
 from regard.translate.models.contract import EncoderOutput, StepOutput, TranslationModel
 from regard.translate.models.embeddings import Embeddings
-from regard.translate.models.layout import lay_out_for_search
-from regard.translate.models.transformer import Transformer
-from regard.translate.models.transformer_positions import Positions
+from regard.translate.models.transformer import Positions, Transformer
 from regard.translate.search import SearchOptions, beam_search
 from regard.translate.tokens import BEGIN, END, PAD
 
@@ -88,8 +86,8 @@ def marian(sizes: Sizes) -> MarianMTModel:
     return model
 
 
-def ours(sizes: Sizes, theirs: MarianMTModel, plain: bool = False) -> Transformer:
-    """Our model with their weights, laid out as `Translator.load` does unless they stay plain."""
+def ours(sizes: Sizes, theirs: MarianMTModel) -> Transformer:
+    """Our model with their weights."""
     shared = nn.Embedding(sizes.vocabulary, sizes.width)
     model = Transformer(
         Embeddings(shared),
@@ -100,8 +98,6 @@ def ours(sizes: Sizes, theirs: MarianMTModel, plain: bool = False) -> Transforme
     with torch.no_grad():
         shared.weight.copy_(theirs.model.shared.weight)
         model.embeddings.bias.copy_(theirs.final_logits_bias[0])
-    if not plain:
-        lay_out_for_search(model)
     return model.eval()
 
 
@@ -153,7 +149,7 @@ class Ending(TranslationModel):
         self.model, self.lengths, self.sites = model, lengths, model.sites
 
     def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> EncoderOutput:
-        return EncoderOutput(mask, (self.model.read(source, mask), self.lengths))
+        return EncoderOutput(mask, (self.model.encode(source, mask), self.lengths))
 
     def start(self, encoded: EncoderOutput, beams: int = 1) -> Any:
         return self.model.start(encoded.memory[0], beams)
@@ -166,7 +162,7 @@ class Ending(TranslationModel):
         end_rows(stepped.logits, lengths, state[0].keys + 1)
         return stepped
 
-    def decode(self, *given: Any, **options: Any) -> Any:
+    def decode(self, *arguments: Any, **options: Any) -> Any:
         raise NotImplementedError
 
     def logits(self, features: Tensor) -> Tensor:
@@ -184,31 +180,31 @@ class EndingProcessor(LogitsProcessor):  # type: ignore[misc]
         return scores
 
 
-def end_rows(scores: Tensor, lengths: Tensor, said: int) -> None:
-    """Rows of sentences of this length say END, surely; the others never."""
-    rows = (lengths == said).repeat_interleave(len(scores) // len(lengths)).nonzero()[:, 0]
+def end_rows(scores: Tensor, lengths: Tensor, length: int) -> None:
+    """Rows of sentences of this length end with certainty; the others never."""
+    rows = (lengths == length).repeat_interleave(len(scores) // len(lengths)).nonzero()[:, 0]
     if len(rows):
         scores[rows] = -torch.inf
         scores[rows, END] = 0.0
 
 
 def translators(
-    sizes: Sizes, batch: int, beam: int, length: int | None, weights: bool, plain: bool = False
+    sizes: Sizes, batch: int, beam: int, length: int | None, weights: bool
 ) -> tuple[Callable[[], list[list[int]]], Callable[[], list[list[int]]]]:
     """Two functions without arguments, ours and theirs, that translate the same batch."""
     theirs = marian(sizes)
     source, mask = sentences(sizes, batch)
     lengths = mask.sum(1) if length is None else torch.full((batch,), length)
-    mine = Ending(ours(sizes, theirs, plain), lengths).eval()
+    mine = Ending(ours(sizes, theirs), lengths).eval()
     processors = LogitsProcessorList([EndingProcessor(lengths)])
 
     def run_ours() -> list[list[int]]:
         options = SearchOptions(beam=beam, longest=100)
-        found = beam_search(mine, source, mask, options, weights=weights)
-        return [hypotheses[0].tokens for hypotheses in found]
+        best = beam_search(mine, source, mask, options, weights=weights)
+        return [hypotheses[0].tokens for hypotheses in best]
 
     def run_theirs() -> list[list[int]]:
-        said = theirs.generate(
+        generated = theirs.generate(
             input_ids=source,
             attention_mask=mask.long(),
             num_beams=beam,
@@ -216,7 +212,7 @@ def translators(
             max_new_tokens=100,
             logits_processor=processors,
         )
-        return [row[1 : row.index(END) + 1] for row in said.tolist()]
+        return [row[1 : row.index(END) + 1] for row in generated.tolist()]
 
     return run_ours, run_theirs
 
@@ -235,10 +231,9 @@ def measure(
     length: int | None,
     turns: int,
     weights: bool,
-    plain: bool,
 ) -> str:
     """One line of the table."""
-    run_ours, run_theirs = translators(sizes, batch, beam, length, weights, plain)
+    run_ours, run_theirs = translators(sizes, batch, beam, length, weights)
     same = sum(a == b for a, b in zip(run_ours(), run_theirs()))
     times = [(seconds(run_ours), seconds(run_theirs)) for _ in range(turns)]
     mine, theirs = (statistics.median(side) for side in zip(*times))
@@ -256,7 +251,6 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--length", type=int, default=20, help="tokens of every translation")
     parser.add_argument("--weights", action="store_true", help="ours also return their weights")
-    parser.add_argument("--plain", action="store_true", help="our weights as they were trained")
     options = parser.parse_args()
     torch.set_num_threads(1)
     shapes = [SMALL] if options.quick else [SMALL, BASE]
@@ -267,8 +261,7 @@ def main() -> None:
             held = "as long as their sources" if length is None else f"{length} tokens each"
             print(f"\n{sizes.name}; {held}")
             for batch, beam in ((1, 1), (1, 5), (64, 1), (64, 5)):
-                asked = turns, options.weights, options.plain
-                print(measure(sizes, batch, beam, length, *asked), flush=True)
+                print(measure(sizes, batch, beam, length, turns, options.weights), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,11 @@ from meter import Meter, Task
 from regard.mechanisms import Additive
 from regard.translate.config import OptimiserConfig, TrainingConfig
 from regard.translate.data import Examples, read_pairs
-from regard.translate.models.additive_steps import AdditiveGRU
 from regard.translate.models.attentions import SourceAttention
 from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.contract import TranslationModel
-from regard.translate.models.parts import read_by
-from regard.translate.models.previous_state import Wiring
+from regard.translate.models.decoders import PreviousState, Wiring
+from regard.translate.models.variants import read_by
 from regard.translate.training.processes import new_fabric
 from regard.translate.training.step import Step, Stepper, new_optimiser, plan_epoch
 from regard.translate.vocabulary import WordVocabulary
@@ -59,7 +58,7 @@ def new_model(task: Task, source_size: int, target_size: int) -> TranslationMode
     look = SourceAttention(Additive(config.hidden, context, width=config.hidden), context)
     cells = parts.cells(config.embedding + context)
     readout = parts.readout(config.hidden + config.embedding + context)
-    return parts.translator(AdditiveGRU(cells, parts.bridge(cells), look, readout, Wiring()))
+    return parts.translator(PreviousState(cells, parts.bridge(cells), look, readout, Wiring()))
 
 
 def vocabulary(task: Task, language: str) -> WordVocabulary:

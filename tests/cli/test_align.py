@@ -17,7 +17,7 @@ from regard.translate.alignment import (
     force,
     read_links,
 )
-from regard.translate.alignment.preferred_head import save_preferred_head
+from regard.translate.alignment.heads import save_preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build_model
@@ -213,13 +213,13 @@ def test_rules(folder):
         (["there", "texts", "--symmetrise", "all"], "--symmetrise all, expected one of intersect"),
         (
             ["there", "texts", "--backward-head", "0.cross"],
-            "--backward-head 0.cross: there is no --backward, without which it does nothing",
+            "--backward-head 0.cross has no effect without --backward",
         ),
         (
             ["there", "texts", "--symmetrise", "grow-diag"],
-            "--symmetrise grow-diag: there is no --b",
+            "--symmetrise grow-diag has no effect",
         ),
-        (["there", "texts", "--gold-first", "0"], "--gold-first 0: there is no --gold, without"),
+        (["there", "texts", "--gold-first", "0"], "--gold-first 0 has no effect without --gold"),
         (
             ["english-french", "texts", "--remember"],
             "--remember: english-french ships with regard, expected a file of your own",

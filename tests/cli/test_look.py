@@ -14,7 +14,7 @@ import torch
 
 import regard
 from regard.cli import main, packaged
-from regard.cli.subject import PACKAGED, subject
+from regard.cli.models import PACKAGED, model_run
 from regard.errors import RegardError
 
 FORCING = ("FORCE_COLOR", "PY_COLORS", "TTY_COMPATIBLE")  # people who set these want colours
@@ -108,9 +108,9 @@ def test_the_reaction_model_maps_atoms(tmp_path):
         (["--html", "x.png"], "x.png: ends in '.png', expected .html"),
         (["--html", "no/x.html"], "there is no folder no"),
         (["--generate", "3"], "MiniLM does not generate text"),
-        (["--generate", "3", "--model", "."], "writes no text here; smollm2 does"),
+        (["--generate", "3", "--model", "."], "generates no text; smollm2 does"),
         (["--generate", "-1"], "--generate -1: expected a number of tokens"),
-        (["--model", "whisper"], "is looked at on a page: say --html"),
+        (["--model", "whisper"], "is shown on a page only: add --html"),
         (["--out", "no/x.png"], "there is no folder no"),
         ([""], "there is no word in ''"),
         (["--model", "gpt9"], "--model 'gpt9': expected minilm, rxnmapper, smollm2, a folder"),
@@ -240,8 +240,8 @@ def test_a_local_folder(tmp_path):
 
 
 def test_what_is_shown_is_what_the_model_did():
-    what = subject("minilm", "see that girl run")
-    records = list(what.trace())
+    run = model_run("minilm", "see that girl run")
+    records = list(run.trace())
     eager = packaged.minilm().model
     inputs = packaged.minilm().encode("see that girl run").inputs
     before = eager.config._attn_implementation
@@ -258,9 +258,9 @@ def test_what_is_shown_is_what_the_model_did():
 
 def test_every_packaged_model_runs():
     for name in PACKAGED:
-        what = subject(name, None)
-        records = list(what.trace())
-        assert len(records) == what.model.config.num_hidden_layers, name
+        run = model_run(name, None)
+        records = list(run.trace())
+        assert len(records) == run.model.config.num_hidden_layers, name
         assert all(isinstance(record, regard.Record) for record in records)
 
 

@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 from regard.cli import packaged
+from regard.cli.models import look_at
 from regard.cli.packaged.speech import RATE, samples_of
 from regard.cli.packaged.vision import SIDE, _sized, _square, pixels
-from regard.cli.subject import looked
 from regard.errors import RegardError
 
 
@@ -59,7 +59,7 @@ def test_a_sound_may_not_be_longer_than_the_model_hears():
 
 
 def test_whisper_writes_what_it_hears_and_names_its_times():
-    heard = looked("whisper", None)
+    heard = look_at("whisper", None)
     words, times = heard.words
     assert heard.prompt == 2 and words.tokens[:2] == ["<|start|>", "<|without times|>"]
     assert words.special == {0, 1}
@@ -75,9 +75,9 @@ def test_whisper_writes_what_it_hears_and_names_its_times():
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])
 def test_an_image_file_becomes_numbers(form):
-    found = pixels(picture(form=form))
-    assert found.shape == (4, 6, 3)
-    torch.testing.assert_close(found[1, 2], torch.tensor([1.0, 0.0, 0.2]), atol=0.02, rtol=0)
+    image = pixels(picture(form=form))
+    assert image.shape == (4, 6, 3)
+    torch.testing.assert_close(image[1, 2], torch.tensor([1.0, 0.0, 0.2]), atol=0.02, rtol=0)
 
 
 def test_an_image_is_turned_upright():
@@ -118,8 +118,8 @@ def test_a_model_that_generates_says_so():
 
 def test_a_text_that_goes_on_has_its_prompt_and_rows_of_what_was_fed():
     llama = packaged.smollm2()
-    found = llama.continued("The capital of France is", 3)
-    assert found.prompt == 5
-    assert found.words[0].names == ["The", "capital", "of", "France", "is", "Paris", "."]
-    assert all(record.shape[2:] == (7, 7) for record in found.trace)
-    assert found.options()["prompt"] == 5 and "trace" not in found.options()
+    result = llama.continued("The capital of France is", 3)
+    assert result.prompt == 5
+    assert result.words[0].names == ["The", "capital", "of", "France", "is", "Paris", "."]
+    assert all(record.shape[2:] == (7, 7) for record in result.trace)
+    assert result.options()["prompt"] == 5 and "trace" not in result.options()

@@ -154,7 +154,7 @@ def test_errors_name_the_file(files, options, message):
 
 @pytest.mark.parametrize(("option", "value"), [("--resamples", 10), ("--examples", 3)])
 def test_what_needs_another_system_says_so(files, option, value):
-    with pytest.raises(RegardError, match=f"{option} {value}: there is no --other, without which"):
+    with pytest.raises(RegardError, match=f"{option} {value} has no effect without --other"):
         run(files / "good", files / "right", option, value)
 
 

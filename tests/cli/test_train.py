@@ -65,7 +65,7 @@ def test_one_command_trains_and_says_where_things_are(folder, monkeypatch, capsy
     assert code == 0
     assert "36 pairs to learn from, 2 to validate with, 2 to test with" in told
     assert "validation loss" in told
-    assert "all steps are made" in said and "average" in said and "test" in said
+    assert "all steps done" in said and "average" in said and "test" in said
     assert "\nBLEU: nrefs:1|case:mixed|eff:no|tok:13a|" in said and "\nchrF: nrefs:1|" in said
     assert "\nBLEU of words: nrefs:1|case:lc|eff:no|tok:none|" in said
     for name in (
@@ -116,7 +116,7 @@ def test_there_must_be_a_run_to_resume(folder, monkeypatch, capsys, made):
     if made:
         out.mkdir()
     code, _, told = run(monkeypatch, capsys, folder / "config.toml", "--out", out, "--resume")
-    wanted = f"regard: there is no run in {out} to resume; without --resume one begins\n"
+    wanted = f"regard: there is no run in {out} to resume; leave out --resume to begin one\n"
     assert (code, told) == (1, wanted) and out.exists() == made
 
 
@@ -177,7 +177,7 @@ def test_sigterm_saves_and_ends_cleanly(folder):
         running.send_signal(signal.SIGTERM)
         said, told = running.communicate(timeout=60)
     assert running.returncode == 0, told
-    assert "stopped by a signal (Ctrl-C or SIGTERM): " in said and "go on with --resume" in said
+    assert "stopped by a signal (Ctrl-C or SIGTERM): " in said and "continue with --resume" in said
     assert (out / "last.safetensors").exists() and "Traceback" not in told
 
 
@@ -199,7 +199,7 @@ def test_lines_come_a_while_apart(capsys):
     lines = Lines()
     lines.stepped(NOW)
     assert capsys.readouterr().err == ""
-    lines.said -= 1000
+    lines.reported -= 1000
     lines.stepped(NOW)
     told = capsys.readouterr().err
     assert (

@@ -291,18 +291,18 @@ def test_words_that_the_model_does_not_know_are_named(run):
     code, said, told = run("the elephant loves\x1b me.")
     assert code == 0 and "regard:" not in said
     assert told == (
-        "regard: the model has no tokens of its own for 4 of 6 words, and may get them wrong: "
+        "regard: 4 of 6 words are unknown to the model and may be translated wrongly: "
         "elephant, loves, \\x1b, me\n"
     )
     lines = b"I love you.\n\none two three four five six seven\none\n"
     code, said, told = run(given=lines)
     assert code == 0 and len(said.splitlines()) == 4
     assert told.endswith(
-        "for 8 of 12 words, 7 different, and may get them wrong: one, two, three, four, five and 2 "
-        "more\n"
+        "8 of 12 words (7 different) are unknown to the model and may be translated wrongly: "
+        "one, two, three, four, five and 2 more\n"
     )
     assert run("the 猫 cat", model="pieces")[2].endswith(
-        "for 1 of 3 words, and may get them wrong: 猫\n"
+        "1 of 3 words are unknown to the model and may be translated wrongly: 猫\n"
     )
 
 

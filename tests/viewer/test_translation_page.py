@@ -13,8 +13,8 @@ from small_translators import LOVE, saved_translator, silent_translator, transla
 
 import regard.viewer
 from regard.aggregate import Words
-from regard.cli.packaged import Translating
-from regard.cli.packaged.translation import looked, run_name
+from regard.cli.packaged import PackagedTranslator
+from regard.cli.packaged.translation import look_result, run_name
 from regard.cli.serve import _served
 from regard.errors import RegardError
 from regard.translate.alignment import Head
@@ -36,7 +36,7 @@ def manifest(made):
 def test_both_texts_are_named_and_in_words(name):
     model = translator(name)
     found = model(LOVE)
-    scene = manifest(looked("a title", found).page())
+    scene = manifest(look_result("a title", found).page())
     target, source = scene["sequences"]
     assert (target["name"], source["name"]) == ("Translation", "Source")
     assert source["words"]["names"] == ["I", "love", "you", "very", "much", ".", "</s>"]
@@ -56,11 +56,11 @@ def test_the_head_that_aligns_is_shown_first():
         (translator("transformer"), "view=lines&unit=words&layer=0&mode=mean"),
         (chosen, "view=lines&unit=words&layer=1&head=1"),
     ):
-        assert manifest(looked("x", model(LOVE)).page())["start"] == start
+        assert manifest(look_result("x", model(LOVE)).page())["start"] == start
 
 
 def test_steps_end_with_the_whole_translation():
-    loaded = Translating("x", translator())
+    loaded = PackagedTranslator("x", translator())
     *before, last = loaded.steps(LOVE, 200)
     assert last.written == translator()(LOVE).text and len(before) > 3
     assert loaded.look(LOVE).written == last.written
@@ -72,12 +72,12 @@ def test_steps_end_with_the_whole_translation():
 def test_a_model_without_such_attention_is_refused():
     wanted = r"none: the model \(none\) has no attention from target to source, nor any inside its"
     with pytest.raises(RegardError, match=wanted):
-        Translating("none", translator("none"))
+        PackagedTranslator("none", translator("none"))
 
 
 def test_attention_inside_the_encoder_alone_is_shown():
     model = translator("encoder-dot")
-    *before, last = Translating("x", model).steps(LOVE, 200)
+    *before, last = PackagedTranslator("x", model).steps(LOVE, 200)
     assert last.written == model(LOVE).text and len(before) > 1
     scene = manifest(last.page())
     (text,) = scene["sequences"]
@@ -91,7 +91,7 @@ def test_a_translation_of_no_word_is_refused(without_shape_checks):
     """Its drafts may have said nothing so far; one that ends so has nothing to show."""
     model = silent_translator("transformer")
     with pytest.raises(RegardError, match="the translation of this text is empty"):
-        list(Translating("x", model).steps(LOVE, 10))
+        list(PackagedTranslator("x", model).steps(LOVE, 10))
     silent, real = model(LOVE), translator("transformer")
 
     def spoken(*found):
@@ -101,8 +101,8 @@ def test_a_translation_of_no_word_is_refused(without_shape_checks):
         )
 
     with pytest.raises(RegardError, match="the translation of this text is empty"):
-        list(Translating("x", spoken(real(LOVE), silent)).steps(LOVE, 10))
-    assert len(list(Translating("x", spoken(silent, real(LOVE))).steps(LOVE, 10))) == 1
+        list(PackagedTranslator("x", spoken(real(LOVE), silent)).steps(LOVE, 10))
+    assert len(list(PackagedTranslator("x", spoken(silent, real(LOVE))).steps(LOVE, 10))) == 1
 
 
 def test_a_checkpoint_has_the_name_of_its_run(tmp_path):
@@ -110,7 +110,7 @@ def test_a_checkpoint_has_the_name_of_its_run(tmp_path):
     assert run_name(Path("/runs/en-fr/average.safetensors")) == "en-fr"
     assert run_name(Path("my-model.safetensors")) == "my-model"
     path = saved_translator(tmp_path / "small.safetensors")
-    loaded = Translating.of_checkpoint(path)
+    loaded = PackagedTranslator.of_checkpoint(path)
     assert loaded.title == "small" and loaded.look(LOVE).written == translator()(LOVE).text
 
 
@@ -169,7 +169,7 @@ def test_a_text_that_is_its_own_translation_has_two_lines(text, tmp_path):
     scene = manifest(page(found.trace, **found.page_options))
     assert [line["name"] for line in scene["sequences"]] == ["Translation", "Source"]
     assert found.save(tmp_path / "same.html").stat().st_size > 1000
-    *_, last = Translating("x", Translator.load()).steps(text, 50)
+    *_, last = PackagedTranslator("x", Translator.load()).steps(text, 50)
     assert last.written == text and len(manifest(last.page())["sequences"]) == 2
 
 
@@ -195,7 +195,7 @@ def test_the_server_keeps_the_limit_of_the_checkpoint():
     limited = replace(
         model.checkpoint, config=replace(model.checkpoint.config, search=SearchOptions(longest=3))
     )
-    *_, last = Translating("x", Translator(limited)).steps(LOVE, 200)
+    *_, last = PackagedTranslator("x", Translator(limited)).steps(LOVE, 200)
     assert last.written == Translator(limited)(LOVE).text
     assert len(last.words[1].pieces) == 3
 

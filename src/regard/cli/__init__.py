@@ -9,7 +9,7 @@ from regard.errors import MissingExtraError, RegardError
 
 
 def main() -> None:
-    """Run the command line; errors of regard, and of files, are shown in one line."""
+    """Run the command line; errors of regard and of files are shown in one line."""
     try:
         import typer
     except ImportError as error:
@@ -30,12 +30,14 @@ def main() -> None:
     )
 
     @app.callback(invoke_without_command=True)
-    def version(show: Annotated[bool, typer.Option("--version", help="Show it.")] = False) -> None:
+    def version(
+        show: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    ) -> None:
         if show:
             print(f"regard {regard.__version__}")
 
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # letters that the place cannot show become codes
+        if isinstance(stream, TextIOWrapper):  # characters that it cannot show become codes
             stream.reconfigure(errors="backslashreplace")
     for command in (look, serve, translate, train, align, score):
         app.command()(command)

@@ -15,10 +15,7 @@ from rich.text import Text
 from regard.translate.checks import Verdict, check_model
 
 _STYLES = {True: "bold green", False: "bold red", None: "bold yellow"}
-_LOGITS = (
-    "logits are what the model gives each word of its vocabulary; the word with the highest one is "
-    "said"
-)
+_LOGITS = "a logit is the model's number for a word; the word with the highest logit comes next"
 
 
 def check_model_command(
@@ -28,7 +25,7 @@ def check_model_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random test sentences.")] = 0,
 ) -> None:
-    """Check a translator: is it causal, unaffected by padding, and does attention use the source?
+    """Check a translator: is it causal, is padding without effect, does attention use the source?
 
     Each verdict is explained. The exit code is 1 if a check fails.
     """

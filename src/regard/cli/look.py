@@ -1,4 +1,4 @@
-"""`regard look`: what a word attends to, in any model; as a table, a map, a picture, a page."""
+"""`regard look`: what a word attends to, in any model: a table, a heatmap, a picture, a page."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.aggregate import Words
-from regard.cli.packaged import Looked
-from regard.cli.seen import over_words, seen
-from regard.cli.subject import EXAMPLES, FILES, PACKAGED
+from regard.cli.models import EXAMPLES, FILES, PACKAGED, look_at, over_words
+from regard.cli.packaged import LookResult
 from regard.cli.terminal import Ink, heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.plots import Heatmap
@@ -28,47 +27,46 @@ from regard.types import Weights
 from regard.viewer.document import checked_page_path
 
 Maps = Float[Tensor, "column word word"]
-_COLUMNS = 10  # layers of numbers that fit a terminal
-_ROWS = 40  # words that fit one
+_COLUMNS = 10  # layers that fit a terminal
+_ROWS = 40  # words that fit a terminal
 
 
 def look(
     text: Annotated[
-        str | None, typer.Argument(help="The text to look at; the model's own example if none.")
+        str | None, typer.Argument(help="The text (default: an example that suits the model).")
     ] = None,
     model: Annotated[
         str,
         typer.Option(
-            help=f"One of {', '.join(PACKAGED)}; or a folder that transformers saved; or "
-            "module:function, which returns a model and its inputs (and tokens, if it likes). "
-            f"With --html also {', '.join(FILES)}, whose text is the name of a file."
+            help=f"{', '.join(PACKAGED)}; a folder saved by transformers; or module:function, "
+            "which returns a model and its inputs, optionally also the tokens. With --html also "
+            f"{', '.join(FILES)}: the text is then the path of a file."
         ),
     ] = "minilm",
     layer: Annotated[
-        int | None, typer.Option(help="Look at this layer (from 0), head by head; else all.")
+        int | None, typer.Option(help="Show the heads of this layer, from 0 (default: all layers).")
     ] = None,
     head: Annotated[
-        int | None, typer.Option(help="Look at this head (from 0); the mean of all when not given.")
+        int | None, typer.Option(help="Show this head, from 0 (default: the mean over heads).")
     ] = None,
     word: Annotated[
-        str | None, typer.Option(help="The word whose attention the table shows (its first place).")
+        str | None,
+        typer.Option(help="The word that the table is about (first occurrence)."),
     ] = None,
-    pieces: Annotated[
-        bool, typer.Option("--pieces", help="Show pieces of words as the model sees them.")
-    ] = False,
+    pieces: Annotated[bool, typer.Option("--pieces", help="Show tokens instead of words.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where the heatmap of every word goes (png, svg or pdf); look.png when neither "
-            "this nor --html is said."
+            help="Save the heatmap of all words (png, svg or pdf; default: look.png, unless --html "
+            "is given)."
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(help="Where a page goes on which every head can be looked at (html)."),
+        typer.Option(help="Save a page with the attention of every head (html)."),
     ] = None,
     generate: Annotated[
-        int, typer.Option(help="Let the model write so many tokens on, and look at all of them.")
+        int, typer.Option(help="Generate this many tokens, and show their attention too.")
     ] = 0,
 ) -> None:
     """Capture a model's attention and show what a word attends to, with a heatmap of all words."""
@@ -78,44 +76,44 @@ def look(
         checked_path(out)
     if html is not None:
         checked_page_path(html)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded, nor looked for
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
     console = Console()
     if model in FILES and html is None:
-        raise RegardError(f"--model {model} is looked at on a page: say --html attention.html")
+        raise RegardError(f"--model {model} is shown on a page only: add --html attention.html")
     with console.status(f"running {model}"):
-        found = seen(model, text, generate)
-    if found.written is not None:
-        console.print(Text.assemble("it went on: ", (label(found.written), "bold")))
+        result = look_at(model, text, generate)
+    if result.written is not None:
+        console.print(Text.assemble("it went on: ", (label(result.written), "bold")))
     if model not in FILES:
         if word is None and text is None and not pieces and not generate:
             word = EXAMPLES.get(model, (None, None))[1]
-        _show(console, found, layer, head, word, pieces, out)
+        _show(console, result, layer, head, word, pieces, out)
     if html is not None:
         with console.status("making the page"):
-            found.page().save(html)
+            result.page().save(html)
         console.print(Text.assemble("page of every head: ", (str(html), "bold")))
 
 
 def _show(
     console: Console,
-    found: Looked,
+    result: LookResult,
     layer: int | None,
     head: int | None,
     word: str | None,
     pieces: bool,
     out: Path | None,
 ) -> None:
-    """The table of one word, the map of all words, and the picture of it."""
-    records = over_words(found)
+    """The table of one word, the heatmap of all words, and its picture."""
+    records = over_words(result)
     if not records:
-        raise RegardError(f"{found.title}: no attention over all words was captured")
-    words = found.words[0] if found.words else None
+        raise RegardError(f"{result.title}: no attention over all words was captured")
+    words = result.words[0] if result.words else None
     weights, names = _in_words(_stacked(records), words, pieces)
     maps, columns, which = _chosen(weights, layer, head)
-    title, ink = f"{found.title}, {which}", ink_of(console)
+    title, ink = f"{result.title}, {which}", ink_of(console)
     every = maps.float().mean(0)
     picture = Heatmap(every, names, names, title)
-    console.print(_table(names, _place(names, word, every), maps, columns, title, ink))
+    console.print(_table(names, _position(names, word, every), maps, columns, title, ink))
     console.print(Text("\neach row: what its word attends to, in percent", "italic"))
     console.print(heatmap(every, names, names, width=console.width, ink=ink))
     if out is not None:
@@ -124,7 +122,7 @@ def _show(
 
 
 def _stacked(records: list[Record]) -> Weights:
-    """(layer, head, query, key) of the first example; every layer has as many heads."""
+    """(layer, head, query, key) of the first example; all layers must have as many heads."""
     heads = {record.shape.heads for record in records}
     if len(heads) > 1:
         raise RegardError(f"layers have different numbers of heads: {sorted(heads)}")
@@ -140,7 +138,7 @@ def _in_words(weights: Weights, words: Words | None, pieces: bool) -> tuple[Tens
 
 
 def _chosen(weights: Weights, layer: int | None, head: int | None) -> tuple[Maps, list[str], str]:
-    """(column, query, key): heads of one layer, or layers; what the columns are called."""
+    """(column, query, key): heads of one layer, or layers; and the names of the columns."""
     layers, heads = weights.shape[:2]
     for option, number, size in (("--layer", layer, layers), ("--head", head, heads)):
         if number is not None and not 0 <= number < size:
@@ -156,47 +154,47 @@ def _chosen(weights: Weights, layer: int | None, head: int | None) -> tuple[Maps
     return weights.mean(1), columns, f"mean of {layers} layers × {heads} heads"
 
 
-def _place(names: list[str], word: str | None, every: Float[Tensor, "word word"]) -> int:
-    """Where the word is. When none is named, the second real one; the last one where words look
-    back only, since it sees all of them."""
+def _position(names: list[str], word: str | None, every: Float[Tensor, "word word"]) -> int:
+    """The position of the word; by default the second word, or the last one if attention is causal,
+    since it sees all others."""
     if word is None:
-        back = not bool(every.triu(1).any())
-        return len(names) - 1 if back else max(0, min(2, len(names) - 2))
-    found = [i for i, name in enumerate(names) if name.lower() == word.lower()]
-    if not found:
+        causal = not bool(every.triu(1).any())
+        return len(names) - 1 if causal else max(0, min(2, len(names) - 2))
+    positions = [i for i, name in enumerate(names) if name.lower() == word.lower()]
+    if not positions:
         raise RegardError(f"--word {word!r} is not among the words: {' '.join(names)}")
-    return found[0]
+    return positions[0]
 
 
 def _table(
-    names: list[str], place: int, weights: Maps, columns: list[str], title: str, ink: Ink
+    names: list[str], position: int, weights: Maps, columns: list[str], title: str, ink: Ink
 ) -> Table:
-    """A row for each word: its share of the chosen word's attention, column by column."""
-    row = weights[:, place]  # (column, key)
-    some = list(range(len(columns)))
-    if len(some) > 12:  # evenly over all, the first and the last among them
-        some = [round(i * (len(columns) - 1) / (_COLUMNS - 1)) for i in range(_COLUMNS)]
+    """A row per word: its share of the chosen word's attention, column by column."""
+    row = weights[:, position]  # (column, key)
+    numbers = list(range(len(columns)))
+    if len(numbers) > 12:  # evenly spaced, with the first and the last
+        numbers = [round(i * (len(columns) - 1) / (_COLUMNS - 1)) for i in range(_COLUMNS)]
         title += "; some layers shown, --layer picks one"
     mean = row.float().mean(0)
     shown = sorted(mean.topk(min(_ROWS, len(names))).indices.tolist())
     if len(shown) < len(names):
         title += f"; the {_ROWS} of {len(names)} words that it attends to most"
-    title = _said(f"what “{label(names[place])}” attends to, in percent: {title}", ink)
+    title = _in_ink(f"what “{label(names[position])}” attends to, in percent: {title}", ink)
     table = Table(title=Text(title, "italic"), box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
     table.add_column("word", style="bold", no_wrap=True, overflow="fold")
-    if len(some) > 1:
+    if len(numbers) > 1:
         table.add_column("mean", justify="right", style="bold", min_width=4)
-    for number in some:
+    for number in numbers:
         table.add_column(columns[number], justify="right", min_width=len(columns[number]))
     for index in shown:
-        shares = [f"{100 * float(row[number, index]):.0f}" for number in some]
-        means = [f"{100 * float(mean[index]):.0f}"] if len(some) > 1 else []
+        shares = [f"{100 * float(row[number, index]):.0f}" for number in numbers]
+        means = [f"{100 * float(mean[index]):.0f}"] if len(numbers) > 1 else []
         table.add_row(Text(label(names[index])), *means, *shares)
     return table
 
 
-def _said(text: str, ink: Ink) -> str:
-    """Our own words in the letters that the place they go to has."""
+def _in_ink(text: str, ink: Ink) -> str:
+    """Our own text, in ASCII if the output is."""
     if ink != "ascii":
         return text
     return text.replace("“", '"').replace("”", '"').replace("×", "x")

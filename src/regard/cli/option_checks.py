@@ -17,6 +17,4 @@ def check_needed(needed: str, value: object, dependents: dict[str, Any]) -> None
     """
     for option, setting in dependents.items():
         if value is None and setting is not None:
-            raise RegardError(
-                f"{option} {setting}: there is no {needed}, without which it does nothing"
-            )
+            raise RegardError(f"{option} {setting} has no effect without {needed}")

@@ -1,4 +1,4 @@
-"""`regard serve`: the page with models behind it."""
+"""`regard serve`: the page, with models that run on request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 
 from regard.cli import packaged
+from regard.cli.models import EXAMPLES, FILES, PACKAGED, from_folder, model_run, takes_text
 from regard.cli.packaged.base import words_of
 from regard.cli.packaged.translation import run_name
-from regard.cli.subject import EXAMPLES, FILES, PACKAGED, from_folder, subject, takes_text
 from regard.errors import RegardError
 from regard.record.store import load_trace
 from regard.viewer.scene import Scene
@@ -31,34 +31,35 @@ def serve(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help=f"Models to run: {', '.join(PACKAGED)}, {TRANSLATOR}, mobilesam; a folder that "
-            "transformers saved; module:function, which takes a text and returns a model and its "
-            "inputs."
+            help=f"Models to run: {', '.join(PACKAGED)}, {TRANSLATOR}, mobilesam; a folder saved "
+            "by transformers; or module:function, which takes a text and returns a model and its "
+            "inputs (default: minilm)."
         ),
     ] = None,
     translator: Annotated[
         list[Path] | None,
-        typer.Option(help="A checkpoint that `regard train` wrote (.safetensors); repeat it."),
+        typer.Option(help="A checkpoint of `regard train` (.safetensors); repeatable."),
     ] = None,
     trace: Annotated[
-        list[Path] | None, typer.Option(help="A saved trace to look at (.safetensors); repeat it.")
+        list[Path] | None, typer.Option(help="A saved trace (.safetensors); repeatable.")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; beyond this machine a token is needed.")
+        str,
+        typer.Option(help="Address to listen on; any but the local default needs --token."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 for any free one.", min=0, max=65535)] = 8765,
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 8765,
     token: Annotated[
         str | None,
-        typer.Option(envvar="REGARD_TOKEN", help="What a visitor must show; auto makes one."),
+        typer.Option(envvar="REGARD_TOKEN", help="Access token for visitors; auto makes one."),
     ] = None,
     browser: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
     ] = False,
 ) -> None:
-    """Serve a page: type a text, see what a model attends to; or browse saved traces."""
+    """Serve a page on which to type texts and see what models attend to, or browse saved traces."""
     uvicorn_server.check_extra()
     AccessPolicy.of(host, token)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded, nor looked for
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
     console = Console(stderr=True)
     names: list[str | Path] = [*(models or []), *(translator or [])]
     if not names and not trace:
@@ -66,7 +67,7 @@ def serve(
     served: list[ServedModel] = []
     for number, name in enumerate(names, 1):
         with console.status(f"loading {name} ({number} of {len(names)})"):
-            served.append(_served(name, {one.name for one in served}))
+            served.append(_served(name, {model.name for model in served}))
     scenes = []
     for path in trace or []:
         with console.status(f"reading {path}"):
@@ -81,14 +82,14 @@ def serve(
 
 
 def _served(name: str | Path, taken: set[str]) -> ServedModel:
-    """A model as the server takes it; a path is a translator's. Visitors see no folders."""
+    """A model as the server takes it; a `Path` is a translator's. Visitors see no folders."""
     short = _short(name)
     if short in taken and isinstance(name, Path) and name.stem != short:
         short = f"{short} ({name.stem})"  # the best and the average of one run
     if short in taken:
         raise RegardError(f"{name}: two models are named {short!r}")
     if isinstance(name, Path):
-        return _of_translator(short, packaged.Translating.of_checkpoint(name))
+        return _of_translator(short, packaged.PackagedTranslator.of_checkpoint(name))
     if name == TRANSLATOR:
         return _of_translator(name, packaged.english_french())
     if name in FILES:
@@ -101,16 +102,16 @@ def _served(name: str | Path, taken: set[str]) -> ServedModel:
             return _of_text(short, from_folder(Path(name)), "")
     if ":" not in name:
         raise RegardError(_unknown(name))
-    example = subject(name, None)  # an error now, rather than at the first request
+    example = model_run(name, None)  # fails now rather than at the first request
     return ServedModel(short, example.title, "text", lambda text: _scene_of_function(name, text))
 
 
 def _unknown(name: str) -> str:
-    """What is said of a name that is no model's."""
+    """The error for a name that is no model's."""
     if Path(name).suffix == ".safetensors":
         return f"{name}: a checkpoint is served with --translator {name}, a trace with --trace"
-    known = ", ".join([*PACKAGED, TRANSLATOR, "mobilesam"])
-    return f"{name}: expected {known}, a folder that transformers saved, or module:function"
+    names = ", ".join([*PACKAGED, TRANSLATOR, "mobilesam"])
+    return f"{name}: expected {names}, a folder saved by transformers, or module:function"
 
 
 def _short(name: str | Path) -> str:
@@ -120,7 +121,7 @@ def _short(name: str | Path) -> str:
     return Path(name).name if Path(name).is_dir() else name
 
 
-def _of_text(name: str, loaded: packaged.Packaged, example: str) -> ServedModel:
+def _of_text(name: str, loaded: packaged.TextModel, example: str) -> ServedModel:
     return ServedModel(
         name,
         loaded.title,
@@ -132,10 +133,10 @@ def _of_text(name: str, loaded: packaged.Packaged, example: str) -> ServedModel:
     )
 
 
-def _of_translator(name: str, loaded: packaged.Translating) -> ServedModel:
+def _of_translator(name: str, loaded: packaged.PackagedTranslator) -> ServedModel:
     def translate(text: str, most: int) -> Generator[Draft]:
-        for looked in loaded.steps(text, most):
-            yield Draft(looked.written or "", _scene(looked))
+        for result in loaded.steps(text, most):
+            yield Draft(result.written or "", _scene(result))
 
     return ServedModel(
         name,
@@ -156,32 +157,32 @@ def _of_files(name: str) -> ServedModel:
     return ServedModel(name, loaded.title, "image", lambda data: _scene(loaded.look(data)))
 
 
-def _scene(looked: packaged.Looked) -> Scene:
-    return Scene.of(looked.trace, **looked.options())
+def _scene(result: packaged.LookResult) -> Scene:
+    return Scene.of(result.trace, **result.options())
 
 
 def _scene_of_function(name: str, text: str) -> Scene:
-    found = subject(name, text if takes_text(name) else None)
-    return Scene.of(found.trace(), title=found.title, words=found.words)
+    example = model_run(name, text if takes_text(name) else None)
+    return Scene.of(example.trace(), title=example.title, words=example.words)
 
 
 def _generation(
-    loaded: packaged.Packaged,
+    loaded: packaged.TextModel,
 ) -> Callable[[str, int], Generator[PromptTokens | Step | Scene]]:
-    """How a packaged model goes on from a text."""
+    """How a packaged model continues a text."""
 
     def generate(text: str, count: int) -> Generator[PromptTokens | Step | Scene]:
         encoded, tokenizer = loaded.encode(text), loaded.tokenizer
         special = [word in encoded.words.special for word in encoded.words.pieces]
         yield PromptTokens(encoded.tokens, special)
         ends = [tokenizer.eos_token_id]
-        for found in stepwise(loaded.model, encoded.inputs["input_ids"], count, ends):
-            if isinstance(found, GeneratedToken):
-                yield Step(tokenizer.convert_ids_to_tokens(found.token), found.rows())
+        for event in stepwise(loaded.model, encoded.inputs["input_ids"], count, ends):
+            if isinstance(event, GeneratedToken):
+                yield Step(tokenizer.convert_ids_to_tokens(event.token), event.rows())
                 continue
-            words = words_of(tokenizer, found.fed)
-            told = found.trace.with_tokens(words.tokens)
+            words = words_of(tokenizer, event.fed)
+            trace = event.trace.with_tokens(words.tokens)
             prompt = len(encoded.tokens)
-            yield Scene.of(told, title=loaded.title, words=words, prompt=prompt)
+            yield Scene.of(trace, title=loaded.title, words=words, prompt=prompt)
 
     return generate

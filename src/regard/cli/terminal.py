@@ -1,5 +1,4 @@
-"""A map in characters: coloured cells in a terminal, shades where there is no colour, ASCII in a
-pipe."""
+"""A heatmap in characters: coloured cells in a terminal, shades without colour, ASCII in a pipe."""
 
 from __future__ import annotations
 
@@ -38,12 +37,12 @@ _DARK, _LIGHT = Color.from_rgb(0, 0, 0), Color.from_rgb(255, 255, 255)
 _WITH_NUMBERS = 4  # characters of a cell that has room for "100"
 _WIDEST_CELL = 6
 _WIDEST_LABEL = 18
-_MOST_LINES = 44  # of rows that have a line each; above, two share one
+_MOST_LINES = 44  # rows with a line each; with more, two share one
 _MOST_STAIRS = 8  # lines of labels above the map
 
 
 def ink_of(console: Console) -> Ink:
-    """What a console can show: nothing but ASCII goes into a pipe or to a dumb terminal."""
+    """What a console can show: only ASCII goes into a pipe or to a dumb terminal."""
     if not console.is_terminal or console.is_dumb_terminal or console.options.ascii_only:
         return "ascii"
     fine = console.color_system in ("256", "truecolor")
@@ -51,30 +50,30 @@ def ink_of(console: Console) -> Ink:
 
 
 def label(name: str) -> str:
-    """A word on one line: what would move the cursor or turn the line round is shown as a code."""
+    """A word on one line: characters that move the cursor or reverse text are shown as codes."""
     shown = "".join(repr(letter)[1:-1] if _steers(letter) else letter for letter in name)
     return shown if shown.strip() else f"'{shown}'"
 
 
 def _steers(letter: str) -> bool:
-    joiners = "\u200c\u200d"  # parts of emoji and of words
+    joiners = "\u200c\u200d"  # inside emoji and words
     return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in joiners
 
 
 def heatmap(
     values: Map, rows: Sequence[str], columns: Sequence[str], *, width: int, ink: Ink
 ) -> Group:
-    """A map with its words on both axes, at most `width` characters wide.
+    """A heatmap with words on both axes, at most `width` characters wide.
 
-    Where the words are too many, each cell is the strongest weight of several, and a line says so;
-    another says so where columns have no name for want of room.
+    If there are too many words, each cell is the largest weight of a block. Lines below the map say
+    so, and how many columns have no label.
 
     Args:
         values: weights (row, column).
-        rows: the words that look.
-        columns: the words looked at.
-        width: characters of a line.
-        ink: what the place it goes to can show.
+        rows: query words.
+        columns: key words.
+        width: characters per line.
+        ink: what the output can show.
     """
     values = values.detach().float().cpu().nan_to_num(0.0)
     rows, columns = [label(name) for name in rows], [label(name) for name in columns]
@@ -99,7 +98,7 @@ def heatmap(
 def _left_out(
     rows: Sequence[str], columns: Sequence[str], step: int, every: int, ink: Ink
 ) -> Iterator[Text]:
-    """What has no place of its own in a map."""
+    """Remarks on merged cells and unlabelled columns."""
     times = "x" if ink == "ascii" else "×"
     words, cells = f"{len(rows)} {times} {len(columns)}", f"{step} {times} {step}"
     if step > 1:
@@ -114,12 +113,12 @@ def _left_out(
 
 
 class _Layout(NamedTuple):
-    """How a map is laid out, in characters."""
+    """Sizes of a heatmap, in characters."""
 
-    side: int  #: of the labels beside the cells
-    room: int  #: to the right of them
-    step: int  #: how many words share a cell, on both axes
-    cell: int  #: of one cell
+    side: int  #: width of the row labels
+    room: int  #: width of what is right of them
+    step: int  #: words per cell, on both axes
+    cell: int  #: width of a cell
     paired: bool  #: whether two rows share a line
 
     @classmethod
@@ -143,7 +142,7 @@ def _strongest(values: Map, step: int) -> Float[Tensor, "block_row block_column"
 
 
 def _peak(values: Map) -> float:
-    """What has full colour: on large maps the 99th percentile, as in the pictures."""
+    """The weight with full colour: on large maps the 99th percentile, as in the pictures."""
     positive = values[values > 0].flatten().sort().values
     if not len(positive):
         return 1.0
@@ -152,7 +151,7 @@ def _peak(values: Map) -> float:
 
 
 def _line(rows: Map, peak: float, layout: _Layout, ink: Ink) -> Text:
-    """One line of cells; of two rows where they share it, one above the other."""
+    """One line of cells, of one row or of a pair."""
     line, cell = Text(), layout.cell
     shares = (rows / peak).clamp(0, 1).sqrt().tolist()  # faint weights show beside strong ones
     for column, (value, share) in enumerate(zip(rows[0].tolist(), shares[0])):
@@ -170,15 +169,14 @@ def _line(rows: Map, peak: float, layout: _Layout, ink: Ink) -> Text:
 
 
 def _viridis(share: float) -> Color:
-    place = share * (len(_VIRIDIS) - 1)
-    low = min(int(place), len(_VIRIDIS) - 2)
-    part = place - low
-    mixed = (round(a + part * (b - a)) for a, b in zip(_VIRIDIS[low], _VIRIDIS[low + 1]))
+    index = share * (len(_VIRIDIS) - 1)
+    low = min(int(index), len(_VIRIDIS) - 2)
+    mixed = (round(a + (index - low) * (b - a)) for a, b in zip(_VIRIDIS[low], _VIRIDIS[low + 1]))
     return Color.from_rgb(*mixed)
 
 
 def _key(peak: float, clipped: bool, side: int, ink: Ink) -> Text:
-    """What the colours mean; half of full colour is a quarter of the weight."""
+    """The colour key; half of full colour is a quarter of the weight."""
     key = Text(" " * (side + 1) + "0 ")
     marks = _marks(ink)
     middle = len(marks) // 2
@@ -192,23 +190,23 @@ def _brief(number: float) -> str:
 
 
 def _marks(ink: Ink) -> list[Text]:
-    """From nothing to full colour."""
+    """From zero to full colour."""
     if ink == "colour":
-        return [Text(" ", Style(bgcolor=_viridis(place / 19))) for place in range(20)]
+        return [Text(" ", Style(bgcolor=_viridis(step / 19))) for step in range(20)]
     return [Text(mark * 2) for mark in _RAMP[ink]]
 
 
-# -- labels above the columns: stairs, so that each stands over its own column
+# -- labels above the columns: staggered, so that each starts above its own column
 
 
 def _stairs(labels: Sequence[str], cell: int, room: int, ink: Ink) -> tuple[list[str], int]:
-    """Lines above the map: every label begins over its column, on a line of its own where it
-    would touch the next one, with a stem down to the map. Where there is no room for all of
-    them, there is one for every second column, third, …: that number comes with the lines."""
+    """Lines above the map: every label starts above its column, on a line of its own if it would
+    touch the next one, with a stem down to the map. If not all fit, only every second, third, …
+    column has a label; that number is returned too."""
     for every in range(1, len(labels) + 1):
         chosen = {
-            place * cell: _cut(labels[place], min(_WIDEST_LABEL, room - place * cell), ink)
-            for place in range(0, len(labels), every)
+            column * cell: _cut(labels[column], min(_WIDEST_LABEL, room - column * cell), ink)
+            for column in range(0, len(labels), every)
         }
         levels = _levels(chosen)
         if levels is not None:
@@ -217,10 +215,9 @@ def _stairs(labels: Sequence[str], cell: int, room: int, ink: Ink) -> tuple[list
 
 
 def _levels(labels: dict[int, str]) -> dict[int, int] | None:
-    """The line of each label, counted from the map upwards; None where there are too many.
+    """The line of each label, counted upwards from the map; None if there are too many.
 
-    A label may stand on a line only if no stem of a later column crosses it there: those to its
-    right that it covers stand lower.
+    Labels to the right that a label covers are on lower lines, so that no stem crosses it.
     """
     levels: dict[int, int] = {}
     for start in sorted(labels, reverse=True):
@@ -246,19 +243,19 @@ def _written(labels: dict[int, str], levels: dict[int, int], ink: Ink) -> list[s
 
 
 def _fitted(name: str, width: int, ink: Ink) -> str:
-    """A label of exactly so many cells, at their right end."""
+    """A label, right-aligned in `width` cells."""
     name = _cut(name, width, ink)
     return " " * (width - cell_len(name)) + _leftward_ended(name)
 
 
 def _cut(name: str, width: int, ink: Ink) -> str:
-    """At most so many cells of a label, with a mark where it goes on."""
+    """A label cut to `width` cells, with a mark if it is longer."""
     if cell_len(name) <= width:
         return name
     return set_cell_size(name, max(0, width - 1)) + ("~" if ink == "ascii" else "…")
 
 
 def _leftward_ended(text: str) -> str:
-    """Right-to-left letters end in a mark, lest a terminal turn what follows round too."""
+    """Mark the end of right-to-left letters, lest a terminal reverse what follows."""
     leftward = any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text)
     return f"{text}\u200e" if leftward else text

@@ -29,9 +29,9 @@ from regard.translate.training import train as train_translator
 
 _SECONDS_BETWEEN_LINES = 20.0
 _ENDINGS = {
-    "finished": "all steps are made",
-    "no better": "stopped early, the validation got no better (training.validation.patience)",
-    "time": "the time was over",
+    "finished": "all steps done",
+    "no better": "stopped early: validation did not improve (training.validation.patience)",
+    "time": "time limit reached",
     "asked": "stopped by a signal (Ctrl-C or SIGTERM)",
 }
 
@@ -61,7 +61,7 @@ def train(
     read = Config.from_file(config, settings or [])
     folder = Path("runs") / config.stem if out is None else out
     if resume and RunFolder(folder).empty:
-        raise RegardError(f"there is no run in {folder} to resume; without --resume one begins")
+        raise RegardError(f"there is no run in {folder} to resume; leave out --resume to begin one")
     console = Console(stderr=True)
     watcher = Bar(console) if console.is_terminal else Lines()
     try:
@@ -76,14 +76,14 @@ class Lines(Watcher):
     """A line every few seconds, for files and pipes."""
 
     def __init__(self) -> None:
-        self.said = time.monotonic()
+        self.reported = time.monotonic()
 
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     def stepped(self, progress: TrainingProgress) -> None:
-        if time.monotonic() - self.said >= _SECONDS_BETWEEN_LINES:
-            self.said = time.monotonic()
+        if time.monotonic() - self.reported >= _SECONDS_BETWEEN_LINES:
+            self.reported = time.monotonic()
             self.note(f"step {progress.step:,} of {progress.steps:,}  {_progress_text(progress)}")
 
     def validated(self, step: int, validation: Validation, best: bool) -> None:
@@ -156,7 +156,7 @@ def _show(trained: TrainingResult, search: SearchOptions, console: Console) -> N
         if path.exists():
             print(f"{name:<21} {path}")
     if trained.ending in ("asked", "time"):
-        print("nothing is saved yet: begin again" if folder.empty else "go on with --resume")
+        print("nothing is saved yet: begin again" if folder.empty else "continue with --resume")
     if trained.scores:
         model = shlex.quote(str(_better(trained)))
         print(f'try it: regard translate --model {model} "a sentence"')

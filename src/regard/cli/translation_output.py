@@ -15,7 +15,7 @@ from regard.cli.terminal import heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.files import written_whole
 from regard.translate.alignment import Matrix, write_pharaoh
-from regard.translate.alignment.preferred_head import preferred_head
+from regard.translate.alignment.heads import preferred_head
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.translator import Translation, Translator
 

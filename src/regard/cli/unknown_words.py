@@ -9,7 +9,7 @@ from pathlib import Path
 from regard.cli.terminal import label
 from regard.translate.alignment import Sentence
 from regard.translate.vocabulary import Vocabulary
-from regard.translate.vocabulary.unknown_words import unknown_words
+from regard.translate.vocabulary.contract import unknown_words
 
 _NAMED = 5
 _MANY = 0.2  #: share of unknown words that is rare in a language the model was trained on
@@ -28,10 +28,10 @@ def report_unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> None:
     distinct = list(dict.fromkeys(map(label, unknown)))
     more = len(distinct) - _NAMED
     names = ", ".join(distinct[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    kinds = f", {len(distinct)} different" if len(distinct) < len(unknown) else ""
+    kinds = f" ({len(distinct)} different)" if len(distinct) < len(unknown) else ""
     _remark(
-        f"the model has no tokens of its own for {len(unknown)} of {count} words{kinds}, and may "
-        f"get them wrong: {names}"
+        f"{len(unknown)} of {count} words{kinds} are unknown to the model and may be "
+        f"translated wrongly: {names}"
     )
 
 

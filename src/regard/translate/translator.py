@@ -22,18 +22,16 @@ from regard.translate.alignment import (
     heads_of,
     usual_head,
 )
+from regard.translate.alignment.heads import preferred_head
 from regard.translate.alignment.matrix import check_end, check_reading
-from regard.translate.alignment.preferred_head import preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.data import padded
-from regard.translate.models.layout import lay_out_for_search
-from regard.translate.reader import Reader
+from regard.translate.reader import Reader, SourceBatch, inner_sites
 from regard.translate.search import Hypothesis, SearchOptions, beam_search, beam_search_steps
 from regard.translate.shipped import SHIPPED
-from regard.translate.source_batch import SourceBatch, inner_sites
 from regard.translate.tokens import END, UNKNOWN
 from regard.translate.translation import Translation
-from regard.translate.vocabulary.unknown_words import unknown_words
+from regard.translate.vocabulary.contract import unknown_words
 
 __all__ = ["Translation", "Translator"]
 
@@ -91,9 +89,7 @@ class Translator:
         cls, path: str | Path | None = None, *, device: torch.device | str = "cpu", **options: Any
     ) -> Translator:
         """The translator of a checkpoint; without a path the one that ships, `english-french`."""
-        checkpoint = load_checkpoint(SHIPPED if path is None else path, device)
-        lay_out_for_search(checkpoint.model)
-        return cls(checkpoint, **options)
+        return cls(load_checkpoint(SHIPPED if path is None else path, device), **options)
 
     def __repr__(self) -> str:
         looks = "no attention to the source" if self.head is None else f"reads {self.head}"
@@ -136,9 +132,18 @@ class Translator:
             show: whether to draw a progress bar; on a terminal when None.
             search: fields of `SearchOptions`, such as `beam=1`; the checkpoint's by default.
         """
+        self._search_options("translate", search)
         return list(
-            self._stream(
-                "translate", texts, None, n_best, batch, prefix, weights, empty, show, search
+            self.stream(
+                texts,
+                window=None,
+                n_best=n_best,
+                batch=batch,
+                prefix=prefix,
+                weights=weights,
+                empty=empty,
+                show=show,
+                **search,
             )
         )
 
@@ -163,24 +168,6 @@ class Translator:
             texts: as for `translate`, and so are the other arguments.
             window: how many texts are sorted by length together, and held; all when None.
         """
-        return self._stream(
-            "stream", texts, window, n_best, batch, prefix, weights, empty, show, search
-        )
-
-    def _stream(
-        self,
-        call: str,
-        texts: Iterable[str],
-        window: int | None,
-        n_best: int,
-        batch: int,
-        prefix: Sequence[str] | None,
-        weights: bool,
-        empty: bool,
-        show: bool | None,
-        search: dict[str, Any],
-    ) -> Iterator[list[Translation]]:
-        """Check everything now, translate when iterated."""
         if isinstance(texts, str):
             raise RegardError("texts is one text, expected a list of them; call the translator")
         if not isinstance(texts, Iterable):
@@ -188,7 +175,7 @@ class Translator:
         for name, size in (("batch", batch), ("window", window)):
             if size is not None and size < 1:
                 raise RegardError(f"{name} is {size}, expected at least 1")
-        options = self._search_options(call, search)
+        options = self._search_options("stream", search)
         texts = list(texts)
         sources = [self._encoded(text, number, empty) for number, text in enumerate(texts, 1)]
         prefixes = self._prefixes(prefix, len(texts))
@@ -203,19 +190,19 @@ class Translator:
                     full = [index for index in indices if sources[index] != [END]]
                     full.sort(key=lambda index: len(sources[index]))
                     for begin in range(0, len(full), batch):
-                        some = full[begin : begin + batch]
+                        chunk = full[begin : begin + batch]
                         translations |= zip(
-                            some,
+                            chunk,
                             self._batch(
-                                [texts[index] for index in some],
-                                [sources[index] for index in some],
-                                None if prefixes is None else [prefixes[index] for index in some],
+                                [texts[index] for index in chunk],
+                                [sources[index] for index in chunk],
+                                None if prefixes is None else [prefixes[index] for index in chunk],
                                 options,
                                 n_best,
                                 weights,
                             ),
                         )
-                        advance(len(some))
+                        advance(len(chunk))
                     yield from (translations.get(index, []) for index in indices)
 
         return translated()

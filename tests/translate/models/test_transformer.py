@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import regard
 from regard.errors import RegardError
 from regard.translate.models.build import ModelConfig, build_model
 from regard.translate.models.contract import select
-from regard.translate.models.transformer_positions import Positions, sinusoids
+from regard.translate.models.transformer import Positions, sinusoids
+from regard.translate.search import SearchOptions, beam_search
 from regard.translate.tokens import BEGIN, PAD
 
 
@@ -208,3 +211,33 @@ def test_scheduled_sampling_is_refused():
     source, mask = sentences()
     with pytest.raises(RegardError, match=r"Transformer: forcing is 0\.5, expected 1"):
         model.decode(model.encode(source, mask), source, forcing=0.5)
+
+
+def test_a_capture_of_a_search_names_every_attention():
+    model, (source, mask) = transformer(), sentences()
+    with regard.capture(model) as trace:
+        beam_search(model, source, mask, SearchOptions(beam=1, longest=3), weights=False)
+    names = {record.site.name.split("#")[0] for record in trace}
+    assert names == {
+        *(f"encoder.blocks.{layer}.self_attention.part" for layer in range(3)),
+        *(f"decoder.blocks.{layer}.self_attention.part" for layer in range(3)),
+        *(f"decoder.blocks.{layer}.cross_attention.part" for layer in range(3)),
+    }
+
+
+def test_a_stand_in_for_an_attention_is_heard_in_a_search():
+    model, (source, mask) = transformer(), sentences()
+    before = beam_search(model, source, mask, SearchOptions(beam=1, longest=3), weights=False)
+    part = model.decoder.layers[1].cross_attention.part
+    own = part.forward
+
+    def louder(*inputs, **options):
+        attended = own(*inputs, **options)
+        return replace(attended, output=9.0 * attended.output)
+
+    part.forward = louder
+    after = beam_search(model, source, mask, SearchOptions(beam=1, longest=3), weights=False)
+    assert any(
+        plain[0].log_probability != changed[0].log_probability
+        for plain, changed in zip(before, after)
+    )

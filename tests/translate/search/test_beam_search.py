@@ -20,7 +20,7 @@ from searched_models import (
     told_all,
 )
 
-from regard.translate.search.penalties import coverage_term
+from regard.translate.search.beams import coverage_term
 from regard.translate.tokens import BEGIN, END, PAD, UNKNOWN
 
 NEVER = -30.0

@@ -10,7 +10,7 @@ from toy_training import toy
 
 from regard.errors import RegardError
 from regard.translate.alignment import Head
-from regard.translate.alignment.preferred_head import save_preferred_head
+from regard.translate.alignment.heads import save_preferred_head
 from regard.translate.checkpoint import FILE, STATE_FILE, load_checkpoint
 from regard.translate.training import Watcher, read_log, train
 from regard.translate.training.resuming import load_state

@@ -2,7 +2,7 @@
 
 from regard.translate.alignment import Sentence
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
-from regard.translate.vocabulary.unknown_words import unknown_words
+from regard.translate.vocabulary.contract import unknown_words
 
 TEXTS = ["the small cat sleeps", "we don't sleep"]
 

@@ -10,7 +10,7 @@ import torch
 from serving import refused, running, small
 from small_translators import LONG, LOVE, saved_translator, translator
 
-from regard.cli.packaged import Translating, english_french
+from regard.cli.packaged import PackagedTranslator, english_french
 from regard.cli.serve import _of_translator, _served
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.config import Config
@@ -104,7 +104,7 @@ def test_the_whole_is_exact_and_in_words(here, name):
 
 def test_attention_inside_the_encoder_stays_while_the_text_grows():
     name = "encoder-dot"
-    with running([_of_translator(name, Translating(name, translator(name)))]) as there:
+    with running([_of_translator(name, PackagedTranslator(name, translator(name)))]) as there:
         first, *drafts, done = events(there, name, LOVE)
         scene = there.client.get(f"/api/traces/{done['id']}").json()
     size = len(first["scene"]["sequences"][0]["tokens"])
@@ -129,13 +129,13 @@ def test_who_translates_is_told(here):
 def test_the_sentence_that_is_offered_has_words_that_the_model_knows():
     source = WordVocabulary.train(["one two three four five"], size=30)
     model = build_model(ModelConfig("dot", embedding=8, hidden=8), len(source), len(source))
-    loaded = Translating("numbers", Translator(Checkpoint(Config(), source, source, model)))
+    loaded = PackagedTranslator("numbers", Translator(Checkpoint(Config(), source, source, model)))
     assert _of_translator("numbers", loaded).example == ""
     assert loaded.knows("two four") and not loaded.knows("six")
 
 
 def test_letters_spelt_by_bytes_are_not_known():
-    loaded = Translating("small", translator())
+    loaded = PackagedTranslator("small", translator())
     assert loaded.knows("the little story") and not loaded.knows("The little story")
     assert _of_translator("small", loaded).example == ""
 
@@ -163,7 +163,9 @@ def test_what_cannot_be_translated_is_refused_before_it_begins(here):
 
 def test_a_source_beyond_what_the_model_reads_is_refused(monkeypatch):
     monkeypatch.setattr(translator().model, "longest_source", 5)
-    with running([_of_translator("bahdanau", Translating("bahdanau", translator()))]) as here:
+    with running(
+        [_of_translator("bahdanau", PackagedTranslator("bahdanau", translator()))]
+    ) as here:
         error = refused(ask(here), 422, "model_refused")
     assert error["message"].startswith("bahdanau: text 1 has ") and "at most 5" in error["message"]
 

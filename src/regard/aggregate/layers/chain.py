@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.kernel.reducers import ReceivedAttention, ReceivedGradient
 from regard.kernel.reduce import reduce
+from regard.kernel.reducers import ReceivedAttention, ReceivedGradient
 from regard.recipe import Recipe
 
 _FEW = 4  # rows up to which they are computed alone, without a walk over all tiles

@@ -4,9 +4,9 @@ Other people's names of weights and files are known here and nowhere else.
 """
 
 from regard.cli.packaged.base import (
-    Encoded,
-    Looked,
-    Packaged,
+    EncodedText,
+    LookResult,
+    TextModel,
     encoder_for,
     folder,
     quietly,
@@ -16,18 +16,18 @@ from regard.cli.packaged.samples import CAT, SPEECH
 from regard.cli.packaged.speech import Listener, whisper
 from regard.cli.packaged.text import _byte_pairs as _byte_pairs
 from regard.cli.packaged.text import minilm, rxnmapper, smollm2
-from regard.cli.packaged.translation import Translating, english_french
+from regard.cli.packaged.translation import PackagedTranslator, english_french
 from regard.cli.packaged.vision import Segmenter, mobilesam
 
 __all__ = [
     "CAT",
     "SPEECH",
-    "Encoded",
+    "EncodedText",
     "Listener",
-    "Looked",
-    "Packaged",
+    "LookResult",
+    "PackagedTranslator",
     "Segmenter",
-    "Translating",
+    "TextModel",
     "encoder_for",
     "english_french",
     "folder",

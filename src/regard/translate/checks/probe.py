@@ -20,7 +20,7 @@ from regard.translate.tokens import BEGIN, END, NAMES, PAD
 
 TARGET = 8  # tokens the decoder is given
 _SOURCE = 7  # tokens of the longest source, its end included
-_EXTRA = 4  # further places of padding
+_EXTRA = 4  # additional padding
 _SAME = 1e-4  # how far rounding may move logits, as a share of the largest
 
 Tokens = Int[Tensor, "batch place"]
@@ -53,8 +53,8 @@ class Verdict:
 class Probe:
     """A model and tokens to try it with.
 
-    `lengths` are those of the sources, from the longest, ends included, and `extra` the further
-    places of padding: together no more than the model reads.
+    `lengths` are those of the sources, longest first, with their ends; `extra` is additional
+    padding. Together they are no more than the model reads.
     """
 
     model: TranslationModel
@@ -83,19 +83,19 @@ class Probe:
                     f"check_model: the {side} vocabulary has {size} tokens, "
                     f"expected at least {len(NAMES) + 2}"
                 )
-        lengths, extra = _places(model.longest_source)
+        lengths, extra = _lengths(model.longest_source)
         random = torch.Generator().manual_seed(seed)
         return cls(model, source_size, target_size, lengths, extra, random, device)
 
-    def words(self, rows: int, places: int, size: int) -> Tokens:
+    def words(self, rows: int, length: int, size: int) -> Tokens:
         """Any tokens but the special ones."""
-        tokens = torch.randint(len(NAMES), size, (rows, places), generator=self.random)
+        tokens = torch.randint(len(NAMES), size, (rows, length), generator=self.random)
         return tokens.to(self.device)
 
-    def sources(self, rows: int, places: int) -> Tokens:
+    def sources(self, rows: int, length: int) -> Tokens:
         """Sources of this length, their end included."""
         end = torch.full((rows, 1), END, device=self.device)
-        return torch.cat([self.words(rows, places - 1, self.source_size), end], 1)
+        return torch.cat([self.words(rows, length - 1, self.source_size), end], 1)
 
     def targets(self, rows: int) -> Tokens:
         """What a decoder is given."""
@@ -103,7 +103,7 @@ class Probe:
         return torch.cat([begin, self.words(rows, TARGET - 1, self.target_size)], 1)
 
     def others(self, tokens: Tokens, size: int) -> Tokens:
-        """Another token in the place of each; special ones stay."""
+        """A different token for each; special ones stay."""
         first = len(NAMES)
         shift = torch.randint(1, size - first, tokens.shape, generator=self.random)
         turned = (tokens - first + shift.to(self.device)) % (size - first) + first
@@ -114,14 +114,9 @@ class Probe:
         source: Int[Tensor, "batch source"],
         mask: Bool[Tensor, "batch source"],
         target: Int[Tensor, "batch target"],
-        *,
-        search: bool = False,
     ) -> tuple[Float[Tensor, "batch target vocabulary"], DecoderOutput]:
-        """Logits (batch, target, vocabulary), and the weights beside them.
-
-        With `search` the source is read as a search reads it, who may skip padding.
-        """
-        encoded = (self.model.read if search else self.model.encode)(source, mask)
+        """Logits (batch, target, vocabulary), and the weights beside them."""
+        encoded = self.model.encode(source, mask)
         decoded = self.model.decode(encoded, target, weights=bool(self.model.sites))
         logits = self.model.logits(decoded.features).double()
         _finite_answer(logits, decoded.weights, "" if mask.all() else " beside padding")
@@ -139,7 +134,7 @@ def rounding(logits: Float[Tensor, "batch target vocabulary"]) -> float:
     return _SAME * max(1.0, float(logits.abs().max()))
 
 
-def _places(limit: int | None) -> tuple[tuple[int, ...], int]:
+def _lengths(limit: int | None) -> tuple[tuple[int, ...], int]:
     """The lengths of sources, and the extra padding, where a model reads at most so many tokens."""
     longest, extra = _SOURCE, _EXTRA
     if limit is not None and limit < longest + extra:

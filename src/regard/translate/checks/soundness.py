@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import torch
 
 from regard.translate.checks.probe import TARGET, Probe, rounding
@@ -11,14 +9,14 @@ from regard.translate.tokens import NAMES, PAD
 
 
 def check_causal(probe: Probe) -> tuple[bool | None, str]:
-    """Change the target from each place on: what was said before it must not move."""
+    """Change the target from each position on: earlier logits must not move."""
     cuts = torch.arange(1, TARGET, device=probe.device)
     source = probe.sources(1, max(probe.lengths)).expand(len(cuts), -1)
     target = probe.targets(1).expand(len(cuts), -1)
-    later = torch.arange(TARGET, device=probe.device) >= cuts[:, None]  # (cut, place)
+    later = torch.arange(TARGET, device=probe.device) >= cuts[:, None]  # (cut, position)
     changed = torch.where(later, probe.others(target, probe.target_size), target)
     before, after = (probe.run(source, source != PAD, tokens)[0] for tokens in (target, changed))
-    moved = (after - before).abs().amax(-1)  # (cut, place)
+    moved = (after - before).abs().amax(-1)  # (cut, position)
     early, late = float(moved[~later].max()), float(moved[later].max())
     bound = rounding(before)
     if early > bound:
@@ -42,7 +40,7 @@ def check_padding(probe: Probe) -> tuple[bool | None, str]:
     alone = [probe.run(source, source != PAD, target) for source in sources]
     moved, leaked, bound = 0.0, 0.0, 0.0
     paddings = ((0, PAD), (probe.extra, PAD), (probe.extra, len(NAMES)))
-    for (extra, filler), search in product(paddings, (False, True)):
+    for extra, filler in paddings:
         width = max(probe.lengths) + extra
         batch = torch.full((len(sources), width), filler, device=probe.device)
         mask = torch.zeros_like(batch, dtype=torch.bool)
@@ -50,7 +48,7 @@ def check_padding(probe: Probe) -> tuple[bool | None, str]:
             batch[row, : source.shape[1]] = source[0]
             mask[row, : source.shape[1]] = True
         targets = target.expand(len(sources), -1)
-        logits, decoded = probe.run(batch, mask, targets, search=search)
+        logits, decoded = probe.run(batch, mask, targets)
         for row, (expected, _) in enumerate(alone):
             moved = max(moved, float((logits[row] - expected[0]).abs().max()))
             bound = max(bound, rounding(expected))
@@ -58,7 +56,7 @@ def check_padding(probe: Probe) -> tuple[bool | None, str]:
             behind = weights.masked_fill(mask[:, None, None], 0)
             leaked = max(leaked, float(behind.abs().max()))
     if leaked > 0:
-        why = f"a place of padding got attention, {leaked:.2g}: the mask is not applied to it"
+        why = f"padding got attention, {leaked:.2g}: the mask is not applied to it"
         return False, why
     if moved > bound:
         return False, (

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from regard.files import reading
 from regard.translate.config.data import DataConfig, VectorsConfig, VocabularyConfig
 from regard.translate.config.tables import merged, override, read_table, write_toml
 from regard.translate.config.training import TrainingConfig
-from regard.translate.config.unused_settings import check_unused_settings
 from regard.translate.models.build import ModelConfig, check_model_config
 from regard.translate.search import SearchOptions
 from regard.translate.shipped import is_shipped
@@ -157,3 +157,42 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
         vectors=replace(config.vectors, **vectors),  # type: ignore[arg-type]
         training=replace(config.training, start=resolve(start) if start and not ships else start),
     )
+
+
+_ADAM = ("adam", "adamw")
+_DECAYING = ("linear", "exponential", "inverse-sigmoid")
+
+#: A setting, the setting it depends on, and the values of that one with which it has an effect.
+_NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("vocabulary.pieces", "vocabulary.kind", ("pieces",)),
+    ("vocabulary.tokenised", "vocabulary.kind", ("words",)),
+    ("vocabulary.least", "vocabulary.kind", ("words",)),
+    ("training.optimiser.beta1", "training.optimiser.name", _ADAM),
+    ("training.optimiser.beta2", "training.optimiser.name", _ADAM),
+    ("training.optimiser.epsilon", "training.optimiser.name", _ADAM),
+    ("training.schedule.floor", "training.schedule.name", ("linear", "cosine")),
+    ("training.schedule.halve_after", "training.schedule.name", ("halving",)),
+    ("training.schedule.halve_every", "training.schedule.name", ("halving",)),
+    ("training.validation.sentences", "training.validation.metric", ("bleu", "chrf")),
+    ("training.forcing.end", "training.forcing.name", _DECAYING),
+    ("training.forcing.steps", "training.forcing.name", _DECAYING),
+)
+
+
+def check_unused_settings(config: Config) -> None:
+    """Refuse a setting that differs from its default but has no effect."""
+    default = type(config)()
+    for setting, needed, values in _NEEDS:
+        value, other = attrgetter(setting, needed)(config)
+        if value != attrgetter(setting)(default) and other not in values:
+            raise RegardError(
+                f"{setting} is {value!r}, which has no effect while {needed} is {other!r}, "
+                f"expected {' or '.join(map(repr, values))}"
+            )
+    for split in ("valid", "test"):
+        files, count = attrgetter(split, f"{split}_pairs")(config.data)
+        if files and count:
+            raise RegardError(
+                f"data.{split}_pairs is {count}, which has no effect beside data.{split}: "
+                "expected one of them"
+            )

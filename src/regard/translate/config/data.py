@@ -18,19 +18,17 @@ class DataConfig:
     |-----------------------------|-------------------------------------------------------------|
     | `train`, `valid`, `test`    | two parallel files, or one of pairs (TSV, JSONL); `.gz` too |
     | `source`, `target`          | columns of such a file: numbers from 1, or names            |
-    | `header`                    | its first line has names of columns and is no pair; known   |
-    |                             | where a column is chosen by name                            |
-    | `valid_pairs`, `test_pairs` | so many distinct sources, each with all its pairs, are      |
-    |                             | split off `train` where there is no such file               |
-    | `split_seed`                | which; another number gives another split                   |
-    | `first`                     | read so many pairs of `train` at most; 0 for all            |
-    | `longest`                   | a pair with more words on a side is left out                |
-    | `ratio`                     | as is one whose longer side has more than so many times the |
-    |                             | words of the other, one added to both; 0 for any            |
-    | `repeated`                  | keep pairs that are there twice                             |
+    | `header`                    | whether its first line has column names; implied by a name  |
+    | `valid_pairs`, `test_pairs` | number of distinct sources, each with all its pairs, to     |
+    |                             | split off `train` if there is no such file                  |
+    | `split_seed`                | seed of that split                                          |
+    | `first`                     | maximum number of pairs of `train` to read; 0 for all       |
+    | `longest`                   | maximum words of a side                                     |
+    | `ratio`                     | maximum (longer + 1) / (shorter + 1), in words; 0 for any   |
+    | `repeated`                  | keep duplicate pairs                                        |
 
-    Paths are relative to the file of the configuration; a path that begins with an
-    environment variable, `$NAME/file`, is relative to where the command runs.
+    Paths are relative to the configuration file; a path that begins with an environment variable,
+    `$NAME/file`, is relative to the current folder.
     """
 
     train: tuple[str, ...] = ()
@@ -82,13 +80,13 @@ class VocabularyConfig:
 
     | field                        | meaning                                                    |
     |------------------------------|------------------------------------------------------------|
-    | `kind`                       | whole words, or pieces of words learned by sentencepiece   |
-    | `source_size`, `target_size` | most entries; the source's counts for both when `joint`    |
+    | `kind`                       | whole words, or subwords learned by sentencepiece          |
+    | `source_size`, `target_size` | maximum sizes; the source's counts for both when `joint`   |
     | `joint`                      | one vocabulary for both languages                          |
-    | `lower`                      | all text in lower case                                     |
-    | `pieces`                     | how pieces are learned                                     |
-    | `tokenised`                  | words are what stands between spaces already               |
-    | `least`                      | a word seen less often is unknown                          |
+    | `lower`                      | lower-case all text                                        |
+    | `pieces`                     | subword algorithm                                          |
+    | `tokenised`                  | the text is tokenised already: split at spaces only        |
+    | `least`                      | minimum frequency of a word; rarer ones are unknown        |
     """
 
     kind: Literal["words", "pieces"] = "words"
@@ -116,14 +114,13 @@ class VectorsConfig:
 
     | field              | meaning                                                              |
     |--------------------|----------------------------------------------------------------------|
-    | `source`, `target` | the file for the embedding of that side; none when empty             |
-    | `frozen`           | training does not change the embeddings that have a file             |
+    | `source`, `target` | the file for the embedding of that language; none when empty         |
+    | `frozen`           | freeze the embeddings that have a file                               |
 
-    They are as wide as the embedding: `model.embedding`, a Transformer's `model.hidden`. Where
-    `model.tie` makes the output layer the target's embedding, the vectors are in both, and `frozen`
-    holds both. With `model.tie = "all"` there is one embedding for all: it gets the vectors of
-    `source`, then those of `target`, which stay where both files have a word. Paths are as in
-    `[data]`. A run that is resumed does not read them again.
+    They must be as wide as the embedding: `model.embedding`, a Transformer's `model.hidden`. With
+    `model.tie`, the output layer gets the vectors too and is frozen with the embedding; with "all"
+    the one embedding gets the vectors of `source`, then those of `target`. Paths are as in
+    `[data]`. A resumed run does not read them again.
     """
 
     source: str = ""
@@ -138,4 +135,4 @@ class VectorsConfig:
 
     def __post_init__(self) -> None:
         if self.frozen and not self.files:
-            raise RegardError("vectors.frozen wants vectors.source or vectors.target, found none")
+            raise RegardError("vectors.frozen needs vectors.source or vectors.target, found none")

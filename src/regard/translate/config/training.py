@@ -19,12 +19,11 @@ class OptimiserConfig:
     | `name`         | Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019), or      |
     |                | gradient descent without momentum                                        |
     | `rate`         | the learning rate, which `training.schedule` changes                     |
-    | `beta1`        | of Adam: the share of the mean gradient that a step keeps                |
-    | `beta2`        | of Adam: the share of the mean squared gradient that a step keeps        |
-    | `epsilon`      | of Adam: what is added to the root of that mean, against division by 0   |
-    | `weight_decay` | so much of each parameter is added to its gradient; with AdamW, so much  |
-    |                | of it, times the rate, is taken off it                                   |
-    | `clip`         | the longest gradient, of all parameters together; 0 for any length       |
+    | `beta1`        | of Adam: decay of the mean gradient                                      |
+    | `beta2`        | of Adam: decay of the mean squared gradient                              |
+    | `epsilon`      | of Adam: added to the denominator                                        |
+    | `weight_decay` | L2 penalty on the gradient; decoupled with AdamW                         |
+    | `clip`         | maximum gradient norm over all parameters; 0 for no clipping             |
     """
 
     SHORT: ClassVar[str] = "name"
@@ -48,11 +47,11 @@ class ScheduleConfig:
 
     | field         | meaning                                                                   |
     |---------------|---------------------------------------------------------------------------|
-    | `name`        | how it goes after `warmup` steps                                          |
-    | `warmup`      | steps in which it grows evenly up to `training.optimiser.rate`            |
-    | `floor`       | the share of it that `linear` and `cosine` end with, at the last step     |
-    | `halve_after` | `halving` keeps it for so many epochs,                                    |
-    | `halve_every` | and then halves it every so many (Luong et al., 2015, section 4.1)        |
+    | `name`        | the schedule after `warmup` steps                                         |
+    | `warmup`      | steps of linear warm-up to `training.optimiser.rate`                      |
+    | `floor`       | final share of the rate for `linear` and `cosine`, at the last step       |
+    | `halve_after` | of `halving` (Luong et al., 2015, section 4.1): epochs before the first   |
+    | `halve_every` | of `halving`: epochs between halvings                                     |
     """
 
     SHORT: ClassVar[str] = "name"
@@ -69,18 +68,16 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class ForcingConfig:
-    """The probability that the decoder is given the true last token (Bengio et al., 2015).
+    """The probability that the decoder is fed the true previous token (Bengio et al., 2015).
 
     | field   | meaning                                                                         |
     |---------|---------------------------------------------------------------------------------|
-    | `name`  | how it goes from `start` to `end`; `constant` stays at `start`                  |
-    | `start` | where it begins; `training.forcing = 0.5` is the constant probability 0.5       |
-    | `end`   | where it goes                                                                   |
-    | `steps` | how fast: `linear` is at `end` after so many steps, `exponential` has a         |
-    |         | hundredth of the way left then, and `inverse-sigmoid` is halfway at half of     |
-    |         | them. This one comes near `start` and `end` and is at neither: of the way,      |
-    |         | 1 / (k + 1) lacks at step 0 and after `steps`, where k ln k = `steps` / 2       |
-    |         | (a 756th with 10,000 steps, a seventh with 20)                                  |
+    | `name`  | the curve from `start` to `end`; `constant` stays at `start`                    |
+    | `start` | initial probability; `training.forcing = 0.5` is short for it                   |
+    | `end`   | final probability                                                               |
+    | `steps` | duration: `linear` reaches `end` after this many steps, `exponential` has 1 %   |
+    |         | of the way left, `inverse-sigmoid` is halfway at half of them; it only          |
+    |         | approaches both ends, by 1 / (k + 1) of the way, with k ln k = `steps` / 2      |
     """
 
     SHORT: ClassVar[str] = "start"
@@ -99,12 +96,12 @@ class ValidationConfig:
 
     | field       | meaning                                                                     |
     |-------------|-----------------------------------------------------------------------------|
-    | `every`     | steps between two looks; 0 for the end of each epoch                        |
-    | `metric`    | what is best: the least loss, or the most BLEU or chrF by greedy search     |
-    | `patience`  | stop after so many looks without a better one; 0 for never. Looks within    |
-    |             | the warm-up (`training.schedule.warmup`) do not count                       |
-    | `average`   | how many of the best parameters are averaged at the end                     |
-    | `sentences` | most sentences that are translated for a look; 0 for all                    |
+    | `every`     | steps between validations; 0 for the end of each epoch                      |
+    | `metric`    | lowest loss, or highest BLEU or chrF by greedy search                       |
+    | `patience`  | stop after this many validations without improvement, those during warm-up  |
+    |             | not counted; 0 for never                                                    |
+    | `average`   | number of best checkpoints to average at the end                            |
+    | `sentences` | maximum number of sentences to translate per validation; 0 for all          |
     """
 
     every: int = 0
@@ -124,23 +121,21 @@ class TrainingConfig:
 
     | field              | meaning                                                              |
     |--------------------|----------------------------------------------------------------------|
-    | `start`            | a checkpoint to begin with, its vocabularies and its weights; with   |
-    |                    | it, `[vocabulary]` is not used                                       |
-    | `epochs`, `steps`  | the end: whichever comes first; `steps` 0 for no limit               |
-    | `batch_tokens`     | tokens of a batch, padding included, on each process                 |
-    | `batch_sentences`  | sentences of a batch instead, when not 0                             |
-    | `accumulate`       | batches whose gradients make one step                                |
-    | `label_smoothing`  | the share of the target that is spread evenly over the vocabulary    |
+    | `start`            | a checkpoint to start from, instead of `[vocabulary]` and new weights |
+    | `epochs`, `steps`  | maximum length; `steps` 0 for no limit                               |
+    | `batch_tokens`     | maximum tokens per batch and process, padding included               |
+    | `batch_sentences`  | maximum sentences per batch instead, when not 0                      |
+    | `accumulate`       | batches per step (gradient accumulation)                             |
+    | `label_smoothing`  | label smoothing                                                      |
     | `precision`        | float32, bfloat16 autocast or float64                                |
-    | `seed`             | of all that is random: first parameters, order of the data, dropout, |
-    |                    | teacher forcing; another number gives another run                    |
-    | `log_every`        | steps between two lines of the log                                   |
-    | `save_every`       | steps between two savings of everything that resuming needs          |
+    | `seed`             | random seed of parameters, data order, dropout and teacher forcing   |
+    | `log_every`        | steps between log lines                                              |
+    | `save_every`       | steps between saves of the state for resuming                        |
     | `tensorboard`      | also write events for TensorBoard                                    |
-    | `optimiser`        | how parameters move: `OptimiserConfig`                               |
-    | `schedule`         | how the learning rate goes: `ScheduleConfig`                         |
-    | `forcing`          | how often the decoder is given the true token: `ForcingConfig`       |
-    | `validation`       | when to look at the validation pairs: `ValidationConfig`             |
+    | `optimiser`        | `OptimiserConfig`                                                    |
+    | `schedule`         | `ScheduleConfig`                                                     |
+    | `forcing`          | `ForcingConfig`                                                      |
+    | `validation`       | `ValidationConfig`                                                   |
     """
 
     start: str = ""

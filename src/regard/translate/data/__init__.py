@@ -1,8 +1,15 @@
 """Parallel sentences: read, cleaned, split, put into batches."""
 
-from regard.translate.data.batches import Padding, batches, padding
+from regard.translate.data.batches import (
+    Batch,
+    Examples,
+    Padding,
+    batches,
+    collate,
+    padded,
+    padding,
+)
 from regard.translate.data.clean import Cleaning, CleaningReport, CleaningResult, clean
-from regard.translate.data.examples import Batch, Examples, collate, padded
 from regard.translate.data.pairs import (
     JsonLinesFile,
     Pair,

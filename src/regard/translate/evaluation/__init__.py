@@ -1,6 +1,5 @@
 """Scores of translations: BLEU, chrF, by length, and two systems compared."""
 
-from regard.translate.evaluation.buckets import Bucket, buckets
 from regard.translate.evaluation.compare import (
     Comparison,
     SentenceDifference,
@@ -9,8 +8,15 @@ from regard.translate.evaluation.compare import (
     differing,
 )
 from regard.translate.evaluation.evaluate import Evaluation, evaluate
-from regard.translate.evaluation.options import TOKENIZERS, EvaluationOptions
-from regard.translate.evaluation.scores import Score, Scores, score
+from regard.translate.evaluation.scores import (
+    TOKENIZERS,
+    Bucket,
+    EvaluationOptions,
+    Score,
+    Scores,
+    buckets,
+    score,
+)
 
 __all__ = [
     "TOKENIZERS",

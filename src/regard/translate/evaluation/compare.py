@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.translate.evaluation.options import EvaluationOptions
-from regard.translate.evaluation.scores import check_parallel, metrics
+from regard.translate.evaluation.scores import EvaluationOptions, check_parallel, metrics
 
 SEED = 12345  # sacrebleu's own, so that its intervals are these
 

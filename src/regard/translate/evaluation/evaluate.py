@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.translate.evaluation.buckets import Bucket, buckets
 from regard.translate.evaluation.compare import Comparison, SentenceDifference, compare, differing
-from regard.translate.evaluation.options import EvaluationOptions
-from regard.translate.evaluation.scores import Scores, score
+from regard.translate.evaluation.scores import Bucket, EvaluationOptions, Scores, buckets, score
 
 
 @dataclass(frozen=True)

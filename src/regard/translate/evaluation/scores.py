@@ -1,13 +1,49 @@
-"""BLEU and chrF of translations, as sacrebleu counts them, with their signatures."""
+"""BLEU and chrF of translations by sacrebleu, with signatures; of all sentences and by length."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal, get_args
 
 from regard.errors import MissingExtraError, RegardError
-from regard.translate.evaluation.options import EvaluationOptions
+
+Tokenizer = Literal["13a", "intl", "char", "zh", "none"]
+TOKENIZERS: tuple[Tokenizer, ...] = get_args(Tokenizer)
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How translations are scored.
+
+    | field       | meaning                                                                     |
+    |-------------|-----------------------------------------------------------------------------|
+    | `lower`     | ignore case                                                                 |
+    | `tokenizer` | sacrebleu's tokeniser for BLEU: "13a" (the standard), "intl", "char", "zh", |
+    |             | or "none" for tokenised text; chrF counts characters and needs none         |
+    | `edges`     | lengths in words at which a new bucket begins, rising; none for no buckets  |
+    | `resamples` | number of bootstrap resamples                                               |
+    | `examples`  | how many sentences to return on which two systems differ most               |
+    """
+
+    lower: bool = False
+    tokenizer: Tokenizer = "13a"
+    edges: tuple[int, ...] = (10, 20, 30, 40, 50)
+    resamples: int = 1000
+    examples: int = 5
+
+    def __post_init__(self) -> None:
+        if self.tokenizer not in TOKENIZERS:
+            raise RegardError(
+                f"tokenizer={self.tokenizer!r}, expected one of {', '.join(TOKENIZERS)}"
+            )
+        if not all(low < high for low, high in pairwise((0, *self.edges))):
+            raise RegardError(f"edges={self.edges}, expected rising numbers above 0")
+        if self.resamples < 1:
+            raise RegardError(f"resamples={self.resamples}, expected 1 or more")
+        if self.examples < 0:
+            raise RegardError(f"examples={self.examples}, expected 0 or more")
 
 
 @dataclass(frozen=True)
@@ -92,3 +128,65 @@ def check_parallel(**texts: Sequence[str]) -> None:
         raise RegardError(f"there are {counts}; expected as many of each")
     if not all(sizes.values()):
         raise RegardError(f"there are no {next(iter(sizes))}: nothing can be scored")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Scores of the sentences in a range of lengths.
+
+    | field  | meaning                                                                        |
+    |--------|--------------------------------------------------------------------------------|
+    | `low`  | words of the shortest sentences that belong here                               |
+    | `high` | one more than those of the longest; None where there is no end                 |
+    | `bleu` | None where no reference has the four words that BLEU counts: even a perfect    |
+    |        | translation would have 0 there; None also where there is no sentence           |
+    | `chrf` | None where no sentence has such a length                                       |
+    """
+
+    low: int
+    high: int | None
+    sentences: int
+    bleu: Score | None
+    chrf: Score | None
+
+    @property
+    def name(self) -> str:
+        """The range of lengths in words, as text."""
+        if self.high is None:
+            return f"{self.low} and more"
+        return f"{self.low} to {self.high - 1}" if self.high - self.low > 1 else str(self.low)
+
+
+def buckets(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    options: EvaluationOptions | None = None,
+    *,
+    sources: Sequence[str] | None = None,
+) -> list[Bucket]:
+    """Scores by sentence length, in words separated by spaces.
+
+    >>> options = EvaluationOptions(edges=(3,))
+    >>> by_length = buckets(["a b", "a b c d"], ["a b", "a b x d"], options)
+    >>> [(bucket.name, bucket.sentences) for bucket in by_length]
+    [('0 to 2', 1), ('3 and more', 1)]
+
+    Args:
+        hypotheses: the translations.
+        references: a reference translation for each.
+        options: `edges`, case and tokeniser; the defaults of `EvaluationOptions` when None.
+        sources: the source sentences; lengths are then theirs, else those of the references.
+    """
+    options = EvaluationOptions() if options is None else options
+    measured = references if sources is None else sources
+    side = "references" if sources is None else "sources"
+    check_parallel(**{"hypotheses": hypotheses, "references": references, side: measured})
+    lengths = [len(text.split()) for text in measured]
+    by_length = []
+    for low, high in zip((0, *options.edges), (*options.edges, None)):
+        chosen = [i for i, n in enumerate(lengths) if n >= low and (high is None or n < high)]
+        outputs, targets = ([texts[i] for i in chosen] for texts in (hypotheses, references))
+        scores = score(outputs, targets, options) if chosen else None
+        bleu = scores.bleu if scores and has_bleu(targets, options) else None
+        by_length.append(Bucket(low, high, len(chosen), bleu, scores.chrf if scores else None))
+    return by_length

@@ -16,7 +16,7 @@ class SourceAttention(nn.Module):
     """A mechanism from decoder states to annotations, which are prepared once a sentence.
 
     The query axis holds either the steps of a target or the beams of a sentence at one step, so
-    what depends on the step is told where each query stands. As it stands: nothing does.
+    `steps` gives the step of each query. Subclasses may restrict what a step attends to.
     """
 
     def __init__(self, mechanism: Mechanism, width: int) -> None:
@@ -71,6 +71,6 @@ class LocalSourceAttention(SourceAttention):
         self, mask: Bool[Tensor, "batch source"], steps: Int[Tensor, "batch query"]
     ) -> Mask:
         centre = torch.minimum(steps, mask.sum(1, keepdim=True) - 1)  # (batch, query)
-        places = torch.arange(mask.shape[1], device=mask.device)
-        near = (places - centre[..., None]).abs() <= self.reach  # (batch, query, source)
+        positions = torch.arange(mask.shape[1], device=mask.device)
+        near = (positions - centre[..., None]).abs() <= self.reach  # (batch, query, source)
         return masks.padding(mask) & masks.pairs(near[:, None])

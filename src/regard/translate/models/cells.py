@@ -5,10 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-
-from regard.translate.models.dropout import dropped
-from regard.translate.models.gru_steps import GRUSteps
 
 #: What a cell carries from step to step, each (row, hidden); the first is what others see of it.
 CellState = tuple[Tensor, ...]
@@ -76,14 +74,6 @@ class GRU(Cell):
         new = torch.addcmul(gates[:, middle:], reset, own[:, middle:]).tanh()
         return (new + update * (before - new),)
 
-    def over(self, gates: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """All steps in one function; `Cell.over` is the truth it is compared with."""
-        weight, bias = self.from_state.weight, self.from_state.bias
-        first = state[0].to(weight.dtype)
-        inputs = gates.to(weight.dtype).transpose(0, 1)  # (step, row, 3 × hidden)
-        outputs: Tensor = GRUSteps.apply(inputs, weight, bias, first)  # type: ignore[no-untyped-call]
-        return outputs.transpose(0, 1), (outputs[-1],)
-
 
 class LSTM(Cell):
     """i, f, o = σ(·), c' = f ∘ c + i ∘ tanh(·), h' = o ∘ tanh(c').
@@ -119,7 +109,7 @@ class CellStack(nn.Module):
         return list(self.cells)  # type: ignore[arg-type]
 
     def _between(self, inputs: Tensor, layer: int) -> Tensor:
-        return dropped(inputs, self.dropout, self.training) if layer else inputs
+        return F.dropout(inputs, self.dropout, self.training) if layer else inputs
 
     def advance(
         self, inputs: Tensor, states: tuple[CellState, ...]
@@ -132,8 +122,8 @@ class CellStack(nn.Module):
             inputs = state[0]
         return inputs, tuple(after)
 
-    def over(self, inputs: Tensor, states: tuple[CellState, ...], start: int = 0) -> Tensor:
-        """All steps of the layers from `start` on: (row, step, width) to (row, step, hidden)."""
-        for layer, cell in list(enumerate(self.layers))[start:]:
+    def over(self, inputs: Tensor, states: tuple[CellState, ...]) -> Tensor:
+        """All steps of all layers: (row, step, width) to (row, step, hidden)."""
+        for layer, cell in enumerate(self.layers):
             inputs, _ = cell.over(cell.gates(self._between(inputs, layer)), states[layer])
         return inputs

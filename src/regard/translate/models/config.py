@@ -10,22 +10,22 @@ from regard.errors import RegardError
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model, and its sizes. A model refuses what it has not: heads, if it is recurrent.
+    """Which model, and its sizes. A model refuses settings that it does not have.
 
     | field            | meaning                                                                   |
     |------------------|---------------------------------------------------------------------------|
     | `name`           | one of `build.names()`                                                    |
     | `embedding`      | features of an embedded token                                             |
-    | `hidden`         | features of a recurrent state, a direction; the width of a Transformer    |
-    | `layers`         | of the encoder and of the decoder                                         |
+    | `hidden`         | features of a recurrent state per direction; the width of a Transformer   |
+    | `layers`         | layers of the encoder and of the decoder                                  |
     | `cell`           | "gru" or "lstm"                                                           |
-    | `bidirectional`  | whether the recurrent encoder reads both ways                             |
-    | `input_feeding`  | Luong's: the last attentional state beside the next embedding             |
-    | `dropout`        | of embeddings, between layers, of the features before the output layer    |
-    | `heads`          | of a Transformer                                                          |
-    | `feed_forward`   | width within a Transformer's feed-forward parts                           |
+    | `bidirectional`  | bidirectional recurrent encoder                                           |
+    | `input_feeding`  | Luong's: the last attentional state is added to the next input            |
+    | `dropout`        | of embeddings, between layers, before the output layer                    |
+    | `heads`          | heads of a Transformer                                                    |
+    | `feed_forward`   | inner width of a Transformer's feed-forward layers                        |
     | `tie`            | "none"; "target": output layer and target embedding; "all": the source's  |
-    | `longest`        | most words of a source, its end not counted, where the model must know    |
+    | `longest`        | maximum number of source words, without the end, for `tutorial`           |
     | `norm`           | "pre" or "post", of a Transformer                                         |
     | `reverse_source` | read the source from right to left (one direction only)                   |
     """

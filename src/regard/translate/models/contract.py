@@ -99,12 +99,6 @@ class TranslationModel(nn.Module, ABC):
     ) -> EncoderOutput:
         """Encode the sources; `mask` is True at tokens. Padding has no effect."""
 
-    def read(
-        self, source: Int[Tensor, "batch source"], mask: Bool[Tensor, "batch source"]
-    ) -> EncoderOutput:
-        """`encode` for a search; a model may use a fast path."""
-        return self.encode(source, mask)
-
     @abstractmethod
     def start(self, encoded: EncoderOutput, beams: int = 1) -> Any:
         """The decoder's state before its first token, for `beams` rows of each sentence."""
@@ -140,7 +134,9 @@ class TranslationModel(nn.Module, ABC):
         """
 
     @abstractmethod
-    def logits(self, features: Float[Tensor, "*place width"]) -> Float[Tensor, "*place vocabulary"]:
+    def logits(
+        self, features: Float[Tensor, "*position width"]
+    ) -> Float[Tensor, "*position vocabulary"]:
         """The output layer, over the target vocabulary."""
 
     def forward(
@@ -150,8 +146,8 @@ class TranslationModel(nn.Module, ABC):
         target: Int[Tensor, "batch target"],
         chosen: Bool[Tensor, "batch target"],
         forcing: float = 1.0,
-    ) -> Float[Tensor, "place vocabulary"]:
-        """The logits at the `chosen` target positions, one row each: padding costs nothing.
+    ) -> Float[Tensor, "position vocabulary"]:
+        """The logits at the `chosen` target positions, one row each; padding costs nothing.
 
         Training calls this, so that wrappers (distribution, compilation) see one forward.
         """
@@ -159,6 +155,6 @@ class TranslationModel(nn.Module, ABC):
         return self.logits(decoded.features[chosen])
 
 
-def select(tree: Any, places: Int[Tensor, " chosen"]) -> Any:
+def select(tree: Any, indices: Int[Tensor, " chosen"]) -> Any:
     """A pytree with these entries of the first axis of every tensor, in this order."""
-    return _pytree.tree_map_only(Tensor, lambda tensor: tensor.index_select(0, places), tree)
+    return _pytree.tree_map_only(Tensor, lambda tensor: tensor.index_select(0, indices), tree)

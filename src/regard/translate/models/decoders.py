@@ -1,4 +1,4 @@
-"""What recurrent decoders have in common, and the one without attention."""
+"""Recurrent decoders: without attention, Bahdanau's (2015) and Luong's (2015)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.translate.models.attentions import SourceAttention
 from regard.translate.models.cells import CellStack, CellState
 from regard.translate.models.contract import EncoderOutput
-from regard.translate.models.dropout import dropped
 from regard.types import Kind
 
 SITE = "cross"  #: the name of the one attention from target to source
@@ -62,7 +62,7 @@ class Readout(nn.Module):
         self.width = width
 
     def forward(self, *parts: Tensor) -> Tensor:
-        return dropped(self.linear(torch.cat(parts, -1)).tanh(), self.dropout, self.training)
+        return F.dropout(self.linear(torch.cat(parts, -1)).tanh(), self.dropout, self.training)
 
 
 class Decoder(nn.Module, ABC):
@@ -202,3 +202,143 @@ def stepwise(
         step_weights.append(advanced.weights)
     stacked = torch.stack(step_weights, 2) if weights and step_weights[0] is not None else None  # type: ignore[arg-type]
     return DecoderStep(torch.stack(features, 1), state, stacked)
+
+
+class Wiring(nn.Module):
+    """What goes where in a `PreviousState` decoder. As it stands, Bahdanau's."""
+
+    def query(self, embedded: Tensor, before: Tensor) -> Tensor:
+        """What looks."""
+        return before
+
+    def entry(self, embedded: Tensor, context: Tensor) -> Tensor:
+        """What the cell is given."""
+        return torch.cat([embedded, context], -1)
+
+    def parts(self, output: Tensor, embedded: Tensor, context: Tensor) -> tuple[Tensor, ...]:
+        """What the readout is given."""
+        return output, embedded, context
+
+
+class TutorialWiring(Wiring):
+    """The old PyTorch tutorial's: the query is [embedded; state], the cell is given
+    relu(W [embedded; context]), and the readout the cell's output alone."""
+
+    def __init__(self, embedding: int, context: int) -> None:
+        super().__init__()
+        self.combine = nn.Linear(embedding + context, embedding)
+
+    def query(self, embedded: Tensor, before: Tensor) -> Tensor:
+        return torch.cat([embedded, before.to(embedded.dtype)], -1)
+
+    def entry(self, embedded: Tensor, context: Tensor) -> Tensor:
+        joined: Tensor = self.combine(torch.cat([embedded, context], -1)).relu()
+        return joined
+
+    def parts(self, output: Tensor, embedded: Tensor, context: Tensor) -> tuple[Tensor, ...]:
+        return (output,)
+
+
+class PreviousState(AttentionDecoder):
+    """Bahdanau et al. 2015: the *previous* state sᵢ₋₁ looks, and the context goes into the cell.
+
+    αᵢ from sᵢ₋₁, cᵢ; sᵢ = cell([yᵢ₋₁; cᵢ], sᵢ₋₁); features tanh(W [sᵢ; yᵢ₋₁; cᵢ]). With more than
+    one layer the first looks, and the others go on from it.
+
+    Departures: the readout is one tanh layer, not maxout, and takes the new state sᵢ; the first
+    state comes from the last states of both directions, not of the backward one alone.
+    """
+
+    def __init__(
+        self,
+        cells: CellStack,
+        bridge: Bridge,
+        look: SourceAttention,
+        readout: Readout,
+        wiring: Wiring,
+    ) -> None:
+        super().__init__(cells, bridge, look, readout)
+        self.wiring = wiring
+
+    def step(
+        self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        output, context, step_weights, after = self._advance(encoded, state, embedded, weights)
+        features = self.readout(*self.wiring.parts(output, embedded, context))
+        return DecoderStep(features, after, step_weights)
+
+    def over(
+        self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        """The readout takes all steps at once: nothing of it goes back into the recurrence."""
+        state = self.start(encoded, 1)
+        outputs, contexts, all_weights = [], [], []
+        for step_input in embedded.unbind(1):
+            output, context, step_weights, state = self._advance(
+                encoded, state, step_input, weights
+            )
+            outputs.append(output)
+            contexts.append(context)
+            if step_weights is not None:
+                all_weights.append(step_weights)
+        stacked = torch.stack(outputs, 1), embedded, torch.stack(contexts, 1)
+        features = self.readout(*self.wiring.parts(*stacked))
+        return DecoderStep(features, state, torch.stack(all_weights, 2) if all_weights else None)
+
+    def _advance(
+        self, encoded: EncoderOutput, state: State, embedded: Tensor, weights: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, State]:
+        """One step without the readout: output, context, weights, the state after it."""
+        query = self.wiring.query(embedded, state["cells"][0][0])
+        context, step_weights = by_rows(self.look, query, encoded, state["steps"], weights)
+        output, cells = self.cells.advance(self.wiring.entry(embedded, context), state["cells"])
+        return output, context, step_weights, {"cells": cells, "steps": state["steps"] + 1}
+
+
+class CurrentState(AttentionDecoder):
+    """Luong et al. 2015: the state hₜ looks, and h̃ₜ = tanh(W_c [cₜ; hₜ]) are the features.
+
+    Nothing of the attention goes back into the recurrence, so whole targets go through the cells at
+    once, and then through the attention at once.
+    """
+
+    def step(
+        self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        output, cells = self.cells.advance(embedded, state["cells"])
+        context, step_weights = by_rows(self.look, output, encoded, state["steps"], weights)
+        after = {"cells": cells, "steps": state["steps"] + 1}
+        return DecoderStep(self.readout(context, output), after, step_weights)
+
+    def over(
+        self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        output = self.cells.over(embedded, encoded.memory["start"])
+        steps = torch.arange(output.shape[1], device=encoded.mask.device).expand(output.shape[:2])
+        attended = self.look(output, encoded.memory["look"], encoded.mask, steps, weights=weights)
+        return DecoderStep(self.readout(attended.output, output), None, attended.weights)
+
+
+class InputFeeding(CurrentState):
+    """Luong's decoder with input feeding: h̃ₜ₋₁ beside the next embedding (section 3.3).
+
+    The cells are built for the embedding and the features. The recurrence now runs through the
+    attention: step by step.
+    """
+
+    def start(self, encoded: EncoderOutput, beams: int) -> State:
+        state = super().start(encoded, beams)
+        like = self.readout.linear.weight
+        return {**state, "fed": like.new_zeros(encoded.mask.shape[0] * beams, self.readout.width)}
+
+    def step(
+        self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        fed = torch.cat([embedded, state["fed"].to(embedded.dtype)], -1)
+        advanced = super().step(encoded, state, fed, weights=weights)
+        return advanced._replace(state={**advanced.state, "fed": advanced.features})
+
+    def over(
+        self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
+    ) -> DecoderStep:
+        return stepwise(self, encoded, embedded, weights=weights)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.translate.models.prepared import PreparedProduct, product
 from regard.translate.tokens import PAD
 
 
@@ -30,7 +30,6 @@ class Embeddings(nn.Module):
         self.own_source = source
         self.output = output
         self.bias = nn.Parameter(torch.zeros(target.num_embeddings))
-        self.product: PreparedProduct | None = None  # for search: the output layer's weight, packed
 
     @property
     def source(self) -> nn.Embedding:
@@ -42,9 +41,11 @@ class Embeddings(nn.Module):
         """The output layer's weight, which may be the target's embedding."""
         return self.target.weight if self.output is None else self.output
 
-    def logits(self, features: Float[Tensor, "*place width"]) -> Float[Tensor, "*place vocabulary"]:
+    def logits(
+        self, features: Float[Tensor, "*position width"]
+    ) -> Float[Tensor, "*position vocabulary"]:
         """The output layer, over the target vocabulary."""
-        return product(self.product, features, self.output_weight, self.bias)
+        return F.linear(features, self.output_weight, self.bias)
 
 
 def embeddings(

@@ -16,16 +16,16 @@ from regard.types import Weights
 
 
 def backwards(mask: Bool[Tensor, "batch source"]) -> Int[Tensor, "batch source"]:
-    """For each place, the place that is read there from right to left; padding stays behind."""
-    places = torch.arange(mask.shape[1], device=mask.device)
-    mirrored = mask.sum(1, keepdim=True) - 1 - places
-    return torch.where(mirrored >= 0, mirrored, places)
+    """The position read at each position from right to left; padding stays at the end."""
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    mirrored = mask.sum(1, keepdim=True) - 1 - positions
+    return torch.where(mirrored >= 0, mirrored, positions)
 
 
 def reorder(
     features: Float[Tensor, "batch source width"], order: Int[Tensor, "batch source"]
 ) -> Float[Tensor, "batch source width"]:
-    """Each sentence's places in its own order."""
+    """Each sentence's positions in its own order."""
     return features.gather(1, order[..., None].expand(-1, -1, features.shape[2]))
 
 
@@ -37,13 +37,13 @@ def last(
     return features.gather(1, index)[:, 0] * mask.any(1, keepdim=True)
 
 
-def beside(there: Tensor, back: Tensor) -> Tensor:
-    """Both directions side by side, twice as wide."""
-    return torch.cat([there, back], -1)
+def concatenated(forwards: Tensor, backwards: Tensor) -> Tensor:
+    """Both directions, twice as wide."""
+    return torch.cat([forwards, backwards], -1)
 
 
 class BidirectionalLayer(nn.Module):
-    """A layer read in both directions, which `join` makes one: `beside`, or `torch.add`.
+    """A layer read in both directions, joined by `join`: `concatenated` or `torch.add`.
 
     Each direction reads a sentence's tokens first and its padding last, so that no padding reaches
     a token.
@@ -53,7 +53,7 @@ class BidirectionalLayer(nn.Module):
         self,
         forwards: Cell,
         backwards: Cell,
-        join: Callable[[Tensor, Tensor], Tensor] = beside,
+        join: Callable[[Tensor, Tensor], Tensor] = concatenated,
     ) -> None:
         super().__init__()
         self.forwards = forwards
@@ -63,12 +63,12 @@ class BidirectionalLayer(nn.Module):
         self.summary_width = forwards.hidden + backwards.hidden
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Annotations (batch, source, width), and the two last states side by side."""
+        """Annotations (batch, source, width), and the last states of both directions."""
         order = backwards(mask)
         there, _ = self.forwards.over(self.forwards.gates(inputs), self.forwards.zeros(inputs))
         mirrored = self.backwards.gates(reorder(inputs, order))
         back, _ = self.backwards.over(mirrored, self.backwards.zeros(inputs))
-        summary = beside(last(there, mask), last(back, mask))
+        summary = concatenated(last(there, mask), last(back, mask))
         return self.join(there, reorder(back, order)), summary
 
 
@@ -76,7 +76,7 @@ class UnidirectionalLayer(nn.Module):
     """A layer read in one direction: as it stands, or from right to left (`reverse`).
 
     Sutskever et al. 2014 read the source from right to left, so that its first words are near the
-    target's first. Annotations stay at the places of their tokens.
+    target's first. Annotations stay at the positions of their tokens.
     """
 
     def __init__(self, cell: Cell, *, reverse: bool = False) -> None:
@@ -94,11 +94,10 @@ class UnidirectionalLayer(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """Recurrent layers over embedded tokens, perhaps behind an attention among the tokens.
+    """Recurrent layers over embedded tokens, optionally after an attention among the tokens.
 
-    `attention` (encoder-only attention) looks from every embedded token at all of them; what it
-    finds is set beside the token, and the pair is fed on to the first layer. The layers are then
-    built for twice the width.
+    The output of `attention` (self-attention of the embedded tokens) is concatenated with the
+    embeddings, so the first layer must be built for twice the width.
     """
 
     def __init__(
@@ -125,8 +124,8 @@ class RecurrentEncoder(nn.Module):
         """Annotations (batch, source, width), a summary of each layer, and inner weights."""
         inner_weights: dict[str, Weights] = {}
         if self.attention is not None:
-            seen = masks.pairs(mask[:, None, :, None] & mask[:, None, None, :])
-            attended = self.attention(embedded, mask=seen, weights=weights)
+            tokens = masks.pairs(mask[:, None, :, None] & mask[:, None, None, :])
+            attended = self.attention(embedded, mask=tokens, weights=weights)
             embedded = torch.cat([embedded, attended.output], -1)
             if attended.weights is not None:
                 inner_weights["encoder"] = attended.weights

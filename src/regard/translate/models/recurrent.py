@@ -62,7 +62,7 @@ class RecurrentTranslator(TranslationModel):
         if self.longest_source is not None and source.shape[1] > self.longest_source:
             raise ShapeError(
                 f"encode: axis source has size {source.shape[1]}, expected at most "
-                f"{self.longest_source}: this model has no more places"
+                f"{self.longest_source}: this model reads no more"
             )
         embedded = self._dropped(self.embeddings.source(source))
         annotations, summaries, inner_weights = self.encoder(embedded, mask, weights=weights)
@@ -103,7 +103,9 @@ class RecurrentTranslator(TranslationModel):
         by_site = {} if advanced.weights is None else {SITE: advanced.weights}
         return DecoderOutput(advanced.features, by_site)
 
-    def logits(self, features: Float[Tensor, "*place width"]) -> Float[Tensor, "*place vocabulary"]:
+    def logits(
+        self, features: Float[Tensor, "*position width"]
+    ) -> Float[Tensor, "*position vocabulary"]:
         return self.embeddings.logits(features)
 
     def _guided(

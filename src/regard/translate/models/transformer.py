@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.blocks import (
@@ -27,11 +28,54 @@ from regard.translate.models.contract import (
     StepOutput,
     TranslationModel,
 )
-from regard.translate.models.dropout import Dropout
 from regard.translate.models.embeddings import Embeddings, embeddings
-from regard.translate.models.transformer_positions import Positions
-from regard.translate.models.transformer_step import step_cross, step_self
-from regard.translate.models.transformer_tokens import Packing, encode_packed, memory_of, packs
+from regard.types import Features
+
+
+def sinusoids(start: int, length: int, width: int) -> Float[Tensor, "position width"]:
+    """sin(p · rᵢ) in the first half of the features, cos(p · rᵢ) in the second, in float64.
+
+    Vaswani et al. 2017, section 3.5, with rᵢ = 10000^(−2i/width). There sine and cosine take turns;
+    here they stand in halves, as in Marian: the same features in another order.
+    """
+    half = (width + 1) // 2
+    rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64) * 2 / width)
+    angles = torch.arange(start, start + length, dtype=torch.float64)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width]
+
+
+class Positions(nn.Module):
+    """dropout(√width · features + sinusoids), of features that are vectors of tokens.
+
+    Vaswani et al. 2017, sections 3.4, 3.5 and 5.4.
+
+    Args:
+        width: features a position.
+        dropout: in training.
+        ready: positions computed once; later ones are computed when they come.
+    """
+
+    def __init__(self, width: int, *, dropout: float = 0.0, ready: int = 128) -> None:
+        super().__init__()
+        self.width = width
+        self.dropout = nn.Dropout(dropout)
+        # No buffer: `module.double()` would keep what float32 had rounded.
+        self._table = sinusoids(0, ready, width).to(torch.get_default_dtype())
+
+    def forward(self, features: Features, start: int = 0) -> Features:
+        """(row, position, width) in and out; the first position is `start`."""
+        sinusoid = self._sinusoids(start, features)
+        sums: Tensor = self.dropout(torch.add(sinusoid, features, alpha=self.width**0.5))
+        return sums
+
+    def _sinusoids(self, start: int, features: Features) -> Float[Tensor, "position width"]:
+        """The sinusoids of these positions, rounded once to the features' precision."""
+        table, end = self._table, start + features.shape[1]
+        if end > len(table):
+            return sinusoids(start, features.shape[1], self.width).to(features)
+        if table.dtype != features.dtype or table.device != features.device:
+            self._table = table = sinusoids(0, len(table), self.width).to(features)
+        return table[start:end]
 
 
 class Transformer(TranslationModel):
@@ -43,7 +87,7 @@ class Transformer(TranslationModel):
 
     Args:
         embeddings: vectors of the tokens, and the output layer.
-        positions: works positions into the vectors of either language.
+        positions: adds positions to the vectors of either language.
         encoder: a stack of `EncoderBlock`s.
         decoder: a stack of `DecoderBlock`s.
     """
@@ -74,25 +118,15 @@ class Transformer(TranslationModel):
     def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> EncoderOutput:
         """Read the sources; `memory` holds the keys and values of every cross-attention."""
         x = self.positions(self.embeddings.source(source))
-        hidden, seen = _hidden(mask, x), {}
+        bias, by_site = _padding_bias(mask, x), {}
         for layer, block in enumerate(self._encoder_blocks):
-            x, attended = block.self_attention(x, bias=hidden, weights=weights)
+            x, attended = block.self_attention(x, bias=bias, weights=weights)
             x, _ = block.feed_forward(x)
             if weights:
-                seen[f"{layer}.self"] = attended.weights
+                by_site[f"{layer}.self"] = attended.weights
         x = self.encoder.norm(x)
         memory = tuple(block.cross_attention.mechanism.fix(x) for block in self._decoder_blocks)
-        return EncoderOutput(mask, memory, seen)
-
-    def read(self, source: Tensor, mask: Tensor) -> EncoderOutput:
-        """`encode`, over tokens alone where there is much padding and all parts allow it."""
-        packing = Packing(mask)
-        across = [block.cross_attention for block in self._decoder_blocks]
-        if not (packing.worth_it and packs(self.encoder, across)):
-            return self.encode(source, mask)
-        x = self.positions(self.embeddings.source(source))
-        x = encode_packed(self._encoder_blocks, x, _hidden(mask, x), packing)
-        return EncoderOutput(mask, memory_of(self._decoder_blocks, self.encoder.norm(x), packing))
+        return EncoderOutput(mask, memory, by_site)
 
     def start(self, encoded: EncoderOutput, beams: int = 1) -> tuple[State, ...]:
         """For each layer a growing state without keys."""
@@ -109,19 +143,19 @@ class Transformer(TranslationModel):
         sentences, rows = len(encoded.mask), len(tokens)
         x = self.embeddings.target(tokens[:, None])  # (row, 1, width)
         x = self.positions(x, start=state[0].keys)
-        hidden = _hidden(encoded.mask, x)
-        states, seen = [], {}
+        bias = _padding_bias(encoded.mask, x)
+        states, by_site = [], {}
         for layer, block in enumerate(self._decoder_blocks):
-            x, own = step_self(block.self_attention, x, state[layer])
-            states.append(own)
+            x, attended = block.self_attention(x, state=state[layer])
+            states.append(attended.state)
             x = x.view(sentences, rows // max(1, sentences), x.shape[2])  # (sentence, beam, width)
             memory = encoded.memory[layer]
-            x, looked = step_cross(block.cross_attention, x, memory, hidden, weights)
+            x, cross = block.cross_attention(x, bias=bias, state=memory, weights=weights)
             x, _ = block.feed_forward(x)
             x = x.view(rows, 1, x.shape[2])  # (row, 1, width)
-            if looked is not None:  # (sentence, head, beam, source) to (row, head, source)
-                seen[f"{layer}.cross"] = looked.transpose(1, 2).flatten(0, 1)
-        return StepOutput(self.logits(self.decoder.norm(x)[:, 0]), tuple(states), seen)
+            if weights:  # (sentence, head, beam, source) to (row, head, source)
+                by_site[f"{layer}.cross"] = cross.weights.transpose(1, 2).flatten(0, 1)
+        return StepOutput(self.logits(self.decoder.norm(x)[:, 0]), tuple(states), by_site)
 
     def decode(
         self, encoded: EncoderOutput, target: Tensor, *, weights: bool = False, forcing: float = 1.0
@@ -133,29 +167,29 @@ class Transformer(TranslationModel):
                 "positions at once, each given the target's own tokens"
             )
         x = self.positions(self.embeddings.target(target))
-        hidden, seen = _hidden(encoded.mask, x), {}
+        bias, by_site = _padding_bias(encoded.mask, x), {}
         for layer, block in enumerate(self._decoder_blocks):
             memory = encoded.memory[layer]
             x, _ = block.self_attention(x, causal=True)
-            x, cross = block.cross_attention(x, bias=hidden, state=memory, weights=weights)
+            x, cross = block.cross_attention(x, bias=bias, state=memory, weights=weights)
             x, _ = block.feed_forward(x)
             if weights:
-                seen[f"{layer}.cross"] = cross.weights
-        return DecoderOutput(self.decoder.norm(x), seen)
+                by_site[f"{layer}.cross"] = cross.weights
+        return DecoderOutput(self.decoder.norm(x), by_site)
 
     def logits(self, features: Tensor) -> Tensor:
         """The output layer, over the target vocabulary."""
         return self.embeddings.logits(features)
 
 
-def _hidden(mask: Tensor, features: Tensor) -> Tensor:
-    """What is added to the scores of source tokens: -inf at padding, (sentence, 1, 1, source).
+def _padding_bias(mask: Tensor, features: Tensor) -> Tensor:
+    """A bias for the scores of source tokens: -inf at padding, (sentence, 1, 1, source).
 
-    A mask would have keys cleaned of NaN at every call; here they are finite wherever tokens are
-    real. A sentence of nothing but padding is left as it is, so that nothing becomes NaN.
+    A mask would clean the keys of NaN at every call. A sentence of nothing but padding gets no
+    bias, so that nothing becomes NaN.
     """
-    seen = mask | ~mask.any(1, keepdim=True)
-    return torch.where(seen, features.new_zeros(()), -torch.inf)[:, None, None]
+    allowed = mask | ~mask.any(1, keepdim=True)
+    return torch.where(allowed, features.new_zeros(()), -torch.inf)[:, None, None]
 
 
 def build_transformer(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
@@ -196,9 +230,7 @@ def _feed_forward(config: ModelConfig) -> Sublayer:
 
 def _sublayer(config: ModelConfig, part: nn.Module) -> Sublayer:
     kinds: dict[str, type[Sublayer]] = {"pre": PreNorm, "post": PostNorm}
-    join = Residual()
-    join.dropout = Dropout(config.dropout)
-    return kinds[config.norm](config.hidden, part, join=join)
+    return kinds[config.norm](config.hidden, part, join=Residual(config.dropout))
 
 
 def _last_norm(config: ModelConfig) -> nn.Module | None:

@@ -1,24 +1,42 @@
-"""`beam_search`, and `beam_search_steps` to watch it."""
+"""`beam_search` and its result, and `beam_search_steps` to watch it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError
 from regard.translate.models.contract import TranslationModel
 from regard.translate.search.beams import Beams, FinishedHypotheses
-from regard.translate.search.hypothesis import Hypothesis
 from regard.translate.search.options import (
     SearchOptions,
     check_n_best,
     check_source,
     prefix_table,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Hypothesis:
+    """One translation of one sentence.
+
+    | field             | meaning                                                              |
+    |-------------------|----------------------------------------------------------------------|
+    | `tokens`          | without `BEGIN`; the last is `END`, unless the limit was reached     |
+    | `score`           | the ranking criterion of `regard.translate.search.beam_search`       |
+    | `log_probability` | log P(tokens), without penalties                                     |
+    | `weights`         | by site, (head, target, source): a row for each of `tokens`          |
+    """
+
+    tokens: list[int]
+    score: float
+    log_probability: float
+    weights: dict[str, Float[Tensor, "head target source"]] = field(default_factory=dict)
 
 
 def beam_search(
@@ -93,7 +111,7 @@ def _begin(
     check_source(model, source, mask, options)
     forced = prefix_table(prefix, len(source), source.device)
     with evaluation_mode(model):
-        encoded = model.read(source, mask)
+        encoded = model.encode(source, mask)
         return Beams(model, encoded, options, forced, n_best=n_best, weights=weights)
 
 
@@ -160,5 +178,5 @@ def _best_so_far(beams: Beams) -> Hypothesis:
 def _no_hypothesis(sentence: int) -> RegardError:
     return RegardError(
         f"search: sentence {sentence} has no hypothesis; the model's logits are NaN or -inf for "
-        "every token that may be said"
+        "every token that is allowed"
     )

@@ -5,15 +5,36 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.translate.models.contract import EncoderOutput, StepOutput, TranslationModel, select
 from regard.translate.search.candidates import Candidates, best_candidates
 from regard.translate.search.history import Ends, History
 from regard.translate.search.options import SearchOptions, check_vocabulary
-from regard.translate.search.penalties import coverage_term, per_length
 from regard.translate.tokens import BEGIN, END
+
+UNSEEN = 1e-6  #: minimum coverage of a source token: windows leave some at 0
+
+
+def per_length(
+    log_probability: Float[Tensor, "*hypothesis"], length: int | Tensor, alpha: float
+) -> Float[Tensor, "*hypothesis"]:
+    """log P / lp, with lp = ((5 + |Y|) / 6)^α (Wu et al. 2016, equation 14); |Y| counts `END`."""
+    return log_probability / ((5 + length) / 6) ** alpha
+
+
+def coverage_term(
+    coverage: Float[Tensor, "hypothesis source"],
+    mask: Bool[Tensor, "hypothesis source"],
+    beta: float,
+) -> Float[Tensor, " hypothesis"]:
+    """cp = β Σᵢ log min(coverageᵢ, 1) (Wu et al. 2016, equation 14): at most 0.
+
+    `coverage` sums a source token's weights over the target, each the mean over sites and heads.
+    """
+    logs = coverage.clamp(UNSEEN, 1.0).log()
+    return beta * logs.masked_fill(~mask, 0.0).sum(1)
 
 
 class FinishedHypotheses(NamedTuple):
@@ -65,7 +86,7 @@ class Beams:
         self.state = model.start(encoded, 1)
         self.tokens = torch.full((sentences,), BEGIN, device=device)
         self.scores: Float[Tensor, "sentence beam"] = torch.zeros(sentences, 1, device=device)
-        self.seen: Float[Tensor, "row source"] | None = None
+        self.coverage: Float[Tensor, "row source"] | None = None
         self._finished = torch.zeros(sentences, dtype=torch.long, device=device)
         self._best = torch.full((sentences, n_best), -torch.inf, device=device)
 
@@ -83,7 +104,7 @@ class Beams:
         if step == 0:
             check_vocabulary(self.prefix, stepped.logits.shape[1])
         self.history.saw(stepped.weights if self.weights else {})
-        self._look(stepped)
+        self._cover(stepped)
         candidates = best_candidates(
             stepped.logits,
             self.scores.to(torch.promote_types(stepped.logits.dtype, torch.float32)),
@@ -95,20 +116,20 @@ class Beams:
         self._finish(candidates, last, step)
         self._go_on(candidates, last, stepped.state, step)
 
-    def _look(self, stepped: StepOutput) -> None:
+    def _cover(self, stepped: StepOutput) -> None:
         """Accumulate the attention of each hypothesis, if coverage counts."""
         if self.options.coverage_penalty:
             heads = torch.cat(list(stepped.weights.values()), dim=1)  # (row, all heads, source)
             now = heads.mean(1)
-            self.seen = now if self.seen is None else self.seen + now
+            self.coverage = now if self.coverage is None else self.coverage + now
 
     def worth(self, log_probability: Tensor, rows: Tensor, length: int) -> Tensor:
         """The score of hypotheses that continue these rows; all (sentence, hypothesis)."""
         score = per_length(log_probability, length, self.options.length_penalty)
-        if self.seen is None:
+        if self.coverage is None:
             return score
         mask = self.encoded.mask.repeat_interleave(rows.shape[1], dim=0)
-        covered = coverage_term(self.seen[rows.flatten()], mask, self.options.coverage_penalty)
+        covered = coverage_term(self.coverage[rows.flatten()], mask, self.options.coverage_penalty)
         return score + covered.view_as(score)
 
     def _finish(self, candidates: Candidates, last: Tensor, step: int) -> None:
@@ -145,7 +166,7 @@ class Beams:
         self.scores, self.tokens = score, token.flatten()
         rows = row.flatten()
         self.state = select(state, rows)
-        self.seen = None if self.seen is None else self.seen[rows]
+        self.coverage = None if self.coverage is None else self.coverage[rows]
         self.history.went_on(rows, self.tokens)
 
     def _open(self, candidates: Candidates) -> Candidates:

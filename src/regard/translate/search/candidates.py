@@ -11,13 +11,13 @@ from torch import Tensor
 
 from regard.translate.tokens import END
 
-_FIRST = END  # PAD and BEGIN stand before it and are never said
+_FIRST = END  # PAD and BEGIN come before it and are never produced
 _GROUP = 64  # tokens whose largest logit is found first
-_PIECE = 1 << 17  # logits worked on at once, so that what is made of them stays in the cache
+_PIECE = 1 << 17  # logits processed at once, so that intermediate results stay in the cache
 
 
 class Candidates(NamedTuple):
-    """Continuations of each sentence, best first; -inf is the score of what cannot be.
+    """Continuations of each sentence, best first; impossible ones score -inf.
 
     `row` is the hypothesis that `token` continues, counted over all sentences.
     """
@@ -35,17 +35,17 @@ def best_candidates(
     forbidden: Sequence[int] = (),
     forced: Int[Tensor, " sentence"] | None = None,
 ) -> Candidates:
-    """The `count` best of all continuations of each sentence; fewer where there are not so many.
+    """The `count` best continuations of each sentence, or fewer if there are fewer.
 
     A candidate's score is that of its hypothesis plus log softmax(logits) over the whole
-    vocabulary. Equal ones stand in the order of hypothesis, then token.
+    vocabulary. Ties are in the order of hypothesis, then token.
 
     Args:
         logits: of the next token of each hypothesis.
         scores: log-probability of each hypothesis so far.
         count: how many candidates.
-        forbidden: tokens that may not be said, besides PAD and BEGIN.
-        forced: the one token each sentence must say; -1 where it is free.
+        forbidden: tokens that are not allowed, besides PAD and BEGIN.
+        forced: the token each sentence must produce; -1 where it is free.
     """
     sentences, beams = scores.shape
     values, tokens = largest(logits[:, _FIRST:], count + len(forbidden))
@@ -81,7 +81,7 @@ def log_sum_exp(
 ) -> Float[Tensor, "row 1"]:
     """log Σ exp(logits), in float32 or finer: what turns a logit into a log-probability.
 
-    `most` is the largest of each row, which the caller has looked for anyway.
+    `most` is the largest of each row, which the caller knows anyway.
     """
     most = most.to(torch.promote_types(logits.dtype, torch.float32))
     rows = max(1, _PIECE // max(1, logits.shape[1]))
@@ -91,34 +91,34 @@ def log_sum_exp(
 
 
 def largest(
-    values: Float[Tensor, "row place"], count: int
+    values: Float[Tensor, "row position"], count: int
 ) -> tuple[Float[Tensor, "row chosen"], Int[Tensor, "row chosen"]]:
-    """The `count` largest of each row and their places; of equal ones the first come first.
+    """The `count` largest of each row and their positions; of equal ones the first come first.
 
-    Numbers are compared in float32. As any of the largest lies in one of the groups with the
-    largest maxima, most places are looked at only once.
+    Numbers are compared in float32. The largest lie in the groups with the largest maxima, so most
+    positions are read only once.
     """
     count = min(count, values.shape[1])
     if values.shape[1] <= 8 * _GROUP or values.shape[1] <= 2 * count * _GROUP:
-        places = _first_largest(values, count)
-        return values.gather(1, places), places
+        positions = _first_largest(values, count)
+        return values.gather(1, positions), positions
     whole = values.shape[1] // _GROUP * _GROUP
-    grouped = values[:, :whole].unflatten(1, (-1, _GROUP))  # (row, group, place)
+    grouped = values[:, :whole].unflatten(1, (-1, _GROUP))  # (row, group, position)
     groups = _first_largest(grouped.amax(2), count).sort(dim=1).values
     within = torch.arange(_GROUP, device=values.device)
-    places = (groups[..., None] * _GROUP + within).flatten(1)
+    positions = (groups[..., None] * _GROUP + within).flatten(1)
     rest = torch.arange(whole, values.shape[1], device=values.device)
-    places = torch.cat([places, rest.expand(len(places), -1)], dim=1)
-    candidates = values.gather(1, places)
+    positions = torch.cat([positions, rest.expand(len(positions), -1)], dim=1)
+    candidates = values.gather(1, positions)
     best = _first_largest(candidates, count)
-    return candidates.gather(1, best), places.gather(1, best)
+    return candidates.gather(1, best), positions.gather(1, best)
 
 
-def _first_largest(values: Float[Tensor, "row place"], count: int) -> Int[Tensor, "row chosen"]:
-    """Places of the largest, by whole numbers that no two places of a row share.
+def _first_largest(values: Float[Tensor, "row position"], count: int) -> Int[Tensor, "row chosen"]:
+    """Positions of the largest, by integer keys that are unique within a row.
 
-    The bits of a float32 are ordered as the numbers are, once those of negative ones are turned.
-    Below them stands the place, counted from the end.
+    The bits of a float32 are ordered as the numbers are, once those of negative ones are inverted.
+    The position, counted from the end, fills the low bits.
     """
     if count == 1:
         return values.argmax(1, keepdim=True)

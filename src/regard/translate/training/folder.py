@@ -10,7 +10,6 @@ import shutil
 import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -120,7 +119,6 @@ def _line(values: list[Any]) -> str:
     return line.getvalue()
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """The files of a run.
 
@@ -135,35 +133,15 @@ class RunFolder:
     | `scores.json`         | BLEU and chrF of the translators, with signatures; at the end    |
     """
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.toml"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best.safetensors"
-
-    @property
-    def average(self) -> Path:
-        return self.path / "average.safetensors"
-
-    @property
-    def last(self) -> Path:
-        return self.path / "last.safetensors"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.csv"
-
-    @property
-    def scores(self) -> Path:
-        return self.path / "scores.json"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.best = path / "best.safetensors"
+        self.average = path / "average.safetensors"
+        self.last = path / "last.safetensors"
+        self.log = path / "log.csv"
+        self.scores = path / "scores.json"
+        self.events = path / "events"
 
     def kept(self, step: int) -> Path:
         """The parameters of a step, if they are among the best."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.aggregate import Words
-from regard.translate.tokens import BEGIN, END, PAD
+from regard.translate.tokens import BEGIN, END, PAD, UNKNOWN
 
 _SILENT = (PAD, BEGIN, END)
 
@@ -74,3 +75,27 @@ def spoken(numbers: Iterable[int]) -> list[int]:
 def silent(numbers: Iterable[int]) -> list[bool]:
     """Which numbers are padding, `BEGIN` or `END`."""
     return [number in _SILENT for number in numbers]
+
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")  # how sentencepiece spells what it has no piece for
+
+
+def unknown_words(numbers: Sequence[int], words: Words) -> list[str]:
+    """The words that have an unknown token, or one that was spelt by its bytes.
+
+    >>> from regard.translate.vocabulary import WordVocabulary
+    >>> vocabulary = WordVocabulary.train(["the cat sleeps"], size=10)
+    >>> text = "the elephant sleeps"
+    >>> unknown_words(vocabulary.encode(text), vocabulary.words(text))
+    ['elephant']
+
+    Args:
+        numbers: a text as numbers, without its end.
+        words: its words, over those.
+    """
+    strange = {
+        word
+        for number, token, word in zip(numbers, words.tokens, words.pieces)
+        if number == UNKNOWN or _BYTE.fullmatch(token)
+    }
+    return [name for word, name in enumerate(words.names) if word in strange]

@@ -1,4 +1,4 @@
-"""Something to see and something to hear, both free of copyright."""
+"""An image and a sound, both free of copyright."""
 
 from pathlib import Path
 

@@ -6,7 +6,7 @@ from safetensors import safe_open
 
 from regard.errors import RegardError
 from regard.translate.alignment import Head
-from regard.translate.alignment.preferred_head import preferred_head, save_preferred_head
+from regard.translate.alignment.heads import preferred_head, save_preferred_head
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build_model
