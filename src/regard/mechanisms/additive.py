@@ -48,6 +48,6 @@ class Additive(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return self.sizes
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> AdditiveRecipe:
-        query = self.to_query(given.query)[:, None]  # (batch, 1, query, width)
-        return AdditiveRecipe(query, given.key, self.vector, given.value, given.mask, bias)
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> AdditiveRecipe:
+        query = self.to_query(inputs.query)[:, None]  # (batch, 1, query, width)
+        return AdditiveRecipe(query, inputs.key, self.vector, inputs.value, inputs.mask, bias)

@@ -34,7 +34,7 @@ class FromRecipe(Mechanism):
         return Widths()
 
     @abstractmethod
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Recipe:
         """What the weights are made from: checked inputs, and keys as `prepare` made them."""
 
     def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
@@ -119,14 +119,14 @@ class FromRecipe(Mechanism):
         refuse_nested(type(self).__name__, query=query, key=key, value=value)
         self._same_dtype(query)
         self._check_value(query if key is None else key, value)
-        given = self.gather(query, key, value, mask=mask, causal=causal, state=state)
-        bias = None if bias is None else checked_bias(bias, given.text)
-        recipe = self.recipe(given, bias_without_keys(bias, given.gap))
+        inputs = self.gather(query, key, value, mask=mask, causal=causal, state=state)
+        bias = None if bias is None else checked_bias(bias, inputs.text)
+        recipe = self.recipe(inputs, bias_without_keys(bias, inputs.gap))
         dropout = self.dropout if self.training else 0.0
         attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
-        output = self.finish(self.modulate(attended.output, given.query), recipe)
-        after = None if state is None or state is False else self.after(given, recipe, attended)
-        return attended.finished(output, after, crosses=given.crosses)
+        output = self.finish(self.modulate(attended.output, inputs.query), recipe)
+        after = None if state is None or state is False else self.after(inputs, recipe, attended)
+        return attended.finished(output, after, crosses=inputs.crosses)
 
     def gather(
         self,
@@ -152,10 +152,10 @@ class FromRecipe(Mechanism):
         )
 
     def after(
-        self, given: Inputs, recipe: Recipe, attended: Attended
+        self, inputs: Inputs, recipe: Recipe, attended: Attended
     ) -> State | RecurrentState | None:
         """The state after a call with one."""
-        return self.remembered(given.state, recipe)
+        return self.remembered(inputs.state, recipe)
 
 
 def _first_parameter(module: nn.Module) -> nn.Parameter | None:

@@ -76,16 +76,16 @@ class LinearAttention(RecurrentMechanism):
         sums_to_one = normalised and is_nonnegative(self.feature_map)
         self.kind = "distribution" if sums_to_one else "signed"
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Linear:
-        query = self.features(self.to_query(given.query), "query")
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Linear:
+        query = self.features(self.to_query(inputs.query), "query")
         return Linear(
             query,
-            self.features(self.to_key(given.key), "key"),
-            self.values(given.value),
-            log_decay=self.log_decay(given.key),
-            mask=given.mask,
-            memory=self.memory(given, query.shape[3], normalised=self.normalised),
-            normaliser=None if given.past is None else given.past.normaliser,
+            self.features(self.to_key(inputs.key), "key"),
+            self.values(inputs.value),
+            log_decay=self.log_decay(inputs.key),
+            mask=inputs.mask,
+            memory=self.memory(inputs, query.shape[3], normalised=self.normalised),
+            normaliser=None if inputs.past is None else inputs.past.normaliser,
             normalised=self.normalised,
             of=self.kind,
         )

@@ -126,9 +126,9 @@ class MultiHeadLatent(FromRecipe):
             self.latent_width * expanded
         )
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Dot:
-        batch, _, queries, keys = given.shape
-        rotary_key, latent = given.key, given.value
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Dot:
+        batch, _, queries, keys = inputs.shape
+        rotary_key, latent = inputs.key, inputs.value
         held = (batch, 1, keys)
         check_held(
             type(self).__name__,
@@ -137,11 +137,11 @@ class MultiHeadLatent(FromRecipe):
             (*held, self.rotary_width),
             (*held, self.latent_width),
         )
-        query = self.to_query(self.query_norm(self.to_query_latent(given.query)))
+        query = self.to_query(self.query_norm(self.to_query_latent(inputs.query)))
         query = query.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         query, rotary_query = query.split([self.head_width, self.rotary_width], dim=-1)
         rotary_query = self.rotary.turn(rotary_query, keys - queries)
-        if given.state is not None and self.absorbs(queries):
+        if inputs.state is not None and self.absorbs(queries):
             query = query @ self._by_head(self.to_key)  # (batch, head, query, d_c)
             key, value = latent, latent
         else:
@@ -152,7 +152,7 @@ class MultiHeadLatent(FromRecipe):
             torch.cat([query, rotary_query], dim=-1),
             torch.cat([key, rotary_key], dim=-1),
             value,
-            mask=given.mask,
+            mask=inputs.mask,
             bias=bias,
             scale=(self.head_width + self.rotary_width) ** -0.5,
         )

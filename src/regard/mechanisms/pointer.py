@@ -57,12 +57,12 @@ class Pointer(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return Widths(self.to_query.in_features, self.to_key.in_features)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Pointing:
-        held = (given.shape.batch, 1, given.shape.keys)
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Pointing:
+        held = (inputs.shape.batch, 1, inputs.shape.keys)
         sizes = ((*held, self.to_key.out_features), (*held, 0))
-        check_held(type(self).__name__, given.key, given.value, *sizes)
-        query = self.to_query(given.query)[:, None]  # (batch, 1, query, width)
-        return Pointing(query, given.key, self.vector, mask=given.mask, bias=bias)
+        check_held(type(self).__name__, inputs.key, inputs.value, *sizes)
+        query = self.to_query(inputs.query)[:, None]  # (batch, 1, query, width)
+        return Pointing(query, inputs.key, self.vector, mask=inputs.mask, bias=bias)
 
     @staticmethod
     def log_probabilities(attended: Attended) -> Float[Tensor, "batch query key"]:

@@ -72,17 +72,17 @@ class Shaped(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return Widths(self.width, self.width, self.width)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Recipe:
         head_width = self.width // self.n_heads
-        held = (given.shape.batch, self.n_heads, given.shape.keys, head_width)
-        check_held(type(self).__name__, given.key, given.value, held, held)
-        query, key = self._heads(self.to_query(given.query)), given.key
+        held = (inputs.shape.batch, self.n_heads, inputs.shape.keys, head_width)
+        check_held(type(self).__name__, inputs.key, inputs.value, held, held)
+        query, key = self._heads(self.to_query(inputs.query)), inputs.key
         attention = Dot(query, key, bias=bias, scale=head_width**-0.5)
         return Mixture(
             (Identity(query, key), attention, Uniform(query, key)),
             (self.identity_gains, self.attention_gains, -self.uniform_gains),
-            given.value,
-            given.mask,
+            inputs.value,
+            inputs.mask,
         )
 
     def finish(self, mixed: Tensor, recipe: Recipe) -> Tensor:
