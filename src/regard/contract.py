@@ -12,8 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.bias import Bias
-from regard.errors import RegardError, StateError
+from regard.errors import DtypeError, RegardError, StateError
 from regard.masks import Mask, lasting
+from regard.normalise import autocasting
 from regard.recipe import Recipe
 from regard.room import Room, extended, shortened
 from regard.types import Kind, Weights, brief, register_pytree
@@ -251,3 +252,27 @@ class Mechanism(nn.Module, ABC):
             raise StateError(f"{type(self).__name__} keeps no growing state; use fix(key, value)")
         prepared = self.prepare(key, key if value is None else value)
         return State(*prepared, growing=True, padding=lasting(mask, key.shape[0]))
+
+
+def check_dtype(module: nn.Module, argument: str, tensor: Tensor) -> None:
+    """Raise where a tensor has another floating dtype than the module's parameters."""
+    parameter = _first_parameter(module)
+    if parameter is None or parameter.dtype == tensor.dtype:
+        return
+    if tensor.is_floating_point() and not autocasting(tensor.device):
+        raise DtypeError(
+            f"{type(module).__name__}: {argument} is {tensor.dtype}, the parameters are "
+            f"{parameter.dtype}; convert one, as module.to({tensor.dtype})"
+        )
+
+
+def _first_parameter(module: nn.Module) -> nn.Parameter | None:
+    """`next(module.parameters(), None)` in a tenth of the time, which a decode step would feel."""
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return parameter
+    for child in module._modules.values():
+        parameter = None if child is None else _first_parameter(child)
+        if parameter is not None:
+            return parameter
+    return None

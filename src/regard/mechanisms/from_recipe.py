@@ -5,16 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.bias import Bias, bias_without_keys
-from regard.contract import Attended, Mechanism, RecurrentState, State
-from regard.errors import DtypeError, RegardError, ShapeError
+from regard.contract import Attended, Mechanism, RecurrentState, State, check_dtype
+from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias, refuse_nested, run
 from regard.kernel.reduce import Reducer
 from regard.masks import Mask
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite, gather
-from regard.normalise import autocasting
 from regard.recipe import Recipe
 
 
@@ -68,7 +67,7 @@ class FromRecipe(Mechanism):
         self._check_value(key, value)
         value = key if value is None else value
         refuse_nested(type(self).__name__, key=key, value=value)
-        self._same_dtype(key)
+        check_dtype(self, "the input", key)
         # The query is not here yet: where a key must be as wide as it, nothing can be said.
         widths = self.widths(key.shape[-1])
         check_features(type(self).__name__, "key", key, widths.key, key)
@@ -92,16 +91,6 @@ class FromRecipe(Mechanism):
                 "leave it out"
             )
 
-    def _same_dtype(self, features: Tensor) -> None:
-        parameter = _first_parameter(self)
-        if parameter is None or parameter.dtype == features.dtype:
-            return
-        if features.is_floating_point() and not autocasting(features.device):
-            raise DtypeError(
-                f"{type(self).__name__}: the input is {features.dtype}, the parameters are "
-                f"{parameter.dtype}; convert one, as module.to({features.dtype})"
-            )
-
     def forward(
         self,
         query: Tensor,
@@ -117,7 +106,7 @@ class FromRecipe(Mechanism):
     ) -> Attended:
         """Attend; see `Mechanism.forward`."""
         refuse_nested(type(self).__name__, query=query, key=key, value=value)
-        self._same_dtype(query)
+        check_dtype(self, "the input", query)
         self._check_value(query if key is None else key, value)
         inputs = self.gather(query, key, value, mask=mask, causal=causal, state=state)
         bias = None if bias is None else checked_bias(bias, inputs.text)
@@ -156,15 +145,3 @@ class FromRecipe(Mechanism):
     ) -> State | RecurrentState | None:
         """The state after a call with one."""
         return self.remembered(inputs.state, recipe)
-
-
-def _first_parameter(module: nn.Module) -> nn.Parameter | None:
-    """`next(module.parameters(), None)` at a tenth of its price, which a decode step would feel."""
-    for parameter in module._parameters.values():
-        if parameter is not None:
-            return parameter
-    for child in module._modules.values():
-        parameter = None if child is None else _first_parameter(child)
-        if parameter is not None:
-            return parameter
-    return None

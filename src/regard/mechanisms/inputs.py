@@ -136,9 +136,9 @@ def _remembered(
     """
     if state is None or state is False:
         return mask, None
-    said = masks.lasting(mask, shape.batch)
-    if said is not None or not isinstance(state, State) or state.padding is None:
-        return mask, said
+    padding = masks.lasting(mask, shape.batch)
+    if padding is not None or not isinstance(state, State) or state.padding is None:
+        return mask, padding
     new = shape.keys - state.padding.shape[1]
     kept = torch.nn.functional.pad(state.padding, (0, new), value=True)
     return masks.with_padding(mask, kept), kept
@@ -180,11 +180,11 @@ def check_held(
                 f"{name}: state: {which} has {held.dim()} axes {tuple(held.shape)}, expected "
                 f"{len(sizes)}"
             )
-        for axis, place in (("head", -3), ("width", -1)):
-            if len(sizes) == 4 and held.shape[place] != sizes[place]:
+        for axis, dim in (("head", -3), ("width", -1)):
+            if len(sizes) == 4 and held.shape[dim] != sizes[dim]:
                 raise ShapeError(
-                    f"{name}: state: {which}: axis {axis} has size {held.shape[place]}, expected "
-                    f"{sizes[place]}; another module made this state"
+                    f"{name}: state: {which}: axis {axis} has size {held.shape[dim]}, expected "
+                    f"{sizes[dim]}; another module made this state"
                 )
 
 

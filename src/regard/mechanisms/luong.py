@@ -38,12 +38,12 @@ class Luong(FromRecipe):
         self, score: Score | None = None, *, window: Window | None = None, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        for name, part, kind, such in (
+        for name, module, kind, example in (
             ("score", score, Score, "DotScore()"),
             ("window", window, Window, "LocalMonotonic()"),
         ):
-            if part is not None and not isinstance(part, kind):
-                raise RegardError(f"Luong: {name}={part!r}, expected a part, as {such}")
+            if module is not None and not isinstance(module, kind):
+                raise RegardError(f"Luong: {name}={module!r}, expected a part, as {example}")
         self.score = DotScore() if score is None else score
         self.window = window
         self.dropout = dropout

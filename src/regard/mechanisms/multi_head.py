@@ -80,15 +80,15 @@ class MultiHead(FromRecipe):
         gate: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        for name, part, kind, example in (
+        for name, module, kind, example in (
             ("position", position, Position, "Rotary()"),
             ("scoring", scoring, Scoring, "Scoring(sinks=True)"),
             ("normaliser", normaliser, Normaliser, "Sparsemax()"),
             ("mixture", mixture, Mixture, "TalkingHeads(n_heads)"),
             ("gate", gate, nn.Module, "nn.Linear(width, n_heads)"),
         ):
-            if part is not None and not isinstance(part, kind):
-                raise RegardError(f"MultiHead: {name}={part!r}, expected a part, as {example}")
+            if module is not None and not isinstance(module, kind):
+                raise RegardError(f"MultiHead: {name}={module!r}, expected a part, as {example}")
         if isinstance(window, tuple) and len(window) == 2:
             window = Window(*window)
         if window is not None and not isinstance(window, Window):
@@ -211,8 +211,8 @@ class MultiHead(FromRecipe):
         alone = queries.transpose(1, 2).flatten(0, 1)[:, :, None]  # (batch · query, head, 1, width)
         edged = position.turn(alone, cache.edge)[:, :, 0]
         edged = edged.unflatten(0, (inputs.shape.batch, n_queries))
-        places = torch.arange(n_queries, device=keys.device) + (n_keys - n_queries)
-        far = torch.where((places > cache.edge)[:, None], edged.transpose(1, 2), near)
+        positions = torch.arange(n_queries, device=keys.device) + (n_keys - n_queries)
+        far = torch.where((positions > cache.edge)[:, None], edged.transpose(1, 2), near)
         is_first = (torch.arange(n_keys, device=keys.device) < cache.first)[:, None]
         halves = [keys.masked_fill(is_first, 0.0), keys.masked_fill(~is_first, 0.0)]
         return torch.cat([near, far], dim=-1), torch.cat(halves, dim=-1)

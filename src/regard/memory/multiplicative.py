@@ -189,7 +189,7 @@ class LowRankBilinear(nn.Module):
     def full(self) -> Float[Tensor, "outputs width control_width"]:
         """W, the tensor of the `Bilinear` that this is."""
         factors, gates, mix = (
-            part.weight for part in (self.to_factors, self.to_gates, self.to_output)
+            linear.weight for linear in (self.to_factors, self.to_gates, self.to_output)
         )
         return torch.einsum("kr,ri,rj->kij", mix, factors, gates)
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.contract import Attended
+from regard.contract import Attended, check_dtype
 from regard.errors import DtypeError, ShapeError
 from regard.kernel import tiles
 from regard.kernel.attend import refuse_nested
 from regard.kernel.reduce import Reducer
-from regard.normalise import autocasting
 from regard.recipe import Recipe
 from regard.types import Kind
 
@@ -82,13 +81,7 @@ class ImageMechanism(nn.Module, ABC):
             )
         if not image.is_floating_point():
             raise DtypeError(f"{name}: image is {image.dtype}, expected floating point")
-        parameter = _first_parameter(self)
-        dtype = image.dtype if parameter is None else parameter.dtype
-        if image.dtype != dtype and not autocasting(image.device):
-            raise DtypeError(
-                f"{name}: image is {image.dtype}, the parameters are {dtype}; convert one, as "
-                f"module.to({image.dtype})"
-            )
+        check_dtype(self, "image", image)
         if self.channels is not None and image.shape[1] != self.channels:
             raise ShapeError(
                 f"{name}: image: axis channel has size {image.shape[1]}, expected {self.channels}"
@@ -98,15 +91,3 @@ class ImageMechanism(nn.Module, ABC):
                 raise ShapeError(
                     f"{name}: image: axis {axis} has size {size}, expected at least {least}"
                 )
-
-
-def _first_parameter(module: nn.Module) -> nn.Parameter | None:
-    """The first of `module.parameters()`, in a tenth of the time."""
-    for parameter in module._parameters.values():
-        if parameter is not None:
-            return parameter
-    for child in module._modules.values():
-        found = None if child is None else _first_parameter(child)
-        if found is not None:
-            return found
-    return None
