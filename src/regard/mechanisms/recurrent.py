@@ -261,16 +261,7 @@ class RecurrentMechanism(FromRecipe):
         """The state after a call."""
         new, past = attended.state, inputs.past
         assert isinstance(new, RecurrentState)
-        if past is None:
-            return self._drawn(new)
-        return replace(
-            new,
-            written=past.written + new.written,
-            keys=past.keys + new.keys,
-            growing=past.growing,
-            step=past.step + new.step,
-            draw=past.draw,
-        )
+        return self._drawn(new) if past is None else past.followed_by(new)
 
     def _drawn(self, state: RecurrentState) -> RecurrentState:
         """A new state that knows which draw of random features it is written in."""
