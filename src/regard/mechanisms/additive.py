@@ -27,7 +27,7 @@ class Additive(FromRecipe):
     | `vector`   | vₐ    | (width,), 0 at the start, so that every weight is 1/T at first   |
 
     Because vₐ starts at 0, Wₐ and Uₐ get no gradient on the first step. `fix(key)` computes Uₐ h
-    once a sentence. The original exponentiates without subtracting the maximum; this does not.
+    once per sentence. The original exponentiates without subtracting the maximum; this does not.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class DeltaRule(RecurrentMechanism):
     a gated norm behind it; those are not part of this module. The output projection has no bias.
 
     Args:
-        width: features a position of queries and output.
+        width: features per position of queries and output.
         heads: how many heads, which divide `width`; or `Heads(...)` with groups and widths.
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections of queries, keys and values have one.

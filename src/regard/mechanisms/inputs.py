@@ -191,7 +191,7 @@ def check_held(
 def finite(features: Tensor, alive: Tensor) -> Tensor:
     """Features (batch, position, width) with NaN and inf zeroed where no query looks now.
 
-    Numbers stay: a later query may look at them, and a place nobody looks at may itself look.
+    Numbers stay: a later query may attend to them, and a position nobody attends to may be a query.
     """
     kept = alive.any(1).to(features.device)[..., None] | features.isfinite()
     return torch.where(kept, features, features.new_zeros(()))

@@ -23,7 +23,7 @@ class LinearAttention(RecurrentMechanism):
     | here                     | paper            | shape                                   |
     |--------------------------|------------------|-----------------------------------------|
     | `feature_map`            | φ                | head width → features                   |
-    | `decay`                  | α, γ             | a number a head and position            |
+    | `decay`                  | α, γ             | a number per head and position          |
     | `state.memory`           | S, W             | features × value width                  |
     | `state.normaliser`       | z, Z             | features                                |
     | `to_key`, `to_value`     | FROM, TO (1992)  | width → heads × head or value width     |
@@ -37,7 +37,7 @@ class LinearAttention(RecurrentMechanism):
     it is not. The output projection has no bias.
 
     Args:
-        width: features a position of queries and output.
+        width: features per position of queries and output.
         heads: how many heads, which divide `width`; or `Heads(...)` with groups and widths.
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections of queries, keys and values have one.

@@ -34,13 +34,13 @@ class MultiHead(FromRecipe):
     | `to_value`                   | Wⱽ            | width → groups × dᵥ            |
     | `to_output`                  | Wᴼ            | heads × dᵥ → width             |
     | `n_heads`, `head_width`      | h, dₖ         |                                |
-    | `value_width`                | dᵥ            | features a head of the values  |
+    | `value_width`                | dᵥ            | features of a head's values    |
 
     Each projection is Xavier-uniform by itself (`nn.MultiheadAttention` draws the stacked three
     as one matrix, which is narrower), biases 0.
 
     Args:
-        width: features a position of queries and output.
+        width: features per position of queries and output.
         heads: how many heads, a divisor of `width`; or `Heads` with groups and widths.
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections have one.

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values compressed to one small vector a position."""
+"""Multi-head latent attention: keys and values compressed to one small vector per position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MultiHeadLatent(FromRecipe):
 
     DeepSeek-AI 2024, "DeepSeek-V2: a strong, economical, and efficient mixture-of-experts language
     model", section 2.1 and appendix C; norms: section 3.1.2. A state holds c and the one rotary key
-    that all heads share: `latent_width` + `rotary_width` numbers a position, whatever the heads.
+    that all heads share: `latent_width` + `rotary_width` numbers per position, whatever the heads.
 
     | here                           | paper                  | shape                              |
     |--------------------------------|------------------------|------------------------------------|
@@ -38,7 +38,7 @@ class MultiHeadLatent(FromRecipe):
     values are made from the keys' input, so `value` cannot be passed apart.
 
     Args:
-        width: features a position of inputs and output.
+        width: features per position of inputs and output.
         n_heads: how many heads.
         latent_width: features of the compressed keys and values, d_c.
         head_width: features of a query or key in one head without position, d_h; by default

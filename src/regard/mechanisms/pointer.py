@@ -18,8 +18,8 @@ from regard.types import whole
 class Pointer(FromRecipe):
     """uᵢⱼ = vᵀ tanh(W₁ eⱼ + W₂ dᵢ), p(Cᵢ) = softmaxⱼ(uᵢⱼ): the output is the distribution.
 
-    Vinyals, Fortunato & Jaitly 2015, "Pointer networks", equation 3. A model that answers with
-    places of its input, of which there may be more than it was trained with.
+    Vinyals, Fortunato & Jaitly 2015, "Pointer networks", equation 3. For models that
+    answer with positions of their input, which may be longer than in training.
 
     | here       | paper | meaning                                            |
     |------------|-------|----------------------------------------------------|
@@ -67,7 +67,7 @@ class Pointer(FromRecipe):
     @staticmethod
     def log_probabilities(attended: Attended) -> Float[Tensor, "batch query key"]:
         """Logarithms of an output that was asked for with `weights=True`, within its graph;
-        -1e30 where a place is forbidden."""
+        -1e30 where a position is masked."""
         if not isinstance(attended.recipe, Pointing):
             raise RegardError(
                 f"Pointer.log_probabilities: the recipe is {attended.recipe!r}, expected that of a "

@@ -137,7 +137,7 @@ class GridRotary(Rotary):
 
 
 class Alibi(Position):
-    """ALiBi (Press et al. 2022): scores fall linearly with distance, one slope a head."""
+    """ALiBi (Press et al. 2022): scores fall linearly with distance, one slope per head."""
 
     slopes: Tensor
 

@@ -26,15 +26,15 @@ class Shaped(FromRecipe):
     | `to_query`        | W_Q      | width → width, begins at 0                         |
     | `to_key`          | W_K      | width → width                                      |
     | `to_value`        | W_V      | the identity, or width → width, begins as identity |
-    | `identity_gains`  | α        | one a head, begins at 1                            |
-    | `attention_gains` | β        | one a head, begins at 1                            |
-    | `uniform_gains`   | γ        | one a head, begins at 1                            |
+    | `identity_gains`  | α        | one per head, begins at 1                          |
+    | `attention_gains` | β        | one per head, begins at 1                          |
+    | `uniform_gains`   | γ        | one per head, begins at 1                          |
 
     Departures: the mask may be any, C is then uniform over what it permits; dropout is of the
     softmax alone. A query stands at the position of the last keys, as with a cache: I and C follow.
 
     Args:
-        width: features a position.
+        width: features per position.
         n_heads: how many heads; divides `width`.
         values: learn W_V, as the paper keeps it in the first layer.
         dropout: of the softmax, in training.

@@ -21,7 +21,7 @@ from regard.types import whole
 class Stepwise(FromRecipe):
     """A mechanism whose weights of a query depend on those of the queries before it.
 
-    One number a key, its `memory`, is handed from query to query; the state hands it from call to
+    One number per key, its `memory`, is handed from query to query; the state hands it from call to
     call. A mechanism says how a query scores the keys (`score`), and how scores and memory become
     weights and the memory of the next query (`weigh`). Queries are answered in a loop.
 

@@ -107,7 +107,7 @@ def write(
 
 
 def read(memory: Memory, weights: HeadWeights) -> HeadKeys:
-    """Σᵢ wᵢ Mᵢ (NTM equation 2), a vector a head."""
+    """Σᵢ wᵢ Mᵢ (NTM equation 2), a vector per head."""
     return weights @ memory
 
 

@@ -38,7 +38,7 @@ class DNC(Machine[DNCState]):
     | here              | paper        | meaning                                              |
     |-------------------|--------------|------------------------------------------------------|
     | `slots`           | N            | rows of the memory                                   |
-    | `slot_width`      | W            | features a row                                       |
+    | `slot_width`      | W            | features per row                                     |
     | `read_heads`      | R            | heads that read                                      |
     | `to_interface`    | W_ξ          | features → all of ξ, W R + 3 W + 5 R + 3 numbers     |
     | `to_output`       | W_y, W_r     | features and reads → output                          |
@@ -54,10 +54,10 @@ class DNC(Machine[DNCState]):
     Clip gradients when training (`torch.nn.utils.clip_grad_norm_`, 10).
 
     Args:
-        input_width: features a step of the input.
-        output_width: features a step of the output.
+        input_width: features per step of the input.
+        output_width: features per step of the output.
         slots: rows of the memory.
-        slot_width: features a row.
+        slot_width: features per row.
         read_heads: heads that read; one head writes.
         controller: a finished `Controller` for input_width + read_heads · slot_width features;
             `LSTMController` of width 100 when None.

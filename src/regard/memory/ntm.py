@@ -33,7 +33,7 @@ class NTM(Machine[NTMState]):
     | here              | paper | meaning                                                       |
     |-------------------|-------|---------------------------------------------------------------|
     | `slots`           | N     | rows of the memory                                            |
-    | `slot_width`      | M     | features a row                                                |
+    | `slot_width`      | M     | features per row                                              |
     | `shifts`          |       | heads move by −shifts … shifts                                |
     | `to_interface`    |       | features → k, β, g, s, γ of all heads, e and a of the writers |
     | `to_output`       |       | features and reads → output                                   |
@@ -51,10 +51,10 @@ class NTM(Machine[NTMState]):
     Clip gradients when training (`torch.nn.utils.clip_grad_norm_`, 10): they are heavy-tailed.
 
     Args:
-        input_width: features a step of the input.
-        output_width: features a step of the output.
+        input_width: features per step of the input.
+        output_width: features per step of the output.
         slots: rows of the memory.
-        slot_width: features a row.
+        slot_width: features per row.
         read_heads: heads that read.
         write_heads: heads that write.
         shifts: how far a head can move in one step, either way; 0 leaves content alone.

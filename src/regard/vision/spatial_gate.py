@@ -71,7 +71,7 @@ class SpatialGate(Gate):
     def from_timm(cls, module: nn.Module) -> SpatialGate:
         """The same gate as timm's `SpatialAttn`, its weights and statistics copied.
 
-        timm stacks the mean before the maximum, so the kernel's two input channels change places.
+        timm stacks the mean before the maximum, so the kernel's two input channels are swapped.
         """
         name = cls.__name__
         check_class(name, module, "SpatialAttn")
