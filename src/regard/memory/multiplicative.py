@@ -25,7 +25,7 @@ class Gating(nn.Module):
     |-----------|---------|-----------------------------------------------|
     | `x`       | x       | what is gated                                 |
     | `control` | z       | what decides                                  |
-    | `network` | g       | a factor for each feature, or per position      |
+    | `network` | g       | a factor for each feature, or per position    |
 
     The weights are the gate, (batch, 1, position, width): a row for each position, a column for
     each feature that it scales; `output == x * weights[:, 0]`.
