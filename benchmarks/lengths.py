@@ -90,21 +90,21 @@ class Plain:
         angles = (torch.arange(longest)[:, None] * rates).repeat(1, 2)
         self.cosine, self.sine = angles.cos(), angles.sin()
 
-    def turned(self, x: Tensor, place: int) -> Tensor:
+    def turned(self, x: Tensor, position: int) -> Tensor:
         first, second = x.chunk(2, dim=-1)
         turned = torch.cat([-second, first], dim=-1)
-        return x * self.cosine[place] + turned * self.sine[place]
+        return x * self.cosine[position] + turned * self.sine[position]
 
-    def step(self, x: Tensor, place: int) -> Tensor:
+    def step(self, x: Tensor, position: int) -> Tensor:
         query, key, value = (
             project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
             for project in (self.attn.to_query, self.attn.to_key, self.attn.to_value)
         )
-        self.key[:, :, place : place + 1] = self.turned(key, place)
-        self.value[:, :, place : place + 1] = value
-        stop = place + 1
+        self.key[:, :, position : position + 1] = self.turned(key, position)
+        self.value[:, :, position : position + 1] = value
+        stop = position + 1
         mixed = F.scaled_dot_product_attention(
-            self.turned(query, place), self.key[:, :, :stop], self.value[:, :, :stop]
+            self.turned(query, position), self.key[:, :, :stop], self.value[:, :, :stop]
         )
         return self.attn.to_output(mixed.transpose(1, 2).flatten(2))
 
@@ -125,8 +125,8 @@ def decoding(sizes: list[tuple[int, int, int]], steps: int, repeats: int) -> Non
             begun = attn(new[:, :1], causal=True, state=begun).state  # room is made once
 
             def by_hand(new: Tensor = new, plain: Plain = plain) -> None:
-                for place in range(1, steps):
-                    plain.step(new[:, place : place + 1], plain.start + place)
+                for position in range(1, steps):
+                    plain.step(new[:, position : position + 1], plain.start + position)
 
             def ours(
                 copies: bool = False,
@@ -135,9 +135,9 @@ def decoding(sizes: list[tuple[int, int, int]], steps: int, repeats: int) -> Non
                 state: State = begun,
             ) -> None:
                 state.room.taken = state.keys  # each run goes on from here as the first one did
-                for place in range(1, steps):
+                for position in range(1, steps):
                     state = concatenated(state) if copies else state
-                    state = attn(new[:, place : place + 1], causal=True, state=state).state
+                    state = attn(new[:, position : position + 1], causal=True, state=state).state
 
             calls = {"plain": by_hand, "ours": ours, "copies": functools.partial(ours, True)}
             times = interleaved(calls, repeats)

@@ -45,10 +45,10 @@ def recipe(name: str, length: int) -> Recurrent:
         log_decay = -0.1 * torch.rand(1, HEADS, length, generator=random)
     options = {"log_decay": log_decay, "mask": masks.causal()}
     if name.startswith("delta"):
-        query, key = (F.normalize(part, dim=-1) for part in (query, key))
+        query, key = (F.normalize(features, dim=-1) for features in (query, key))
         strength = torch.rand(1, HEADS, length, generator=random)
         return Delta(query, key, strength, value, **options)
-    query, key = (F.elu(part) + 1.0 for part in (query, key))
+    query, key = (F.elu(features) + 1.0 for features in (query, key))
     normalised = "not normalised" not in name
     kind = "distribution" if normalised else "signed"
     return Linear(query, key, value, **options, normalised=normalised, of=kind)
@@ -56,13 +56,15 @@ def recipe(name: str, length: int) -> Recurrent:
 
 def loop(recipe: Recurrent) -> torch.Tensor:
     """One step after another, as at decoding."""
-    query, key, value = (part.flatten(0, 1) for part in (recipe.query, recipe.key, recipe.value))
+    query, key, value = (
+        features.flatten(0, 1) for features in (recipe.query, recipe.key, recipe.value)
+    )
     zeros = key.new_zeros(HEADS, WIDTH, WIDTH)
     normalised = isinstance(recipe, Linear) and recipe.normalised
     store, outputs = Store(zeros, zeros[..., 0] if normalised else None), []
     decays = None if recipe.log_decay is None else recipe.log_decay.flatten(0, 1)
-    for place in range(key.shape[1]):
-        here = slice(place, place + 1)
+    for position in range(key.shape[1]):
+        here = slice(position, position + 1)
         decay = None if decays is None else decays[:, here]
         step = (store, query[:, here], key[:, here], value[:, here])
         if isinstance(recipe, Delta):
@@ -80,8 +82,8 @@ def theirs(recipe: Delta) -> Callable[[], torch.Tensor] | None:
     except ImportError:
         return None
     log_decay = recipe.log_decay if recipe.log_decay is not None else recipe.strength * 0.0
-    parts = (recipe.query * WIDTH**0.5, recipe.key, recipe.value, log_decay, recipe.strength)
-    inputs = [part.transpose(1, 2) for part in parts]
+    tensors = (recipe.query * WIDTH**0.5, recipe.key, recipe.value, log_decay, recipe.strength)
+    inputs = [tensor.transpose(1, 2) for tensor in tensors]
     return lambda: qwen.torch_chunk_gated_delta_rule(*inputs, chunk_size=64)[0].transpose(1, 2)
 
 
@@ -118,26 +120,28 @@ def speed(length: int, threads: int, repeats: int) -> None:
     """Against causal softmax attention, the loop and transformers."""
     torch.set_num_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
-    made = {name: recipe(name, length) for name in NAMES}
-    plain = made["additive"]
+    recipes = {name: recipe(name, length) for name in NAMES}
+    plain = recipes["additive"]
     calls: dict[str, Callable[[], object]] = {
         "softmax": lambda: F.scaled_dot_product_attention(
             plain.query, plain.key, plain.value, is_causal=True
         )
     }
-    for name, one in made.items():
-        calls[name] = lambda one=one: recur(one)
-    other = theirs(made["delta, decay"])
+    for name, rule in recipes.items():
+        calls[name] = lambda rule=rule: recur(rule)
+    other = theirs(recipes["delta, decay"])
     if other is not None:
-        torch.testing.assert_close(other(), recur(made["delta, decay"]).output, rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            other(), recur(recipes["delta, decay"]).output, rtol=0, atol=1e-4
+        )
         calls["delta, decay, transformers"] = other
     with torch.no_grad():
-        found = ratios(calls, repeats, clock)
-        faster_by = {name: beside_loop(made[name], clock) for name in BARS}
+        measured = ratios(calls, repeats, clock)
+        faster_by = {name: beside_loop(recipes[name], clock) for name in BARS}
     rows = []
-    for name, (seconds, ratio) in found.items():
+    for name, (seconds, ratio) in measured.items():
         faster = f"{faster_by[name]:.1f}" if name in faster_by else ""
-        rival = found.get(f"{name}, transformers")
+        rival = measured.get(f"{name}, transformers")
         beside = "" if rival is None else f"{seconds / rival[0]:.2f}"
         bar = f"{BARS[name]:.2f}" if name in BARS else ""
         rows.append([name, f"{seconds * 1e3:.1f}", f"{ratio:.3f}", bar, faster, beside])
@@ -153,11 +157,11 @@ def peak(name: str, length: int) -> int:
         "def held(line):\n"
         "    text = pathlib.Path('/proc/self/status').read_text()\n"
         "    return int(re.search(line + r':\\s+(\\d+)', text).group(1))\n"
-        f"made = linear.recipe({name!r}, {length})\n"
+        f"rule = linear.recipe({name!r}, {length})\n"
         f"with torch.no_grad(): linear.recur(linear.recipe({name!r}, 256))\n"
         "pathlib.Path('/proc/self/clear_refs').write_text('5')  # the peak begins anew\n"
         "before = held('VmRSS')\n"
-        "with torch.no_grad(): linear.recur(made)\n"
+        "with torch.no_grad(): linear.recur(rule)\n"
         "print(held('VmHWM') - before)\n"
     )
     paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -41,7 +41,7 @@ def plain_ntm(machine: NTM, x: Tensor) -> Tensor:
     for step in range(x.shape[1]):
         hidden, cell = machine.controller.cell(torch.cat([x[:, step], read], 1), (hidden, cell))
         interface = machine.to_interface(hidden)
-        keys, sharpness, gates, kernels, added = interface.split(machine._sizes, 1)
+        keys, sharpness, gates, kernels, added = interface.split(machine.interface_widths, 1)
         for head in range(2):
             key = keys[:, head * width : (head + 1) * width]
             strength = F.softplus(sharpness[:, head : head + 1])

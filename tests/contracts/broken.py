@@ -239,18 +239,18 @@ class SoftChoice(DotProduct):
 class DrawsTwice(Hard):
     """Two keys a query in training, where one is declared."""
 
-    def recipe(self, given, bias):
-        recipe = super().recipe(given, bias)
+    def recipe(self, inputs, bias):
+        recipe = super().recipe(inputs, bias)
         if not self.training:
             return recipe
-        return replace(recipe, matrix=recipe.matrix + super().recipe(given, bias).matrix)
+        return replace(recipe, matrix=recipe.matrix + super().recipe(inputs, bias).matrix)
 
 
 class NanWhereNothingIsDrawn(Hard):
     """Finite in eval; in training a row with no permitted key is 0/0."""
 
-    def recipe(self, given, bias):
-        recipe = super().recipe(given, bias)
+    def recipe(self, inputs, bias):
+        recipe = super().recipe(inputs, bias)
         if not self.training:
             return recipe
         return replace(recipe, matrix=recipe.matrix / recipe.matrix.sum(-1, keepdim=True))
@@ -285,9 +285,9 @@ class HalfMemory(LinearAttention):
     def __init__(self):
         super().__init__(16, 2)
 
-    def after(self, given, recipe, attended):
-        state = super().after(given, recipe, attended)
-        return replace(state, memory=state.memory.to(given.query.dtype))
+    def after(self, inputs, recipe, attended):
+        state = super().after(inputs, recipe, attended)
+        return replace(state, memory=state.memory.to(inputs.query.dtype))
 
 
 class CalledRecurrent(DotProduct):

@@ -16,15 +16,15 @@ class _OneHead(FromRecipe):
     def prepare(self, key, value, *, start=0):
         return key[:, None], value[:, None]  # (batch, 1, key, width)
 
-    def recipe(self, given, bias):
-        scores = given.query[:, None] @ given.key.mT / given.query.shape[-1] ** 0.5
+    def recipe(self, inputs, bias):
+        scores = inputs.query[:, None] @ inputs.key.mT / inputs.query.shape[-1] ** 0.5
         if bias is not None:
             scores = scores + bias
         matrix = self.of_scores(scores)
-        if given.mask is not None:
-            allowed = given.mask.block(whole(*given.shape[2:]), scores.device)
+        if inputs.mask is not None:
+            allowed = inputs.mask.block(whole(*inputs.shape[2:]), scores.device)
             matrix = matrix.masked_fill(~torch.as_tensor(allowed), 0.0)
-        return Given(matrix, given.value, self.kind)
+        return Given(matrix, inputs.value, self.kind)
 
 
 class Signed(_OneHead):

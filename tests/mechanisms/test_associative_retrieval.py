@@ -25,8 +25,8 @@ def test_the_last_value_of_a_key_is_asked_for(script):
     for setting in script.SETTINGS[2:4]:
         keys, values, asked, target = script.batch(setting, setting.n_keys, 50)
         for example in range(50):
-            places = [i for i, key in enumerate(keys[example]) if key == asked[example]]
-            assert places and (values[example, places[-1]] == target[example]).all()
+            positions = [i for i, key in enumerate(keys[example]) if key == asked[example]]
+            assert positions and (values[example, positions[-1]] == target[example]).all()
         distinct = {len(set(row)) for row in keys.tolist()}
         assert (distinct == {setting.n_keys}) != setting.repeated
 

@@ -50,8 +50,8 @@ def test_both_directions_of_the_attend_step_in_loops() -> None:
             (alpha, reading(f, real_b, real_a), length_b, length_a),
         ):
             torch.testing.assert_close(got.output[n, :rows], want[0], rtol=0, atol=1e-12)
-            found = got.weights[n, 0, :rows, :keys]
-            torch.testing.assert_close(found, want[1], rtol=0, atol=1e-12)
+            block = got.weights[n, 0, :rows, :keys]
+            torch.testing.assert_close(block, want[1], rtol=0, atol=1e-12)
             assert not got.weights[n, 0, :, keys:].any()
 
 
@@ -71,13 +71,14 @@ def test_features_are_of_each_side_by_itself() -> None:
     attn = Decomposable(f)
     handle = f.register_forward_hook(lambda module, args, out: inputs.append(args[0]))
     attn(a, b)
-    assert sorted(map(len, (one.flatten(0, 1) for one in inputs))) == [8, 10]  # words, not pairs
-    assert any(torch.equal(one, a) for one in inputs)
-    assert any(torch.equal(one, b) for one in inputs)
+    words = [features.shape[0] * features.shape[1] for features in inputs]
+    assert sorted(words) == [8, 10]  # not pairs
+    assert any(torch.equal(features, a) for features in inputs)
+    assert any(torch.equal(features, b) for features in inputs)
     inputs.clear()
     state = attn.fix(b)
     attn(a[:, :1], state=attn(a[:, :2], state=state).state)
-    assert [one.shape[1] for one in inputs] == [5, 2, 1]  # F(b) once
+    assert [features.shape[1] for features in inputs] == [5, 2, 1]  # F(b) once
     handle.remove()
 
 

@@ -21,8 +21,8 @@ def by_loop(attn, x, feature_map, decay=None):
     outputs = []
     for number, example in enumerate(x):
         query, key, value = (
-            heads_of(linear(example, part.weight, part.bias), attn.n_heads)
-            for part in (attn.to_query, attn.to_key, attn.to_value)
+            heads_of(linear(example, projection.weight, projection.bias), attn.n_heads)
+            for projection in (attn.to_query, attn.to_key, attn.to_value)
         )
         beta = 1 / (1 + (-linear(example, attn.to_strength.weight, attn.to_strength.bias)).exp())
         mixed = [
@@ -75,7 +75,8 @@ def test_it_is_transformers_gated_delta_rule():
     attended = attn(x, causal=True, weights=True, state=True)
     recipe = attended.recipe
     query, key, value = (
-        part(x).unflatten(-1, (2, 8)) for part in (attn.to_query, attn.to_key, attn.to_value)
+        projection(x).unflatten(-1, (2, 8))
+        for projection in (attn.to_query, attn.to_key, attn.to_value)
     )
     options = {"initial_state": None, "output_final_state": True, "use_qk_l2norm_in_kernel": True}
     for name in ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"):
@@ -93,8 +94,8 @@ def test_it_is_transformers_gated_delta_rule():
 def test_a_value_written_again_replaces_the_old_one():
     """Addition remembers both; the delta rule the last one alone. One key, two values."""
     attn = DeltaRule(2, 1, bias=False, feature_map=UnitNormalised(epsilon=0.0))
-    for part in (attn.to_query, attn.to_key, attn.to_value, attn.to_output):
-        part.weight.copy_(torch.eye(2))
+    for projection in (attn.to_query, attn.to_key, attn.to_value, attn.to_output):
+        projection.weight.copy_(torch.eye(2))
     attn.to_strength.weight.zero_()
     attn.to_strength.bias.fill_(30.0)  # β = 1
     key = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
@@ -165,24 +166,24 @@ def _block(length):
 
 def test_the_feature_map_is_a_part():
     x = torch.randn(1, 5, 8)
-    one, other = DeltaRule(8, 2), DeltaRule(8, 2, feature_map=SumNormalised(EluPlusOne()))
-    other.load_state_dict(one.state_dict())
-    assert not torch.allclose(one(x).output, other(x).output)
+    default, other = DeltaRule(8, 2), DeltaRule(8, 2, feature_map=SumNormalised(EluPlusOne()))
+    other.load_state_dict(default.state_dict())
+    assert not torch.allclose(default(x).output, other(x).output)
     assert "scale 0.5" in str(DeltaRule(8, 2, scale=0.5))
 
 
 def test_features_that_are_not_normalised_diverge_and_warn():
-    said = "features of IdentityFeatures are not normalised: the memory grows without bound"
-    with pytest.warns(UserWarning, match=said):
+    message = "features of IdentityFeatures are not normalised: the memory grows without bound"
+    with pytest.warns(UserWarning, match=message):
         attn = DeltaRule(8, 1, feature_map=IdentityFeatures())
     x = 4.0 * torch.randn(1, 400, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert not attn(x, causal=True, state=True).state.memory.abs().max() < 1e6  # or NaN
         unit = DeltaRule(8, 1, feature_map=UnitNormalised(IdentityFeatures()))
         assert unit(x, causal=True, state=True).state.memory.abs().max() < 1e2
-    known = IdentityFeatures()
-    known.normalised = True  # as somebody says whose features are short
-    DeltaRule(8, 1, feature_map=known)
+    feature_map = IdentityFeatures()
+    feature_map.normalised = True  # as somebody says whose features are short
+    DeltaRule(8, 1, feature_map=feature_map)
 
 
 def test_gradients_reach_every_parameter():

@@ -60,9 +60,9 @@ def test_dpfp_by_a_loop():
     x = torch.randn(2, 1, 3, 4, dtype=torch.float64)
     features = DPFP(3)(x, "query")
     assert features.shape == (2, 1, 3, 2 * 4 * 3)
-    for place in [(0, 0, 0), (1, 0, 2)]:
-        numbers = [max(float(v), 0.0) for v in x[place]] + [max(-float(v), 0.0) for v in x[place]]
+    for index in [(0, 0, 0), (1, 0, 2)]:
+        numbers = [max(float(v), 0.0) for v in x[index]] + [max(-float(v), 0.0) for v in x[index]]
         expected = [numbers[j] * numbers[(j - shift) % 8] for shift in (1, 2, 3) for j in range(8)]
-        torch.testing.assert_close(features[place], torch.tensor(expected, dtype=x.dtype))
+        torch.testing.assert_close(features[index], torch.tensor(expected, dtype=x.dtype))
     with pytest.raises(RegardError, match="DPFP: n_shifts=0, expected at least 1"):
         DPFP(0)

@@ -65,13 +65,13 @@ def test_two_continuations_of_one_state_are_both_right(build):
     with torch.no_grad():
         _, trunk = steps(attn, True, X[:, :6])
         held = trunk.key.clone()
-        one, first = steps(attn, trunk, X[:, 6:8])
-        two, second = steps(attn, trunk, X[:, 9:11])
+        left, first = steps(attn, trunk, X[:, 6:8])
+        right, second = steps(attn, trunk, X[:, 9:11])
         again, _ = steps(attn, first, X[:, 8:9])  # the first goes on after the second
         whole = attn(X[:, :9], causal=True).output
         other = attn(torch.cat([X[:, :6], X[:, 9:11]], 1), causal=True).output
-    torch.testing.assert_close(torch.cat([one, again], 1), whole[:, 6:])
-    torch.testing.assert_close(two, other[:, 6:])
+    torch.testing.assert_close(torch.cat([left, again], 1), whole[:, 6:])
+    torch.testing.assert_close(right, other[:, 6:])
     assert torch.equal(trunk.key, held)
     assert first.room is trunk.room and second.room is not trunk.room
 

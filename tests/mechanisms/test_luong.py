@@ -95,9 +95,9 @@ def test_scores_and_windows_in_loops(name: str, local: str, fixed: bool) -> None
     attended = luong(states, **given, mask=mask, weights=True)
     for b, t in [(b, t) for b in range(2) for t in range(5)]:
         weights, context = reading(name, luong, states[b, t], keys[b, : lengths[b]], t)
-        found = attended.weights[b, 0, t]
-        torch.testing.assert_close(found[: lengths[b]], weights, rtol=0, atol=1e-12)
-        assert not found[lengths[b] :].any()
+        row = attended.weights[b, 0, t]
+        torch.testing.assert_close(row[: lengths[b]], weights, rtol=0, atol=1e-12)
+        assert not row[lengths[b] :].any()
         torch.testing.assert_close(attended.output[b, t], context, rtol=0, atol=1e-12)
 
 

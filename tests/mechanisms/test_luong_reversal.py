@@ -66,8 +66,8 @@ def pairs(count: int, longest: int) -> tuple[Tensor, Tensor]:
     sizes = torch.randint(1, longest + 1, (count,)).tolist()
     drawn, end = [torch.randint(NUMBERS, (size,)) for size in sizes], torch.tensor([END])
     both = (
-        [torch.cat([one, end]) for one in drawn],
-        [torch.cat([one.flip(0), end]) for one in drawn],
+        [torch.cat([tokens, end]) for tokens in drawn],
+        [torch.cat([tokens.flip(0), end]) for tokens in drawn],
     )
     source, target = (pad_sequence(side, batch_first=True, padding_value=PAD) for side in both)
     return source, target
@@ -78,21 +78,21 @@ def words(tokens: Tensor) -> list[list[int]]:
     return [row[: row.index(END)] if END in row else row for row in tokens.tolist()]
 
 
-def bleu(found: list[list[int]], wanted: list[list[int]]) -> float:
+def bleu(hypotheses: list[list[int]], references: list[list[int]]) -> float:
     """Corpus BLEU of up to four tokens, one reference, not smoothed (Papineni et al. 2002)."""
     logs = 0.0
     for n in range(1, 5):
         right = total = 0
-        for one, other in zip(found, wanted):
-            grams, known = (
+        for tokens, other in zip(hypotheses, references):
+            grams, reference_grams = (
                 Counter(tuple(side[i : i + n]) for i in range(len(side) - n + 1))
-                for side in (one, other)
+                for side in (tokens, other)
             )
-            right, total = right + (grams & known).total(), total + grams.total()
+            right, total = right + (grams & reference_grams).total(), total + grams.total()
         if right == 0:
             return 0.0
         logs += math.log(right / total) / 4
-    size, reference = sum(map(len, found)), sum(map(len, wanted))
+    size, reference = sum(map(len, hypotheses)), sum(map(len, references))
     return 100 * math.exp(logs + min(0.0, 1 - reference / size))
 
 
@@ -133,10 +133,10 @@ def held_out_bleu(model: Reverser) -> float:
 
 def test_bleu_by_hand() -> None:
     """Precisions 7/8, 5/6, 3/4 and 1/2; the output is 8 tokens long, the reference 9."""
-    found, wanted = [[1, 2, 3, 4, 5], [7, 8, 9]], [[1, 2, 3, 4, 6], [7, 8, 9, 10]]
-    assert bleu(wanted, wanted) == pytest.approx(100.0)
+    hypotheses, references = [[1, 2, 3, 4, 5], [7, 8, 9]], [[1, 2, 3, 4, 6], [7, 8, 9, 10]]
+    assert bleu(references, references) == pytest.approx(100.0)
     expected = 100 * (7 / 8 * 5 / 6 * 3 / 4 / 2) ** 0.25 * math.exp(1 - 9 / 8)
-    assert bleu(found, wanted) == pytest.approx(expected)
+    assert bleu(hypotheses, references) == pytest.approx(expected)
     assert bleu([[1, 1, 1, 1]], [[1, 2, 3, 4]]) == 0.0
 
 

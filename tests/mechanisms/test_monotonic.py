@@ -34,7 +34,7 @@ def energies(attn: Monotonic, queries: Tensor, keys: Tensor) -> list[list[float]
             attn.to_query.weight @ query + attn.to_query.bias + attn.to_key.weight @ key
             for key in keys
         ]
-        rows.append([float(attn.gain * (vector @ one.tanh()) + attn.offset) for one in hidden])
+        rows.append([float(attn.gain * (vector @ sums.tanh()) + attn.offset) for sums in hidden])
     return rows
 
 

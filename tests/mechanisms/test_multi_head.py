@@ -78,8 +78,9 @@ def reading(
     """
 
     def project(linear: nn.Linear, x: Tensor, heads: int) -> Tensor:
-        made = torch.einsum("oi,i->o", linear.weight, x)
-        return (made if linear.bias is None else made + linear.bias).unflatten(0, (heads, -1))
+        features = torch.einsum("oi,i->o", linear.weight, x)
+        features = features if linear.bias is None else features + linear.bias
+        return features.unflatten(0, (heads, -1))
 
     score = score or (lambda product: product / math.sqrt(attn.head_width))
     query, key, value = inputs
@@ -210,7 +211,7 @@ def steps(attn: MultiHead, x: Tensor, chunks: list[int], **more: Tensor) -> list
     outputs, weights, start = [], [], 0
     for size in chunks:
         span, start = slice(start, start + size), start + size
-        cut = {name: part[:, :, span, :start] for name, part in more.items()}
+        cut = {name: tensor[:, :, span, :start] for name, tensor in more.items()}
         attended = attn(x[:, span], causal=True, state=state, weights=True, **cut)
         state = attended.state
         outputs.append(attended.output)

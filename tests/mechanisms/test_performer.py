@@ -40,8 +40,8 @@ def _by_loop(attn, x, kind, causal):
         for linear in (attn.to_query, attn.to_key, attn.to_value)
     )
     outputs = []
-    for place, q in enumerate(query):
-        last = place + 1 if causal else len(key)
+    for position, q in enumerate(query):
+        last = position + 1 if causal else len(key)
         numerator, denominator = [0.0] * len(value[0]), 0.0
         for k, v in zip(key[:last], value[:last]):
             products = zip(_features(kind, q, rows), _features(kind, k, rows))
@@ -101,8 +101,8 @@ def test_the_future_changes_nothing_and_steps_are_one_pass(kind):
     changed = torch.cat([x[:, :40], x[:, 40:] * 1e4], 1)
     assert torch.equal(attn(changed, causal=True).output[:, :40], whole[:, :40])
     state, steps = True, []
-    for place in range(70):
-        attended = attn(x[:, place : place + 1], causal=True, state=state)
+    for position in range(70):
+        attended = attn(x[:, position : position + 1], causal=True, state=state)
         state = attended.state
         steps.append(attended.output)
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-4)
@@ -143,9 +143,9 @@ def test_a_state_from_before_a_draw_is_refused():
     attn(x)
     attn(x, causal=True, state=state)  # the rows are still the same
     attn(x)
-    said = r"state was written in draw \[0\] of the random features, which are now in draw 1"
+    message = r"state was written in draw \[0\] of the random features, which are now in draw 1"
     for old in (state, begun):
-        with pytest.raises(StateError, match=said):
+        with pytest.raises(StateError, match=message):
             attn(x, causal=True, state=old)
     fixed = attn.fix(x)
     features.redraw()

@@ -180,10 +180,10 @@ def test_a_checkpoint_goes_on_with_the_rows_that_would_have_come():
 
 def test_torchs_seed_governs_draws_and_two_maps_differ():
     torch.manual_seed(0)
-    one, two = PositiveFeatures(4, 6), PositiveFeatures(4, 6)
+    first, second = PositiveFeatures(4, 6), PositiveFeatures(4, 6)
     torch.manual_seed(0)
     again = PositiveFeatures(4, 6)
-    assert torch.equal(one.rows, again.rows) and not torch.equal(one.rows, two.rows)
+    assert torch.equal(first.rows, again.rows) and not torch.equal(first.rows, second.rows)
 
 
 def test_a_draw_between_forward_and_backward_leaves_gradients_alone():

@@ -53,8 +53,8 @@ def test_a_state_of_another_dtype_is_refused(build):
 
 
 def test_a_state_with_other_heads_or_widths_is_refused():
-    made = MultiHead(16, 4)
-    for state in (made.fix(X), made.begin(X)):
+    attn = MultiHead(16, 4)
+    for state in (attn.fix(X), attn.begin(X)):
         for other in (MultiHead(16, 2), MultiHead(16, Heads(8, head_width=4))):
             message = f"state: key: axis head has size 4, expected {other.n_groups}; another module"
             with pytest.raises(ShapeError, match=message):
@@ -136,12 +136,14 @@ def test_nan_in_padding_of_a_fixed_state_reaches_no_gradient(build):
 def test_under_autocast_weights_are_those_of_the_output(build):
     attn = build().eval()
     with torch.autocast("cpu", torch.bfloat16):
-        found = attn(X, weights=True, reduce=[regard.ReceivedAttention(), regard.Entropy()])
-    assert found.weights.dtype == torch.float32
-    assert (found.weights.sum(-1) <= 1 + 1e-5).all()
-    torch.testing.assert_close(found.reductions[0], found.weights.sum(2), atol=1e-3, rtol=1e-3)
+        attended = attn(X, weights=True, reduce=[regard.ReceivedAttention(), regard.Entropy()])
+    assert attended.weights.dtype == torch.float32
+    assert (attended.weights.sum(-1) <= 1 + 1e-5).all()
+    torch.testing.assert_close(
+        attended.reductions[0], attended.weights.sum(2), atol=1e-3, rtol=1e-3
+    )
     calm = attn(X, weights=True)
-    torch.testing.assert_close(found.weights, calm.weights, atol=0.05, rtol=0)
+    torch.testing.assert_close(attended.weights, calm.weights, atol=0.05, rtol=0)
 
 
 def test_the_same_tensor_thrice_is_self_attention():

@@ -69,13 +69,13 @@ def streamed(attn, x, left, first, slopes=None):
     positions are their places in it. Rotary unless there are slopes, then ALiBi."""
     width, outputs = 4, []
 
-    def turned(feature, place):
+    def turned(feature, position):
         result = feature.clone()
         for pair in range(width // 2):
-            angle = torch.tensor(place * 10000.0 ** (-2 * pair / width), dtype=torch.float64)
-            one, two = feature[..., pair], feature[..., pair + width // 2]
-            result[..., pair] = one * angle.cos() - two * angle.sin()
-            result[..., pair + width // 2] = one * angle.sin() + two * angle.cos()
+            angle = torch.tensor(position * 10000.0 ** (-2 * pair / width), dtype=torch.float64)
+            low, high = feature[..., pair], feature[..., pair + width // 2]
+            result[..., pair] = low * angle.cos() - high * angle.sin()
+            result[..., pair + width // 2] = low * angle.sin() + high * angle.cos()
         return result
 
     queries, keys, values = (
@@ -85,13 +85,13 @@ def streamed(attn, x, left, first, slopes=None):
     for t in range(x.shape[1]):
         cache = [j for j in range(t + 1) if j < first or j >= t - left]
         last, scores = len(cache) - 1, []
-        for place, j in enumerate(cache):
+        for position, j in enumerate(cache):
             if slopes is None:
-                pair = turned(queries[:, t], last), turned(keys[:, j], place)
+                pair = turned(queries[:, t], last), turned(keys[:, j], position)
                 scores.append((pair[0] * pair[1]).sum(-1) / width**0.5)
             else:
                 product = (queries[:, t] * keys[:, j]).sum(-1) / width**0.5
-                scores.append(product - slopes * (last - place))
+                scores.append(product - slopes * (last - position))
         weights = torch.stack(scores, -1).softmax(-1)  # (batch, head, place)
         mixed = torch.einsum("bhp,bphw->bhw", weights, values[:, cache])
         outputs.append(attn.to_output(mixed.flatten(1)))
@@ -183,8 +183,8 @@ def test_two_continuations_of_one_windowed_state_are_both_right(first):
         held = trunk.key.clone()
         for tail in (X[:, 10:14], X[:, 14:18], X[:, 18:22]):
             state, outputs = trunk, []
-            for place in range(4):
-                step = attn(tail[:, place : place + 1], causal=True, state=state)
+            for position in range(4):
+                step = attn(tail[:, position : position + 1], causal=True, state=state)
                 state = step.state
                 outputs.append(step.output)
             whole = attn(torch.cat([X[:, :10], tail], 1), causal=True).output[:, 10:]
@@ -207,8 +207,8 @@ def test_gradients_reach_the_keys_that_are_kept():
     attn, x = build(Rotary(), Window(4, 0, first=2)), X.clone().requires_grad_()
     whole = torch.autograd.grad(attn(x, causal=True).output.square().sum(), x)[0]
     state, total = True, 0.0
-    for place in range(LENGTH):
-        step = attn(x[:, place : place + 1], causal=True, state=state)
+    for position in range(LENGTH):
+        step = attn(x[:, position : position + 1], causal=True, state=state)
         state, total = step.state, total + step.output.square().sum()
     torch.testing.assert_close(torch.autograd.grad(total, x)[0], whole)
 
@@ -218,10 +218,10 @@ def test_remembered_padding_is_that_of_the_keys_that_are_kept():
     full = attn(X, causal=True, mask=masks.padding(REAL | (torch.arange(LENGTH) > 11))).output
     state = attn(X[:, :12], causal=True, mask=masks.padding(REAL[:, :12]), state=True).state
     assert state.padding.shape == (2, 5)
-    for place in range(12, LENGTH):  # no mask: what the state remembers counts
-        step = attn(X[:, place : place + 1], causal=True, state=state)
+    for position in range(12, LENGTH):  # no mask: what the state remembers counts
+        step = attn(X[:, position : position + 1], causal=True, state=state)
         state = step.state
-        torch.testing.assert_close(step.output[:, 0], full[:, place])
+        torch.testing.assert_close(step.output[:, 0], full[:, position])
 
 
 def test_more_queries_than_keys_reach_back_as_far_as_before():
@@ -300,12 +300,12 @@ def test_blocks_go_on_from_windows(block, context):
     block, real = block.double().eval(), masks.padding(REAL)
     full = block(X, *context, causal=True, mask=real).output
     state, outputs = True, []
-    for place in range(LENGTH):
+    for position in range(LENGTH):
         step = block(
-            X[:, place : place + 1],
+            X[:, position : position + 1],
             *(context if state is True else ()),
             causal=True,
-            mask=masks.padding(REAL[:, : place + 1]),
+            mask=masks.padding(REAL[:, : position + 1]),
             state=state,
         )
         state = step.state
@@ -321,12 +321,14 @@ def test_capture_reads_the_steps_of_a_window(first):
         _, expected, states = walk(attn, [1] * LENGTH)
         with regard.capture(attn) as trace:
             state = True
-            for place in range(LENGTH):
-                state = attn(X[:, place : place + 1], causal=True, state=state).state
+            for position in range(LENGTH):
+                state = attn(X[:, position : position + 1], causal=True, state=state).state
     assert len(trace) == LENGTH
-    for place, (record, state) in enumerate(zip(trace, states)):
+    for position, (record, state) in enumerate(zip(trace, states)):
         positions = state.positions(record.shape.keys)
-        torch.testing.assert_close(record.weights(), expected[:, :, place : place + 1, positions])
+        torch.testing.assert_close(
+            record.weights(), expected[:, :, position : position + 1, positions]
+        )
 
 
 def test_a_gapped_bias_is_that_of_the_text():
@@ -351,8 +353,10 @@ def test_a_compiled_step_goes_on_from_a_window():
     with torch.no_grad():
         expected = attn(x[:, :14], causal=True).output
         state = attn(x[:, :12], causal=True, state=True).state
-        for place in (12, 13):
-            step = compiled(x[:, place : place + 1], causal=True, state=state)
+        for position in (12, 13):
+            step = compiled(x[:, position : position + 1], causal=True, state=state)
             state = step.state
-            torch.testing.assert_close(step.output[:, 0], expected[:, place], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                step.output[:, 0], expected[:, position], atol=1e-5, rtol=1e-5
+            )
     assert state.keys == 5 and state.dropped == 9

@@ -11,7 +11,7 @@ def cosine(key, slot):
 def softmax(numbers):
     largest = max(numbers)
     exponentials = [math.exp(number - largest) for number in numbers]
-    return [part / sum(exponentials) for part in exponentials]
+    return [share / sum(exponentials) for share in exponentials]
 
 
 def sigmoid(number):
@@ -31,8 +31,8 @@ def shifted(weights, kernel):
     slots, reach = len(weights), len(kernel) // 2
     moved = [0.0] * slots
     for slot, weight in enumerate(weights):
-        for place, share in enumerate(kernel):
-            moved[(slot + place - reach) % slots] += weight * share
+        for index, share in enumerate(kernel):
+            moved[(slot + index - reach) % slots] += weight * share
     return moved
 
 

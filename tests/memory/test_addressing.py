@@ -50,17 +50,17 @@ def test_content():
 
 def test_an_exact_key_and_a_large_strength_find_one_slot():
     memory = torch.eye(4)[None]
-    found = addressing.content_weights(memory[:, 2:3], memory, torch.tensor([[1e4]]))
-    torch.testing.assert_close(found, torch.tensor([[[0.0, 0.0, 1.0, 0.0]]]))
+    weights = addressing.content_weights(memory[:, 2:3], memory, torch.tensor([[1e4]]))
+    torch.testing.assert_close(weights, torch.tensor([[[0.0, 0.0, 1.0, 0.0]]]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_content_of_zeros_is_uniform_with_finite_gradients(dtype):
     key = torch.zeros(1, 1, 3, dtype=dtype, requires_grad=True)
     memory = torch.zeros(1, 4, 3, dtype=dtype, requires_grad=True)
-    found = addressing.content_weights(key, memory, torch.full((1, 1), 50.0, dtype=dtype))
-    torch.testing.assert_close(found, torch.full((1, 1, 4), 0.25, dtype=dtype))
-    found[0, 0, 0].backward()
+    weights = addressing.content_weights(key, memory, torch.full((1, 1), 50.0, dtype=dtype))
+    torch.testing.assert_close(weights, torch.full((1, 1, 4), 0.25, dtype=dtype))
+    weights[0, 0, 0].backward()
     assert key.grad.isfinite().all() and memory.grad.isfinite().all()
 
 
@@ -154,7 +154,7 @@ def test_usage():
 
 def test_usage_gives_no_gradient_to_what_was_written():
     parts = [numbers(1, 4), weights(1, 4), weights(1, 2, 4), numbers(1, 2)]
-    previous, write, reads, free = (part.requires_grad_() for part in parts)
+    previous, write, reads, free = (tensor.requires_grad_() for tensor in parts)
     addressing.usage(previous, write, reads, free).sum().backward()
     assert write.grad is None
     assert previous.grad.any() and reads.grad.any() and free.grad.any()

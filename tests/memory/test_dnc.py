@@ -114,7 +114,7 @@ def test_it_writes_slot_after_slot_and_reads_them_in_order():
     machine = DNC(1, 2, slots=5, slot_width=3, controller=FeedForwardController(4, 2))
     for parameter in machine.parameters():
         parameter.zero_()
-    bias = machine.to_interface.bias.split(machine._sizes)
+    bias = machine.to_interface.bias.split(machine.interface_widths)
     vector, gates, modes = bias[2], bias[4], bias[5]
     vector.fill_(1.0)
     gates[-1] = gates[-2] = 40.0  # allocation and write gates open
@@ -139,7 +139,7 @@ def test_freed_slots_are_used_again():
     with torch.no_grad():
         for parameter in machine.parameters():
             parameter.zero_()
-        gates = machine.to_interface.bias.split(machine._sizes)[4]
+        gates = machine.to_interface.bias.split(machine.interface_widths)[4]
         gates[-1] = gates[-2] = 40.0
     state = machine.initial(1)
     at = torch.tensor([[[0.0, 0.0, 1.0, 0.0]]])

@@ -66,8 +66,8 @@ def by_loop(lstm, x):
             d = []
             for source in range(3):  # hidden, x, bias
                 start = (source * 4 + y) * width
-                part = slice(start, start + width)
-                z = lstm.to_embedding.weight[part] @ hat_h + lstm.to_embedding.bias[part]
+                rows = slice(start, start + width)
+                z = lstm.to_embedding.weight[rows] @ hat_h + lstm.to_embedding.bias[rows]
                 d.append(lstm.scale[source, y].T @ z)
             rows = slice(y * units, (y + 1) * units)
             sums.append(
@@ -185,12 +185,12 @@ def test_wrong_states_are_named():
             "state: cell has shape (2, 4), expected (2, 5): batch, units",
         ),
         (
-            HyperState(*(part[:1] for part in state)),
+            HyperState(*(tensor[:1] for tensor in state)),
             ShapeError,
             "state: hidden has shape (1, 5), expected (2, 5)",
         ),
         (
-            HyperState(*(part.double() for part in state)),
+            HyperState(*(tensor.double() for tensor in state)),
             DtypeError,
             "state: hidden is torch.float64, expected torch.float32 as x",
         ),

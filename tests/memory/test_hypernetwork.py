@@ -27,10 +27,10 @@ def by_loop(generator, z):
         rows = slice(i * row_width, (i + 1) * row_width)
         row = first.weight[rows] @ z + first.bias[rows]
         for o in range(generator.out_channels):
-            for place in range(area):
-                weight = second.weight[o * area + place]
-                value = weight @ row + second.bias[o * area + place]
-                kernel[o, i, place // width, place % width] = value
+            for index in range(area):
+                weight = second.weight[o * area + index]
+                value = weight @ row + second.bias[o * area + index]
+                kernel[o, i, index // width, index % width] = value
     return kernel
 
 

@@ -18,13 +18,13 @@ def test_a_gate_multiplies():
     attended = unit(x, control, weights=True)
     linear = unit.network[0]
     for example in range(2):
-        for place in range(4):
+        for index in range(4):
             for feature in range(3):
-                score = linear.weight[feature] @ control[example, place] + linear.bias[feature]
+                score = linear.weight[feature] @ control[example, index] + linear.bias[feature]
                 gate = 1 / (1 + (-score).exp())
-                torch.testing.assert_close(attended.weights[example, 0, place, feature], gate)
+                torch.testing.assert_close(attended.weights[example, 0, index, feature], gate)
                 torch.testing.assert_close(
-                    attended.output[example, place, feature], x[example, place, feature] * gate
+                    attended.output[example, index, feature], x[example, index, feature] * gate
                 )
     assert attended.recipe.kind == "gate"
     assert torch.equal(attended.recipe.weights(), attended.weights)
@@ -47,9 +47,9 @@ def test_attention_is_a_sum_of_gatings():
     attended = regard.attend(query, key, value, weights=True)
     gating = Gating(4, 1, network=nn.Identity(), kind="gate")
     total = torch.zeros(1, 3, 4)
-    for place in range(5):
-        weight = attended.weights[:, 0, :, place : place + 1]  # (batch, query, 1), the control
-        total += gating(value[:, 0, place : place + 1].expand(1, 3, 4), weight).output
+    for index in range(5):
+        weight = attended.weights[:, 0, :, index : index + 1]  # (batch, query, 1), the control
+        total += gating(value[:, 0, index : index + 1].expand(1, 3, 4), weight).output
     torch.testing.assert_close(total, attended.output[:, 0])
 
 

@@ -82,8 +82,8 @@ def test_linear_attention_is_a_sigma_pi_unit_of_order_three():
     """Σ_s (q · k_s) v_s is a sum of products q_i k_si v_sj, each with weight 1."""
     keys, width = 4, 2
     attn = LinearAttention(width, 1, bias=False, feature_map=IdentityFeatures(), normalised=False)
-    for part in (attn.to_query, attn.to_key, attn.to_value, attn.to_output):
-        part.weight.copy_(torch.eye(width))
+    for projection in (attn.to_query, attn.to_key, attn.to_value, attn.to_output):
+        projection.weight.copy_(torch.eye(width))
     query, key, value = torch.randn(1, width), torch.randn(keys, width), torch.randn(keys, width)
     numbers = torch.cat([query.flatten(), key.flatten(), value.flatten()])
     first_key, first_value = width, width + keys * width

@@ -75,7 +75,9 @@ def test_equals_the_equations_in_plain_loops():
         channel = torch.tensor(channel, dtype=torch.float64)
         gated = image[example] * channel[:, None, None]
         spatial = spatial_factors(gated, module.spatial.convolution.weight[0])
-        gates = {name: part.weights[example, 0, 0] for name, part in blocked.attentions.items()}
+        gates = {
+            name: attended.weights[example, 0, 0] for name, attended in blocked.attentions.items()
+        }
         torch.testing.assert_close(gates["channel"], channel, atol=1e-12, rtol=0)
         torch.testing.assert_close(gates["spatial"], spatial.flatten(), atol=1e-12, rtol=0)
         torch.testing.assert_close(blocked.output[example], gated * spatial, atol=1e-12, rtol=0)

@@ -22,7 +22,9 @@ def test_turned_products_depend_on_both_distances_alone() -> None:
     rows, columns, width = 4, 5, 8
     part = GridRotary(columns)
     query, key = (features(1, 1, 2, width)[:, :, i : i + 1] for i in range(2))
-    turned = [part.turn(one.expand(-1, -1, rows * columns, -1), 0)[0, 0] for one in (query, key)]
+    turned = [
+        part.turn(features.expand(-1, -1, rows * columns, -1), 0)[0, 0] for features in (query, key)
+    ]
     products = (turned[0] @ turned[1].T).view(rows, columns, rows, columns)
     by_offset: dict[tuple[int, int], list[float]] = {}
     for (y, x, v, u), product in (
@@ -40,7 +42,7 @@ def test_turned_products_depend_on_both_distances_alone() -> None:
 
 def test_each_axis_turns_its_own_pairs() -> None:
     x = torch.ones(1, 1, 1, 8, dtype=torch.float64)
-    row, column = (rotate(x, torch.tensor([place]), 100.0) for place in ([3, 0], [0, 3]))
+    row, column = (rotate(x, torch.tensor([offset]), 100.0) for offset in ([3, 0], [0, 3]))
     moved = [[i for i in range(8) if t[0, 0, 0, i] != 1] for t in (row, column)]
     assert moved == [
         [0, 1, 4, 5],
@@ -65,8 +67,8 @@ def test_an_image_in_multi_head_attention_may_be_moved() -> None:
     image[:, :3, :3] = features(1, 3, 3, 16)
     moved = image.roll((2, 1), (1, 2))
     before, after = (
-        attn(one.flatten(1, 2), weights=True).weights.log().view(2, 6, 6, 6, 6)
-        for one in (image, moved)
+        attn(features.flatten(1, 2), weights=True).weights.log().view(2, 6, 6, 6, 6)
+        for features in (image, moved)
     )
     before, after = before[:, :3, :3, :3, :3], after[:, 2:5, 1:4, 2:5, 1:4]
     difference = after - before  # the denominators of a row may differ
@@ -114,8 +116,8 @@ def test_sinusoids_of_rows_and_columns() -> None:
     for row in range(3):
         for column in range(4):
             expected = [
-                wave(place * rate)
-                for place in (row, column)
+                wave(offset * rate)
+                for offset in (row, column)
                 for wave in (math.sin, math.cos)
                 for rate in (1.0, 0.1)
             ]

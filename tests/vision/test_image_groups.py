@@ -12,7 +12,7 @@ from regard.errors import RegardError, ShapeError
 from regard.mechanisms import RelativeBias, Rotary
 from regard.vision import Axial, LocalStem, ShiftedWindow
 
-Place = tuple[int, int]
+Pixel = tuple[int, int]
 
 
 def picture(*size: int) -> Tensor:
@@ -25,24 +25,24 @@ def in_loops(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    sees: Callable[[Place, Place], bool],
-    score: Callable[[int, Place, Place, Tensor, Tensor], float],
+    sees: Callable[[Pixel, Pixel], bool],
+    score: Callable[[int, Pixel, Pixel, Tensor, Tensor], float],
 ) -> tuple[Tensor, Tensor]:
     """Mixed (head, width, row, column) and weights (head, query, key) of (head, width, …) maps."""
     heads, _, height, width = query.shape
-    places = [(y, x) for y in range(height) for x in range(width)]
+    positions = [(y, x) for y in range(height) for x in range(width)]
     mixed = torch.zeros_like(value)
-    weights = torch.zeros(heads, len(places), len(places), dtype=query.dtype)
+    weights = torch.zeros(heads, len(positions), len(positions), dtype=query.dtype)
     for head in range(heads):
-        for i, (y, x) in enumerate(places):
+        for i, (y, x) in enumerate(positions):
             exps = {
                 j: math.exp(score(head, (y, x), at, query[head, :, y, x], key[head, :, *at]))
-                for j, at in enumerate(places)
+                for j, at in enumerate(positions)
                 if sees((y, x), at)
             }
             for j, exp in exps.items():
                 weights[head, i, j] = exp / sum(exps.values())
-                mixed[head, :, y, x] += weights[head, i, j] * value[head, :, *places[j]]
+                mixed[head, :, y, x] += weights[head, i, j] * value[head, :, *positions[j]]
     return mixed, weights
 
 
@@ -53,9 +53,9 @@ def maps(linear: nn.Linear, image: Tensor, heads: int) -> Tensor:
 
 def compare(attn: Axial | ShiftedWindow, image: Tensor, sees, score) -> None:
     attended = attn(image, weights=True)
-    for example, one in enumerate(image):
+    for example, example_image in enumerate(image):
         projections = (attn.to_query, attn.to_key, attn.to_value)
-        query, key, value = (maps(linear, one, attn.n_heads) for linear in projections)
+        query, key, value = (maps(linear, example_image, attn.n_heads) for linear in projections)
         mixed, weights = in_loops(query, key, value, sees, score)
         torch.testing.assert_close(attended.weights[example], weights)
         output = attn.to_output(mixed.flatten(0, 1).movedim(0, -1)).movedim(-1, 0)
@@ -69,13 +69,13 @@ SIZES = pytest.mark.parametrize("size", [(4, 5), (1, 3), (3, 1), (1, 1)], ids=st
 
 @SIZES
 @pytest.mark.parametrize("axis", ["row", "column"])
-def test_axial_is_attention_along_one_axis(axis: str, size: Place) -> None:
+def test_axial_is_attention_along_one_axis(axis: str, size: Pixel) -> None:
     torch.manual_seed(0)
     attn = Axial(8, 2, axis=axis, position=RelativeBias(2, reach=2)).double()
     nn.init.normal_(attn.position.table)
     same = 0 if axis == "row" else 1
 
-    def score(head: int, here: Place, there: Place, query: Tensor, key: Tensor) -> float:
+    def score(head: int, here: Pixel, there: Pixel, query: Tensor, key: Tensor) -> float:
         offset = max(-2, min(2, there[1 - same] - here[1 - same]))
         return float(query @ key / 2 + attn.position.table[head, offset + 2])
 
@@ -102,17 +102,17 @@ def test_rows_then_columns_reach_everything() -> None:
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
 @pytest.mark.parametrize("size", [(6, 9), (7, 5), (3, 8), (2, 4), (1, 1)], ids=str)
-def test_shifted_window_is_attention_inside_windows(size: Place, shift: int) -> None:
+def test_shifted_window_is_attention_inside_windows(size: Pixel, shift: int) -> None:
     torch.manual_seed(0)
     attn = ShiftedWindow(8, 2, window=3, shift=shift).double()
     nn.init.normal_(attn.table)
 
-    def window(place: Place) -> Place:
+    def window(pixel: Pixel) -> Pixel:
         """Windows begin at `shift`, those before them are cut off; one window alone is all."""
         starts = [shift if length > 3 else 0 for length in size]
-        return tuple((at - start) // 3 for at, start in zip(place, starts))
+        return tuple((at - start) // 3 for at, start in zip(pixel, starts))
 
-    def score(head: int, here: Place, there: Place, query: Tensor, key: Tensor) -> float:
+    def score(head: int, here: Pixel, there: Pixel, query: Tensor, key: Tensor) -> float:
         bias = attn.table[head, there[0] - here[0] + 2, there[1] - here[1] + 2]
         return float(query @ key / 2 + bias)
 
@@ -131,22 +131,22 @@ def test_weights_lie_at_their_true_places() -> None:
 
 
 @pytest.mark.parametrize("size", [(8, 4), (6, 5), (2, 3), (1, 1)], ids=str)
-def test_the_stem_is_the_paper(size: Place) -> None:
+def test_the_stem_is_the_paper(size: Pixel) -> None:
     torch.manual_seed(0)
     attn = LocalStem(3, 8, 2, window=4, n_mixtures=3).double()
     image = picture(2, 3, *size)
     attended = attn(image, weights=True)
     with torch.no_grad():
-        for example, one in enumerate(image):
-            query, key = (maps(linear, one, 2) for linear in (attn.to_query, attn.to_key))
+        for example, example_image in enumerate(image):
+            query, key = (maps(linear, example_image, 2) for linear in (attn.to_query, attn.to_key))
             value = torch.zeros(8, *size, dtype=torch.float64)
             matrices = attn.to_value.weight.unflatten(0, (3, 8))
             for y in range(size[0]):
                 for x in range(size[1]):
-                    place = attn.row[y % 4] + attn.column[x % 4]
-                    exps = [math.exp(place @ vector) for vector in attn.mixture]
+                    embedding = attn.row[y % 4] + attn.column[x % 4]
+                    exps = [math.exp(embedding @ vector) for vector in attn.mixture]
                     for exp, matrix in zip(exps, matrices):
-                        value[:, y, x] += exp / sum(exps) * (matrix @ one[:, y, x])
+                        value[:, y, x] += exp / sum(exps) * (matrix @ example_image[:, y, x])
             mixed, weights = in_loops(
                 query,
                 key,

@@ -33,7 +33,7 @@ def check_features(
     checks.check_features(place, features, axes, batch="as x")
     if not autocasting(features.device):
         checks.check_dtype(place, features, x, "x")
-    checks.check_parameter_dtype(place, features, next(block.parameters(), None))
+    checks.check_module_dtype(place, features, block)
 
 
 def habit(block: AttentionBlock, causal: bool | None, state: Any) -> bool:

@@ -278,14 +278,13 @@ class _Chunk(NamedTuple):
 
     def written(self, store: Store, changes: Tensor) -> Store:
         """The store after the chunk."""
-        memory, normaliser = store
-        if self.sums is None:
-            memory = torch.baddbmm(memory, self.key.mT, changes)
-            total = self.key.sum(1)
-        else:
+        (memory, normaliser), key = store, self.key
+        if self.sums is not None:
             last = self.sums[:, -1:]
-            kept = self.key * exp(last - self.sums)[..., None]
-            memory = torch.baddbmm(memory * exp(last[..., None]), kept.mT, changes)
+            key = key * exp(last - self.sums)[..., None]
+            memory = memory * exp(last[..., None])
             normaliser = None if normaliser is None else normaliser * exp(last)
-            total = kept.sum(1)
-        return Store(memory, None if normaliser is None else normaliser + total)
+        return Store(
+            torch.baddbmm(memory, key.mT, changes),
+            None if normaliser is None else normaliser + key.sum(1),
+        )

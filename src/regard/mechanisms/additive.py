@@ -27,7 +27,7 @@ class Additive(FromRecipe):
     | `vector`   | vₐ    | (width,), 0 at the start, so that every weight is 1/T at first   |
 
     Because vₐ starts at 0, Wₐ and Uₐ get no gradient on the first step. `fix(key)` computes Uₐ h
-    once a sentence. The original exponentiates without subtracting the maximum; this does not.
+    once per sentence. The original exponentiates without subtracting the maximum; this does not.
     """
 
     def __init__(
@@ -48,6 +48,6 @@ class Additive(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return self.sizes
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> AdditiveRecipe:
-        query = self.to_query(given.query)[:, None]  # (batch, 1, query, width)
-        return AdditiveRecipe(query, given.key, self.vector, given.value, given.mask, bias)
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> AdditiveRecipe:
+        query = self.to_query(inputs.query)[:, None]  # (batch, 1, query, width)
+        return AdditiveRecipe(query, inputs.key, self.vector, inputs.value, inputs.mask, bias)

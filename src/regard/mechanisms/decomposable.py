@@ -36,6 +36,6 @@ class Decomposable(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return Widths(key=query_width)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Dot:
-        query = self.features(given.query)[:, None]  # (batch, 1, query, features)
-        return Dot(query, given.key, given.value, mask=given.mask, bias=bias)
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Dot:
+        query = self.features(inputs.query)[:, None]  # (batch, 1, query, features)
+        return Dot(query, inputs.key, inputs.value, mask=inputs.mask, bias=bias)

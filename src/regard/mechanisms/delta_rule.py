@@ -38,7 +38,7 @@ class DeltaRule(RecurrentMechanism):
     a gated norm behind it; those are not part of this module. The output projection has no bias.
 
     Args:
-        width: features a position of queries and output.
+        width: features per position of queries and output.
         heads: how many heads, which divide `width`; or `Heads(...)` with groups and widths.
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections of queries, keys and values have one.
@@ -83,16 +83,16 @@ class DeltaRule(RecurrentMechanism):
         self.scale = scale
         self.traits = Traits(order_matters=True, recurrent=True, scored=False)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Delta:
-        query = self.features(self.to_query(given.query), "query") * self.scale
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Delta:
+        query = self.features(self.to_query(inputs.query), "query") * self.scale
         return Delta(
             query,
-            self.features(self.to_key(given.key), "key"),
-            self.to_strength(given.key).sigmoid().mT,  # (batch, head, key)
-            self.values(given.value),
-            log_decay=self.log_decay(given.key),
-            mask=given.mask,
-            memory=self.memory(given, query.shape[3]),
+            self.features(self.to_key(inputs.key), "key"),
+            self.to_strength(inputs.key).sigmoid().mT,  # (batch, head, key)
+            self.values(inputs.value),
+            log_decay=self.log_decay(inputs.key),
+            mask=inputs.mask,
+            memory=self.memory(inputs, query.shape[3]),
         )
 
     def extra_repr(self) -> str:

@@ -89,10 +89,10 @@ class Differential(Mixture):
             replace(scored, query=query, key=key, mask=None, bias=bias, sink=sink)
             for query, key, sink in zip(scored.query.chunk(2, 1), scored.key.chunk(2, 1), sinks)
         )
-        one, factor = torch.ones((), dtype=self._dtype, device=scored.device), self.factor()
+        unit, factor = torch.ones((), dtype=self._dtype, device=scored.device), self.factor()
         return MixtureRecipe(
             (first, second),
-            (one.expand(len(heads)), -factor.expand(len(heads))),
+            (unit.expand(len(heads)), -factor.expand(len(heads))),
             value,
             None if scored.mask is None else scored.mask.of_heads(heads),
         )

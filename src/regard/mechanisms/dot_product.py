@@ -42,7 +42,7 @@ class DotProduct(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return Widths(key=query_width)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Dot:
-        query = given.query[:, None]
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Dot:
+        query = inputs.query[:, None]
         scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
-        return Dot(query, given.key, given.value, mask=given.mask, bias=bias, scale=scale)
+        return Dot(query, inputs.key, inputs.value, mask=inputs.mask, bias=bias, scale=scale)

@@ -170,15 +170,15 @@ class UnitNormalised(FeatureMap):
 
 def advance(feature_map: nn.Module) -> None:
     """Tell a map, and those inside it, that a pass starts."""
-    for part in feature_map.modules():
-        if isinstance(part, FeatureMap):
-            part.advance()
+    for module in feature_map.modules():
+        if isinstance(module, FeatureMap):
+            module.advance()
 
 
 def draw_number(feature_map: nn.Module) -> Int[Tensor, ""] | None:
     """How often what is random in a map, and in those inside it, has been drawn again."""
-    parts = [part for part in feature_map.modules() if isinstance(part, FeatureMap)]
-    numbers = [number for part in parts if (number := part.draw_number()) is not None]
+    maps = [module for module in feature_map.modules() if isinstance(module, FeatureMap)]
+    numbers = [number for each in maps if (number := each.draw_number()) is not None]
     return torch.stack(numbers).sum() if numbers else None
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.bias import Bias, bias_without_keys
-from regard.checks import check_parameter_dtype, refuse_nested
+from regard.checks import check_module_dtype, refuse_nested
 from regard.contract import Attended, Mechanism, RecurrentState, State
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import checked_bias, run
@@ -34,7 +34,7 @@ class FromRecipe(Mechanism):
         return Widths()
 
     @abstractmethod
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Recipe:
         """What the weights are made from: checked inputs, and keys as `prepare` made them."""
 
     def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class FromRecipe(Mechanism):
         self._check_value(key, value)
         value = key if value is None else value
         refuse_nested(type(self).__name__, key=key, value=value)
-        self._same_dtype(key)
+        self._check_dtype(key)
         # The query is not here yet: where a key must be as wide as it, nothing can be said.
         widths = self.widths(key.shape[-1])
         check_features(type(self).__name__, "key", key, widths.key, key)
@@ -92,10 +92,9 @@ class FromRecipe(Mechanism):
                 "leave it out"
             )
 
-    def _same_dtype(self, features: Tensor) -> None:
+    def _check_dtype(self, features: Tensor) -> None:
         if features.is_floating_point():
-            place = f"{type(self).__name__}: the input"
-            check_parameter_dtype(place, features, _first_parameter(self))
+            check_module_dtype(f"{type(self).__name__}: the input", features, self)
 
     def forward(
         self,
@@ -112,16 +111,16 @@ class FromRecipe(Mechanism):
     ) -> Attended:
         """Attend; see `Mechanism.forward`."""
         refuse_nested(type(self).__name__, query=query, key=key, value=value)
-        self._same_dtype(query)
+        self._check_dtype(query)
         self._check_value(query if key is None else key, value)
-        given = self.gather(query, key, value, mask=mask, causal=causal, state=state)
-        bias = None if bias is None else checked_bias(bias, given.text)
-        recipe = self.recipe(given, bias_without_keys(bias, given.gap))
+        inputs = self.gather(query, key, value, mask=mask, causal=causal, state=state)
+        bias = None if bias is None else checked_bias(bias, inputs.text)
+        recipe = self.recipe(inputs, bias_without_keys(bias, inputs.gap))
         dropout = self.dropout if self.training else 0.0
         attended = run(recipe, dropout=dropout, weights=weights, reduce=reduce)
-        output = self.finish(self.modulate(attended.output, given.query), recipe)
-        after = None if state is None or state is False else self.after(given, recipe, attended)
-        return attended.finished(output, after, crosses=given.crosses)
+        output = self.finish(self.modulate(attended.output, inputs.query), recipe)
+        after = None if state is None or state is False else self.after(inputs, recipe, attended)
+        return attended.finished(output, after, crosses=inputs.crosses)
 
     def gather(
         self,
@@ -147,19 +146,7 @@ class FromRecipe(Mechanism):
         )
 
     def after(
-        self, given: Inputs, recipe: Recipe, attended: Attended
+        self, inputs: Inputs, recipe: Recipe, attended: Attended
     ) -> State | RecurrentState | None:
         """The state after a call with one."""
-        return self.remembered(given.state, recipe)
-
-
-def _first_parameter(module: nn.Module) -> nn.Parameter | None:
-    """`next(module.parameters(), None)` at a tenth of its price, which a decode step would feel."""
-    for parameter in module._parameters.values():
-        if parameter is not None:
-            return parameter
-    for child in module._modules.values():
-        parameter = None if child is None else _first_parameter(child)
-        if parameter is not None:
-            return parameter
-    return None
+        return self.remembered(inputs.state, recipe)

@@ -79,13 +79,13 @@ class Hard(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return self.mechanism.widths(query_width)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
-        queries, keys = given.shape.queries, given.shape.keys
-        soft = self.mechanism.recipe(given, bias)
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Recipe:
+        queries, keys = inputs.shape.queries, inputs.shape.keys
+        soft = self.mechanism.recipe(inputs, bias)
         logs = soft.log_weights(whole(queries, keys))
         value = soft.value
-        if given.mask is not None and value is not None:
-            value = clean(value, given.mask.alive(queries, keys, value.device))
+        if inputs.mask is not None and value is not None:
+            value = clean(value, inputs.mask.alive(queries, keys, value.device))
         if keys == 0:
             return Given(logs, value)
         dead = (logs.detach() <= NEVER).all(-1, keepdim=True)

@@ -13,7 +13,7 @@ class Heads:
 
     Args:
         n_heads: how many heads of queries.
-        n_groups: key/value heads, a divisor of `n_heads`; 1 is multi-query, None one a head.
+        n_groups: key/value heads, a divisor of `n_heads`; 1 is multi-query, None one per head.
         head_width: features of a query or key in one head; width / n_heads when None.
         value_width: features of a value in one head; `head_width` when None.
 

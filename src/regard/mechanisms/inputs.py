@@ -136,9 +136,9 @@ def _remembered(
     """
     if state is None or state is False:
         return mask, None
-    said = masks.lasting(mask, shape.batch)
-    if said is not None or not isinstance(state, State) or state.padding is None:
-        return mask, said
+    padding = masks.lasting(mask, shape.batch)
+    if padding is not None or not isinstance(state, State) or state.padding is None:
+        return mask, padding
     new = shape.keys - state.padding.shape[1]
     kept = torch.nn.functional.pad(state.padding, (0, new), value=True)
     return masks.with_padding(mask, kept), kept
@@ -180,18 +180,18 @@ def check_held(
                 f"{name}: state: {which} has {held.dim()} axes {tuple(held.shape)}, expected "
                 f"{len(sizes)}"
             )
-        for axis, place in (("head", -3), ("width", -1)):
-            if len(sizes) == 4 and held.shape[place] != sizes[place]:
+        for axis, dim in (("head", -3), ("width", -1)):
+            if len(sizes) == 4 and held.shape[dim] != sizes[dim]:
                 raise ShapeError(
-                    f"{name}: state: {which}: axis {axis} has size {held.shape[place]}, expected "
-                    f"{sizes[place]}; another module made this state"
+                    f"{name}: state: {which}: axis {axis} has size {held.shape[dim]}, expected "
+                    f"{sizes[dim]}; another module made this state"
                 )
 
 
 def finite(features: Tensor, alive: Tensor) -> Tensor:
     """Features (batch, position, width) with NaN and inf zeroed where no query looks now.
 
-    Numbers stay: a later query may look at them, and a place nobody looks at may itself look.
+    Numbers stay: a later query may attend to them, and a position nobody attends to may be a query.
     """
     kept = alive.any(1).to(features.device)[..., None] | features.isfinite()
     return torch.where(kept, features, features.new_zeros(()))

@@ -23,7 +23,7 @@ class LinearAttention(RecurrentMechanism):
     | here                     | paper            | shape                                   |
     |--------------------------|------------------|-----------------------------------------|
     | `feature_map`            | φ                | head width → features                   |
-    | `decay`                  | α, γ             | a number a head and position            |
+    | `decay`                  | α, γ             | a number per head and position          |
     | `state.memory`           | S, W             | features × value width                  |
     | `state.normaliser`       | z, Z             | features                                |
     | `to_key`, `to_value`     | FROM, TO (1992)  | width → heads × head or value width     |
@@ -37,7 +37,7 @@ class LinearAttention(RecurrentMechanism):
     it is not. The output projection has no bias.
 
     Args:
-        width: features a position of queries and output.
+        width: features per position of queries and output.
         heads: how many heads, which divide `width`; or `Heads(...)` with groups and widths.
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections of queries, keys and values have one.
@@ -76,16 +76,16 @@ class LinearAttention(RecurrentMechanism):
         sums_to_one = normalised and is_nonnegative(self.feature_map)
         self.kind = "distribution" if sums_to_one else "signed"
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Linear:
-        query = self.features(self.to_query(given.query), "query")
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Linear:
+        query = self.features(self.to_query(inputs.query), "query")
         return Linear(
             query,
-            self.features(self.to_key(given.key), "key"),
-            self.values(given.value),
-            log_decay=self.log_decay(given.key),
-            mask=given.mask,
-            memory=self.memory(given, query.shape[3], normalised=self.normalised),
-            normaliser=None if given.past is None else given.past.normaliser,
+            self.features(self.to_key(inputs.key), "key"),
+            self.values(inputs.value),
+            log_decay=self.log_decay(inputs.key),
+            mask=inputs.mask,
+            memory=self.memory(inputs, query.shape[3], normalised=self.normalised),
+            normaliser=None if inputs.past is None else inputs.past.normaliser,
             normalised=self.normalised,
             of=self.kind,
         )

@@ -38,12 +38,12 @@ class Luong(FromRecipe):
         self, score: Score | None = None, *, window: Window | None = None, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        for name, part, kind, such in (
+        for name, module, kind, example in (
             ("score", score, Score, "DotScore()"),
             ("window", window, Window, "LocalMonotonic()"),
         ):
-            if part is not None and not isinstance(part, kind):
-                raise RegardError(f"Luong: {name}={part!r}, expected a part, as {such}")
+            if module is not None and not isinstance(module, kind):
+                raise RegardError(f"Luong: {name}={module!r}, expected a part, as {example}")
         self.score = DotScore() if score is None else score
         self.window = window
         self.dropout = dropout
@@ -59,26 +59,28 @@ class Luong(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return self.score.widths(query_width)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Recipe:
         """The score's recipe, within the window. Query i is decoder step `state.step` + i."""
 
         def global_recipe(mask: Mask | None) -> Recipe:
-            return self.score.recipe(given.query, given.key, given.value, mask, bias)
+            return self.score.recipe(inputs.query, inputs.key, inputs.value, mask, bias)
 
         if self.window is None:
-            return global_recipe(given.mask)
-        centre = self.window.centre(given)  # (batch or 1, query)
-        distance = torch.arange(given.shape.keys, device=centre.device) - centre[..., None]
+            return global_recipe(inputs.mask)
+        centre = self.window.centre(inputs)  # (batch or 1, query)
+        distance = torch.arange(inputs.shape.keys, device=centre.device) - centre[..., None]
         near = (distance + centre[..., None] - centre.floor()[..., None]).abs() <= self.window.reach
-        recipe = global_recipe(masks.both(given.mask, masks.pairs(near[:, None])))
+        recipe = global_recipe(masks.both(inputs.mask, masks.pairs(near[:, None])))
         if self.window.kind == "distribution":
             return recipe
         # After the softmax, and not renormalised: gradient reaches the centre only through here.
         fade = torch.exp(-distance.square() / (2 * (self.window.reach / 2) ** 2))[:, None]
         alive = (
-            None if given.mask is None else given.mask.alive(*given.shape[2:], given.value.device)
+            None
+            if inputs.mask is None
+            else inputs.mask.alive(*inputs.shape[2:], inputs.value.device)
         )
-        return Given(recipe.weights() * fade, masks.clean(given.value, alive), "partial")
+        return Given(recipe.weights() * fade, masks.clean(inputs.value, alive), "partial")
 
 
 class Window(nn.Module):
@@ -92,7 +94,7 @@ class Window(nn.Module):
             raise RegardError(f"{type(self).__name__}: reach={reach}, expected at least 1")
         self.reach = reach
 
-    def centre(self, given: Inputs) -> Float[Tensor, "batch query"]:
+    def centre(self, inputs: Inputs) -> Float[Tensor, "batch query"]:
         """The centre pₜ of every query, (batch or 1, query); the window is around its floor."""
         raise NotImplementedError
 
@@ -102,9 +104,9 @@ class LocalMonotonic(Window):
 
     kind = "distribution"
 
-    def centre(self, given: Inputs) -> Float[Tensor, "batch query"]:
-        step = torch.arange(given.shape.queries, device=given.query.device) + given.step
-        return step.to(torch.promote_types(given.query.dtype, torch.float32))[None]
+    def centre(self, inputs: Inputs) -> Float[Tensor, "batch query"]:
+        step = torch.arange(inputs.shape.queries, device=inputs.query.device) + inputs.step
+        return step.to(torch.promote_types(inputs.query.dtype, torch.float32))[None]
 
 
 class LocalPredictive(Window):
@@ -123,10 +125,10 @@ class LocalPredictive(Window):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -0.1, 0.1)
 
-    def centre(self, given: Inputs) -> Float[Tensor, "batch query"]:
-        share: Tensor = (self.to_hidden(given.query).tanh() @ self.vector).sigmoid()
+    def centre(self, inputs: Inputs) -> Float[Tensor, "batch query"]:
+        share: Tensor = (self.to_hidden(inputs.query).tanh() @ self.vector).sigmoid()
         share = share.to(torch.promote_types(share.dtype, torch.float32))
-        if given.mask is None:
-            return share * given.shape.keys
-        allowed = given.mask.dense(given.shape.queries, given.shape.keys, given.query.device)
+        if inputs.mask is None:
+            return share * inputs.shape.keys
+        allowed = inputs.mask.dense(inputs.shape.queries, inputs.shape.keys, inputs.query.device)
         return share * allowed[:, 0].sum(-1)

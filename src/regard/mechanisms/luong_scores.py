@@ -26,7 +26,7 @@ class Score(nn.Module):
         return Widths(key=query_width)
 
     def keys(self, key: Tensor) -> Tensor:
-        """What is computed once a sentence, (batch, key, width)."""
+        """What is computed once per sentence, (batch, key, width)."""
         return key
 
     def recipe(
@@ -94,7 +94,7 @@ class ConcatScore(Score):
 
 
 class LocationScore(Score):
-    """aₜ = softmax(Wₐ hₜ): a score for each *place*, up to `longest`; keys are not looked at."""
+    """aₜ = softmax(Wₐ hₜ): a score for each *position*, up to `longest`; the keys are ignored."""
 
     def __init__(self, query_width: int, *, longest: int) -> None:
         super().__init__()

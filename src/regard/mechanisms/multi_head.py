@@ -34,13 +34,13 @@ class MultiHead(FromRecipe):
     | `to_value`                   | Wⱽ            | width → groups × dᵥ            |
     | `to_output`                  | Wᴼ            | heads × dᵥ → width             |
     | `n_heads`, `head_width`      | h, dₖ         |                                |
-    | `value_width`                | dᵥ            | features a head of the values  |
+    | `value_width`                | dᵥ            | features of a head's values    |
 
     Each projection is Xavier-uniform by itself (`nn.MultiheadAttention` draws the stacked three
     as one matrix, which is narrower), biases 0.
 
     Args:
-        width: features a position of queries and output.
+        width: features per position of queries and output.
         heads: how many heads, a divisor of `width`; or `Heads` with groups and widths.
         inputs: features of the keys and values that come in; both `width` when None.
         bias: whether the projections have one.
@@ -80,15 +80,15 @@ class MultiHead(FromRecipe):
         gate: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        for name, part, kind, example in (
+        for name, module, kind, example in (
             ("position", position, Position, "Rotary()"),
             ("scoring", scoring, Scoring, "Scoring(sinks=True)"),
             ("normaliser", normaliser, Normaliser, "Sparsemax()"),
             ("mixture", mixture, Mixture, "TalkingHeads(n_heads)"),
             ("gate", gate, nn.Module, "nn.Linear(width, n_heads)"),
         ):
-            if part is not None and not isinstance(part, kind):
-                raise RegardError(f"MultiHead: {name}={part!r}, expected a part, as {example}")
+            if module is not None and not isinstance(module, kind):
+                raise RegardError(f"MultiHead: {name}={module!r}, expected a part, as {example}")
         if isinstance(window, tuple) and len(window) == 2:
             window = Window(*window)
         if window is not None and not isinstance(window, Window):
@@ -162,30 +162,30 @@ class MultiHead(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return self.sizes
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
-        if given.state is not None and not given.state.growing:
-            batch, _, _, n_keys = given.shape
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Recipe:
+        if inputs.state is not None and not inputs.state.growing:
+            batch, _, _, n_keys = inputs.shape
             check_held(  # it may be another module's, and its groups would still divide
                 type(self).__name__,
-                given.key,
-                given.value,
+                inputs.key,
+                inputs.value,
                 (batch, self._score_heads(self.n_groups), n_keys, self.head_width),
                 (batch, self.n_groups, n_keys, self.value_width),
             )
-        queries = self.to_query(given.query).unflatten(-1, (-1, self.head_width))
+        queries = self.to_query(inputs.query).unflatten(-1, (-1, self.head_width))
         queries = self.query_norm(queries.transpose(1, 2))  # (batch, head, query, head width)
-        queries, keys = self._turned(queries, given)
-        mask, bias = masks.both(given.mask, self.window), self._bias(bias, given)
+        queries, keys = self._turned(queries, inputs)
+        mask, bias = masks.both(inputs.mask, self.window), self._bias(bias, inputs)
         if self.mixture is not None:
             owners = [head % self.n_heads for head in range(self._score_heads(self.n_heads))]
             mask = None if mask is None else mask.of_heads(owners)
             bias = bias_of_heads(bias, owners)
         if self.score_function is not None:
-            return self._with_function(queries, keys, given, mask, bias)
+            return self._with_function(queries, keys, inputs, mask, bias)
         scored = Dot(
             queries,
             keys,
-            given.value if self.mixture is None else None,
+            inputs.value if self.mixture is None else None,
             mask=mask,
             bias=bias,
             scale=self.scale,
@@ -193,26 +193,26 @@ class MultiHead(FromRecipe):
             sink=self.sinks,
             normaliser=self.normaliser,
         )
-        return scored if self.mixture is None else self.mixture.recipe(scored, given.value)
+        return scored if self.mixture is None else self.mixture.recipe(scored, inputs.value)
 
-    def _turned(self, queries: Tensor, given: Inputs) -> tuple[Tensor, Tensor]:
+    def _turned(self, queries: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Queries and keys with their positions worked in: of the text, or in the cache."""
-        position, cache, (_, _, n_queries, n_keys) = self.position, self.cache, given.shape
+        position, cache, (_, _, n_queries, n_keys) = self.position, self.cache, inputs.shape
         if position is None:
-            return queries, given.key
+            return queries, inputs.key
         if cache is None:
-            return position.turn(queries, given.text.keys - n_queries), given.key
+            return position.turn(queries, inputs.text.keys - n_queries), inputs.key
         near = position.turn(queries, n_keys - n_queries)
-        keys = position.turn(given.key, 0)
+        keys = position.turn(inputs.key, 0)
         compiling = torch.compiler.is_compiling()  # a graph must not depend on lengths
         if cache.first == 0 or (not compiling and n_keys <= cache.edge + 1):
             return near, keys
         # From the first keys, queries behind the edge stand at it: they have features of their own.
         alone = queries.transpose(1, 2).flatten(0, 1)[:, :, None]  # (batch · query, head, 1, width)
         edged = position.turn(alone, cache.edge)[:, :, 0]
-        edged = edged.unflatten(0, (given.shape.batch, n_queries))
-        places = torch.arange(n_queries, device=keys.device) + (n_keys - n_queries)
-        far = torch.where((places > cache.edge)[:, None], edged.transpose(1, 2), near)
+        edged = edged.unflatten(0, (inputs.shape.batch, n_queries))
+        positions = torch.arange(n_queries, device=keys.device) + (n_keys - n_queries)
+        far = torch.where((positions > cache.edge)[:, None], edged.transpose(1, 2), near)
         is_first = (torch.arange(n_keys, device=keys.device) < cache.first)[:, None]
         halves = [keys.masked_fill(is_first, 0.0), keys.masked_fill(~is_first, 0.0)]
         return torch.cat([near, far], dim=-1), torch.cat(halves, dim=-1)
@@ -221,28 +221,28 @@ class MultiHead(FromRecipe):
         self,
         queries: Tensor,
         keys: Tensor,
-        given: Inputs,
+        inputs: Inputs,
         mask: Mask | None,
         bias: Tensor | Bias | None,
     ) -> Flex:
         """The recipe whose scores a function makes, told positions in the text."""
-        device, text = queries.device, given.text.keys
+        device, text = queries.device, inputs.text.keys
         positions = torch.arange(text, device=device)
         return Flex(
             queries,
             keys,
-            torch.arange(given.shape.batch, device=device),
+            torch.arange(inputs.shape.batch, device=device),
             torch.arange(self.n_heads, device=device),
-            given.value,
+            inputs.value,
             score_mod=self.score_function,
             scale=self.scale,
             mask=mask,
             bias=bias,
             sink=self.sinks,
             normaliser=self.normaliser,
-            query_positions=torch.arange(given.shape.queries, device=device)
-            + (text - given.shape.queries),
-            key_positions=torch.cat([positions[: given.gap.start], positions[given.gap.stop :]]),
+            query_positions=torch.arange(inputs.shape.queries, device=device)
+            + (text - inputs.shape.queries),
+            key_positions=torch.cat([positions[: inputs.gap.start], positions[inputs.gap.stop :]]),
         )
 
     def modulate(self, mixed: Tensor, query: Tensor) -> Tensor:
@@ -276,25 +276,25 @@ class MultiHead(FromRecipe):
             return output
         return output.masked_fill(~awake.any(1).to(output.device)[..., None], 0.0)
 
-    def after(self, given: Inputs, recipe: Recipe, attended: Attended) -> State | None:
-        state, window = given.state, self.window
+    def after(self, inputs: Inputs, recipe: Recipe, attended: Attended) -> State | None:
+        state, window = inputs.state, self.window
         if state is None or not state.growing or window is None or window.left is None:
             return state
         # The next queries stand behind all keys, or reach back as far as these did.
-        new = given.shape.keys - given.held
-        last = window.left + max(0, given.shape.queries - new)
+        new = inputs.shape.keys - inputs.held
+        last = window.left + max(0, inputs.shape.queries - new)
         return state.windowed(window.first, last)
 
-    def _bias(self, bias: Tensor | Bias | None, given: Inputs) -> Tensor | Bias | None:
+    def _bias(self, bias: Tensor | Bias | None, inputs: Inputs) -> Tensor | Bias | None:
         position = self.position
         own = None if position is None else _position_bias(position, self.n_heads)
         if own is not None and self.cache is not None:
             own = CachedBias(own, self.cache.first, self.cache.edge)
-        elif own is not None and given.gap.stop:
-            own = GappedBias(own, given.gap.start, given.gap.stop)
+        elif own is not None and inputs.gap.stop:
+            own = GappedBias(own, inputs.gap.start, inputs.gap.stop)
         if bias is None or own is None:
             return own if bias is None else bias
-        block = whole(given.shape.queries, given.shape.keys)
+        block = whole(inputs.shape.queries, inputs.shape.keys)
         return own.block(block) + (bias.block(block) if isinstance(bias, Bias) else bias)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values compressed to one small vector a position."""
+"""Multi-head latent attention: keys and values compressed to one small vector per position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MultiHeadLatent(FromRecipe):
 
     DeepSeek-AI 2024, "DeepSeek-V2: a strong, economical, and efficient mixture-of-experts language
     model", section 2.1 and appendix C; norms: section 3.1.2. A state holds c and the one rotary key
-    that all heads share: `latent_width` + `rotary_width` numbers a position, whatever the heads.
+    that all heads share: `latent_width` + `rotary_width` numbers per position, whatever the heads.
 
     | here                           | paper                  | shape                              |
     |--------------------------------|------------------------|------------------------------------|
@@ -38,7 +38,7 @@ class MultiHeadLatent(FromRecipe):
     values are made from the keys' input, so `value` cannot be passed apart.
 
     Args:
-        width: features a position of inputs and output.
+        width: features per position of inputs and output.
         n_heads: how many heads.
         latent_width: features of the compressed keys and values, d_c.
         head_width: features of a query or key in one head without position, d_h; by default
@@ -126,9 +126,9 @@ class MultiHeadLatent(FromRecipe):
             self.latent_width * expanded
         )
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Dot:
-        batch, _, queries, keys = given.shape
-        rotary_key, latent = given.key, given.value
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Dot:
+        batch, _, queries, keys = inputs.shape
+        rotary_key, latent = inputs.key, inputs.value
         held = (batch, 1, keys)
         check_held(
             type(self).__name__,
@@ -137,11 +137,11 @@ class MultiHeadLatent(FromRecipe):
             (*held, self.rotary_width),
             (*held, self.latent_width),
         )
-        query = self.to_query(self.query_norm(self.to_query_latent(given.query)))
+        query = self.to_query(self.query_norm(self.to_query_latent(inputs.query)))
         query = query.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         query, rotary_query = query.split([self.head_width, self.rotary_width], dim=-1)
         rotary_query = self.rotary.turn(rotary_query, keys - queries)
-        if given.state is not None and self.absorbs(queries):
+        if inputs.state is not None and self.absorbs(queries):
             query = query @ self._by_head(self.to_key)  # (batch, head, query, d_c)
             key, value = latent, latent
         else:
@@ -152,7 +152,7 @@ class MultiHeadLatent(FromRecipe):
             torch.cat([query, rotary_query], dim=-1),
             torch.cat([key, rotary_key], dim=-1),
             value,
-            mask=given.mask,
+            mask=inputs.mask,
             bias=bias,
             scale=(self.head_width + self.rotary_width) ** -0.5,
         )

@@ -18,8 +18,8 @@ from regard.types import whole
 class Pointer(FromRecipe):
     """uᵢⱼ = vᵀ tanh(W₁ eⱼ + W₂ dᵢ), p(Cᵢ) = softmaxⱼ(uᵢⱼ): the output is the distribution.
 
-    Vinyals, Fortunato & Jaitly 2015, "Pointer networks", equation 3. A model that answers with
-    places of its input, of which there may be more than it was trained with.
+    Vinyals, Fortunato & Jaitly 2015, "Pointer networks", equation 3. For models that
+    answer with positions of their input, which may be longer than in training.
 
     | here       | paper | meaning                                            |
     |------------|-------|----------------------------------------------------|
@@ -57,17 +57,17 @@ class Pointer(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return Widths(self.to_query.in_features, self.to_key.in_features)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Pointing:
-        held = (given.shape.batch, 1, given.shape.keys)
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Pointing:
+        held = (inputs.shape.batch, 1, inputs.shape.keys)
         sizes = ((*held, self.to_key.out_features), (*held, 0))
-        check_held(type(self).__name__, given.key, given.value, *sizes)
-        query = self.to_query(given.query)[:, None]  # (batch, 1, query, width)
-        return Pointing(query, given.key, self.vector, mask=given.mask, bias=bias)
+        check_held(type(self).__name__, inputs.key, inputs.value, *sizes)
+        query = self.to_query(inputs.query)[:, None]  # (batch, 1, query, width)
+        return Pointing(query, inputs.key, self.vector, mask=inputs.mask, bias=bias)
 
     @staticmethod
     def log_probabilities(attended: Attended) -> Float[Tensor, "batch query key"]:
         """Logarithms of an output that was asked for with `weights=True`, within its graph;
-        -1e30 where a place is forbidden."""
+        -1e30 where a position is masked."""
         if not isinstance(attended.recipe, Pointing):
             raise RegardError(
                 f"Pointer.log_probabilities: the recipe is {attended.recipe!r}, expected that of a "

@@ -81,7 +81,7 @@ class Rotary(Position):
         """Cosine and sine of the positions from `start` to `stop`."""
         if start < 0 or not is_eager(features):  # what a graph traces must not outlive it
             positions = torch.arange(stop - start, device=features.device) + start
-            return rotary_table(features, self._places(positions), self.base, self.scaling)
+            return rotary_table(features, self._coordinates(positions), self.base, self.scaling)
         if self._made_with != self._settings():  # somebody has set another
             self._tables, self._made_with = {}, self._settings()
         kind = features.device, features.dtype, features.shape[3]
@@ -89,8 +89,8 @@ class Rotary(Position):
         if table is None or table[0].shape[0] < stop:
             with torch.inference_mode(False), torch.no_grad():  # training may use it later
                 positions = torch.arange(max(64, 2 * stop), device=features.device)
-                places = self._places(positions)
-                table = rotary_table(features, places, self.base, self.scaling)
+                coordinates = self._coordinates(positions)
+                table = rotary_table(features, coordinates, self.base, self.scaling)
                 self._tables[kind] = table
         cosine, sine = table
         return cosine.narrow(0, start, stop - start), sine.narrow(0, start, stop - start)
@@ -99,7 +99,7 @@ class Rotary(Position):
         """What the tables depend on."""
         return self.base, self.scaling
 
-    def _places(self, positions: Tensor) -> Tensor:
+    def _coordinates(self, positions: Tensor) -> Tensor:
         """Coordinates of positions, (position,) or (position, axis)."""
         return positions
 
@@ -131,13 +131,13 @@ class GridRotary(Rotary):
     def _settings(self) -> tuple[Any, ...]:
         return (*super()._settings(), self.columns, self.first)
 
-    def _places(self, positions: Tensor) -> Tensor:
+    def _coordinates(self, positions: Tensor) -> Tensor:
         inside = (positions - self.first).clamp_min(0)
         return torch.stack([inside // self.columns, inside % self.columns], dim=1)
 
 
 class Alibi(Position):
-    """ALiBi (Press et al. 2022): scores fall linearly with distance, one slope a head."""
+    """ALiBi (Press et al. 2022): scores fall linearly with distance, one slope per head."""
 
     slopes: Tensor
 

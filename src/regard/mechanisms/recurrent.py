@@ -85,7 +85,7 @@ class RecurrentMechanism(FromRecipe):
         self.traits = Traits(order_matters=decay is not None, recurrent=True, scored=False)
 
     @abstractmethod
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recurrent:
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Recurrent:
         """What is written and read; keys and values are as they came in."""
 
     def widths(self, query_width: int) -> Widths:
@@ -119,17 +119,17 @@ class RecurrentMechanism(FromRecipe):
             )
         return log_decay
 
-    def memory(self, given: Inputs, features: int, *, normalised: bool = False) -> Tensor | None:
+    def memory(self, inputs: Inputs, features: int, *, normalised: bool = False) -> Tensor | None:
         """The memory before these keys; None where there is none."""
-        if given.past is None:
+        if inputs.past is None:
             return None
-        if (given.past.normaliser is not None) != normalised:
+        if (inputs.past.normaliser is not None) != normalised:
             held, wanted = ("no normaliser", "one") if normalised else ("a normaliser", "none")
             raise StateError(
                 f"{type(self).__name__}: state has {held}, expected {wanted}; another module made "
                 "this state"
             )
-        memory, expected = given.past.memory, (self.n_heads, features, self.value_width)
+        memory, expected = inputs.past.memory, (self.n_heads, features, self.value_width)
         for axis, got, want in zip(("head", "features", "width"), memory.shape[1:], expected):
             if got != want:
                 raise ShapeError(
@@ -157,8 +157,8 @@ class RecurrentMechanism(FromRecipe):
         """A state with these keys written; each call writes its own."""
         key, value = self._checked(key, value, mask)
         nobody = key.new_zeros(key.shape[0], 0, self.to_query.in_features)
-        given = self.gather(nobody, key, value, mask=mask, causal=False, state=None)
-        state = run(self.recipe(given, None)).state
+        inputs = self.gather(nobody, key, value, mask=mask, causal=False, state=None)
+        state = run(self.recipe(inputs, None)).state
         assert isinstance(state, RecurrentState)
         return self._drawn(state)
 
@@ -257,20 +257,11 @@ class RecurrentMechanism(FromRecipe):
         step = 0 if past is None else past.step
         return Inputs(query, key, value, cut, None, step, shape, crosses, past)
 
-    def after(self, given: Inputs, recipe: Recipe, attended: Attended) -> RecurrentState | None:
+    def after(self, inputs: Inputs, recipe: Recipe, attended: Attended) -> RecurrentState | None:
         """The state after a call."""
-        new, past = attended.state, given.past
+        new, past = attended.state, inputs.past
         assert isinstance(new, RecurrentState)
-        if past is None:
-            return self._drawn(new)
-        return replace(
-            new,
-            written=past.written + new.written,
-            keys=past.keys + new.keys,
-            growing=past.growing,
-            step=past.step + new.step,
-            draw=past.draw,
-        )
+        return self._drawn(new) if past is None else past.followed_by(new)
 
     def _drawn(self, state: RecurrentState) -> RecurrentState:
         """A new state that knows which draw of random features it is written in."""

@@ -25,7 +25,7 @@ class Scoring:
         sinks: learn one more score a head, in the denominator alone.
         function: your own score, f(score, batch, head, query, key), of one scaled dot product and
             four whole numbers as tensors, as of flex attention; query and key are positions in
-            the text, also with a state. Biases and masks come after it. The full matrix is made.
+            the text, also with a state. Biases and masks come after it. Materialises the matrix.
 
     >>> import torch
     >>> from regard.mechanisms import MultiHead, Scoring

@@ -26,15 +26,15 @@ class Shaped(FromRecipe):
     | `to_query`        | W_Q      | width → width, begins at 0                         |
     | `to_key`          | W_K      | width → width                                      |
     | `to_value`        | W_V      | the identity, or width → width, begins as identity |
-    | `identity_gains`  | α        | one a head, begins at 1                            |
-    | `attention_gains` | β        | one a head, begins at 1                            |
-    | `uniform_gains`   | γ        | one a head, begins at 1                            |
+    | `identity_gains`  | α        | one per head, begins at 1                          |
+    | `attention_gains` | β        | one per head, begins at 1                          |
+    | `uniform_gains`   | γ        | one per head, begins at 1                          |
 
     Departures: the mask may be any, C is then uniform over what it permits; dropout is of the
     softmax alone. A query stands at the position of the last keys, as with a cache: I and C follow.
 
     Args:
-        width: features a position.
+        width: features per position.
         n_heads: how many heads; divides `width`.
         values: learn W_V, as the paper keeps it in the first layer.
         dropout: of the softmax, in training.
@@ -72,17 +72,17 @@ class Shaped(FromRecipe):
     def widths(self, query_width: int) -> Widths:
         return Widths(self.width, self.width, self.width)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Recipe:
         head_width = self.width // self.n_heads
-        held = (given.shape.batch, self.n_heads, given.shape.keys, head_width)
-        check_held(type(self).__name__, given.key, given.value, held, held)
-        query, key = self._heads(self.to_query(given.query)), given.key
+        held = (inputs.shape.batch, self.n_heads, inputs.shape.keys, head_width)
+        check_held(type(self).__name__, inputs.key, inputs.value, held, held)
+        query, key = self._heads(self.to_query(inputs.query)), inputs.key
         attention = Dot(query, key, bias=bias, scale=head_width**-0.5)
         return Mixture(
             (Identity(query, key), attention, Uniform(query, key)),
             (self.identity_gains, self.attention_gains, -self.uniform_gains),
-            given.value,
-            given.mask,
+            inputs.value,
+            inputs.mask,
         )
 
     def finish(self, mixed: Tensor, recipe: Recipe) -> Tensor:

@@ -21,7 +21,7 @@ from regard.types import whole
 class Stepwise(FromRecipe):
     """A mechanism whose weights of a query depend on those of the queries before it.
 
-    One number a key, its `memory`, is handed from query to query; the state hands it from call to
+    One number per key, its `memory`, is handed from query to query; the state hands it from call to
     call. A mechanism says how a query scores the keys (`score`), and how scores and memory become
     weights and the memory of the next query (`weigh`). Queries are answered in a loop.
 
@@ -59,24 +59,24 @@ class Stepwise(FromRecipe):
         memory = projected.new_full(projected.shape[:2], self.fresh)
         return _with_memory(projected, memory)[:, None], value[:, None]  # (batch, 1, key, width)
 
-    def recipe(self, given: Inputs, bias: Tensor | Bias | None) -> Recipe:
-        batch, _, queries, keys = given.shape
+    def recipe(self, inputs: Inputs, bias: Tensor | Bias | None) -> Recipe:
+        batch, _, queries, keys = inputs.shape
         check_held(
             type(self).__name__,
-            given.key,
-            given.value,
+            inputs.key,
+            inputs.value,
             (batch, 1, keys, self.to_key.out_features + 2),
-            (batch, 1, keys, given.value.shape[-1]),
+            (batch, 1, keys, inputs.value.shape[-1]),
         )
-        dtype = torch.promote_types(given.key.dtype, torch.float32)
-        query, held = self.to_query(given.query).to(dtype), given.key[:, 0].to(dtype)
+        dtype = torch.promote_types(inputs.key.dtype, torch.float32)
+        query, held = self.to_query(inputs.query).to(dtype), inputs.key[:, 0].to(dtype)
         key, memory = held[..., :-2], held[..., -2:].sum(-1)
-        block, value, device = whole(queries, keys), given.value, query.device
+        block, value, device = whole(queries, keys), inputs.value, query.device
         allowed = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
-        if given.mask is not None:
-            alive = given.mask.alive(queries, keys, device)
+        if inputs.mask is not None:
+            alive = inputs.mask.alive(queries, keys, device)
             key, value = clean(key, alive), clean(value, alive)
-            allowed = given.mask.dense(queries, keys, device)
+            allowed = inputs.mask.dense(queries, keys, device)
         allowed = allowed[:, 0].expand(batch, -1, -1)  # (batch, query, key)
         added = bias_block(bias, block)
         if added is not None:

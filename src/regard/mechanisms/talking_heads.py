@@ -25,8 +25,8 @@ class TalkingHeads(Mixture):
     | `weights` | P_w   | (head, head)   |
 
     A part of `MultiHead`. Mixed scores are one dot product: of all heads' queries side by side,
-    each times its number, with all heads' keys. The full matrix is made, as every head needs the
-    weights of all.
+    each times its number, with all heads' keys. The full matrix is materialised, as every head
+    needs the weights of all.
 
     Departures: both mixes begin as the identity, which is plain multi-head attention; the paper has
     numbers of heads of their own for scores, softmax and values, here they are one number. Bias,

@@ -73,8 +73,8 @@ def shift(weights: HeadWeights, kernel: Float[Tensor, "batch head shift"]) -> He
         )
     shares = kernel[..., None].unbind(-2)  # (batch, head, 1) each
     moved = shares[0] * weights.roll(-reach, dims=-1)
-    for place, share in enumerate(shares[1:], start=1 - reach):
-        moved = moved + share * weights.roll(place, dims=-1)
+    for offset, share in enumerate(shares[1:], start=1 - reach):
+        moved = moved + share * weights.roll(offset, dims=-1)
     return moved
 
 
@@ -107,7 +107,7 @@ def write(
 
 
 def read(memory: Memory, weights: HeadWeights) -> HeadKeys:
-    """Σᵢ wᵢ Mᵢ (NTM equation 2), a vector a head."""
+    """Σᵢ wᵢ Mᵢ (NTM equation 2), a vector per head."""
     return weights @ memory
 
 

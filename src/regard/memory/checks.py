@@ -26,7 +26,7 @@ def check_features(
         )
     place = f"{name}: {argument}"
     checks.check_features(place, tensor, {**dict.fromkeys(axes), "width": width})
-    checks.check_parameter_dtype(place, tensor, next(unit.parameters(), None))
+    checks.check_module_dtype(place, tensor, unit)
 
 
 def check_width(unit: nn.Module, argument: str, tensor: Tensor, width: int) -> None:

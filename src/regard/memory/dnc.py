@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from regard.checks import check_sizes
 from regard.memory import addressing
-from regard.memory.controllers import Controller
+from regard.memory.controllers import Controller, ControllerState
 from regard.memory.machine import Machine, MachineState
 from regard.types import register_pytree
 
@@ -39,7 +38,7 @@ class DNC(Machine[DNCState]):
     | here              | paper        | meaning                                              |
     |-------------------|--------------|------------------------------------------------------|
     | `slots`           | N            | rows of the memory                                   |
-    | `slot_width`      | W            | features a row                                       |
+    | `slot_width`      | W            | features per row                                     |
     | `read_heads`      | R            | heads that read                                      |
     | `to_interface`    | W_ξ          | features → all of ξ, W R + 3 W + 5 R + 3 numbers     |
     | `to_output`       | W_y, W_r     | features and reads → output                          |
@@ -55,10 +54,10 @@ class DNC(Machine[DNCState]):
     Clip gradients when training (`torch.nn.utils.clip_grad_norm_`, 10).
 
     Args:
-        input_width: features a step of the input.
-        output_width: features a step of the output.
+        input_width: features per step of the input.
+        output_width: features per step of the output.
         slots: rows of the memory.
-        slot_width: features a row.
+        slot_width: features per row.
         read_heads: heads that read; one head writes.
         controller: a finished `Controller` for input_width + read_heads · slot_width features;
             `LSTMController` of width 100 when None.
@@ -84,22 +83,6 @@ class DNC(Machine[DNCState]):
         read_heads: int = 1,
         controller: Controller | None = None,
     ) -> None:
-        check_sizes(
-            "DNC",
-            input_width=input_width,
-            output_width=output_width,
-            slots=slots,
-            slot_width=slot_width,
-            read_heads=read_heads,
-        )
-        sizes = [
-            read_heads * slot_width,  # read keys
-            slot_width,  # write key
-            slot_width,  # what is written
-            1 + read_heads,  # strengths of writing and reading
-            slot_width + read_heads + 2,  # erase vector, free gates, allocation gate, write gate
-            3 * read_heads,  # read modes
-        ]
         super().__init__(
             input_width,
             output_width,
@@ -107,9 +90,18 @@ class DNC(Machine[DNCState]):
             slot_width=slot_width,
             read_heads=read_heads,
             controller=controller,
-            interface_width=sum(sizes),
         )
-        self._sizes, self._gates = sizes, [slot_width, read_heads, 1, 1]
+        self._gates = [slot_width, read_heads, 1, 1]
+        self.connect(
+            [
+                read_heads * slot_width,  # read keys
+                slot_width,  # write key
+                slot_width,  # what is written
+                1 + read_heads,  # strengths of writing and reading
+                sum(self._gates),  # erase vector, free gates, allocation gate, write gate
+                3 * read_heads,  # read modes
+            ]
+        )
 
     def initial(self, batch: int) -> DNCState:
         like = self.memory_like()
@@ -124,15 +116,11 @@ class DNC(Machine[DNCState]):
             controller=self.controller.initial(batch),
         )
 
-    def step(
-        self, x: Float[Tensor, "batch input_width"], state: DNCState
-    ) -> tuple[Float[Tensor, "batch features"], DNCState]:
-        hidden, controller = self.controller(
-            torch.cat([x, state.reads.flatten(1).to(x.dtype)], dim=1), state.controller
-        )
+    def address(
+        self, interface: Sequence[Tensor], state: DNCState, controller: ControllerState
+    ) -> DNCState:
         memory = state.memory
-        interface = self.to_interface(hidden).to(memory.dtype)
-        read_keys, write_key, vector, strengths, gates, modes = interface.split(self._sizes, dim=1)
+        read_keys, write_key, vector, strengths, gates, modes = interface
         write_strength, read_strength = (1 + softplus(strengths)).split([1, self.read_heads], dim=1)
         erase, free_gates, allocation_gate, write_gate = gates.sigmoid().split(self._gates, dim=1)
 
@@ -156,8 +144,7 @@ class DNC(Machine[DNCState]):
             addressing.forward_weights(links, state.read_weights),
         )
         reads = addressing.read(memory, read_weights)
-        features = torch.cat([hidden, reads.flatten(1).to(hidden.dtype)], dim=1)
-        return features, DNCState(
+        return DNCState(
             memory,
             read_weights,
             write_weights[:, None],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -115,12 +114,7 @@ class FastWeights(nn.Module):
         new = attended.state
         assert isinstance(new, RecurrentState)
         if state is not None:
-            new = replace(
-                new,
-                written=state.written + new.written,
-                keys=state.keys + new.keys,
-                step=state.step + new.step,
-            )
+            new = state.followed_by(new)
         return attended.finished(attended.output[:, 0], new)
 
     def recipe(self, x: Features, memory: Tensor | None = None) -> Recurrent:

@@ -103,9 +103,8 @@ class HyperLSTM(nn.Module):
     layers.
 
     Departures. The paper's equations take z from ĥ_{t−1}; here it comes from ĥ_t, as in the
-    authors' code, so that x_t has its say at once. Dropout of the candidate is left out.
-    There,
-    `to_embedding` has no bias for b, and with layer norm the small LSTM has none; here both do.
+    authors' code, so that x_t acts on its own step. In that code `to_embedding` has no bias for b,
+    and with layer norm the small LSTM has none; here both do. There is no dropout of the candidate.
 
     Args:
         width: features of x.
@@ -148,8 +147,8 @@ class HyperLSTM(nn.Module):
         self.hyper_from_hidden = nn.Linear(hyper_width, 4 * hyper_width, bias=False)
         self.to_embedding = nn.Linear(hyper_width, 12 * embedding_width)
         self.scale = nn.Parameter(torch.empty(3, 4, embedding_width, hidden_width))
-        self.update = _Update(hidden_width, layer_norm, forget_bias)
-        self.hyper_update = _Update(hyper_width, layer_norm, forget_bias)
+        self.update = LSTMUpdate(hidden_width, layer_norm, forget_bias)
+        self.hyper_update = LSTMUpdate(hyper_width, layer_norm, forget_bias)
         self._start()
 
     def _start(self) -> None:
@@ -188,15 +187,15 @@ class HyperLSTM(nn.Module):
             outputs.append(state.hidden[:, None])
             if weights:
                 steps.append((gates, *scales))
-        kept = None
+        matrices = None
         if weights:
-            none = from_x.transpose(1, 2)[:, :, :0]  # (batch, 4, 0, unit)
+            empty = from_x.transpose(1, 2)[:, :, :0]  # (batch, 4, 0, unit)
             columns = list(zip(*steps)) if steps else [()] * len(KINDS)
-            kept = {
-                name: torch.cat([none[:, :3] if name == "gates" else none, *_rows(column)], dim=2)
+            matrices = {
+                name: torch.cat([empty[:, :3] if name == "gates" else empty, *_rows(column)], dim=2)
                 for name, column in zip(KINDS, columns)
             }
-        return HyperOutput(torch.cat(outputs, dim=1), state, kept)
+        return HyperOutput(torch.cat(outputs, dim=1), state, matrices)
 
     def _step(
         self,
@@ -251,7 +250,7 @@ class HyperLSTM(nn.Module):
         )
 
 
-class _Update(nn.Module):
+class LSTMUpdate(nn.Module):
     """Gates, cell and hidden state of an LSTM from the sums of its gates, normalised or not.
 
     Ba, Kiros & Hinton 2016, "Layer normalization", with a norm for each gate by itself.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import check_sizes
 from regard.errors import ShapeError, StateError, UnavailableError
 from regard.memory.checks import check_features
 from regard.memory.controllers import Controller, ControllerState, LSTMController
@@ -72,7 +74,7 @@ register_pytree(MachineOutput, static=("machine", "kind"))
 
 
 class Machine(nn.Module, ABC, Generic[StateT]):
-    """A controller and a memory; `step` is the machine, the rest is the walk over a sequence."""
+    """A controller and a memory; a subclass says how heads address the memory."""
 
     kind: Kind
 
@@ -84,10 +86,14 @@ class Machine(nn.Module, ABC, Generic[StateT]):
         slots: int,
         slot_width: int,
         read_heads: int,
+        write_heads: int = 1,
         controller: Controller | None,
-        interface_width: int,
     ) -> None:
         super().__init__()
+        sizes = {"input_width": input_width, "output_width": output_width}
+        sizes |= {"slots": slots, "slot_width": slot_width}
+        sizes |= {"read_heads": read_heads, "write_heads": write_heads}
+        check_sizes(type(self).__name__, **sizes)
         reads_width = read_heads * slot_width
         if controller is None:
             controller = LSTMController(input_width + reads_width)
@@ -98,20 +104,45 @@ class Machine(nn.Module, ABC, Generic[StateT]):
                 f"{reads_width} of {read_heads} read heads (slot width {slot_width})"
             )
         self.input_width, self.output_width = input_width, output_width
-        self.slots, self.slot_width, self.read_heads = slots, slot_width, read_heads
+        self.slots, self.slot_width = slots, slot_width
+        self.read_heads, self.write_heads = read_heads, write_heads
         self.controller = controller
-        self.to_interface = nn.Linear(controller.width, interface_width)
-        self.to_output = nn.Linear(controller.width + reads_width, output_width)
+
+    def connect(self, interface: list[int]) -> None:
+        """Add the linear maps around the memory; `interface` has the widths that `address` takes.
+
+        A subclass calls it at the end of its constructor.
+        """
+        self.interface_widths, features = interface, self.controller.width
+        self.to_interface = nn.Linear(features, sum(interface))
+        self.to_output = nn.Linear(features + self.read_heads * self.slot_width, self.output_width)
 
     @abstractmethod
     def initial(self, batch: int) -> StateT:
         """The state before the first step, for so many examples."""
 
     @abstractmethod
+    def address(
+        self, interface: Sequence[Tensor], state: StateT, controller: ControllerState
+    ) -> StateT:
+        """Read and write: the next state, which takes over the controller's.
+
+        Args:
+            interface: what the controller emits, (batch, width) for each width of the interface.
+            state: the state before the step.
+            controller: what the controller remembers after the step.
+        """
+
     def step(
         self, x: Float[Tensor, "batch input_width"], state: StateT
     ) -> tuple[Float[Tensor, "batch features"], StateT]:
         """One step: what `to_output` takes (controller and reads), and the next state."""
+        hidden, controller = self.controller(
+            torch.cat([x, state.reads.flatten(1).to(x.dtype)], dim=1), state.controller
+        )
+        interface = self.to_interface(hidden).to(state.memory.dtype)
+        state = self.address(interface.split(self.interface_widths, dim=1), state, controller)
+        return torch.cat([hidden, state.reads.flatten(1).to(hidden.dtype)], dim=1), state
 
     def forward(
         self,
@@ -146,8 +177,8 @@ class Machine(nn.Module, ABC, Generic[StateT]):
             output = x.new_zeros(x.shape[0], 0, self.output_width)
         else:
             output = self.to_output(torch.stack(features, dim=1))
-        kept = self._weights(states, state) if weights else None
-        return MachineOutput(output, state, kept, type(self).__name__, self.kind)
+        matrices = self._weights(states, state) if weights else None
+        return MachineOutput(output, state, matrices, type(self).__name__, self.kind)
 
     @staticmethod
     def _weights(states: list[StateT], last: StateT) -> dict[str, Weights]:

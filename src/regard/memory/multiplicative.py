@@ -26,7 +26,7 @@ class Gating(nn.Module):
     |-----------|---------|-----------------------------------------------|
     | `x`       | x       | what is gated                                 |
     | `control` | z       | what decides                                  |
-    | `network` | g       | a factor for each feature, or one a position  |
+    | `network` | g       | a factor for each feature, or per position    |
 
     The weights are the gate, (batch, 1, position, width): a row for each position, a column for
     each feature that it scales; `output == x * weights[:, 0]`.
@@ -190,7 +190,7 @@ class LowRankBilinear(nn.Module):
     def full(self) -> Float[Tensor, "outputs width control_width"]:
         """W, the tensor of the `Bilinear` that this is."""
         factors, gates, mix = (
-            part.weight for part in (self.to_factors, self.to_gates, self.to_output)
+            linear.weight for linear in (self.to_factors, self.to_gates, self.to_output)
         )
         return torch.einsum("kr,ri,rj->kij", mix, factors, gates)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from regard.checks import check_sizes
 from regard.errors import ShapeError
 from regard.memory import addressing
-from regard.memory.controllers import Controller
+from regard.memory.controllers import Controller, ControllerState
 from regard.memory.machine import Machine, MachineState
 from regard.types import register_pytree
 
@@ -33,7 +33,7 @@ class NTM(Machine[NTMState]):
     | here              | paper | meaning                                                       |
     |-------------------|-------|---------------------------------------------------------------|
     | `slots`           | N     | rows of the memory                                            |
-    | `slot_width`      | M     | features a row                                                |
+    | `slot_width`      | M     | features per row                                              |
     | `shifts`          |       | heads move by −shifts … shifts                                |
     | `to_interface`    |       | features → k, β, g, s, γ of all heads, e and a of the writers |
     | `to_output`       |       | features and reads → output                                   |
@@ -51,10 +51,10 @@ class NTM(Machine[NTMState]):
     Clip gradients when training (`torch.nn.utils.clip_grad_norm_`, 10): they are heavy-tailed.
 
     Args:
-        input_width: features a step of the input.
-        output_width: features a step of the output.
+        input_width: features per step of the input.
+        output_width: features per step of the output.
         slots: rows of the memory.
-        slot_width: features a row.
+        slot_width: features per row.
         read_heads: heads that read.
         write_heads: heads that write.
         shifts: how far a head can move in one step, either way; 0 leaves content alone.
@@ -84,38 +84,30 @@ class NTM(Machine[NTMState]):
         shifts: int = 1,
         controller: Controller | None = None,
     ) -> None:
-        check_sizes(
-            "NTM",
-            input_width=input_width,
-            output_width=output_width,
-            slots=slots,
-            slot_width=slot_width,
-            read_heads=read_heads,
-            write_heads=write_heads,
-        )
-        if not 0 <= 2 * shifts < slots:
-            raise ShapeError(
-                f"NTM: shifts {shifts} over {slots} slots, expected 2 · shifts + 1 of them, from "
-                f"{-shifts} to {shifts}, to be distinct: at most {(slots - 1) // 2}"
-            )
-        heads = read_heads + write_heads
-        sizes = [
-            heads * slot_width,  # keys
-            2 * heads,  # strengths and exponents
-            heads + write_heads * slot_width,  # gates, erase vectors
-            heads * (2 * shifts + 1),  # shifts
-            write_heads * slot_width,  # vectors that are added
-        ]
         super().__init__(
             input_width,
             output_width,
             slots=slots,
             slot_width=slot_width,
             read_heads=read_heads,
+            write_heads=write_heads,
             controller=controller,
-            interface_width=sum(sizes),
         )
-        self.write_heads, self.shifts, self._sizes = write_heads, shifts, sizes
+        if not 0 <= 2 * shifts < slots:
+            raise ShapeError(
+                f"NTM: shifts {shifts} over {slots} slots, expected 2 · shifts + 1 of them, from "
+                f"{-shifts} to {shifts}, to be distinct: at most {(slots - 1) // 2}"
+            )
+        self.shifts, heads = shifts, read_heads + write_heads
+        self.connect(
+            [
+                heads * slot_width,  # keys
+                2 * heads,  # strengths and exponents
+                heads + write_heads * slot_width,  # gates, erase vectors
+                heads * (2 * shifts + 1),  # shifts
+                write_heads * slot_width,  # vectors that are added
+            ]
+        )
 
     def initial(self, batch: int) -> NTMState:
         like = self.memory_like()
@@ -126,15 +118,11 @@ class NTM(Machine[NTMState]):
         reads = addressing.read(memory, read_weights)
         return NTMState(memory, read_weights, write_weights, reads, self.controller.initial(batch))
 
-    def step(
-        self, x: Float[Tensor, "batch input_width"], state: NTMState
-    ) -> tuple[Float[Tensor, "batch features"], NTMState]:
-        hidden, controller = self.controller(
-            torch.cat([x, state.reads.flatten(1).to(x.dtype)], dim=1), state.controller
-        )
+    def address(
+        self, interface: Sequence[Tensor], state: NTMState, controller: ControllerState
+    ) -> NTMState:
         memory, heads = state.memory, self.read_heads + self.write_heads
-        interface = self.to_interface(hidden).to(memory.dtype)
-        keys, sharpness, gates, kernels, vectors = interface.split(self._sizes, dim=1)
+        keys, sharpness, gates, kernels, vectors = interface
         strength, exponent = softplus(sharpness).split(heads, dim=1)
         gate, erase = gates.sigmoid().split([heads, self.write_heads * self.slot_width], dim=1)
         kernel = kernels.unflatten(1, (heads, -1)).softmax(-1)
@@ -154,5 +142,4 @@ class NTM(Machine[NTMState]):
             erase.unflatten(1, (self.write_heads, self.slot_width)),
             vectors.tanh().unflatten(1, (self.write_heads, self.slot_width)),
         )
-        features = torch.cat([hidden, reads.flatten(1).to(hidden.dtype)], dim=1)
-        return features, NTMState(memory, read_weights, write_weights, reads, controller)
+        return NTMState(memory, read_weights, write_weights, reads, controller)

@@ -71,9 +71,9 @@ class SigmaPi(nn.Module):
     def products(self, x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead conjunct"]:
         """The product of each conjunct."""
         check_width(self, "x", x, self.width)
-        one = x.new_ones(()).expand(*x.shape[:-1], 1)
-        factors = torch.cat([x, one], dim=-1)
-        products = one.expand(*x.shape[:-1], len(self.conjuncts))
+        ones = x.new_ones(()).expand(*x.shape[:-1], 1)
+        factors = torch.cat([x, ones], dim=-1)
+        products = ones.expand(*x.shape[:-1], len(self.conjuncts))
         for column in self.index.unbind(1):
             products = products * factors[..., column]
         return products

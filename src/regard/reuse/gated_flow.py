@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.checks import check_parameter_dtype, check_sizes
+from regard.checks import check_module_dtype, check_sizes
 from regard.errors import RegardError
 from regard.masks import Mask
 from regard.reuse.heads import Joining
@@ -97,7 +97,7 @@ class GatedFlow(nn.Module):
         """
         source = source_of(weights, mask=mask, causal=causal, axes=axes)
         source.check_features("GatedFlow", features, self.width, self.side)
-        check_parameter_dtype("GatedFlow: features", features, self.gain)
+        check_module_dtype("GatedFlow: features", features, self)
         features = source.clean(features, self.side)
         summaries = self.summarise(source).to(self.from_summaries.weight.dtype)
         finite = features.nan_to_num(0.0, 0.0, 0.0)  # so that a gain of 0 times the gate is 0

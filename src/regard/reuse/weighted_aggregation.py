@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.checks import check_parameter_dtype, check_sizes
+from regard.checks import check_module_dtype, check_sizes
 from regard.errors import RegardError
 from regard.masks import Mask, clean
 from regard.normalise import product
@@ -97,7 +97,7 @@ class WeightedAggregation(nn.Module):
         """
         source = source_of(weights, mask=mask, causal=causal, axes=axes)
         source.check_features("WeightedAggregation", features, self.width, "key")
-        check_parameter_dtype("WeightedAggregation: features", features, self.project.weight)
+        check_module_dtype("WeightedAggregation: features", features, self)
         source.check_heads("WeightedAggregation", self.n_heads)
         features = clean(features, source.alive)
         matrix = source.weights("key")

@@ -11,7 +11,7 @@ from regard.errors import RegardError
 from regard.kernel.reducers.base import Reducer
 from regard.types import Kind
 from regard.vision.channel_gate import ChannelGate
-from regard.vision.from_timm import check_class, part
+from regard.vision.from_timm import check_class, child_of
 from regard.vision.gate import Gate
 from regard.vision.spatial_gate import SpatialGate
 
@@ -21,9 +21,15 @@ class CBAM(nn.Module):
 
         F′ = M_c(F) ∘ F,    F″ = M_s(F′) ∘ F′
 
-    The channel gate is applied before the spatial gate is made. Both gates are returned: a
-    `BlockOutput` whose attentions are named "channel" and "spatial". In a residual block the paper
-    puts it on the branch, before the addition.
+    | here      | paper | meaning                                           |
+    |-----------|-------|---------------------------------------------------|
+    | `image`   | F     | (batch, channel, height, width)                   |
+    | `channel` | M_c   | a factor for each channel, `ChannelGate`          |
+    | `spatial` | M_s   | a factor for each position of F′, `SpatialGate`   |
+
+    Returns a `BlockOutput` whose attentions, "channel" and "spatial", hold both gates. In a
+    residual block the paper puts it on the branch, before the addition. Where the gates depart from
+    the paper, their own docstrings say so.
 
     >>> import torch
     >>> from regard.vision import CBAM
@@ -52,9 +58,9 @@ class CBAM(nn.Module):
         super().__init__()
         self.channel = ChannelGate(channels) if channel is None else channel
         self.spatial = SpatialGate() if spatial is None else spatial
-        for place, gate in (("channel", self.channel), ("spatial", self.spatial)):
+        for argument, gate in (("channel", self.channel), ("spatial", self.spatial)):
             if not isinstance(gate, Gate):
-                raise RegardError(f"{type(self).__name__}: {place}={gate!r}, expected a Gate")
+                raise RegardError(f"{type(self).__name__}: {argument}={gate!r}, expected a Gate")
         if self.channel.channels != channels:
             raise RegardError(
                 f"{type(self).__name__}: channel is a gate of {self.channel.channels} channels, "
@@ -87,7 +93,7 @@ class CBAM(nn.Module):
         """
         name = cls.__name__
         check_class(name, module, "CbamModule")
-        channel = ChannelGate.from_timm(part(name, module, "channel"))
-        spatial = SpatialGate.from_timm(part(name, module, "spatial"))
+        channel = ChannelGate.from_timm(child_of(name, module, "channel"))
+        spatial = SpatialGate.from_timm(child_of(name, module, "spatial"))
         assert channel.channels is not None
         return cls(channel.channels, channel=channel, spatial=spatial).train(module.training)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.vision.from_timm import check_class, convolution, load, part
+from regard.vision.from_timm import check_class, child_of, convolution, load
 from regard.vision.gate import Bottleneck, Gate, check_parts, hidden_channels
 from regard.vision.pooling import MaxPooling, MeanPooling
 
@@ -75,7 +75,7 @@ class ChannelGate(Gate):
             raise RegardError(f"{name}: poolings={poolings!r}, expected a list of them")
         if not poolings:
             raise RegardError(f"{name}: poolings={poolings!r}, expected at least one")
-        check_parts(name, **{f"poolings[{place}]": part for place, part in enumerate(poolings)})
+        check_parts(name, **{f"poolings[{i}]": pooling for i, pooling in enumerate(poolings)})
         self.channels = channels
         self.poolings = nn.ModuleList(poolings)
         activation = nn.ReLU() if activation is None else activation
@@ -99,8 +99,8 @@ class ChannelGate(Gate):
             narrow.in_channels,
             hidden=narrow.out_channels,
             bias=narrow.bias is not None,
-            activation=copy.deepcopy(part(name, module, "act")),
-            gate=copy.deepcopy(part(name, module, "gate")),
+            activation=copy.deepcopy(child_of(name, module, "act")),
+            gate=copy.deepcopy(child_of(name, module, "gate")),
         )
         load(gate.excitation, narrow, widen)
         return gate.train(module.training)

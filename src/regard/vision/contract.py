@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.checks import check_axes, check_features, check_parameter_dtype, refuse_nested
+from regard.checks import check_axes, check_features, check_module_dtype, refuse_nested
 from regard.contract import Attended
 from regard.errors import ShapeError
 from regard.kernel.reduce import reduce as reduce_recipe
@@ -75,22 +75,10 @@ class ImageMechanism(nn.Module, ABC):
         name = type(self).__name__
         refuse_nested(name, image=image)
         check_features(f"{name}: image", image, dict.fromkeys(_AXES))
-        check_parameter_dtype(f"{name}: image", image, _first_parameter(self))
+        check_module_dtype(f"{name}: image", image, self)
         check_axes(f"{name}: image", image, {**dict.fromkeys(_AXES), "channel": self.channels})
         for axis, size, least in zip(_AXES[1:], image.shape[1:], (1, *self.smallest)):
             if size < least:
                 raise ShapeError(
                     f"{name}: image: axis {axis} has size {size}, expected at least {least}"
                 )
-
-
-def _first_parameter(module: nn.Module) -> nn.Parameter | None:
-    """The first of `module.parameters()`, in a tenth of the time."""
-    for parameter in module._parameters.values():
-        if parameter is not None:
-            return parameter
-    for child in module._modules.values():
-        found = None if child is None else _first_parameter(child)
-        if found is not None:
-            return found
-    return None

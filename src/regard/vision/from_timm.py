@@ -16,12 +16,12 @@ def check_class(name: str, module: nn.Module, *classes: str) -> None:
         raise RegardError(f"{name}.from_timm: got {got}, expected timm's {' or '.join(classes)}")
 
 
-def part(name: str, module: nn.Module, *names: str) -> nn.Module:
+def child_of(name: str, module: nn.Module, *names: str) -> nn.Module:
     """A part of a module by the names that timm's classes give it."""
     for candidate in names:
-        found = getattr(module, candidate, None)
-        if isinstance(found, nn.Module):
-            return found
+        child = getattr(module, candidate, None)
+        if isinstance(child, nn.Module):
+            return child
     got = ", ".join(child for child, _ in module.named_children())
     raise RegardError(
         f"{name}.from_timm: {type(module).__name__} has the parts {got}, expected "
@@ -31,7 +31,7 @@ def part(name: str, module: nn.Module, *names: str) -> nn.Module:
 
 def convolution(name: str, module: nn.Module, *names: str) -> nn.Conv2d:
     """A convolution of a module, which must be one."""
-    layer = part(name, module, *names)
+    layer = child_of(name, module, *names)
     if not isinstance(layer, nn.Conv2d):
         raise RegardError(
             f"{name}.from_timm: {names[0]} is {type(layer).__name__}, expected a Conv2d"

@@ -60,9 +60,9 @@ class Gate(ImageMechanism):
 
 def check_parts(name: str, **parts: object) -> None:
     """Raise where a part that was passed is no module: a class, a function, a string."""
-    for place, part in parts.items():
+    for argument, part in parts.items():
         if part is not None and not isinstance(part, nn.Module):
-            raise RegardError(f"{name}: {place}={part!r}, expected an nn.Module, as nn.ReLU()")
+            raise RegardError(f"{name}: {argument}={part!r}, expected an nn.Module, as nn.ReLU()")
 
 
 def hidden_channels(name: str, channels: int, reduction: int | float, hidden: int | None) -> int:

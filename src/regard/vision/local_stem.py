@@ -1,4 +1,4 @@
-"""The stem of a stand-alone attention network: values that know their place in a window."""
+"""The stem of a stand-alone attention network: values that depend on their position in a window."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class LocalStem(ImageMechanism):
     | `row`        | emb_row(a)     | (row of the window, head width); `column` likewise          |
     | `mixture`    | ν^m            | (mixture, head width)                                       |
 
-    First layers see little in the content of one pixel. Values that depend on the place in the
-    window can learn edges, as a convolution does. The mixture is shared by the heads. A window at
-    the lower or right edge has what there is of it. Weights are those before the pooling: queries
-    are the pixels. Embeddings start normal; the paper does not say. There is no batch norm
-    before the pooling, which the paper's network has.
+    First layers see little in the content of one pixel. Values that depend on the position in the
+    window can learn edges, as a convolution does. The mixture is shared by the heads. Windows at
+    the lower and right edges are cut off. Weights are those before the pooling: queries are the
+    pixels. Embeddings start normal; the paper does not say. There is no batch norm before the
+    pooling, which the paper's network has.
 
     Args:
         channels: of the image; 3 for colours.
@@ -77,9 +77,9 @@ class LocalStem(ImageMechanism):
         self.mixture = nn.Parameter(torch.randn(n_mixtures, width) * width**-0.5)
 
     def shares(self) -> Float[Tensor, "row column mixture"]:
-        """p(a, b, m): how much of each value matrix each place of a window has."""
-        place = self.row[:, None] + self.column  # (row, column, width)
-        return F.linear(place, self.mixture).softmax(-1)
+        """p(a, b, m): the share of each value matrix at each position of a window."""
+        embedding = self.row[:, None] + self.column  # (row, column, width)
+        return F.linear(embedding, self.mixture).softmax(-1)
 
     def attend(
         self, image: Float[Tensor, "batch channel height width"]

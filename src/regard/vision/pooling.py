@@ -1,4 +1,4 @@
-"""What a channel's positions become before a gate is made of them: one number a channel."""
+"""Poolings of channel gates: all positions of a channel to one number."""
 
 from __future__ import annotations
 

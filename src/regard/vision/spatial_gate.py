@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.vision.from_timm import check_class, convolution, part
+from regard.vision.from_timm import check_class, child_of, convolution
 from regard.vision.gate import Gate, check_parts
 
 
@@ -71,16 +71,16 @@ class SpatialGate(Gate):
     def from_timm(cls, module: nn.Module) -> SpatialGate:
         """The same gate as timm's `SpatialAttn`, its weights and statistics copied.
 
-        timm stacks the mean before the maximum, so the kernel's two input channels change places.
+        timm stacks the mean before the maximum, so the kernel's two input channels are swapped.
         """
         name = cls.__name__
         check_class(name, module, "SpatialAttn")
-        block = part(name, module, "conv")  # a convolution and its norm
-        kernel, norm = convolution(name, block, "conv"), part(name, block, "bn")
+        block = child_of(name, module, "conv")  # a convolution and its norm
+        kernel, norm = convolution(name, block, "conv"), child_of(name, block, "bn")
         gate = cls(
             kernel=kernel.kernel_size[0],
             norm=copy.deepcopy(norm),
-            gate=copy.deepcopy(part(name, module, "gate")),
+            gate=copy.deepcopy(child_of(name, module, "gate")),
         )
         gate.convolution.to(kernel.weight.device, kernel.weight.dtype)
         gate.convolution.load_state_dict({"weight": kernel.weight.detach().flip(1)})

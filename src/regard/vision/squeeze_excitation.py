@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.vision.from_timm import check_class, convolution, load, part
+from regard.vision.from_timm import check_class, child_of, convolution, load
 from regard.vision.gate import Bottleneck, Gate, check_parts, hidden_channels
 from regard.vision.pooling import MeanPooling
 
@@ -109,8 +109,8 @@ class SqueezeExcitation(Gate):
             narrow.in_channels,
             hidden=narrow.out_channels,
             bias=narrow.bias is not None,
-            activation=copy.deepcopy(part(name, module, "act", "act1", "relu")),
-            gate=copy.deepcopy(part(name, module, "gate", "sigmoid")),
+            activation=copy.deepcopy(child_of(name, module, "act", "act1", "relu")),
+            gate=copy.deepcopy(child_of(name, module, "gate", "sigmoid")),
         )
         load(gate.excitation, narrow, widen)
         return gate.train(module.training)
