@@ -3,6 +3,7 @@
 from regard.aggregate.alti import alti
 from regard.aggregate.attention_flow import attention_flow
 from regard.aggregate.gates import HardConcrete, LearnedGates, learn_gates
+from regard.aggregate.head_finder import HeadMatch, HeadRanking, find_heads
 from regard.aggregate.heads import combine_heads
 from regard.aggregate.importance import HeadImportance, head_importance
 from regard.aggregate.layout import ResidualStream, Surroundings
@@ -23,6 +24,8 @@ __all__ = [
     "HardConcrete",
     "HeadDivergence",
     "HeadImportance",
+    "HeadMatch",
+    "HeadRanking",
     "HeadRow",
     "HeadSite",
     "HeadStatistics",
@@ -35,6 +38,7 @@ __all__ = [
     "alti",
     "attention_flow",
     "combine_heads",
+    "find_heads",
     "gradient_attention",
     "head_divergence",
     "head_importance",
