@@ -8,6 +8,7 @@ from regard.aggregate.layers.norms import norm_attention
 from regard.aggregate.layers.relevance import CrossRelevance, gradient_attention, relevance
 from regard.aggregate.layers.rollout import rollout
 from regard.aggregate.statistics.head_divergence import HeadDivergence, head_divergence
+from regard.aggregate.statistics.head_finder import HeadMatch, HeadRanking, find_heads
 from regard.aggregate.statistics.head_statistics import HeadStatistics, head_statistics
 from regard.aggregate.statistics.report import HeadRow, Report
 from regard.aggregate.words.words import Words
@@ -16,6 +17,8 @@ from regard.anatomy.residual_stream import ResidualStream, Surroundings
 __all__ = [
     "CrossRelevance",
     "HeadDivergence",
+    "HeadMatch",
+    "HeadRanking",
     "HeadRow",
     "HeadStatistics",
     "Report",
@@ -25,6 +28,7 @@ __all__ = [
     "alti",
     "attention_flow",
     "combine_heads",
+    "find_heads",
     "gradient_attention",
     "head_divergence",
     "head_statistics",

@@ -18,7 +18,7 @@ from regard.record.site import Attends, Note, OtherSoftmax
 from regard.record.tokens import Tokens, checked_tokens, count, fit
 
 if TYPE_CHECKING:
-    from regard.record.upward import Report, Spec
+    from regard.record.upward import HeadRanking, Report, Spec
 
 
 class Trace:
@@ -239,6 +239,45 @@ class Trace:
         """
         return upward.report(
             self, tokens=tokens, real=real, special=special, window=window, part=part
+        )
+
+    def find(
+        self,
+        query: str | int | None = None,
+        key: str | int | None = None,
+        *,
+        pattern: str | None = None,
+        words: Any = None,
+        special: bool = False,
+        example: int = 0,
+        part: str | None = None,
+    ) -> HeadRanking:
+        """Rank all heads by what one word gives another: `trace.find("that", "girl")`.
+
+        With a query alone, heads are ranked by the word that the query gives most. Only the rows
+        of the queries are computed.
+
+        Args:
+            query: a word, its n-th occurrence as "it#2", or a position; all words when None.
+            key: the same, of the word that is attended to.
+            pattern: instead of a key, "previous" or "next" word, other occurrences of the "same"
+                word, or its "first" occurrence.
+            words: the words, as `regard.aggregate.Words` or a list of tokens, or a pair of them
+                for queries and keys; by default the tokens of the records.
+            special: whether special tokens are among the words. What the query gives them counts
+                in either case: weights are shares of all its attention.
+            example: which example of the batch.
+            part: of an encoder–decoder model, "encoder", "decoder" or "cross"; all when None.
+        """
+        return upward.find(
+            self,
+            query=query,
+            key=key,
+            pattern=pattern,
+            words=words,
+            special=special,
+            example=example,
+            part=part,
         )
 
     def clear_gradients(self) -> None:

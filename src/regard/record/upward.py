@@ -1,4 +1,4 @@
-"""`trace.report()`, `trace.plot()`, pages: lazy calls of packages above `record`.
+"""`trace.report()`, `trace.find()`, `trace.plot()`, pages: lazy calls of packages above `record`.
 
 Nothing else in `record` knows of those packages.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
+    from regard.aggregate.statistics.head_finder import HeadRanking as HeadRanking
     from regard.aggregate.statistics.report import Report as Report
     from regard.plots.specs import Spec as Spec
     from regard.record.record import Record
@@ -25,6 +26,13 @@ def report(trace: Trace, **options: Any) -> Report:
     from regard.aggregate.statistics.report import Report
 
     return Report.of(trace, **options)
+
+
+def find(trace: Trace, **options: Any) -> HeadRanking:
+    """The heads that make one word attend to another."""
+    from regard.aggregate.statistics.head_finder import find_heads
+
+    return find_heads(trace, **options)
 
 
 def plot(trace: Trace, what: str | None, **options: Any) -> Spec:
