@@ -33,6 +33,7 @@ from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PostNorm, Sta
 from regard.mechanisms import MultiHead
 from regard.translate.models.contract import EncoderOutput, StepOutput, TranslationModel
 from regard.translate.models.embeddings import Embeddings
+from regard.translate.models.layout import lay_out_for_search
 from regard.translate.models.transformer import Positions, Transformer
 from regard.translate.search import SearchOptions, beam_search
 from regard.translate.tokens import BEGIN, END, PAD
@@ -86,8 +87,8 @@ def marian(sizes: Sizes) -> MarianMTModel:
     return model
 
 
-def ours(sizes: Sizes, theirs: MarianMTModel) -> Transformer:
-    """Our model with their weights."""
+def ours(sizes: Sizes, theirs: MarianMTModel, plain: bool = False) -> Transformer:
+    """Our model with their weights, laid out as `Translator.load` does unless they stay plain."""
     shared = nn.Embedding(sizes.vocabulary, sizes.width)
     model = Transformer(
         Embeddings(shared),
@@ -98,6 +99,8 @@ def ours(sizes: Sizes, theirs: MarianMTModel) -> Transformer:
     with torch.no_grad():
         shared.weight.copy_(theirs.model.shared.weight)
         model.embeddings.bias.copy_(theirs.final_logits_bias[0])
+    if not plain:
+        lay_out_for_search(model)
     return model.eval()
 
 
@@ -189,13 +192,13 @@ def end_rows(scores: Tensor, lengths: Tensor, length: int) -> None:
 
 
 def translators(
-    sizes: Sizes, batch: int, beam: int, length: int | None, weights: bool
+    sizes: Sizes, batch: int, beam: int, length: int | None, weights: bool, plain: bool = False
 ) -> tuple[Callable[[], list[list[int]]], Callable[[], list[list[int]]]]:
     """Two functions without arguments, ours and theirs, that translate the same batch."""
     theirs = marian(sizes)
     source, mask = sentences(sizes, batch)
     lengths = mask.sum(1) if length is None else torch.full((batch,), length)
-    mine = Ending(ours(sizes, theirs), lengths).eval()
+    mine = Ending(ours(sizes, theirs, plain), lengths).eval()
     processors = LogitsProcessorList([EndingProcessor(lengths)])
 
     def run_ours() -> list[list[int]]:
@@ -231,9 +234,10 @@ def measure(
     length: int | None,
     turns: int,
     weights: bool,
+    plain: bool,
 ) -> str:
     """One line of the table."""
-    run_ours, run_theirs = translators(sizes, batch, beam, length, weights)
+    run_ours, run_theirs = translators(sizes, batch, beam, length, weights, plain)
     same = sum(a == b for a, b in zip(run_ours(), run_theirs()))
     times = [(seconds(run_ours), seconds(run_theirs)) for _ in range(turns)]
     mine, theirs = (statistics.median(side) for side in zip(*times))
@@ -251,6 +255,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--length", type=int, default=20, help="tokens of every translation")
     parser.add_argument("--weights", action="store_true", help="ours also return their weights")
+    parser.add_argument("--plain", action="store_true", help="our weights as they were trained")
     options = parser.parse_args()
     torch.set_num_threads(1)
     shapes = [SMALL] if options.quick else [SMALL, BASE]
@@ -261,7 +266,8 @@ def main() -> None:
             held = "as long as their sources" if length is None else f"{length} tokens each"
             print(f"\n{sizes.name}; {held}")
             for batch, beam in ((1, 1), (1, 5), (64, 1), (64, 5)):
-                print(measure(sizes, batch, beam, length, turns, options.weights), flush=True)
+                flags = turns, options.weights, options.plain
+                print(measure(sizes, batch, beam, length, *flags), flush=True)
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def test_files_without_sentences_or_links_are_refused(folder, tmp_path):
     for options, message in (
         ([folder / "there.safetensors", "--source", empty, "--target", empty],
          r"empty and .*empty have no lines, expected sentences to align"),
-        (["--links", empty, "--gold", gold], r"empty has no lines, expected links, a line a"),
+        (["--links", empty, "--gold", gold], r"empty has no lines, expected links, one line per"),
         (["--links", empty, "--gold", empty], r"empty has no lines, expected links"),
         (["--links", gold, "--gold", empty], r"empty has 0 lines and no link, expected gold"),
         (["--links", gold, "--gold", blank], r"blank has 2 lines and no link, expected gold"),

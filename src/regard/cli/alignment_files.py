@@ -27,7 +27,7 @@ def read_scored_links(path: Path, first: int) -> list[Links]:
     """Links to score."""
     links = [sentence.possible for sentence in read_links(path, first=first)]
     if not links:
-        raise RegardError(f"{path} has no lines, expected links, a line a sentence")
+        raise RegardError(f"{path} has no lines, expected links, one line per sentence")
     return links
 
 

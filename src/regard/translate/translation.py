@@ -34,14 +34,14 @@ class Translation:
     | `words`      | the words of the source and of the translation, over their tokens          |
     | `matrix`     | attention between words, of one head; None where the model has none        |
     | `trace`      | attention between tokens, of every head: to plot, reduce, save             |
-    | `head`       | the head that `matrix` shows; None where there is none                     |
+    | `head`       | the head that `matrix` shows; None if there is none                        |
     | `inside`     | self-attention of the encoder between source words, if the model has no    |
     |              | other; the trace then holds it too                                         |
     | `reading`    | which row belongs to a word: that of the step that predicts it ("output"), |
     |              | or that is fed it ("input")                                                |
 
     Words are the tokeniser's: "t'aime." has three of them. `Translator.between_spaces` gives the
-    matrix of what stands between spaces.
+    matrix of the words between spaces.
     """
 
     source: str

@@ -26,6 +26,7 @@ from regard.translate.alignment.heads import preferred_head
 from regard.translate.alignment.matrix import check_end, check_reading
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.data import padded
+from regard.translate.models.layout import lay_out_for_search
 from regard.translate.reader import Reader, SourceBatch, inner_sites
 from regard.translate.search import Hypothesis, SearchOptions, beam_search, beam_search_steps
 from regard.translate.shipped import SHIPPED
@@ -89,7 +90,9 @@ class Translator:
         cls, path: str | Path | None = None, *, device: torch.device | str = "cpu", **options: Any
     ) -> Translator:
         """The translator of a checkpoint; without a path the one that ships, `english-french`."""
-        return cls(load_checkpoint(SHIPPED if path is None else path, device), **options)
+        checkpoint = load_checkpoint(SHIPPED if path is None else path, device)
+        lay_out_for_search(checkpoint.model)
+        return cls(checkpoint, **options)
 
     def __repr__(self) -> str:
         looks = "no attention to the source" if self.head is None else f"reads {self.head}"

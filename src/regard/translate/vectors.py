@@ -101,7 +101,7 @@ def load_vectors(
 
 
 def read_vectors(path: str | PathLike[str], wanted: Collection[str] | None = None) -> Vectors:
-    """The vectors of a file; its form is told by its first lines.
+    """The vectors of a file, whose format is detected.
 
     Args:
         path: the file.

@@ -158,7 +158,7 @@ def test_wrong_vectors_are_named_and_nothing_is_written(tmp_path, file):
             ["vectors.source=v.txt", "vocabulary.kind=pieces"],
             r"vectors\.source is v\.txt, but vocabulary\.kind is 'pieces': word vectors are for",
         ),
-        (["vectors.frozen=true"], r"vectors\.frozen wants vectors\.source or vectors\.target"),
+        (["vectors.frozen=true"], r"vectors\.frozen needs vectors\.source or vectors\.target"),
     ],
 )
 def test_settings_that_do_not_go_together(settings, wanted):

@@ -73,7 +73,7 @@ def align(
 ) -> Alignment:
     """Link the words of sentences with those of their translations, as `regard align` does.
 
-    Words are what stands between spaces. Heads that are not named, and the reading, are chosen by
+    Words are separated by spaces. Heads that are not named, and the reading, are chosen by
     the least alignment error if there are gold links, else by the agreement of both directions,
     else they are the checkpoint's preferred head (`save_preferred_head`) or, without one, the mean
     of the heads of the last layer but one in the model's own reading.

@@ -192,12 +192,12 @@ class ErrorRate:
 
     @property
     def precision(self) -> float:
-        """The share of the links that are possible; 1 where there are none."""
+        """The share of the links that are possible; 1 if there are none."""
         return self.in_possible / self.links if self.links else 1.0
 
     @property
     def recall(self) -> float:
-        """The share of the sure links that were found; 1 where there are none."""
+        """The share of the sure links that were found; 1 if there are none."""
         return self.in_sure / self.sure if self.sure else 1.0
 
     @property

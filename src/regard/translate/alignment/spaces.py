@@ -1,6 +1,6 @@
-"""The words between the spaces of a text, over the pieces that a tokeniser made of it.
+"""Words separated by spaces, over the tokens of a vocabulary.
 
-Files of links count those. A tokeniser cuts finer: punctuation and clitics stand apart.
+Files of links count these; a tokeniser also splits off punctuation and clitics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from regard.translate.vocabulary import Vocabulary
 
 
 def spaced_words(text: str, vocabulary: Vocabulary) -> Words:
-    """What stands between the spaces of a text, over the pieces of `vocabulary.encode(text)`.
+    """The words of a text between spaces, over the tokens of `vocabulary.encode(text)`.
 
     >>> from regard.translate.vocabulary import WordVocabulary
     >>> words = spaced_words("I don't.", WordVocabulary([]))

@@ -135,7 +135,7 @@ def rounding(logits: Float[Tensor, "batch target vocabulary"]) -> float:
 
 
 def _lengths(limit: int | None) -> tuple[tuple[int, ...], int]:
-    """The lengths of sources, and the extra padding, where a model reads at most so many tokens."""
+    """The lengths of sources, and the extra padding, within what the model reads."""
     longest, extra = _SOURCE, _EXTRA
     if limit is not None and limit < longest + extra:
         if limit < 2:

@@ -86,7 +86,7 @@ def collate(examples: Examples, numbers: Sequence[int]) -> Batch:
 def padded(
     sentences: Sequence[Sequence[int]],
 ) -> tuple[Int[Tensor, "batch longest"], Bool[Tensor, "batch longest"]]:
-    """Sentences as one tensor with padding on the right, and True where there is none."""
+    """Sentences as one tensor, padded on the right, and a mask that is True at tokens."""
     lengths = torch.tensor([len(sentence) for sentence in sentences], dtype=torch.long)
     longest = max(map(len, sentences), default=0)
     tokens = torch.full((len(sentences), longest), PAD)
@@ -112,13 +112,13 @@ def batches(
 
     Sentences are sorted by the lengths of source and target, those of equal lengths in random
     order, then cut into batches. Over all ranks every sentence comes once, and every rank has as
-    many batches as the others, of about the same lengths at the same place.
+    many batches as the others, of about the same lengths at the same step.
 
     Args:
         examples: the sentences.
-        tokens: at most so many in a batch, padding and `END` included, counted on the side that has
-            more. A sentence that is longer is a batch of its own.
-        sentences: at most so many in a batch; instead of `tokens`, or besides.
+        tokens: maximum number in a batch, with padding and `END`, of the longer side. A longer
+            sentence is a batch of its own.
+        sentences: maximum number in a batch; instead of `tokens`, or besides.
         seed: of the order.
         epoch: every epoch has another order; the same seed and epoch have the same.
         rank: which process this is.
@@ -145,7 +145,7 @@ class Padding:
 
     @property
     def share(self) -> float:
-        """The share of padding; 0 where there is nothing."""
+        """The share of padding; 0 if there are no tokens."""
         return self.padding / self.total if self.total else 0.0
 
     def __str__(self) -> str:

@@ -36,7 +36,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class ParallelFiles:
-    """Two files, one sentence a line; the same line of both is a pair."""
+    """Two files, one sentence per line; the same line of both is a pair."""
 
     source: AnyPath
     target: AnyPath
@@ -56,10 +56,9 @@ class ParallelFiles:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file of columns with a tab between them (TSV); quotation marks mean nothing.
+    """A file of tab-separated columns (TSV); quotation marks have no meaning.
 
-    Every row has as many columns as the first: one with more has a tab inside a sentence, and which
-    of its tabs that is nobody can tell.
+    Every row must have as many columns as the first: one with more has a tab inside a sentence.
 
     Args:
         path: the file.
@@ -80,12 +79,12 @@ class TableFile:
         header = named if self.header is None else self.header
         if named and not header:
             raise RegardError(f"{path}: columns {chosen} have names, but header=False")
-        places: list[int] = []
+        indices: list[int] = []
         first = width = 0  # the number of the first row, and its columns
         for line, text in lines(path):
             cells = text.split("\t")
-            if not places and (header or text.strip()):
-                places = [_place(path, line, cells, column, header) for column in chosen]
+            if not indices and (header or text.strip()):
+                indices = [_index(path, line, cells, column, header) for column in chosen]
                 first, width = line, len(cells)
                 if header:
                     continue
@@ -97,8 +96,8 @@ class TableFile:
                     f"{path}:{line}: {_columns(cells)}, but line {first} has {width}; give all "
                     "rows as many, and write a space where a tab is inside a sentence"
                 )
-            yield Pair(cells[places[0]], cells[places[1]], line)
-        if header and not places:
+            yield Pair(cells[indices[0]], cells[indices[1]], line)
+        if header and not indices:
             raise RegardError(f"{path} is empty, expected the names of its columns in line 1")
 
 
@@ -236,8 +235,8 @@ def not_empty(files: PairFile) -> Iterator[Pair]:
         yield pair
 
 
-def _place(path: Path, line: int, cells: list[str], column: int | str, header: bool) -> int:
-    """Where a column lies, from 0."""
+def _index(path: Path, line: int, cells: list[str], column: int | str, header: bool) -> int:
+    """The index of a column, from 0."""
     if isinstance(column, str):
         names = [cell.strip() for cell in cells]
         if names.count(column) != 1:

@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def at_floor(self) -> bool:
-        """Whether p is the least that so many draws can say."""
+        """Whether p is the minimum for this many resamples."""
         return self.two_sided_p <= 1 / (self.resamples + 1)
 
 

@@ -136,11 +136,11 @@ class Bucket:
 
     | field  | meaning                                                                        |
     |--------|--------------------------------------------------------------------------------|
-    | `low`  | words of the shortest sentences that belong here                               |
-    | `high` | one more than those of the longest; None where there is no end                 |
-    | `bleu` | None where no reference has the four words that BLEU counts: even a perfect    |
-    |        | translation would have 0 there; None also where there is no sentence           |
-    | `chrf` | None where no sentence has such a length                                       |
+    | `low`  | minimum length in words                                                        |
+    | `high` | maximum length plus one; None for no limit                                     |
+    | `bleu` | None if the bucket is empty, or no reference has the four tokens that BLEU     |
+    |        | needs: even a perfect translation would have 0                                 |
+    | `chrf` | None if the bucket is empty                                                    |
     """
 
     low: int

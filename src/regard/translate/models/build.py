@@ -33,19 +33,19 @@ BUILDERS: dict[str, Callable[[ModelConfig, int, int], TranslationModel]] = {
 
 _CURRENT = {"dot", "qkv", "luong-dot", "luong-general", "luong-concat", "local-m", "local-p"}
 _RECURRENT = set(BUILDERS) - {"transformer"}
-#: Settings that not every model has: who has them, and what the others have not.
+#: Settings that not every model has: the models that have them, and why others do not.
 _ONLY = {
     "cell": (_RECURRENT, "only recurrent models have cells"),
     "bidirectional": (_RECURRENT, "only recurrent models read in a direction"),
     "reverse_source": (_RECURRENT, "only recurrent models read in a direction"),
     "input_feeding": (
         _CURRENT,
-        "only the models whose current state looks have an attentional state to feed",
+        "only the models whose current state is the query have an attentional state to feed",
     ),
     "heads": ({"transformer"}, "only the Transformer has a number of heads"),
-    "feed_forward": ({"transformer"}, "only the Transformer has feed-forward parts"),
+    "feed_forward": ({"transformer"}, "only the Transformer has feed-forward layers"),
     "norm": ({"transformer"}, "only the Transformer has norms"),
-    "longest": ({"tutorial"}, "only the tutorial's attention has so many places and no more"),
+    "longest": ({"tutorial"}, "only the tutorial's attention has a maximum source length"),
 }
 
 

@@ -81,7 +81,7 @@ class Decoder(nn.Module, ABC):
         return "distribution" if self.look is None else self.look.kind
 
     def fix(self, annotations: Tensor, summaries: list[Tensor], mask: Mask) -> dict[str, Any]:
-        """What is kept of a source: the first states, and what the attention looks at."""
+        """The memory of a source: the first states, and the attention's keys and values."""
         memory: dict[str, Any] = {"start": self.bridge(summaries)}
         if self.look is not None:
             memory["look"] = self.look.fix(annotations, mask)
@@ -118,7 +118,7 @@ class Decoder(nn.Module, ABC):
 
 
 class PlainDecoder(Decoder):
-    """A decoder that knows of the source what its first state says (Sutskever et al. 2014)."""
+    """A decoder that sees the source through its first state only (Sutskever et al. 2014)."""
 
     def __init__(self, cells: CellStack, bridge: Bridge, readout: Readout) -> None:
         super().__init__()
@@ -142,13 +142,13 @@ class PlainDecoder(Decoder):
 
 
 class AttentionDecoder(Decoder):
-    """A decoder that looks at the source at every step, and counts its steps.
+    """A decoder that attends to the source at every step, and counts its steps.
 
     Args:
         cells: the recurrence.
-        bridge: from the encoder's last states to the first ones here.
+        bridge: from the encoder's last states to the decoder's first.
         look: the attention.
-        readout: from what a step has to its features.
+        readout: from the results of a step to its features.
     """
 
     look: SourceAttention
@@ -177,7 +177,7 @@ def by_rows(
     steps: Int[Tensor, " row"],
     weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Look from rows: beams on the query axis, so that nothing of the source is repeated."""
+    """Attend from rows: beams are on the query axis, so that nothing of the source is repeated."""
     sentences = encoded.mask.shape[0]
     beams = query.shape[0] // max(1, sentences)
     queries = query.reshape(sentences, beams, query.shape[-1])
@@ -205,18 +205,18 @@ def stepwise(
 
 
 class Wiring(nn.Module):
-    """What goes where in a `PreviousState` decoder. As it stands, Bahdanau's."""
+    """Query, cell input and readout input of a `PreviousState` decoder: Bahdanau's."""
 
     def query(self, embedded: Tensor, before: Tensor) -> Tensor:
-        """What looks."""
+        """The query of the attention."""
         return before
 
     def entry(self, embedded: Tensor, context: Tensor) -> Tensor:
-        """What the cell is given."""
+        """The input of the cell."""
         return torch.cat([embedded, context], -1)
 
     def parts(self, output: Tensor, embedded: Tensor, context: Tensor) -> tuple[Tensor, ...]:
-        """What the readout is given."""
+        """The inputs of the readout."""
         return output, embedded, context
 
 
@@ -240,10 +240,10 @@ class TutorialWiring(Wiring):
 
 
 class PreviousState(AttentionDecoder):
-    """Bahdanau et al. 2015: the *previous* state sᵢ₋₁ looks, and the context goes into the cell.
+    """Bahdanau et al. 2015: the *previous* state sᵢ₋₁ is the query, the context goes into the cell.
 
     αᵢ from sᵢ₋₁, cᵢ; sᵢ = cell([yᵢ₋₁; cᵢ], sᵢ₋₁); features tanh(W [sᵢ; yᵢ₋₁; cᵢ]). With more than
-    one layer the first looks, and the others go on from it.
+    one layer the first attends.
 
     Departures: the readout is one tanh layer, not maxout, and takes the new state sᵢ; the first
     state comes from the last states of both directions, not of the backward one alone.
@@ -296,7 +296,7 @@ class PreviousState(AttentionDecoder):
 
 
 class CurrentState(AttentionDecoder):
-    """Luong et al. 2015: the state hₜ looks, and h̃ₜ = tanh(W_c [cₜ; hₜ]) are the features.
+    """Luong et al. 2015: the state hₜ is the query, and h̃ₜ = tanh(W_c [cₜ; hₜ]) the features.
 
     Nothing of the attention goes back into the recurrence, so whole targets go through the cells at
     once, and then through the attention at once.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -30,6 +32,7 @@ class Embeddings(nn.Module):
         self.own_source = source
         self.output = output
         self.bias = nn.Parameter(torch.zeros(target.num_embeddings))
+        self.product: Callable[..., Tensor] | None = None  #: of the output layer: see `layout.py`
 
     @property
     def source(self) -> nn.Embedding:
@@ -45,7 +48,8 @@ class Embeddings(nn.Module):
         self, features: Float[Tensor, "*position width"]
     ) -> Float[Tensor, "*position vocabulary"]:
         """The output layer, over the target vocabulary."""
-        return F.linear(features, self.output_weight, self.bias)
+        product = F.linear if self.product is None else self.product
+        return product(features, self.output_weight, self.bias)
 
 
 def embeddings(

@@ -52,7 +52,7 @@ from regard.translate.models.recurrent import RecurrentTranslator
 
 @dataclass(frozen=True)
 class Parts:
-    """A recurrent translator while its decoder is being made."""
+    """A recurrent translator whose decoder is still to be built."""
 
     config: ModelConfig
     sizes: tuple[int, int]
@@ -60,7 +60,7 @@ class Parts:
 
     @property
     def features(self) -> int:
-        """Width of what the output layer takes: the embedding's where they are one."""
+        """Input width of the output layer: the embedding's if they are tied."""
         return self.config.hidden if self.config.tie == "none" else self.config.embedding
 
     def cells(self, width: int) -> CellStack:
@@ -94,7 +94,7 @@ def read_by(
     attention: Mechanism | None = None,
     join: Callable[..., torch.Tensor] = concatenated,
 ) -> Parts:
-    """The encoder; `join` says how the last layer's two directions become one."""
+    """The encoder; `join` combines the two directions of the last layer."""
     if config.reverse_source and config.bidirectional:
         raise RegardError(
             "model.reverse_source is true and model.bidirectional too, expected one of them: an "
@@ -147,7 +147,7 @@ def _current(parts: Parts, look: SourceAttention) -> RecurrentTranslator:
 
 
 def qkv(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
-    """(W_K h_i) · (W_Q s_j) / √d, with values W_V h and one more projection behind them."""
+    """(W_K h_i) · (W_Q s_j) / √d, with values W_V h and an output projection."""
     parts = read_by(config, source_size, target_size)
     inputs = (parts.encoder.width,) * 2
     mechanism = MultiHead(config.hidden, 1, inputs=inputs, bias=False)
@@ -157,7 +157,7 @@ def qkv(config: ModelConfig, source_size: int, target_size: int) -> TranslationM
 def luong_dot(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
     """Luong's dot score, h_t · h_s, which is also the figure's h_i · s_j.
 
-    The encoder's two directions are added, so that both sides are as wide.
+    The encoder's two directions are added, so that both sides have the same width.
     """
     parts = read_by(config, source_size, target_size, join=torch.add)
     return _current(parts, SourceAttention(Luong(DotScore()), parts.encoder.width))
@@ -179,14 +179,14 @@ def luong_concat(config: ModelConfig, source_size: int, target_size: int) -> Tra
 
 
 def local_m(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
-    """Luong's general score within ten places of the step's own."""
+    """Luong's general score within ten positions of the step."""
     parts = read_by(config, source_size, target_size)
     width = parts.encoder.width
     return _current(parts, LocalSourceAttention(Luong(GeneralScore(config.hidden, width)), width))
 
 
 def local_p(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
-    """Luong's general score around a predicted place, faded by a Gaussian."""
+    """Luong's general score around a predicted position, times a Gaussian."""
     parts = read_by(config, source_size, target_size)
     width = parts.encoder.width
     score = GeneralScore(config.hidden, width)
@@ -198,7 +198,7 @@ def local_p(config: ModelConfig, source_size: int, target_size: int) -> Translat
 def _previous(
     parts: Parts, look: SourceAttention, wiring: Wiring, widths: tuple[int, int]
 ) -> Decoder:
-    """A decoder whose previous state looks; `widths` of the cell's and the readout's inputs."""
+    """A decoder whose previous state is the query; `widths` of the inputs of cell and readout."""
     cells = parts.cells(widths[0])
     return PreviousState(cells, parts.bridge(cells), look, parts.readout(widths[1]), wiring)
 
@@ -216,10 +216,10 @@ def bahdanau(config: ModelConfig, source_size: int, target_size: int) -> Transla
 def tutorial(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
     """The old PyTorch tutorial's fully connected coefficients: softmax(W [embedded; state]).
 
-    **It never sees the keys.** A weight belongs to a place, whatever word stands there: the
-    decoder can learn "third word, third place", never "this word goes with that one". Unlike the
-    original, which gives weight to places behind the sentence, it is masked to the true length;
-    like it, it has no places beyond `longest` words and the end.
+    **It never sees the keys.** A weight belongs to a position, whatever word is there: the decoder
+    can learn "third word, third position", never "this word goes with that one". Unlike the
+    original, which gives weight to padding, it is masked to the true length; like the original, it
+    reads at most `longest` words and the end.
     """
     parts = read_by(config, source_size, target_size)
     width = parts.encoder.width

@@ -37,7 +37,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def pieces(self, numbers: Iterable[int]) -> list[str]:
-        """The tokens themselves, one a number."""
+        """The tokens, one per number."""
 
     @abstractmethod
     def words(self, text: str) -> Words:
@@ -45,7 +45,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def words_of(self, numbers: Sequence[int]) -> Words:
-        """The words of numbers, one piece a number; `PAD`, `BEGIN` and `END` are special."""
+        """The words of numbers, one piece per number; `PAD`, `BEGIN` and `END` are special."""
 
     @abstractmethod
     def header(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class PieceVocabulary(Vocabulary):
 
         Args:
             sentences: the texts; those of both languages for a joint vocabulary.
-            size: at most so many pieces, 256 bytes and the first four included.
+            size: maximum number of pieces, with 256 bytes and the first four.
             kind: "unigram" (a model of pieces by likelihood) or "bpe" (frequent pairs, joined).
             lower: read in lower case.
         """
@@ -150,7 +150,7 @@ def grouped(
 
     Args:
         text: what the pieces spell.
-        offsets: where each lies in it.
+        offsets: the start and end of each.
         pieces: the pieces.
         special: which of them are special; each is a word of its own.
     """

@@ -21,7 +21,7 @@ _QUOTES = ('"', "'")
 
 @dataclass(frozen=True)
 class Spacing:
-    """Whether a space stands before and after each mark; the English way for those not named."""
+    """Whether there is a space before and after each mark; English rules for those not listed."""
 
     before: Mapping[str, bool] = field(default_factory=dict)
     after: Mapping[str, bool] = field(default_factory=dict)

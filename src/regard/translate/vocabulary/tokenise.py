@@ -40,7 +40,7 @@ def tokenise(text: str) -> list[str]:
 
 
 def token_spans(text: str) -> list[tuple[int, int]]:
-    """Where each token of a text lies."""
+    """Start and end of each token of a text."""
     spans, end = [], 0
     for token in tokenise(text):
         start = text.index(token, end)
@@ -67,7 +67,7 @@ def detokenise(tokens: Sequence[str], spacing: Spacing | None = None) -> str:
 
 @functools.lru_cache(maxsize=1 << 17)
 def _tokens(chunk: str) -> tuple[str, ...]:
-    """The tokens of what stands between two spaces."""
+    """The tokens of a stretch without spaces."""
     if _WHOLE.fullmatch(chunk):
         return (chunk,)
     return tuple(token for run in _runs().findall(chunk) for token in _parts(run))

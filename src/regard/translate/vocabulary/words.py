@@ -76,7 +76,7 @@ class WordVocabulary(Vocabulary):
 
         Args:
             sentences: the texts; those of both languages for a joint vocabulary.
-            size: at most so many entries, the first four included.
+            size: maximum number of entries, with the first four.
             lower: read in lower case.
             least: words that occur less often are left out.
             cut: how a text is cut, "words" or "spaces".
