@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, ShapeError
-from regard.explain.replacements import spread
-from regard.explain.task import Attribution, Task
+from regard.explain.tasks.replacements import spread
+from regard.explain.tasks.task import Attribution, Task
 
 
 def gradient_norm(task: Task) -> Attribution:

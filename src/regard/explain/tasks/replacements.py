@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, UnavailableError
-from regard.explain.inputs import MASKS, Inputs, Removed
+from regard.explain.tasks.inputs import MASKS, Inputs, Removed
 
 #: A way to remove positions; tables show its `name`, if it has one.
 Replacement = Callable[[Inputs, Tensor], Inputs]
