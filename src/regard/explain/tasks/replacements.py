@@ -149,7 +149,7 @@ class Deletion:
 
 
 def spread(removed: Removed, values: Tensor) -> Tensor:
-    """(example, position) with as many axes as what it is applied to."""
+    """(example, position), broadcast to the axes of `values`."""
     return removed.reshape(*removed.shape, *[1] * (values.dim() - 2))
 
 

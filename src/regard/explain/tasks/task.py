@@ -114,8 +114,8 @@ class Task:
         return output
 
     def _length(self) -> int:
-        held = self.inputs.embeddings
-        return int((self.inputs.ids if held is None else held).shape[1])
+        embeddings = self.inputs.embeddings
+        return int((self.inputs.ids if embeddings is None else embeddings).shape[1])
 
     def _checked(self, scores: Scores, count: int) -> Scores:
         if scores.shape != (count,):
