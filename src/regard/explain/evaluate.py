@@ -20,9 +20,9 @@ from regard.explain.evaluation import (
     Measurement,
 )
 from regard.explain.metrics import BINS, area, at_bins, at_steps, follow, ranks, shares_of
-from regard.explain.replacements import Replacement, name_of
-from regard.explain.running import Model
-from regard.explain.task import Attribution, Task, cut, tasks_of
+from regard.explain.tasks.passes import Model
+from regard.explain.tasks.replacements import Replacement, name_of
+from regard.explain.tasks.task import Attribution, Task, cut, tasks_of
 from regard.progress import progress
 
 _GRADIENTS: dict[str, Callable[[Task], Attribution]] = {

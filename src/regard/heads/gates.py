@@ -221,11 +221,11 @@ def _again(batches: Iterator[Any], data: Iterable[Any]) -> Iterator[Any]:
 @contextmanager
 def _own_gradients(model: nn.Module) -> Iterator[None]:
     """Set the parameters' gradients aside within a block."""
-    held = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, _ in held:
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
         parameter.grad = None
     try:
         yield
     finally:
-        for parameter, grad in held:
+        for parameter, grad in gradients:
             parameter.grad = grad

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError, ShapeError
-from regard.explain.inputs import Inputs, Removed, removable_of, without_marks
-from regard.explain.replacements import Replacement, name_of, usual_replacement
-from regard.explain.running import Model, call, observed_embedding, outermost
-from regard.explain.targets import Scores, Target, target_of
+from regard.explain.tasks.inputs import Inputs, Removed, removable_of, without_marks
+from regard.explain.tasks.passes import Model, call, observed_embedding, outermost
+from regard.explain.tasks.replacements import Replacement, name_of, usual_replacement
+from regard.explain.tasks.targets import Scores, Target, target_of
 from regard.types import pieces
 
 Attribution = Float[Tensor, "example position"]
@@ -114,8 +114,8 @@ class Task:
         return output
 
     def _length(self) -> int:
-        held = self.inputs.embeddings
-        return int((self.inputs.ids if held is None else held).shape[1])
+        embeddings = self.inputs.embeddings
+        return int((self.inputs.ids if embeddings is None else embeddings).shape[1])
 
     def _checked(self, scores: Scores, count: int) -> Scores:
         if scores.shape != (count,):
