@@ -5,7 +5,7 @@ import torch
 
 from regard import explain
 from regard.cli import packaged
-from regard.explain.task import tasks_of
+from regard.explain.tasks.task import tasks_of
 
 PAIRS = [
     ("A fox slipped through the fence and carried off three hens at night.",

@@ -107,12 +107,12 @@ def attention_output(
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether this is a norm or a scale, by its class; what it does is checked where it is used."""
+    """Whether this is a norm or a scale, by the name of its class."""
     return not module._modules and bool(NORM.search(type(module).__name__))
 
 
 def apply_norm(norm: nn.Module, features: Tensor) -> Tensor:
-    """A norm of these features in their dtype, whatever dtype its parameters have."""
+    """A norm of these features, computed in their dtype."""
     twin = copy.deepcopy(norm).to(features.device, features.dtype)
     with torch.no_grad():
         normed: Tensor = twin.forward(features)  # not called: hooks on it are not for us
@@ -188,7 +188,7 @@ def _norm_after(views: Sequence[_View], before: _View, after: _View) -> nn.Modul
 
 
 def _slack(view: _View) -> float:
-    """How far, as a share of what is added, two tensors may differ by rounding alone."""
+    """How far, relative to the output, two tensors may differ by rounding alone."""
     return 0.3 if view.tensor.dtype in (torch.float16, torch.bfloat16) else 0.01
 
 

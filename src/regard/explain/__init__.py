@@ -5,7 +5,6 @@ from regard.explain.agreement import kendall
 from regard.explain.baselines import gradient_norm, input_gradient, integrated_gradients
 from regard.explain.evaluate import evaluate
 from regard.explain.evaluation import Evaluation, Measurement
-from regard.explain.inputs import Inputs
 from regard.explain.intervals import Interval, bootstrap, sign_flips
 from regard.explain.metrics import (
     BINS,
@@ -17,7 +16,8 @@ from regard.explain.metrics import (
     sufficiency,
 )
 from regard.explain.recommend import recommend
-from regard.explain.replacements import (
+from regard.explain.tasks.inputs import Inputs
+from regard.explain.tasks.replacements import (
     AttentionMask,
     Deletion,
     MaskToken,
@@ -25,8 +25,8 @@ from regard.explain.replacements import (
     Replacement,
     ZeroEmbedding,
 )
-from regard.explain.targets import Class, Similarity, Target
-from regard.explain.task import Task
+from regard.explain.tasks.targets import Class, Similarity, Target
+from regard.explain.tasks.task import Task
 
 __all__ = [
     "BINS",

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard import aggregate
 from regard.anatomy.residual_stream import ResidualStream
 from regard.errors import RegardError, ShapeError, UnavailableError
-from regard.explain.task import Attribution, Task
+from regard.explain.tasks.task import Attribution, Task
 from regard.record import Trace
 from regard.tracing import capture
 

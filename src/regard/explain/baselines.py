@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, ShapeError
-from regard.explain.replacements import spread
-from regard.explain.task import Attribution, Task
+from regard.explain.tasks.replacements import spread
+from regard.explain.tasks.task import Attribution, Task
 
 
 def gradient_norm(task: Task) -> Attribution:
@@ -26,8 +26,8 @@ def gradient_norm(task: Task) -> Attribution:
 
 def input_gradient(task: Task) -> Attribution:
     """Each position's embedding times its gradient, e_j · ∂s/∂e_j; below 0 it speaks against."""
-    held = task.inputs.need_embeddings()
-    return (_features(held) * _features(task.gradient())).sum(-1)
+    embeddings = task.inputs.need_embeddings()
+    return (_features(embeddings) * _features(task.gradient())).sum(-1)
 
 
 def integrated_gradients(

@@ -18,12 +18,11 @@ from regard.explain.evaluation import (
     RANDOM,
     Evaluation,
     Measurement,
-    mean_agreement,
 )
 from regard.explain.metrics import BINS, area, at_bins, at_steps, follow, ranks, shares_of
-from regard.explain.replacements import Replacement, name_of
-from regard.explain.running import Model
-from regard.explain.task import Attribution, Task, cut, tasks_of
+from regard.explain.tasks.passes import Model
+from regard.explain.tasks.replacements import Replacement, name_of
+from regard.explain.tasks.task import Attribution, Task, cut, tasks_of
 from regard.progress import progress
 
 _GRADIENTS: dict[str, Callable[[Task], Attribution]] = {
@@ -252,5 +251,6 @@ def _agreement(
         for example, removable in enumerate(task.removable):
             if bool(removable.any()):
                 examples.append(pairwise(stacked[:, example, removable]).cpu())
-    size = len(attributions) + 1
-    return mean_agreement(examples) if examples else torch.full((size, size), torch.nan).double()
+    if not examples:
+        return torch.full([len(attributions) + 1] * 2, torch.nan, dtype=torch.float64)
+    return torch.stack(examples).nanmean(0)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -244,10 +243,3 @@ def checked_metric(metric: str) -> str:
     if metric not in METRICS:
         raise RegardError(f"metric={metric!r}, expected one of {', '.join(METRICS)}")
     return metric
-
-
-def mean_agreement(
-    examples: Sequence[Float[Tensor, "method method"]],
-) -> Float[Tensor, "method method"]:
-    """The mean over examples, of those where both orders exist."""
-    return torch.stack(list(examples)).nanmean(0)

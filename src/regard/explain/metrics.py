@@ -26,10 +26,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.explain.inputs import Removed
-from regard.explain.replacements import Replacement
-from regard.explain.targets import Scores
-from regard.explain.task import Attribution, Task, checked
+from regard.explain.tasks.inputs import Removed
+from regard.explain.tasks.replacements import Replacement
+from regard.explain.tasks.targets import Scores
+from regard.explain.tasks.task import Attribution, Task, checked
 
 #: Shares of the positions, as in ERASER.
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)

@@ -10,9 +10,9 @@ from regard.explain.aggregations import Token, aggregated
 from regard.explain.evaluate import Attributions, Options, measure
 from regard.explain.evaluation import Evaluation
 from regard.explain.metrics import BINS
-from regard.explain.replacements import Replacement
-from regard.explain.running import Model
-from regard.explain.task import Task, cut, tasks_of
+from regard.explain.tasks.passes import Model
+from regard.explain.tasks.replacements import Replacement
+from regard.explain.tasks.task import Task, cut, tasks_of
 
 
 def recommend(

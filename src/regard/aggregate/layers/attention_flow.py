@@ -135,8 +135,8 @@ class _Network:
         self.sizes = torch.cat(sizes)
         self.upper, self.lower = torch.cat(ends).unbind(1)
         pipes = self.sizes.mul(_UNIT).round().clamp_max(2**31 - 1).to(torch.int32)
-        places = (self.upper.numpy(), self.lower.numpy())
-        self.graph = csr_array((pipes.numpy(), places), shape=(drain + 1, drain + 1))
+        indices = (self.upper.numpy(), self.lower.numpy())
+        self.graph = csr_array((pipes.numpy(), indices), shape=(drain + 1, drain + 1))
 
     def flow(self, output: int, target: int) -> float:
         """The most that passes from an output to a target: the widths of the narrowest cut.

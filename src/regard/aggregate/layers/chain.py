@@ -71,10 +71,10 @@ def summing_to_one(
 ) -> Float[Tensor, "batch row key"]:
     """Rows divided by their sums; an empty row keeps its position, that of row 0 being `first`."""
     total = rows.sum(-1, keepdim=True)
-    some = total > 0
+    alive = total > 0
     own = rows.new_zeros(rows.shape[1:])
     own.diagonal(first).fill_(1.0)
-    return torch.where(some, rows / torch.where(some, total, 1.0), own)
+    return torch.where(alive, rows / torch.where(alive, total, 1.0), own)
 
 
 def passed_on(

@@ -63,7 +63,7 @@ def relevance(
 ) -> Any:
     """How relevant each position is for the target, through all layers.
 
-    For given tokens of self-attention this is one pass of vectors over the layers, in tiles, and
+    For some tokens of self-attention this is one pass of vectors over the layers, in tiles, and
     the gradient with respect to the weights is never materialised. For an encoder–decoder model (a
     trace with cross-attention and no `part`) every layer's map is.
 
@@ -237,8 +237,8 @@ def _normalised(relevant: Tensor) -> Tensor:
     """What was gathered beyond the identity, each row summing to 1, and the identity."""
     gathered = relevant - _identity(relevant)
     total = gathered.sum(-1, keepdim=True)
-    some = total > 0
-    return torch.where(some, gathered / torch.where(some, total, 1.0), 0.0) + _identity(relevant)
+    alive = total > 0
+    return torch.where(alive, gathered / torch.where(alive, total, 1.0), 0.0) + _identity(relevant)
 
 
 def _rows_of(relevant: CrossRelevance, token: int | Sequence[int] | None) -> CrossRelevance:

@@ -58,8 +58,8 @@ def rollout(
 ) -> Tensor:
     """How much of each input position reaches `token`, through all layers.
 
-    For given tokens this is one pass of vectors over the layers, in tiles. All of them, heads
-    "max" or "min", and `discard` make a map of all pairs for each layer in turn.
+    For some tokens this is one pass of vectors over the layers, in tiles. All tokens, heads "max"
+    or "min", and `discard` need a map of all pairs for each layer in turn.
 
     Args:
         attention: a Trace, or a list of tensors (batch, head, query, key), lowest layer first.
@@ -67,7 +67,7 @@ def rollout(
         residual: share of the residual stream, from 0 to below 1.
         heads: how heads are joined: "mean", "max", "min", a number, or a weighting.
         discard: share of the smallest weights of each row that is set to 0, of those that are not 0
-            already; the first position is spared, as it often stands for the whole.
+            already; the first position is kept, as it often is a class token.
         part: of an encoder–decoder model, "encoder" or "decoder".
         axes: the order of a tensor's axes, as "layer batch head query key".
         kind: what the rows of tensors are; "partial" ones sum to at most 1.
@@ -97,14 +97,14 @@ def rollout(
 
 
 def _passed(rows: Tensor, layer: Layer, heads: Fusion, number: int) -> Tensor:
-    """r · A over the heads, every row of A divided by its sum; a row of nothing stays itself."""
+    """r · A over the heads, rows of A divided by their sums; an empty row keeps its position."""
     recipe = layer.recipe
     check_shares(layer)
     passed = combine_linear(chain.received(rows, recipe), heads, number)
     full = weighting(heads, recipe.shape.heads, number).sum() if isinstance(heads, Tensor) else 1.0
     slack = 1e-5 if recipe.dtype == torch.float32 else 1e-11
-    want = full * rows.sum(-1)
-    if recipe.kind == "distribution" and bool(((passed.sum(-1) - want).abs() <= slack).all()):
+    expected = full * rows.sum(-1)
+    if recipe.kind == "distribution" and bool(((passed.sum(-1) - expected).abs() <= slack).all()):
         return passed / full
     ones = torch.ones(recipe.shape.keys, dtype=recipe.dtype, device=recipe.device)
     sums = combine_linear(reduce(recipe, [WeightedSum(ones)])[0], heads, number)[
@@ -127,7 +127,7 @@ def _map(layers: list[Layer], residual: float, heads: Fusion, discard: float) ->
 def mixed_map(
     layer: Layer, residual: float, heads: Fusion, number: int, discard: float = 0.0
 ) -> Tensor:
-    """Ã of one layer, (batch, query, key): rows sum to 1, and one of nothing stays itself."""
+    """Ã of one layer, (batch, query, key): rows sum to 1; an empty row keeps its position."""
     check_shares(layer)
     fused = _discarded(fused_map(layer.recipe, heads, number), discard)
     mixed = chain.summing_to_one(fused).mul_(1 - residual)

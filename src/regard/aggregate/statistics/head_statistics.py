@@ -103,21 +103,14 @@ def head_statistics(
         axes: the order of a tensor's axes, as "layer batch head query key".
         kind: what the rows of tensors are.
     """
-    options = {"tokens": tokens, "real": real, "special": special, "window": window}
     layers = layers_of(attention, axes=axes, kind=kind, part=part)
-    return [statistics_of(layer, cross=cross, **options) for layer in layers]
+    return [statistics_of(layer, window, cross, tokens, real, special) for layer in layers]
 
 
 def statistics_of(
-    layer: Layer,
-    *,
-    tokens: Any = None,
-    real: Any = None,
-    special: Any = None,
-    window: int = 4,
-    cross: bool | None = None,
+    layer: Layer, window: int, cross: bool | None, tokens: Any, real: Any, special: Any
 ) -> HeadStatistics:
-    """Figures of one layer."""
+    """Figures of one layer; see `head_statistics`."""
     if type(window) is not int or window < 1:
         raise RegardError(f"window={window!r}, expected a whole number of positions from 1")
     check_shares(layer, NO_TYPE)

@@ -142,14 +142,13 @@ class Report:
         names = [name for name, value in marks.items() if value is not None]
         every = _layers(attention, part, names, axes=axes, kind=kind)
         layers = [layer for layer in every if has_shares(layer)] or every
-        statistics = [statistics_of(layer, window=window, cross=cross, **marks) for layer in layers]
+        statistics = [statistics_of(layer, window, cross, **marks) for layer in layers]
         every_number, sites = layer_numbers(every)
         numbers = [number for number, layer in zip(every_number, every) if has_shares(layer)]
         rows = [
             row for number, figures in zip(numbers, statistics) for row in _rows(number, figures)
         ]
-        left_out = [layer for layer in every if not has_shares(layer)]
-        notes = [*_notes(statistics, layers), *_guesses(layers, cross), *_without_figures(left_out)]
+        notes = [*_notes(statistics, layers), *_layer_notes(every, cross)]
         return cls(rows, notes=notes, sites=sites)
 
     def __len__(self) -> int:
@@ -331,9 +330,8 @@ def _notes(statistics: Sequence[HeadStatistics], layers: Sequence[Layer]) -> lis
     ]
     notes = []
     if graphs:
-        more = f" and {len(graphs) - 1} more" if len(graphs) > 1 else ""
         notes.append(
-            f"{graphs[0]}{more}: edges, maybe of a graph, whose nodes have no order: there is no "
+            f"{_first_of(graphs)}: edges, maybe of a graph, whose nodes have no order: there is no "
             "previous, next, first or distance; tokens= says that it is a sequence"
         )
     if all(figures.offsets is None for figures in statistics):
@@ -350,27 +348,26 @@ def _notes(statistics: Sequence[HeadStatistics], layers: Sequence[Layer]) -> lis
     return notes
 
 
-def _guesses(layers: Sequence[Layer], cross: bool | None) -> list[str]:
-    """Layers where it is unknown whether queries and keys are one sequence."""
-    if cross is not None:
-        return []
-    names = [layer.name for layer in layers if is_guess(layer)]
-    if not names:
-        return []
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [
-        f"{names[0]}{more}: not known to be self-attention, and queries and keys differ in number: "
-        f"taken for different sequences; trace.relabel({{{names[0]!r}: 'self'}}) says otherwise"
-    ]
+def _layer_notes(layers: Sequence[Layer], cross: bool | None) -> list[str]:
+    """Layers that may be of one sequence or of two, and layers that were left out."""
+    notes = []
+    shares = [layer for layer in layers if has_shares(layer)]
+    guesses = [layer.name for layer in shares if cross is None and is_guess(layer)]
+    if guesses:
+        notes.append(
+            f"{_first_of(guesses)}: not known to be self-attention, and queries and keys differ in "
+            "number: taken for different sequences; "
+            f"trace.relabel({{{guesses[0]!r}: 'self'}}) says otherwise"
+        )
+    without = [layer for layer in layers if not has_shares(layer)]
+    if without:
+        names, kind = [layer.name for layer in without], without[0].recipe.kind
+        notes.append(f"{_first_of(names)}: left out, as {kind} weights are no shares of a whole")
+    return notes
 
 
-def _without_figures(layers: Sequence[Layer]) -> list[str]:
-    """Layers that were left out."""
-    if not layers:
-        return []
-    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
-    kind = layers[0].recipe.kind
-    return [f"{layers[0].name}{more}: left out, as {kind} weights are no shares of a whole"]
+def _first_of(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _ranked(rows: Sequence[HeadRow], figure: str, least: bool = False) -> list[HeadRow]:

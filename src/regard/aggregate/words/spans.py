@@ -1,4 +1,4 @@
-"""Where the words of a text lie.
+"""The spans of words in a text.
 
 A word is a run of letters, marks and digits, which an apostrophe or hyphen may join; a Chinese
 character alone; a symbol with all that belongs to it (an emoji of several code points, a flag). The
@@ -33,7 +33,7 @@ _SPANS = re.compile(
 
 
 class Span(NamedTuple):
-    """A word: all that is its own, and what it is called."""
+    """A word with its leading spaces, and its name without them."""
 
     start: int
     end: int

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError, ShapeError
-from regard.explain.inputs import Inputs, Removed, removable_of, without_marks
-from regard.explain.replacements import Replacement, name_of, usual_replacement
-from regard.explain.running import Model, call, observed_embedding, outermost
-from regard.explain.targets import Scores, Target, target_of
+from regard.explain.tasks.inputs import Inputs, Removed, removable_of, without_marks
+from regard.explain.tasks.passes import Model, call, observed_embedding, outermost
+from regard.explain.tasks.replacements import Replacement, name_of, usual_replacement
+from regard.explain.tasks.targets import Scores, Target, target_of
 from regard.types import pieces
 
 Attribution = Float[Tensor, "example position"]
@@ -87,7 +87,7 @@ class Task:
             self.removable, self.real = removable_of(all_inputs, length, special, removable)
             self.fixed = self.target.fix(output).detach()
             self.original = self._checked(self.target.score(output, self.fixed), len(self))
-        self.share_mean(self.mean_parts())
+        share_mean_embedding([self])
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -114,8 +114,8 @@ class Task:
         return output
 
     def _length(self) -> int:
-        held = self.inputs.embeddings
-        return int((self.inputs.ids if held is None else held).shape[1])
+        embeddings = self.inputs.embeddings
+        return int((self.inputs.ids if embeddings is None else embeddings).shape[1])
 
     def _checked(self, scores: Scores, count: int) -> Scores:
         if scores.shape != (count,):
@@ -123,21 +123,6 @@ class Task:
                 f"target: scores are {tuple(scores.shape)}, expected ({count},): one an example"
             )
         return scores.detach().cpu().double()
-
-    # -- the mean embedding, which batches share
-
-    def mean_parts(self) -> tuple[Tensor, int] | None:
-        """The sum of the removable positions' embeddings, and how many there are."""
-        if self.inputs.embeddings is None:
-            return None
-        some = self.inputs.embeddings[self.removable].double()
-        return some.sum(0), len(some)
-
-    def share_mean(self, parts: tuple[Tensor, int] | None) -> None:
-        """Take the mean embedding from a sum and a number."""
-        if parts is not None:
-            mean = parts[0] / max(1, parts[1])
-            self.inputs = replace(self.inputs, mean=mean)
 
     # -- running
 
@@ -261,7 +246,7 @@ def tasks_of(
             tasks.append(task)
     if not tasks:
         raise RegardError("there are no examples in the data")
-    _share(tasks)
+    share_mean_embedding(tasks)
     return tasks
 
 
@@ -275,13 +260,17 @@ def _for_each(values: Any, batches: Sequence[Any], name: str) -> list[Any]:
     return list(values)
 
 
-def _share(tasks: Sequence[Task]) -> None:
-    """One mean embedding over all of them."""
-    sums = [pair for pair in (task.mean_parts() for task in tasks) if pair is not None]
+def share_mean_embedding(tasks: Sequence[Task]) -> None:
+    """Give tasks the mean embedding of all their removable positions."""
+    sums = [
+        task.inputs.embeddings[task.removable].double().sum(0)
+        for task in tasks
+        if task.inputs.embeddings is not None
+    ]
     if len(sums) == len(tasks):
-        total = torch.stack([pair for pair, _ in sums]).sum(0)
+        mean = torch.stack(sums).sum(0) / max(1, sum(int(task.removable.sum()) for task in tasks))
         for task in tasks:
-            task.share_mean((total, sum(count for _, count in sums)))
+            task.inputs = replace(task.inputs, mean=mean)
 
 
 def cut(attribution: Any, tasks: Sequence[Task], name: str) -> Iterator[Tensor]:

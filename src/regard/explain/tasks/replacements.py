@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, UnavailableError
-from regard.explain.inputs import MASKS, Inputs, Removed
+from regard.explain.tasks.inputs import MASKS, Inputs, Removed
 
 #: A way to remove positions; tables show its `name`, if it has one.
 Replacement = Callable[[Inputs, Tensor], Inputs]
@@ -149,7 +149,7 @@ class Deletion:
 
 
 def spread(removed: Removed, values: Tensor) -> Tensor:
-    """(example, position) with as many axes as what it is applied to."""
+    """(example, position), broadcast to the axes of `values`."""
     return removed.reshape(*removed.shape, *[1] * (values.dim() - 2))
 
 

@@ -12,7 +12,7 @@ from torch.nn.modules import module as hooks
 
 from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError, UnavailableError
-from regard.explain.inputs import Inputs
+from regard.explain.tasks.inputs import Inputs
 
 Model = Callable[..., Any]
 

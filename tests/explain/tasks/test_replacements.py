@@ -136,7 +136,7 @@ def test_attention_over_nothing_is_said(bert):
 
 
 def test_the_mean_is_over_all_batches():
-    from regard.explain.task import tasks_of
+    from regard.explain.tasks.task import tasks_of
 
     data, model = padded(), untrained()
     whole = explain.Task(model, data, special=[CLS]).inputs.mean
