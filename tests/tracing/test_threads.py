@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import regard
-from regard.tracing import run as run_module
+from regard.tracing import session as session_module
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_an_interrupt_while_a_learned_pass_begins_or_ends(monkeypatch):
     model, x, before = fused(1), words(2, 5, 8), states()
     captured = []
     for name in ("listen", "unlisten"):
-        real, calls = getattr(run_module, name), []
+        real, calls = getattr(session_module, name), []
 
         def interrupts(listener, real=real, calls=calls):
             real(listener)
@@ -557,7 +557,7 @@ def test_an_interrupt_while_a_learned_pass_begins_or_ends(monkeypatch):
             model(x)
             inside = states()
             with monkeypatch.context() as patch:
-                patch.setattr(run_module, name, interrupts)
+                patch.setattr(session_module, name, interrupts)
                 with pytest.raises(Cancelled):
                     model(x)
             assert states() == inside
