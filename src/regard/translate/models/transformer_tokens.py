@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from regard.blocks import (
-    Concatenated,
+    ConcatProjection,
     DecoderBlock,
     EncoderBlock,
     FeedForward,
@@ -33,7 +33,7 @@ from regard.translate.models.transformer_step import plain_attention, queries_of
 _WORTH_IT = 0.1  # the share of padding from which it is tried
 #: Modules of an encoder that, attention itself apart, answer each position by itself.
 _APART = {
-    *(Stack, nn.ModuleList, EncoderBlock, PreNorm, PostNorm, Residual, Concatenated),
+    *(Stack, nn.ModuleList, EncoderBlock, PreNorm, PostNorm, Residual, ConcatProjection),
     *(MultiHead, FeedForward, nn.Linear, PreparedLinear, nn.LayerNorm, nn.RMSNorm, nn.Identity),
     *(nn.Dropout, Dropout, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh),
 }
