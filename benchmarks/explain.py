@@ -125,7 +125,7 @@ def minilm(quick: bool) -> explain.Evaluation:
     )
     with torch.no_grad():
         meant = embed(**paraphrases)
-    ways = [explain.Unattended(), explain.MaskToken(tokenizer.mask_token_id)]
+    ways = [explain.AttentionMask(), explain.MaskToken(tokenizer.mask_token_id)]
     ways.append(explain.MeanEmbedding())
     print(f"\nMiniLM: {len(pairs)} sentences, how near each is to its paraphrase\n")
     result = explain.recommend(

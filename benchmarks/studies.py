@@ -43,17 +43,17 @@ class Example(NamedTuple):
     old: str
     new: str
     trace: regard.Trace
-    around: regard.ResidualStream
+    residual: regard.ResidualStream
 
 
 Maps = Callable[[Any, Example, list[int]], Tensor]  # model, example, rows: (row, key)
 
 
 def _captured(model: Any, inputs: dict[str, Tensor]) -> tuple[regard.Trace, regard.ResidualStream]:
-    around = regard.ResidualStream(model)
-    with torch.no_grad(), regard.capture(model, values=True) as trace, around:
+    residual = regard.ResidualStream(model)
+    with torch.no_grad(), regard.capture(model, values=True) as trace, residual:
         model(**inputs)
-    return trace, around
+    return trace, residual
 
 
 def _of_trace(ask: Callable[[regard.Trace, list[int]], Tensor]) -> Maps:
@@ -77,12 +77,12 @@ def _by_gradient(ask: Callable[[regard.Trace, int], Tensor]) -> Maps:
 
 
 def _with_around(ask: Callable[..., Tensor], **how: Any) -> Maps:
-    """Ways that need what stands around the attention."""
-    return lambda model, example, rows: ask(example.trace, example.around, rows, **how)[0]
+    """Ways that need the surroundings of the attention."""
+    return lambda model, example, rows: ask(example.trace, example.residual, rows, **how)[0]
 
 
-def _alti_mean(trace: regard.Trace, around: regard.ResidualStream, rows: list[int]) -> Tensor:
-    return regard.alti(trace, around, rows, layers="each").mean(0)
+def _alti_mean(trace: regard.Trace, residual: regard.ResidualStream, rows: list[int]) -> Tensor:
+    return regard.alti(trace, residual, rows, layers="each").mean(0)
 
 
 def ways() -> dict[str, Maps]:

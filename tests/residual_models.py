@@ -27,10 +27,10 @@ def watched(model, *args, **kwargs):
     with (
         torch.no_grad(),
         regard.capture(model, values=True) as trace,
-        ResidualStream(model) as around,
+        ResidualStream(model) as residual,
     ):
         model(*args, **kwargs)
-    return trace, around
+    return trace, residual
 
 
 def seen_at(model, place, side, *args, **kwargs):

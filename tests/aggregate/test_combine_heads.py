@@ -107,7 +107,7 @@ def test_what_is_refused(heads, error, said):
 
 
 def test_layers_are_not_fused():
-    with pytest.raises(RegardError, match="one attention at a time"):
+    with pytest.raises(RegardError, match="2 layers, expected one attention or a Trace"):
         regard.combine_heads([WEIGHTS, WEIGHTS])
 
 

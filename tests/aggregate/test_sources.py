@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.aggregate.sources import arranged, layers_of, stack_of, token_places
+from regard.aggregate.sources import arranged, layers_of, stack_of, token_positions
 from regard.errors import RegardError, ShapeError
 from regard.mechanisms import DotProduct
 
@@ -131,11 +131,11 @@ def test_a_stack_has_one_size():
 
 @pytest.mark.usefixtures("without_shape_checks")
 def test_tokens():
-    assert token_places(None, 5) is None
-    assert token_places(-1, 5) == [4] and token_places([0, -5], 5) == [0, 0]
+    assert token_positions(None, 5) is None
+    assert token_positions(-1, 5) == [4] and token_positions([0, -5], 5) == [0, 0]
     for bad in (5, -6, [1.5], []):
         with pytest.raises(RegardError, match="token="):
-            token_places(bad, 5)
+            token_positions(bad, 5)
 
 
 def test_nothing_is_refused():
@@ -160,7 +160,7 @@ def test_words_that_are_none():
         layers_of(weights, axes="batch head key query")
     for token in ("she", 1.0):
         with pytest.raises(RegardError, match="expected a position"):
-            token_places(token, 5)
+            token_positions(token, 5)
 
 
 def test_what_a_mechanism_returns_is_no_layer_but_has_weights():

@@ -125,8 +125,8 @@ def family(name):
 def test_vectors_sum_to_the_real_output_of_the_block(name):
     model, inputs, place, side = family(name)
     truth = seen_at(model, place, side, **inputs)[0]
-    trace, around = watched(model, **inputs)
-    near = around.of(trace[0])
+    trace, residual = watched(model, **inputs)
+    near = residual.of(trace[0])
     found = contributions(trace[0], near)
     assert (near.norm is not None) == (side == "output")
     assert (near.branch is not None) == (name in ("Gemma2", "Olmo2", "Dinov2"))
@@ -140,9 +140,9 @@ def test_vectors_sum_to_the_real_output_of_the_block(name):
 @pytest.mark.parametrize("name", ["Bert", "GPT2", "Llama", "T5", "Bart"])
 def test_every_layer_is_found(name):
     model, inputs, _, _ = family(name)
-    trace, around = watched(model, **inputs)
+    trace, residual = watched(model, **inputs)
     for record in trace:
-        found = contributions(record, around.of(record), "attention")
+        found = contributions(record, residual.of(record), "attention")
         mixed = record.mixed().transpose(1, 2).flatten(2)
         near = surroundings_of(model, [record], stream=False)[0]
         truth = nn.functional.linear(mixed, near.output_weight, near.output_bias)
@@ -155,8 +155,8 @@ def test_left_padding_of_a_causal_model():
     mask = torch.tensor([[1] * 6, [0, 0, 1, 1, 1, 1]])
     inputs = {"input_ids": IDS, "attention_mask": mask}
     truth = seen_at(model, place, side, **inputs)[0]
-    trace, around = watched(model, **inputs)
-    found = total(contributions(trace[0], around.of(trace[0])))
+    trace, residual = watched(model, **inputs)
+    found = total(contributions(trace[0], residual.of(trace[0])))
     torch.testing.assert_close(found[mask.bool()], truth[mask.bool()], atol=1e-10, rtol=0)
 
 
@@ -172,11 +172,11 @@ def test_the_real_minilm(dtype, slack):
         return_tensors="pt",
         padding=True,
     )
-    trace, around = watched(model, **given)
+    trace, residual = watched(model, **given)
     for layer in (0, 5):
         place = f"encoder.layer.{layer}.attention.output"
         record = trace[f"encoder.layer.{layer}.attention.self"]
-        near = around.of(record)
+        near = residual.of(record)
         assert near.norm is model.get_submodule(f"{place}.LayerNorm")
         for include, part in (("attention", "dense"), ("norm", "LayerNorm")):
             truth = seen_at(model, f"{place}.{part}", "output", **given)[0].to(record.dtype)
@@ -193,8 +193,8 @@ def test_the_real_albert_calls_one_layer_twelve_times():
         "output",
         **inputs,
     )
-    trace, around = watched(loaded.model, **inputs)
+    trace, residual = watched(loaded.model, **inputs)
     assert len(trace) == len(truth) == 12
     for record, given in zip(trace, truth, strict=True):
-        found = contributions(record, around.of(record))
+        found = contributions(record, residual.of(record))
         torch.testing.assert_close(total(found), given, atol=1e-5, rtol=0)

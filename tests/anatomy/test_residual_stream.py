@@ -27,8 +27,8 @@ def test_encoder_layers_of_torch(norm_first, batch_first, sizes):
     given = torch.randn(*(sizes if batch_first else sizes[::-1]), 16, dtype=torch.float64)
     place, side = ("layers.1.norm2", "input") if norm_first else ("layers.1.norm1", "output")
     truth = seen_at(model, place, side, given)[0]
-    trace, around = watched(model, given)
-    near = around.of(trace[1])
+    trace, residual = watched(model, given)
+    near = residual.of(trace[1])
     assert near.norm is (None if norm_first else model.layers[1].norm1)
     truth = truth if batch_first else truth.transpose(0, 1)
     torch.testing.assert_close(total(contributions(trace[1], near)), truth, atol=1e-10, rtol=0)
@@ -41,8 +41,8 @@ def test_a_padded_batch_of_torch(nested):
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that nested tensors are a prototype
-        trace, around = watched(model, given, src_key_padding_mask=padding)
-    found = contributions(trace[0], around.of(trace[0]))
+        trace, residual = watched(model, given, src_key_padding_mask=padding)
+    found = contributions(trace[0], residual.of(trace[0]))
     layer = model.layers[0]
     with torch.no_grad():
         attended = layer.self_attn(given, given, given, key_padding_mask=padding)[0]
@@ -59,10 +59,10 @@ def test_decoder_layers_of_torch(norm_first):
     target, memory = torch.randn(2, 4, 16).double(), torch.randn(2, 6, 16).double()
     names = ("norm2", "norm3") if norm_first else ("norm1", "norm2")
     side = "input" if norm_first else "output"
-    trace, around = watched(model, target, memory)
+    trace, residual = watched(model, target, memory)
     for record, name in zip(trace[:2], names, strict=True):
         truth = seen_at(model, f"layers.0.{name}", side, target, memory)[0]
-        near = around.of(record)
+        near = residual.of(record)
         if record.attends == "self":
             found = total(contributions(record, near))
             torch.testing.assert_close(found, truth, atol=1e-10, rtol=0)
@@ -76,14 +76,14 @@ def test_decoder_layers_of_torch(norm_first):
 def test_attention_alone_has_a_projection_and_no_stream():
     attention = stirred(nn.MultiheadAttention(16, 4, batch_first=True))
     given = torch.randn(2, 5, 16, dtype=torch.float64)
-    trace, around = watched(attention, given, given, given)
+    trace, residual = watched(attention, given, given, given)
     near = surroundings_of(attention, list(trace), stream=False)[0]
     found = contributions(trace[0], near, "attention")
     with torch.no_grad():
         truth = attention(given, given, given)[0]
     torch.testing.assert_close(total(found), truth, atol=1e-10, rtol=0)
     with pytest.raises(UnavailableError, match="no two tensors near it differ by what it adds"):
-        around.of(trace[0])
+        residual.of(trace[0])
 
 
 def test_torch_fast_path_needs_no_hooks_for_the_projection():
@@ -125,18 +125,18 @@ def test_a_stream_that_is_added_to_in_place(inference):
     seen = []
     model[1].second.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
     mode = torch.inference_mode() if inference else torch.no_grad()
-    with mode, regard.capture(model, values=True) as trace, ResidualStream(model) as around:
+    with mode, regard.capture(model, values=True) as trace, ResidualStream(model) as residual:
         model(given.clone())
-    found = contributions(trace[1], around.of(trace[1]))
+    found = contributions(trace[1], residual.of(trace[1]))
     torch.testing.assert_close(total(found), seen[0], atol=1e-10, rtol=0)
 
 
 def test_blocks_side_by_side_are_refused_and_can_be_given():
     model = stirred(nn.Sequential(Block(in_place=False), Block(in_place=False)))
     given = torch.randn(2, 5, 16, dtype=torch.float64)
-    trace, around = watched(model, given)
-    with pytest.raises(UnavailableError, match=r"around=\{'1.attention': regard.aggregate.Surr"):
-        around.of(trace[1])
+    trace, residual = watched(model, given)
+    with pytest.raises(UnavailableError, match=r"residual=\{'1.attention': regard.aggregate.Surr"):
+        residual.of(trace[1])
     stream = seen_at(model, "1", "input", given)[0]
     out = model[1].attention.out_proj
     near = Surroundings(out.weight.detach(), out.bias.detach(), stream)
@@ -150,9 +150,9 @@ def test_blocks_side_by_side_are_refused_and_can_be_given():
 
 def test_a_scale_that_is_no_module_is_refused():
     model = stirred(nn.Sequential(Block(scale=0.5)))
-    trace, around = watched(model, torch.randn(2, 5, 16, dtype=torch.float64))
+    trace, residual = watched(model, torch.randn(2, 5, 16, dtype=torch.float64))
     with pytest.raises(UnavailableError, match="no two tensors near it differ"):
-        around.of(trace[0])
+        residual.of(trace[0])
 
 
 def test_a_model_whose_projection_has_no_known_name():
@@ -181,18 +181,18 @@ def test_a_model_whose_projection_has_no_known_name():
 
 def test_dropout_between_is_said():
     model = encoder(norm_first=False).train()
-    trace, around = watched(model, torch.randn(2, 5, 16, dtype=torch.float64))
+    trace, residual = watched(model, torch.randn(2, 5, 16, dtype=torch.float64))
     with pytest.raises(UnavailableError, match=r"the model is training.*call model.eval\(\)"):
-        around.of(trace[0])
+        residual.of(trace[0])
 
 
 def test_training_without_dropout_is_found():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).double()
     given = torch.randn(2, 5, 16, dtype=torch.float64)
-    with regard.capture(layer, values=True) as trace, ResidualStream(layer) as around:
+    with regard.capture(layer, values=True) as trace, ResidualStream(layer) as residual:
         out = layer(given)
-    near = around.of(trace[0])
+    near = residual.of(trace[0])
     assert out.requires_grad and not near.residual.requires_grad
     torch.testing.assert_close(near.residual, given)
 
@@ -233,12 +233,12 @@ def test_several_passes():
     with (
         torch.no_grad(),
         regard.capture(model, values=True) as trace,
-        ResidualStream(model) as around,
+        ResidualStream(model) as residual,
     ):
         model(first)
         model(second)
     for step, given in zip(trace.steps, (first, second), strict=True):
-        torch.testing.assert_close(around.of(step[0]).residual, given)
+        torch.testing.assert_close(residual.of(step[0]).residual, given)
 
 
 # -- what is refused
@@ -251,9 +251,9 @@ def test_what_is_wrong_is_said():
     records = list(trace)
     with pytest.raises(RegardError, match=r"this needs the residual stream: run the model inside"):
         surroundings_of(model, records, stream=True)
-    with pytest.raises(RegardError, match=r"None is given for 'layers.0.self_attn', expected Surr"):
+    with pytest.raises(RegardError, match=r"None for 'layers.0.self_attn', expected Surr"):
         surroundings_of({}, records, stream=False)
-    with pytest.raises(UnavailableError, match="nothing was seen to enter it; run the model"):
+    with pytest.raises(UnavailableError, match="no input of it was recorded; run the model"):
         ResidualStream(model).of(records[0])
     weight = torch.zeros(16, 12, dtype=torch.float64)
     with pytest.raises(ShapeError, match=r"takes 12 features, expected 4 heads × 4 = 16"):
@@ -270,7 +270,9 @@ def test_what_is_wrong_is_said():
 @pytest.mark.usefixtures("without_shape_checks")
 def test_a_source_of_another_kind():
     trace, _ = watched(encoder(norm_first=False), torch.randn(1, 5, 16, dtype=torch.float64))
-    with pytest.raises(RegardError, match="around is a int, expected the model, a ResidualStream"):
+    with pytest.raises(
+        RegardError, match="residual is a int, expected the model, a ResidualStream"
+    ):
         surroundings_of(3, list(trace), stream=False)
     with pytest.raises(RegardError, match=r"ResidualStream: str, expected an nn\.Module"):
         ResidualStream("model")

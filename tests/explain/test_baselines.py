@@ -104,7 +104,7 @@ def test_what_is_refused(task, without_shape_checks):
     with pytest.raises(RegardError, match=r"baseline is \(3,\)"):
         explain.integrated_gradients(task, baseline=torch.zeros(3))
     cut = explain.Task(lambda x: x.detach().sum((1, 2)), torch.randn(2, 3, 4), lambda total: total)
-    with pytest.raises(RegardError, match="cut its graph"):
+    with pytest.raises(RegardError, match="detaches its graph"):
         explain.gradient_norm(cut)
 
 

@@ -53,7 +53,7 @@ def test_luck_is_rare():
         values = torch.randn(10, 40, generator=generator).double()
         methods = [*(f"noise {i}" for i in range(9)), "random"]
         measured = {
-            ("way", method): evaluation.Measured(
+            ("way", method): evaluation.Measurement(
                 method,
                 "way",
                 {"comprehensiveness": values[i]},
@@ -101,7 +101,7 @@ def test_replacements_that_disagree_are_told():
     def measured(method, way, value):
         noise = torch.randn(30, generator=torch.Generator().manual_seed(len(method))).double()
         values = {"comprehensiveness": value + 0.1 * noise}
-        return evaluation.Measured(method, way, values, *[torch.zeros(1)] * 3)
+        return evaluation.Measurement(method, way, values, *[torch.zeros(1)] * 3)
 
     means = {"a": (0.9, 0.3), "b": (0.4, 0.8), "random": (0.0, 0.0)}
     both = {
@@ -186,7 +186,7 @@ def test_examples_without_anything_to_remove_are_left_out():
         ({"a": "text"}, {}, "a tensor for each batch"),
         ({}, {"seeds": 0}, "seeds=0"),
         ({}, {"replacements": []}, "at least one"),
-        ({}, {"replacements": [explain.Unattended(), explain.Unattended()]}, "its own name"),
+        ({}, {"replacements": [explain.AttentionMask(), explain.AttentionMask()]}, "its own name"),
         ({}, {"target": [0, 1]}, "target: 2 for 1 batches"),
     ],
 )

@@ -5,7 +5,7 @@ import torch
 
 from regard import explain
 from regard.cli import packaged
-from regard.explain.task import tasks_of
+from regard.explain.tasks.task import tasks_of
 
 PAIRS = [
     ("A fox slipped through the fence and carried off three hens at night.",
@@ -85,7 +85,7 @@ def test_removing_words_is_what_it_says(loaded, embed, study):
     with torch.no_grad():
         unattended = embed(**{**data, "attention_mask": mask})
         mean = embed(inputs_embeds=held, **plain)
-    for way, want in ((explain.Unattended(), unattended), (explain.MeanEmbedding(), mean)):
+    for way, want in ((explain.AttentionMask(), unattended), (explain.MeanEmbedding(), mean)):
         cosine = torch.cosine_similarity(want, target.to)
         got = task.scores(removed, way)
         torch.testing.assert_close(got, cosine.double(), rtol=0, atol=1e-5)

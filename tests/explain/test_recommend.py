@@ -54,7 +54,7 @@ def test_an_encoder_decoder_model_is_refused():
     options = {"special": [], "show": False}
     with pytest.raises(RegardError, match="not over their positions"):
         explain.recommend(model, data, explain.Class(position=-1), **options)
-    with pytest.raises(RegardError, match="no aggregation can be had on this model"):
+    with pytest.raises(RegardError, match="no aggregation is available on this model"):
         explain.recommend(model, data, explain.Class(position=-1), token=None, **options)
     own = {"mine": torch.rand(3, 7)}
     result = explain.evaluate(model, data, own, explain.Class(position=-1), special=[])
@@ -70,7 +70,7 @@ def test_a_model_that_cuts_its_graph_has_attention_all_the_same():
 
     result = explain.recommend(cut, padded(), token=0, special=[CLS], show=False)
     assert {"rollout", "ALTI", "random"} <= set(result.methods)
-    assert "cut its graph" in result.unavailable["gradient norm"]
+    assert "detaches its graph" in result.unavailable["gradient norm"]
     assert "there is no gradient" in result.unavailable["relevance"]
 
 

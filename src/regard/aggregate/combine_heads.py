@@ -26,7 +26,7 @@ from regard.recipe import Recipe
 from regard.record import Trace
 from regard.types import Kind
 
-#: How heads are joined: a word, the number of one head, or weights (head,) or (layer, head).
+#: How heads are combined: a word, the number of one head, or weights (head,) or (layer, head).
 Fusion = str | int | Tensor
 _MAPS: dict[str, Callable[[], Reducer]] = {"mean": HeadMean, "max": HeadMax, "min": HeadMin}
 
@@ -38,7 +38,7 @@ def combine_heads(
     axes: str | None = None,
     kind: Kind = "distribution",
 ) -> Any:
-    """One map for each attention, over its heads; streamed, so that only the answer is held.
+    """One map for each attention, over its heads; streamed, so that only the result is held.
 
     Args:
         attention: a Trace (the answer is a dictionary by name), a Record, or a tensor.
@@ -57,12 +57,12 @@ def combine_heads(
         }
     layers = layers_of(attention, axes=axes, kind=kind)
     if len(layers) > 1:
-        raise RegardError(f"fuse takes one attention at a time; there are {len(layers)} layers")
+        raise RegardError(f"combine_heads: {len(layers)} layers, expected one attention or a Trace")
     return fused_map(layers[0].recipe, heads)
 
 
 def check_weighting(heads: Fusion, layers: int) -> None:
-    """Refuse a weighting by which shares of a whole would not stay such."""
+    """Refuse a weighting whose rows have no positive sum."""
     if not isinstance(heads, Tensor):
         return
     if heads.dim() == 2 and heads.shape[0] != layers:
@@ -86,8 +86,8 @@ def fused_map(recipe: Recipe, heads: Fusion, layer: int = 0) -> Tensor:
             )
         if heads == "max" and recipe.kind in ("signed", "gate"):
             return recipe.weights().amax(1)  # such weights have no logarithm
-        answer: Tensor = reduce(recipe, [_MAPS[heads]()])[0]
-        return answer
+        combined: Tensor = reduce(recipe, [_MAPS[heads]()])[0]
+        return combined
     if isinstance(heads, Tensor):
         share = weighting(heads, recipe.shape.heads, layer).to(recipe.device, recipe.dtype)
         total = torch.zeros((), dtype=recipe.dtype, device=recipe.device)
@@ -100,24 +100,24 @@ def fused_map(recipe: Recipe, heads: Fusion, layer: int = 0) -> Tensor:
 
 def head_weights(recipe: Recipe, head: int) -> Tensor:
     """The weights of one head, (batch, query, key)."""
-    made = [recipe.at(example, head).weights()[0] for example in range(recipe.shape.batch)]
-    return torch.cat(made)
+    examples = [recipe.at(example, head).weights()[0] for example in range(recipe.shape.batch)]
+    return torch.cat(examples)
 
 
-def joined(answers: Tensor, heads: Fusion, layer: int = 0) -> Tensor:
-    """Answers (batch, head, …) that are linear in the weights, over the heads."""
+def combine_linear(results: Tensor, heads: Fusion, layer: int = 0) -> Tensor:
+    """Combine results (batch, head, …) that are linear in the weights, over the heads."""
     if isinstance(heads, Tensor):
-        share = weighting(heads, answers.shape[1], layer).to(answers.device, answers.dtype)
-        return torch.einsum("bh...,h->b...", answers, share)
+        share = weighting(heads, results.shape[1], layer).to(results.device, results.dtype)
+        return torch.einsum("bh...,h->b...", results, share)
     if isinstance(heads, str):
         if heads != "mean":
             raise RegardError(f"heads={heads!r} needs the whole map")
-        return answers.mean(1)
-    return answers[:, one_head(heads, answers.shape[1])]
+        return results.mean(1)
+    return results[:, one_head(heads, results.shape[1])]
 
 
-def streams(heads: Fusion) -> bool:
-    """Whether this way of joining heads is linear, so that vectors can go through it."""
+def is_linear(heads: Fusion) -> bool:
+    """Whether this way of combining heads is linear, so that vectors can pass through it."""
     return not isinstance(heads, str) or heads == "mean"
 
 

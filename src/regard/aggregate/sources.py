@@ -1,4 +1,4 @@
-"""What people hand over, a trace, a record or plain tensors, as layers of recipes."""
+"""Attention from the caller, a trace, a record or plain tensors, as layers of recipes."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from regard.record import Record, Trace, forms
 from regard.record.axes import AXES, check_rows, in_order
 from regard.types import Kind
 
-_DRAWN = 1 << 24  # weights of a sparse attention up to which its matrix is made for a picture
-_Given = ParamSpec("_Given")
-_Answer = TypeVar("_Answer")
+_DRAWN = 1 << 24  # weights of a sparse attention up to which its matrix is drawn
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
-def outside_graph_and_autocast(function: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
-    """An aggregation outside the graph, in the dtype of its weights whatever autocast would do."""
+def outside_graph_and_autocast(
+    function: Callable[_Arguments, _Result],
+) -> Callable[_Arguments, _Result]:
+    """Run an aggregation without autograd and autocast."""
 
     @functools.wraps(function)
-    def calm(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+    def wrapper(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         with torch.no_grad(), ExitStack() as stack:
             for device in ("cpu", "cuda"):
                 if torch.is_autocast_enabled(device):
                     stack.enter_context(torch.autocast(device, enabled=False))
             return function(*args, **kwargs)
 
-    return calm
+    return wrapper
 
 
 class Layer(NamedTuple):
@@ -73,18 +75,20 @@ def layers_of(
     if isinstance(attention, Trace):
         if axes is not None:
             raise RegardError(f"axes={axes!r} is for tensors; a Trace knows its own")
-        found = [layer_of(record) for record in _chosen(attention, part)]
+        layers = [layer_of(record) for record in _chosen(attention, part)]
     elif part is not None:
-        raise RegardError(f"part={part!r} chooses from a Trace; {_named(attention)} has no parts")
+        raise RegardError(
+            f"part={part!r} chooses from a Trace; {_with_article(attention)} has no parts"
+        )
     else:
-        found = list(_layers(attention, axes, kind))
-    if not found:
+        layers = list(_layers(attention, axes, kind))
+    if not layers:
         raise RegardError("there is no attention in an empty list")
-    for layer in found:
+    for layer in layers:
         if 0 in layer.recipe.shape:
             shape = tuple(layer.recipe.shape)
             raise ShapeError(f"{layer.name}: there is nothing in an attention {shape}")
-    return found
+    return layers
 
 
 def stack_of(attention: Any, **options: Any) -> list[Layer]:
@@ -94,7 +98,7 @@ def stack_of(attention: Any, **options: Any) -> list[Layer]:
     fitting = [layer for layer in layers if _over_one_sequence(layer)]
     for layer in layers:
         if not _over_one_sequence(layer):
-            raise ShapeError(_unchained(layer, fitting))
+            raise ShapeError(_cannot_chain(layer, fitting))
         (batch, _, queries, _), first = layer.recipe.shape, layers[0].recipe.shape
         if (batch, queries) != (first.batch, first.queries):
             raise ShapeError(
@@ -111,8 +115,8 @@ def _over_one_sequence(layer: Layer) -> bool:
     return queries == keys and (layer.record is None or layer.record.attends != "cross")
 
 
-def _unchained(layer: Layer, fitting: Sequence[Layer]) -> str:
-    """Why a layer cannot follow others, and what can be done."""
+def _cannot_chain(layer: Layer, fitting: Sequence[Layer]) -> str:
+    """Why a layer cannot follow others, and what to do."""
     queries, keys = layer.recipe.shape[2:]
     crosses = layer.record is not None and layer.record.attends == "cross"
     if crosses:
@@ -132,16 +136,16 @@ def _unchained(layer: Layer, fitting: Sequence[Layer]) -> str:
             return f"{text}. Leave it out of the list"
         return (
             f"{text}. {len(fitting)} of the layers can be ({names}): hand over "
-            f"[r for r in trace if {same}]. {_own(layer)}"
+            f"[r for r in trace if {same}]. {_own_map_hint(layer)}"
         )
     if layer.record is None:
         return text
     whole = "" if crosses else "regard.stitch(trace, output) joins the steps of generate(); "
-    return f"{text}. {whole}{_own(layer)}"
+    return f"{text}. {whole}{_own_map_hint(layer)}"
 
 
 def one_size(layers: Sequence[Layer]) -> str:
-    """How to hand over the layers of the size that most have."""
+    """How to select the layers of the most common size."""
     if layers[0].record is None:
         return "leave out those of other sizes"
     sizes = Counter((layer.recipe.shape.batch, *layer.recipe.shape[2:]) for layer in layers)
@@ -152,7 +156,7 @@ def one_size(layers: Sequence[Layer]) -> str:
     )
 
 
-def _own(layer: Layer) -> str:
+def _own_map_hint(layer: Layer) -> str:
     return f"trace[{layer.name!r}].weights() has its own map"
 
 
@@ -160,7 +164,7 @@ NO_TYPE = "they have no entropy, and heads of them no type; trace.layers(...) le
 
 
 def check_shares(layer: Layer, so: str = "they cannot be passed on as such") -> None:
-    """Refuse weights that are no shares of a whole, and say what does not go with them."""
+    """Refuse weights that are no shares of a whole; `so` says what is impossible with them."""
     if not has_shares(layer):
         kind = layer.recipe.kind
         raise UnavailableError(f"{layer.name}: {kind} weights are no shares of a whole: {so}")
@@ -220,6 +224,12 @@ def several_passes(count: int) -> str:
     )
 
 
+def check_layers(name: str, layers: str, choices: Sequence[str] = ("mean", "last", "each")) -> None:
+    """Refuse another word than these for how layers are combined."""
+    if layers not in choices:
+        raise RegardError(f"{name}: layers={layers!r}, expected one of {', '.join(choices)}")
+
+
 def has_both(records: Iterable[Record]) -> bool:
     """Whether there is cross-attention, and other attention besides."""
     return len({record.attends == "cross" for record in records}) > 1
@@ -232,37 +242,37 @@ def _layers(attention: Any, axes: str | None, kind: Kind, name: str = "") -> Ite
         yield Layer(name or "attention", attention)
     elif isinstance(attention, Tensor):
         for index, weights in enumerate(arranged(attention, axes)):
-            here = name or f"layer {index}"
-            check_rows(weights, kind, here, axes)
-            yield Layer(here, Given(weights, None, kind))
+            layer_name = name or f"layer {index}"
+            check_rows(weights, kind, layer_name, axes)
+            yield Layer(layer_name, Given(weights, None, kind))
     elif isinstance(attention, list | tuple):
-        for index, one in enumerate(attention):
-            yield from _layers(one, axes, kind, f"layer {index}")
+        for index, member in enumerate(attention):
+            yield from _layers(member, axes, kind, f"layer {index}")
     else:
         raise RegardError(
             f"expected a Trace, a Record, or tensors (batch, head, query, key), not "
-            f"{_named(attention)}{_hint(attention)}"
+            f"{_with_article(attention)}{_hint(attention)}"
         )
 
 
-def _named(thing: Any) -> str:
-    if thing is None:
+def _with_article(value: Any) -> str:
+    if value is None:
         return "None"
-    name = type(thing).__name__
+    name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
-def _hint(thing: Any) -> str:
-    """What else to hand over, where that can be told."""
-    if isinstance(thing, nn.Module):
+def _hint(value: Any) -> str:
+    """What to pass instead, where that can be told."""
+    if isinstance(value, nn.Module):
         return "; run it in a capture: regard.trace(model, inputs) gives a Trace"
-    if thing is None:
+    if value is None:
         return "; transformers gives attentions with output_attentions=True only, a Trace always"
-    if isinstance(thing, Attended):
+    if isinstance(value, Attended):
         return "; its weights are such a tensor: attended.weights, if asked with weights=True"
-    if getattr(thing, "attentions", None) is not None:
+    if getattr(value, "attentions", None) is not None:
         return "; its attentions are such tensors: output.attentions"
-    if hasattr(thing, "attentions"):
+    if hasattr(value, "attentions"):
         return "; it has no attentions: regard.trace(model, inputs) gives a Trace"
     return ""
 
@@ -283,16 +293,16 @@ def arranged(weights: Tensor, axes: str | None) -> list[Tensor]:
     return list(in_order(weights, axes, order=("layer", *AXES)))
 
 
-def token_places(token: int | Sequence[int] | None, length: int) -> list[int] | None:
+def token_positions(token: int | Sequence[int] | None, length: int) -> list[int] | None:
     """The queries asked for, from 0; None for all of them."""
     if token is None:
         return None
     if isinstance(token, str | float):
         raise RegardError(f"token={token!r}, expected a position, or a list of positions")
-    asked = [token] if single(token) else list(token)  # type: ignore[arg-type]
-    if not asked:
-        raise RegardError("token=[] asks for nothing")
-    return [_place(one, length) for one in asked]
+    positions = [token] if single(token) else list(token)  # type: ignore[arg-type]
+    if not positions:
+        raise RegardError("token=[], expected at least one position")
+    return [_position(position, length) for position in positions]
 
 
 def single(token: Any) -> bool:
@@ -302,11 +312,11 @@ def single(token: Any) -> bool:
     )
 
 
-def _place(token: Any, length: int) -> int:
+def _position(token: Any, length: int) -> int:
     try:
-        place = operator.index(token)
+        position = operator.index(token)
     except TypeError:
-        place = length
-    if isinstance(token, bool) or not -length <= place < length:
+        position = length
+    if isinstance(token, bool) or not -length <= position < length:
         raise RegardError(f"token={token!r}, expected whole numbers from {-length} to {length - 1}")
-    return place % length
+    return position % length

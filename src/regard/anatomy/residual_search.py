@@ -1,10 +1,10 @@
-"""The residual stream around an attention, found from what happened and not from names.
+"""The residual stream around an attention, found from the tensors of a pass and not from names.
 
-Among the tensors that entered modules near an attention, the two whose difference is what the
-attention added are the stream before and after it. If a norm took in the second one, and none the
-first, that norm follows the sum (post-norm). Else nothing does: a norm in front of the attention
-is in its values already (pre-norm). A norm or a scale that took in what the attention gave, before
-it was added, is the branch (Gemma 2, OLMo 2, DINOv2).
+Among the inputs of modules near an attention, the two whose difference is the attention's output
+are the stream before and after it. If a norm takes the second one, and none takes the first, that
+norm follows the sum (post-norm). Else none does: a norm in front of the attention is in its values
+already (pre-norm). A norm or a scale that takes the attention's output before it is added is the
+branch (Gemma 2, OLMo 2, DINOv2).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SAMPLE = 64  # positions by which tensors are compared
 _STRIP = 1 << 20  # weights made at once
 
 
-class Entered(NamedTuple):
-    """A module, and the first tensor of features that it was given, as it was then."""
+class ModuleInput(NamedTuple):
+    """A module, and a copy of the first tensor of features among its arguments."""
 
     module: nn.Module
     tensor: Tensor
@@ -44,37 +44,37 @@ class Stream(NamedTuple):
 
 
 def find_stream(
-    entered: Sequence[Entered],
+    inputs: Sequence[ModuleInput],
     site: int,
     added: Features,
     alive: Bool[Tensor, "batch position"],
 ) -> Stream | None:
-    """The stream around an attention, or None where no two tensors differ by what it added.
+    """The stream around an attention, or None where no two tensors differ by its output.
 
     Args:
-        entered: what entered modules near the attention, in order.
-        site: which of them is the module of the attention.
-        added: what the attention's output projection gave.
-        alive: queries that attend to anything; of the others a model gives what it likes.
+        inputs: of modules near the attention, in order.
+        site: index of the attention's module.
+        added: the output of the attention's output projection.
+        alive: queries that attend to anything; the output for others is arbitrary.
     """
     sample = _sample(alive)
-    looks = list(_looks(entered, added, sample))
-    branch = _branch(looks, added.flatten(0, 1)[sample], site)
+    views = list(_input_views(inputs, added, sample))
+    branch = _branch(views, added.flatten(0, 1)[sample], site)
     if branch is not None:
-        added = precise(branch, added)
-    pair = _pair(looks, added.flatten(0, 1)[sample], site)
+        added = apply_norm(branch, added)
+    pair = _pair(views, added.flatten(0, 1)[sample], site)
     if pair is None:
         return None
     before, after = pair
     residual = before.tensor.to(added).nan_to_num(nan=0.0)
-    return Stream(residual, _norm_after(looks, before, after), branch)
+    return Stream(residual, _norm_after(views, before, after), branch)
 
 
-# -- what an attention adds
+# -- the output of an attention
 
 
 def values_of(recipe: Recipe) -> Float[Tensor, "batch head key value_width"]:
-    """Values of every head, in the dtype of the weights; 0 where nobody may look."""
+    """Values of every head, in the dtype of the weights; 0 where no query may attend."""
     assert recipe.value is not None
     mask: Mask | None = getattr(recipe, "mask", None)
     alive = None if mask is None else mask.alive(*recipe.shape[2:], recipe.device)
@@ -82,7 +82,7 @@ def values_of(recipe: Recipe) -> Float[Tensor, "batch head key value_width"]:
 
 
 @torch.no_grad()
-def what_it_adds(
+def attention_output(
     recipe: Recipe,
     output_weight: Float[Tensor, "width mixed"],
     output_bias: Float[Tensor, " width"] | None,
@@ -107,25 +107,25 @@ def what_it_adds(
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether this is a norm or a scale, by its class; what it does is checked where it is used."""
+    """Whether this is a norm or a scale, by the name of its class."""
     return not module._modules and bool(NORM.search(type(module).__name__))
 
 
-def precise(norm: nn.Module, given: Tensor) -> Tensor:
-    """A norm of these features in their dtype, whatever dtype its parameters have."""
-    twin = copy.deepcopy(norm).to(given.device, given.dtype)
+def apply_norm(norm: nn.Module, features: Tensor) -> Tensor:
+    """A norm of these features, computed in their dtype."""
+    twin = copy.deepcopy(norm).to(features.device, features.dtype)
     with torch.no_grad():
-        made: Tensor = twin.forward(given)  # not called: hooks on it are not for us
-    return made
+        normed: Tensor = twin.forward(features)  # not called: hooks on it are not for us
+    return normed
 
 
-# -- tensors that differ by what was added
+# -- tensors that differ by the output
 
 
-class _Look(NamedTuple):
-    """One way to read a tensor that entered a module, and some positions of it."""
+class _View(NamedTuple):
+    """One way to read the input of a module, and some positions of it."""
 
-    place: int
+    order: int
     module: nn.Module
     tensor: Features
     rows: Float[Tensor, "row width"]
@@ -133,14 +133,14 @@ class _Look(NamedTuple):
 
 def _sample(alive: Bool[Tensor, "batch position"]) -> Int[Tensor, " row"]:
     """Some positions that attend to anything, spread over batch and sequence."""
-    places = alive.flatten().nonzero()[:, 0]
-    return places[:: max(1, len(places) // _SAMPLE)]
+    positions = alive.flatten().nonzero()[:, 0]
+    return positions[:: max(1, len(positions) // _SAMPLE)]
 
 
-def _looks(entered: Sequence[Entered], added: Tensor, rows: Tensor) -> Iterator[_Look]:
-    for place, (module, tensor) in enumerate(entered):
+def _input_views(inputs: Sequence[ModuleInput], added: Tensor, rows: Tensor) -> Iterator[_View]:
+    for index, (module, tensor) in enumerate(inputs):
         for view in _views(tensor, added):
-            yield _Look(place, module, view, view.flatten(0, 1)[rows].to(added))
+            yield _View(index, module, view, view.flatten(0, 1)[rows].to(added))
 
 
 def _views(tensor: Tensor, like: Tensor) -> Iterator[Tensor]:
@@ -154,49 +154,49 @@ def _views(tensor: Tensor, like: Tensor) -> Iterator[Tensor]:
         yield tensor.transpose(0, 1)  # of a model whose first axis is the position
 
 
-def _pair(looks: Sequence[_Look], wanted: Tensor, site: int) -> tuple[_Look, _Look] | None:
+def _pair(views: Sequence[_View], added: Tensor, site: int) -> tuple[_View, _View] | None:
     """The stream before and after an attention."""
     best, pair = float("inf"), None
-    for after in looks:
-        earlier = [look for look in looks if look.place < after.place > site]
+    for after in views:
+        earlier = [view for view in views if view.order < after.order > site]
         if earlier:
-            before = torch.stack([look.rows for look in earlier])
-            least, index = _size(after.rows - before - wanted).min(0)
+            before = torch.stack([view.rows for view in earlier])
+            least, index = _size(after.rows - before - added).min(0)
             if float(least) < best:
                 best, pair = float(least), (earlier[int(index)], after)
     if pair is None:
         return None
-    return pair if best <= _slack(pair[0]) * float(_size(wanted)) else None
+    return pair if best <= _slack(pair[0]) * float(_size(added)) else None
 
 
-def _branch(looks: Sequence[_Look], wanted: Tensor, site: int) -> nn.Module | None:
+def _branch(views: Sequence[_View], added: Tensor, site: int) -> nn.Module | None:
     """The norm or scale that takes in what the attention gave."""
-    for look in looks:
-        close = _size(look.rows - wanted) <= _slack(look) * _size(wanted)
-        if look.place > site and is_norm(look.module) and bool(close):
-            return look.module
+    for view in views:
+        close = _size(view.rows - added) <= _slack(view) * _size(added)
+        if view.order > site and is_norm(view.module) and bool(close):
+            return view.module
     return None
 
 
-def _norm_after(looks: Sequence[_Look], before: _Look, after: _Look) -> nn.Module | None:
+def _norm_after(views: Sequence[_View], before: _View, after: _View) -> nn.Module | None:
     """The norm that takes in the sum, if none took in the stream in front of the attention."""
-    norms = [look for look in looks if is_norm(look.module)]
-    if any(look.place < after.place and _alike(look, before) for look in norms):
+    norms = [view for view in views if is_norm(view.module)]
+    if any(view.order < after.order and _alike(view, before) for view in norms):
         return None
-    follows = (look for look in norms if look.place >= after.place and _alike(look, after))
-    return next((look.module for look in follows), None)
+    follows = (view for view in norms if view.order >= after.order and _alike(view, after))
+    return next((view.module for view in follows), None)
 
 
-def _slack(look: _Look) -> float:
-    """How far, as a share of what is added, two tensors may differ by rounding alone."""
-    return 0.3 if look.tensor.dtype in (torch.float16, torch.bfloat16) else 0.01
+def _slack(view: _View) -> float:
+    """How far, relative to the output, two tensors may differ by rounding alone."""
+    return 0.3 if view.tensor.dtype in (torch.float16, torch.bfloat16) else 0.01
 
 
 def _size(rows: Float[Tensor, "*some row width"]) -> Float[Tensor, "*some"]:
-    there = rows.nan_to_num(nan=0.0)  # NaN: padding that was not there
+    there = rows.nan_to_num(nan=0.0)  # NaN: padding of nested tensors
     size: Tensor = torch.linalg.vector_norm(there, dim=(-2, -1))
     return size
 
 
-def _alike(one: _Look, other: _Look) -> bool:
-    return torch.equal(one.rows.nan_to_num(nan=0.0), other.rows.nan_to_num(nan=0.0))
+def _alike(first: _View, second: _View) -> bool:
+    return torch.equal(first.rows.nan_to_num(nan=0.0), second.rows.nan_to_num(nan=0.0))

@@ -1,7 +1,7 @@
-"""Wrappers around models and modules, and the paths of what is inside them.
+"""Wrappers around models and modules, and module paths without them.
 
 `torch.compile`, FSDP and activation checkpointing insert a module whose only child has a name of
-its own; `nn.DataParallel` and DDP hold the model as `module`. Sites are named without any of it.
+its own; `nn.DataParallel` and DDP hold the model as `module`. Names of sites leave both out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OTHERS = ("FullyShardedDataParallel", "OptimizedModule")  # by name: importing 
 
 
 def is_wrapper(model: nn.Module) -> bool:
-    """Whether this stands around a model, for several devices or because it is compiled."""
+    """Whether this wraps a model, for several devices or because it is compiled."""
     return isinstance(model, PARALLEL) or type(model).__name__ in _OTHERS
 
 

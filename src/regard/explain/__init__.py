@@ -1,11 +1,10 @@
-"""Whether an attribution explains a model: what happens when it is followed."""
+"""Whether an attribution explains a model: faithfulness, agreement, other weights."""
 
 from regard.explain.adversarial import Adversary, adversarial, jensen_shannon
 from regard.explain.agreement import kendall
 from regard.explain.baselines import gradient_norm, input_gradient, integrated_gradients
 from regard.explain.evaluate import evaluate
-from regard.explain.evaluation import Evaluation, Measured
-from regard.explain.inputs import Inputs
+from regard.explain.evaluation import Evaluation, Measurement
 from regard.explain.intervals import Interval, bootstrap, sign_flips
 from regard.explain.metrics import (
     BINS,
@@ -17,20 +16,22 @@ from regard.explain.metrics import (
     sufficiency,
 )
 from regard.explain.recommend import recommend
-from regard.explain.replacements import (
+from regard.explain.tasks.inputs import Inputs
+from regard.explain.tasks.replacements import (
+    AttentionMask,
     Deletion,
     MaskToken,
     MeanEmbedding,
     Replacement,
-    Unattended,
     ZeroEmbedding,
 )
-from regard.explain.targets import Class, Similarity, Target
-from regard.explain.task import Task
+from regard.explain.tasks.targets import Class, Similarity, Target
+from regard.explain.tasks.task import Task
 
 __all__ = [
     "BINS",
     "Adversary",
+    "AttentionMask",
     "Class",
     "Curve",
     "Deletion",
@@ -39,12 +40,11 @@ __all__ = [
     "Interval",
     "MaskToken",
     "MeanEmbedding",
-    "Measured",
+    "Measurement",
     "Replacement",
     "Similarity",
     "Target",
     "Task",
-    "Unattended",
     "ZeroEmbedding",
     "adversarial",
     "area",

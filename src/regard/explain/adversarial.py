@@ -1,4 +1,4 @@
-"""Other weights, the same answer: whether a model could have attended elsewhere.
+"""Other weights, the same output: whether a model could have attended elsewhere.
 
 Jain and Wallace, "Attention is not Explanation", 2019: for a model that pools by attention, look
 for weights as different as can be from its own that give nearly the same output. Where there are
@@ -73,9 +73,9 @@ def adversarial(
     >>> import torch
     >>> from regard import explain
     >>> weights = torch.tensor([[0.98, 0.01, 0.01]])
-    >>> same = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])  # it matters not where one looks
-    >>> found = explain.adversarial(weights, lambda weights: (weights @ same).softmax(-1))
-    >>> bool(found.divergence > 0.9 * found.largest)
+    >>> same = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])  # attention makes no difference
+    >>> other = explain.adversarial(weights, lambda weights: (weights @ same).softmax(-1))
+    >>> bool(other.divergence > 0.9 * other.largest)
     True
 
     Args:
@@ -84,8 +84,8 @@ def adversarial(
         answer: from such weights to the model's output as probabilities, (example, class), by
             operations that autograd knows.
         epsilon: how much the output may change, as a total variation from 0 to 1.
-        restarts: how many starting points are tried, the first of them the model's weights turned
-            upside down.
+        restarts: how many starting points are tried, the first of them the model's weights
+            inverted.
         steps: of gradient ascent, from each.
         rate: of the ascent.
         allowed: keys that may be given weight, of the weights' shape; those that have some when
@@ -129,15 +129,15 @@ class _Search:
         self.change = torch.zeros_like(self.divergence)
 
     def ascend(self, logits: Tensor, steps: int, rate: float) -> None:
-        """Adam on logits; what leaves the bound is fined, more and more as the steps go on."""
+        """Adam on logits, with a growing penalty outside the bound."""
         logits = logits.clone().requires_grad_()
         optimiser = torch.optim.Adam([logits], lr=rate)
         for step in range(steps):
-            fine = 10.0 ** (3.0 * step / steps)
+            penalty = 10.0 ** (3.0 * step / steps)
             with torch.enable_grad():
                 other = self.softmax(logits)
                 divergence, change = self.judge(other)
-                loss = fine * (change - self.epsilon).clamp_min(0.0) - divergence
+                loss = penalty * (change - self.epsilon).clamp_min(0.0) - divergence
                 (gradient,) = torch.autograd.grad(loss.sum(), logits)
             self.keep(other.detach(), divergence.detach(), change.detach())
             logits.grad = gradient
@@ -147,8 +147,8 @@ class _Search:
     def softmax(self, logits: Tensor) -> Pooling:
         """Weights of the keys that may have some; a row without such a key stays 0."""
         never = torch.finfo(logits.dtype).min
-        made = logits.masked_fill(~self.keys, never).softmax(-1)
-        return made * self.keys
+        weights = logits.masked_fill(~self.keys, never).softmax(-1)
+        return weights * self.keys
 
     def judge(self, other: Pooling) -> tuple[Numbers, Numbers]:
         """The divergence from the own weights, and the change of the output."""
@@ -163,7 +163,7 @@ class _Search:
 
     @torch.no_grad()
     def step_back(self, other: Pooling) -> None:
-        """As near to these weights as the bound lets one go on the straight way to them."""
+        """The point nearest to these weights, on the line to them, that is within the bound."""
         inside = torch.zeros_like(self.divergence)  # the share of the other weights
         outside = torch.ones_like(self.divergence)
         for _ in range(_HALVINGS):
@@ -190,8 +190,8 @@ def jensen_shannon(
 
 def _entropy(shares: Tensor) -> Tensor:
     """−p log p of each; its slope at 0 is infinite, so 0 is cut out of the graph."""
-    found: Tensor = torch.special.entr(shares.clamp_min(torch.finfo(shares.dtype).tiny))
-    return found
+    terms: Tensor = torch.special.entr(shares.clamp_min(torch.finfo(shares.dtype).tiny))
+    return terms
 
 
 def _largest(own: Pooling, keys: Tensor) -> Numbers:
@@ -201,14 +201,14 @@ def _largest(own: Pooling, keys: Tensor) -> Numbers:
     return _over_rows(jensen_shannon(own, corner), keys)
 
 
-def _over_rows(found: Tensor, keys: Tensor) -> Numbers:
+def _over_rows(values: Tensor, keys: Tensor) -> Numbers:
     """The mean over an example's rows, of those that may attend to something."""
     alive = keys.any(-1).reshape(len(keys), -1)
-    return (found.reshape(len(found), -1) * alive).sum(1) / alive.sum(1).clamp_min(1)
+    return (values.reshape(len(values), -1) * alive).sum(1) / alive.sum(1).clamp_min(1)
 
 
-def _like(given: Tensor, other: Tensor) -> Tensor:
-    return given.reshape(-1, *[1] * (other.dim() - 1))
+def _like(values: Tensor, other: Tensor) -> Tensor:
+    return values.reshape(-1, *[1] * (other.dim() - 1))
 
 
 def _check_shares(shares: Tensor, examples: int) -> None:

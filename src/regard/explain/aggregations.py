@@ -1,4 +1,4 @@
-"""Every way of ours to make one attribution out of a model's attention, on a task."""
+"""Every aggregation of a model's attention as an attribution, on a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from regard import aggregate
 from regard.anatomy.residual_stream import ResidualStream
 from regard.errors import RegardError, ShapeError, UnavailableError
-from regard.explain.task import Attribution, Task
+from regard.explain.tasks.task import Attribution, Task
 from regard.record import Trace
 from regard.tracing import capture
 
@@ -27,41 +27,37 @@ _MOST_FLOW = 1 << 26  # pipes times questions, some seconds
 _last_layer = partial(aggregate.mean_attention, layers="last")
 
 
-class Observed(NamedTuple):
+class Observation(NamedTuple):
     """One pass of a task's model: its attention, and the shares in which rows are read."""
 
     trace: Trace
-    around: (
-        ResidualStream | None
-    )  #: what stood around each attention, where one module is behind it all
+    residual: ResidualStream | None  #: of the pass, where the model is one module
     read: Rows  #: of the rows that the target is read from; each example's sum to 1
     real: Rows  #: of all real positions alike
 
 
-def observe(task: Task, token: Token = "auto") -> Observed:
-    """Capture the attention of a task's model, with the gradient of the target by it if it can."""
+def observe(task: Task, token: Token = "auto") -> Observation:
+    """Capture the attention of a task's model, with the gradient of the target if there is one."""
     try:
-        trace, around = _captured(task, task.gradient, grad=True)
-    except RegardError:  # no embedding, or a graph that was cut: attention is there all the same
+        trace, residual = _capture(task, task.gradient, grad=True)
+    except RegardError:  # no embedding, or a detached graph: attention alone
         with torch.no_grad():
-            trace, around = _captured(task, lambda: task.run(task.inputs), grad=False)
+            trace, residual = _capture(task, lambda: task.run(task.inputs), grad=False)
     if not len(trace):
         raise UnavailableError("no attention was captured in the model, so there is none to judge")
     real = task.real.double() / task.real.sum(1, keepdim=True).clamp_min(1)
-    return Observed(trace, around, _read(task, trace, token, real), real)
+    return Observation(trace, residual, _read(task, trace, token, real), real)
 
 
-def _captured(
-    task: Task, run: Callable[[], Any], grad: bool
-) -> tuple[Trace, ResidualStream | None]:
-    """One run, captured, and what stood around each attention where one module is behind it."""
+def _capture(task: Task, run: Callable[[], Any], grad: bool) -> tuple[Trace, ResidualStream | None]:
+    """One run, captured, with its residual stream if the model is one module."""
     alone = task.modules[0] if len(task.modules) == 1 else None
     with ExitStack() as stack:
-        around = None if alone is None else stack.enter_context(ResidualStream(alone))
+        residual = None if alone is None else stack.enter_context(ResidualStream(alone))
         model = task.model if alone is None else alone
         trace = stack.enter_context(capture(model, grad=grad, values=True))
         run()
-    return trace, around
+    return trace, residual
 
 
 def _read(task: Task, trace: Trace, token: Token, real: Rows) -> Rows:
@@ -73,21 +69,21 @@ def _read(task: Task, trace: Trace, token: Token, real: Rows) -> Rows:
         return _rows_with_gradient(trace, real)
     if token == "last":
         counted = torch.arange(length, device=real.device) * task.real
-        places = counted.argmax(1)
+        positions = counted.argmax(1)
     elif isinstance(token, int) and -length <= token < length:
-        places = torch.full((examples,), token % length, device=real.device)
+        positions = torch.full((examples,), token % length, device=real.device)
     else:
         raise RegardError(
             f"token={token!r}, expected a position from {-length} to {length - 1}, 'auto', 'last', "
             "or None for the mean over all"
         )
-    return torch.nn.functional.one_hot(places, length).to(real.dtype)
+    return torch.nn.functional.one_hot(positions, length).to(real.dtype)
 
 
 def _rows_with_gradient(trace: Trace, real: Rows) -> Rows:
     """The rows of the last attention that the target depends on.
 
-    Above it nothing goes from one position to another, so these are the rows that are read.
+    Above it positions do not interact, so these are the rows that are read.
     """
     try:
         gradient, _ = trace[-1].gradient_parts()
@@ -107,69 +103,71 @@ def _rows_with_gradient(trace: Trace, real: Rows) -> Rows:
     return torch.where(used.any(1, keepdim=True), shares, real)
 
 
-def _over(function: Callable[..., Any], seen: Observed, rows: Rows, *given: Any) -> Tensor:
+def _over(
+    function: Callable[..., Any], observation: Observation, rows: Rows, *arguments: Any
+) -> Tensor:
     """An aggregation for the rows that are read, in their shares: (example, position)."""
-    places = rows.ne(0).any(0).nonzero()[:, 0].tolist()
-    token = places if len(places) <= _FEW else None
-    answer: Tensor = function(seen.trace, *given, token=token)  # (example, row, key)
-    some = rows if token is None else rows[:, places]
-    if answer.dim() != 3 or answer.shape[:2] != some.shape:
-        raise ShapeError(f"the answer is {tuple(answer.shape)}; it has not the rows of the inputs")
-    return torch.einsum("eq,eqk->ek", some.to(answer), answer)
+    positions = rows.ne(0).any(0).nonzero()[:, 0].tolist()
+    token = positions if len(positions) <= _FEW else None
+    weights: Tensor = function(observation.trace, *arguments, token=token)  # (example, row, key)
+    shares = rows if token is None else rows[:, positions]
+    if weights.dim() != 3 or weights.shape[:2] != shares.shape:
+        raise ShapeError(f"the result is {tuple(weights.shape)}, without the rows of the inputs")
+    return torch.einsum("eq,eqk->ek", shares.to(weights), weights)
 
 
-def _around(function: Callable[..., Any], seen: Observed) -> Tensor:
-    """An aggregation that needs the modules around each attention."""
-    if seen.around is None:
+def _with_residual(function: Callable[..., Any], observation: Observation) -> Tensor:
+    """An aggregation that needs the residual stream or the output projections."""
+    if observation.residual is None:
         raise UnavailableError(
-            "it needs the modules around each attention, and the function calls several; give a "
+            "it needs the residual stream of one module, and the function calls several; give a "
             "module, or a function that calls one"
         )
-    return _over(function, seen, seen.read, seen.around)
+    return _over(function, observation, observation.read, observation.residual)
 
 
-def _flow(seen: Observed) -> Tensor:
-    """Attention flow, where it does not take longer than all the rest."""
-    rows = int(seen.read.ne(0).any(0).sum())
-    examples, length = seen.read.shape
-    pipes = len(seen.trace) * length**2
+def _flow(observation: Observation) -> Tensor:
+    """Attention flow, where it does not take minutes."""
+    rows = int(observation.read.ne(0).any(0).sum())
+    examples, length = observation.read.shape
+    pipes = len(observation.trace) * length**2
     if pipes * examples * rows * length > _MOST_FLOW:
         raise UnavailableError(
             f"{examples * rows * length} maximum flows through {pipes} pipes would take minutes; "
             "take regard.attention_flow on a few examples, and give its answer by attributions="
         )
-    return _over(aggregate.attention_flow, seen, seen.read)
+    return _over(aggregate.attention_flow, observation, observation.read)
 
 
 #: By the name that tables show.
-AGGREGATIONS: dict[str, Callable[[Observed], Tensor]] = {
-    "mean attention": lambda seen: _over(aggregate.mean_attention, seen, seen.read),
-    "last layer": lambda seen: _over(_last_layer, seen, seen.read),
-    "received attention": lambda seen: _over(aggregate.mean_attention, seen, seen.real),
-    "rollout": lambda seen: _over(aggregate.rollout, seen, seen.read),
-    "relevance": lambda seen: _over(aggregate.relevance, seen, seen.read),
-    "gradient × attention": lambda seen: aggregate.gradient_attention(seen.trace),
-    "norm attention": lambda seen: _around(aggregate.norm_attention, seen),
-    "ALTI": lambda seen: _around(aggregate.alti, seen),
+AGGREGATIONS: dict[str, Callable[[Observation], Tensor]] = {
+    "mean attention": lambda o: _over(aggregate.mean_attention, o, o.read),
+    "last layer": lambda o: _over(_last_layer, o, o.read),
+    "received attention": lambda o: _over(aggregate.mean_attention, o, o.real),
+    "rollout": lambda o: _over(aggregate.rollout, o, o.read),
+    "relevance": lambda o: _over(aggregate.relevance, o, o.read),
+    "gradient × attention": lambda o: aggregate.gradient_attention(o.trace),
+    "norm attention": lambda o: _with_residual(aggregate.norm_attention, o),
+    "ALTI": lambda o: _with_residual(aggregate.alti, o),
     "flow": _flow,
 }
 
 
 def aggregated(task: Task, token: Token = "auto") -> tuple[dict[str, Attribution], dict[str, str]]:
-    """Attributions by the name of the aggregation, and why others could not be had."""
-    seen = observe(task, token)
-    found: dict[str, Attribution] = {}
+    """Attributions by the name of the aggregation, and why others are unavailable."""
+    observation = observe(task, token)
+    attributions: dict[str, Attribution] = {}
     reasons: dict[str, str] = {}
     for name, function in AGGREGATIONS.items():
         try:
-            answer = function(seen)
-            if not isinstance(answer, Tensor) or answer.shape != task.removable.shape:
+            attribution = function(observation)
+            if not isinstance(attribution, Tensor) or attribution.shape != task.removable.shape:
                 raise ShapeError(f"it is not about the positions {tuple(task.removable.shape)}")
         except RegardError as error:
             reasons[name] = str(error)
         else:
-            found[name] = answer.detach()
-    if torch.equal(seen.read, seen.real) and "received attention" in found:
-        del found["received attention"]
+            attributions[name] = attribution.detach()
+    if torch.equal(observation.read, observation.real) and "received attention" in attributions:
+        del attributions["received attention"]
         reasons["received attention"] = "all rows are read, so it is the same as mean attention"
-    return found, reasons
+    return attributions, reasons

@@ -41,5 +41,5 @@ def pairwise(attributions: Float[Tensor, "method position"]) -> Float[Tensor, "m
         signs = (values[:, rows, None] - values[:, None, :]).sign().flatten(1)
         together += signs @ signs.mT
     alone = together.diagonal()
-    found = together / (alone[:, None] * alone[None, :]).sqrt()
-    return found.masked_fill((alone[:, None] == 0) | (alone[None, :] == 0), torch.nan)
+    agreement = together / (alone[:, None] * alone[None, :]).sqrt()
+    return agreement.masked_fill((alone[:, None] == 0) | (alone[None, :] == 0), torch.nan)

@@ -1,4 +1,4 @@
-"""What any attribution has to beat: gradients by the embeddings, which look at no attention.
+"""What any attribution has to beat: gradients by the embeddings, which ignore attention.
 
 >>> import torch
 >>> from torch import nn
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, ShapeError
-from regard.explain.replacements import spread
-from regard.explain.task import Attribution, Task
+from regard.explain.tasks.replacements import spread
+from regard.explain.tasks.task import Attribution, Task
 
 
 def gradient_norm(task: Task) -> Attribution:
@@ -26,20 +26,20 @@ def gradient_norm(task: Task) -> Attribution:
 
 def input_gradient(task: Task) -> Attribution:
     """Each position's embedding times its gradient, e_j · ∂s/∂e_j; below 0 it speaks against."""
-    held = task.inputs.need_embeddings()
-    return (_features(held) * _features(task.gradient())).sum(-1)
+    embeddings = task.inputs.need_embeddings()
+    return (_features(embeddings) * _features(task.gradient())).sum(-1)
 
 
 def integrated_gradients(
     task: Task, *, steps: int = 32, baseline: Tensor | None = None
 ) -> Attribution:
-    """The gradient along the straight way from a baseline, times the way (Sundararajan, 2017).
+    """The mean gradient on the line from a baseline, times the difference (Sundararajan, 2017).
 
-    Over the positions they add up to s(x) − s(baseline), up to what the steps miss.
+    Over the positions they sum to s(x) − s(baseline), up to discretisation.
 
     Args:
         task: the model, its inputs and the target.
-        steps: points on the way, in the middle of equal parts.
+        steps: points on the line, at the midpoints of equal parts.
         baseline: embeddings to start from, of a shape that fits; when None, zeros at the positions
             that may be removed, and the others as they are.
     """
@@ -62,7 +62,7 @@ def integrated_gradients(
     return (_features(total / steps) * _features(end - start)).sum(-1)
 
 
-def _features(found: Tensor) -> Tensor:
+def _features(values: Tensor) -> Tensor:
     """(example, position, width), at least in single precision."""
-    wide = found.to(torch.promote_types(found.dtype, torch.float32))
+    wide = values.to(torch.promote_types(values.dtype, torch.float32))
     return wide.reshape(*wide.shape[:2], -1)

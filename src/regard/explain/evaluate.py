@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -17,13 +17,12 @@ from regard.explain.evaluation import (
     METRICS,
     RANDOM,
     Evaluation,
-    Measured,
-    mean_agreement,
+    Measurement,
 )
 from regard.explain.metrics import BINS, area, at_bins, at_steps, follow, ranks, shares_of
-from regard.explain.replacements import Replacement, name_of
-from regard.explain.running import Model
-from regard.explain.task import Attribution, Task, cut, tasks_of
+from regard.explain.tasks.passes import Model
+from regard.explain.tasks.replacements import Replacement, name_of
+from regard.explain.tasks.task import Attribution, Task, cut, tasks_of
 from regard.progress import progress
 
 _GRADIENTS: dict[str, Callable[[Task], Attribution]] = {
@@ -31,7 +30,22 @@ _GRADIENTS: dict[str, Callable[[Task], Attribution]] = {
     "input × gradient": baselines.input_gradient,
     "integrated gradients": baselines.integrated_gradients,
 }
-Found = dict[str, list[Tensor]]  # by method, (example, position) for each task
+#: By method, (example, position) for each task.
+Attributions = dict[str, list[Tensor]]
+#: By measure (method, example); and "shares", "removed", "restored" (method, example, step).
+_Measures = dict[str, Tensor]
+
+
+class Options(NamedTuple):
+    """How attributions are measured; see `evaluate`."""
+
+    replacements: Replacement | Sequence[Replacement] | None
+    bins: float | Sequence[float]
+    steps: int
+    seeds: int
+    confidence: float
+    seed: int
+    show_progress: bool | None
 
 
 def evaluate(
@@ -73,98 +87,90 @@ def evaluate(
             'as {"mine": attribution}'
         )
     tasks = tasks_of(model, data, target, **task)
-    found = {name: list(cut(given, tasks, name)) for name, given in attributions.items()}
-    taken = set(found) & set(BASELINES)
-    if taken:
-        raise RegardError(f"attributions: {sorted(taken)} are names of baselines; take others")
-    return measure(
-        tasks,
-        found,
-        {},
-        replacements=replacements,
-        bins=bins,
-        steps=steps,
-        seeds=seeds,
-        confidence=confidence,
-        seed=seed,
-        show_progress=show_progress,
-    )
+    by_method = {
+        name: list(cut(attribution, tasks, name)) for name, attribution in attributions.items()
+    }
+    clashes = set(by_method) & set(BASELINES)
+    if clashes:
+        raise RegardError(f"attributions: {sorted(clashes)} are names of baselines; take others")
+    options = Options(replacements, bins, steps, seeds, confidence, seed, show_progress)
+    return measure(tasks, by_method, {}, options)
 
 
 def measure(
     tasks: Sequence[Task],
-    found: Found,
+    attributions: Attributions,
     unavailable: Mapping[str, str],
-    *,
-    replacements: Replacement | Sequence[Replacement] | None,
-    bins: float | Sequence[float],
-    steps: int,
-    seeds: int,
-    confidence: float,
-    seed: int,
-    show_progress: bool | None,
+    options: Options,
 ) -> Evaluation:
-    """`evaluate` for tasks and attributions that are there."""
+    """`evaluate` with tasks and attributions."""
+    seeds, seed = options.seeds, options.seed
     if seeds < 1:
         raise RegardError(f"seeds={seeds}, expected at least 1")
     reasons = dict(unavailable)
     by_gradient, no_gradient = gradient_baselines(tasks)
-    found = {**found, **by_gradient}
+    attributions = {**attributions, **by_gradient}
     reasons.update(no_gradient)
-    ways = _ways(replacements, tasks)
-    chance = _random(tasks, seeds, seed)
-    total = len(ways) * sum(len(task) for task in tasks)
-    measured = {}
-    with progress("removing positions", total, show_progress) as advance:
-        for way in ways:
-            parts = [
-                _followed(task, [*(given[i] for given in found.values()), *chance[i]], way,
-                          bins, steps, seed + i, advance)
-                for i, task in enumerate(tasks)
-            ]  # fmt: skip
-            for one in _joined([*found, RANDOM], name_of(way), parts, seeds):
-                measured[one.replacement, one.method] = one
-    nothing = sum(int((~task.removable.any(1)).sum()) for task in tasks)
+    replacements = _replacements(options.replacements, tasks)
+    random = _random_attributions(tasks, seeds, seed)
+    all_values = [
+        [*(method[i] for method in attributions.values()), *random[i]] for i in range(len(tasks))
+    ]
+    total = len(replacements) * sum(len(task) for task in tasks)
+    measurements = {}
+    with progress("removing positions", total, options.show_progress) as advance:
+        for replacement in replacements:
+            by_task = [
+                _measures(task, values, replacement, options._replace(seed=seed + i), advance)
+                for i, (task, values) in enumerate(zip(tasks, all_values))
+            ]
+            for measurement in _measurements(
+                [*attributions, RANDOM], name_of(replacement), by_task, seeds
+            ):
+                measurements[measurement.replacement, measurement.method] = measurement
+    left_out = sum(int((~task.removable.any(1)).sum()) for task in tasks)
     return Evaluation(
-        measured=measured,
-        methods=[*found, RANDOM],
-        agreement=_agreement(tasks, found, chance),
+        measured=measurements,
+        methods=[*attributions, RANDOM],
+        agreement=_agreement(tasks, attributions, random),
         unavailable=reasons,
         examples=sum(len(task) for task in tasks),
-        left_out=nothing,
+        left_out=left_out,
         target=repr(tasks[0].target),
-        confidence=confidence,
+        confidence=options.confidence,
         seed=seed,
     )
 
 
-def gradient_baselines(tasks: Sequence[Task]) -> tuple[Found, dict[str, str]]:
+def gradient_baselines(tasks: Sequence[Task]) -> tuple[Attributions, dict[str, str]]:
     """Attributions by gradients, and why others could not be had."""
-    found: Found = {}
+    attributions: Attributions = {}
     reasons: dict[str, str] = {}
     for name, function in _GRADIENTS.items():
         try:
-            found[name] = [function(task).double() for task in tasks]
+            attributions[name] = [function(task).double() for task in tasks]
         except RegardError as error:
             reasons[name] = str(error)
-    return found, reasons
+    return attributions, reasons
 
 
-def _ways(given: Any, tasks: Sequence[Task]) -> list[Replacement]:
-    if given is None:
+def _replacements(replacements: Any, tasks: Sequence[Task]) -> list[Replacement]:
+    if replacements is None:
         usual = {name_of(task.usual_replacement()): task.usual_replacement() for task in tasks}
         return [usual.get("mean embedding") or tasks[0].usual_replacement()]
-    ways = list(given) if isinstance(given, list | tuple) else [given]
-    for way in ways:
-        if not callable(way):
-            raise RegardError(f"replacements: {way!r}, expected some such as explain.Unattended()")
-    names = [name_of(way) for way in ways]
-    if not ways or len(set(names)) < len(names):
+    chosen = list(replacements) if isinstance(replacements, list | tuple) else [replacements]
+    for replacement in chosen:
+        if not callable(replacement):
+            raise RegardError(
+                f"replacements: {replacement!r}, expected some such as explain.AttentionMask()"
+            )
+    names = [name_of(replacement) for replacement in chosen]
+    if not chosen or len(set(names)) < len(names):
         raise RegardError(f"replacements: {names}, expected at least one, each with its own name")
-    return ways
+    return chosen
 
 
-def _random(tasks: Sequence[Task], seeds: int, seed: int) -> list[list[Tensor]]:
+def _random_attributions(tasks: Sequence[Task], seeds: int, seed: int) -> list[list[Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     return [
         [
@@ -177,82 +183,74 @@ def _random(tasks: Sequence[Task], seeds: int, seed: int) -> list[list[Tensor]]:
     ]
 
 
-class _Followed(dict[str, Tensor]):
-    """By measure (method, example); and "shares", "went", "came" (method, example, step)."""
-
-
-def _followed(
+def _measures(
     task: Task,
     attributions: Sequence[Attribution],
-    way: Replacement,
-    bins: float | Sequence[float],
-    steps: int,
-    seed: int,
+    replacement: Replacement,
+    options: Options,
     advance: Callable[[float], None],
-) -> _Followed:
-    """Every method's measures on one task, out of one run over all removals that they ask for."""
-    ranked = ranks(torch.stack(list(attributions)), task.removable, seed)
-    few, many = at_bins(task.removable, bins), at_steps(task.removable, steps)
+) -> _Measures:
+    """Every method's measures on one task, from one run over all removals they need."""
+    ranked = ranks(torch.stack(list(attributions)), task.removable, options.seed)
+    few = at_bins(task.removable, options.bins)
+    many = at_steps(task.removable, options.steps)
     counts = torch.cat([few, many, few, many], 1)
     half = few.shape[1] + many.shape[1]
     scores = follow(
         task,
         ranked,
         counts,
-        way,
+        replacement,
         alone=[False] * half + [True] * half,
         advance=lambda share: advance(share * len(task)),
     )
-    without, went, only, came = scores.split([few.shape[1], many.shape[1]] * 2, dim=2)
-    shares = shares_of(many).expand_as(went)
+    without, removed, only, restored = scores.split([few.shape[1], many.shape[1]] * 2, dim=2)
+    shares = shares_of(many).expand_as(removed)
     values = {
         "comprehensiveness": (task.original[:, None] - without).mean(2),
         "sufficiency": (task.original[:, None] - only).mean(2),
-        "deletion": area(shares, went),
-        "insertion": area(shares, came),
+        "deletion": area(shares, removed),
+        "insertion": area(shares, restored),
     }
     nothing = ~task.removable.any(1).cpu()
-    found = _Followed(
-        {name: value.masked_fill(nothing, torch.nan) for name, value in values.items()}
-    )
-    curves = {"shares": shares, "went": went, "came": came}
-    found.update(
-        {name: curve.masked_fill(nothing[:, None], torch.nan) for name, curve in curves.items()}
-    )
-    return found
+    curves = {"shares": shares, "removed": removed, "restored": restored}
+    return {name: value.masked_fill(nothing, torch.nan) for name, value in values.items()} | {
+        name: curve.masked_fill(nothing[:, None], torch.nan) for name, curve in curves.items()
+    }
 
 
-def _joined(
-    methods: Sequence[str], way: str, parts: Sequence[_Followed], seeds: int
-) -> list[Measured]:
+def _measurements(
+    methods: Sequence[str], replacement: str, by_task: Sequence[_Measures], seeds: int
+) -> list[Measurement]:
     """One for each method, over all tasks; the last `seeds` of them are the random ones."""
-    whole = {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
-    made = []
+    whole = {name: torch.cat([measures[name] for measures in by_task], 1) for name in by_task[0]}
+    measurements = []
     for number, method in enumerate(methods):
         last = method == RANDOM
         which = slice(number, number + seeds if last else number + 1)
-        one = {name: value[which].mean(0) for name, value in whole.items()}
-        made.append(
-            Measured(
+        means = {name: value[which].mean(0) for name, value in whole.items()}
+        measurements.append(
+            Measurement(
                 method,
-                way,
-                {name: one[name] for name in METRICS},
-                one["shares"].nanmean(0),
-                one["went"].nanmean(0),
-                one["came"].nanmean(0),
+                replacement,
+                {name: means[name] for name in METRICS},
+                means["shares"].nanmean(0),
+                means["removed"].nanmean(0),
+                means["restored"].nanmean(0),
             )
         )
-    return made
+    return measurements
 
 
 def _agreement(
-    tasks: Sequence[Task], found: Found, chance: Sequence[Sequence[Tensor]]
+    tasks: Sequence[Task], attributions: Attributions, random: Sequence[Sequence[Tensor]]
 ) -> Float[Tensor, "method method"]:
     examples = []
     for i, task in enumerate(tasks):
-        stacked = torch.stack([*(given[i] for given in found.values()), chance[i][0]])
+        stacked = torch.stack([*(values[i] for values in attributions.values()), random[i][0]])
         for example, removable in enumerate(task.removable):
             if bool(removable.any()):
                 examples.append(pairwise(stacked[:, example, removable]).cpu())
-    size = len(found) + 1
-    return mean_agreement(examples) if examples else torch.full((size, size), torch.nan).double()
+    if not examples:
+        return torch.full([len(attributions) + 1] * 2, torch.nan, dtype=torch.float64)
+    return torch.stack(examples).nanmean(0)

@@ -1,4 +1,4 @@
-"""What was measured: every method's faithfulness, with intervals, as a table and a verdict."""
+"""Every method's faithfulness, with intervals, as a table and a verdict."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import RegardError
 from regard.explain.intervals import RESAMPLES, Interval, bootstrap, sign_flips
+from regard.record.table import html_list, html_table, text_table
 
 #: Measures, and whether higher is better.
 METRICS = {"comprehensiveness": True, "sufficiency": False, "deletion": False, "insertion": True}
@@ -28,8 +28,8 @@ _HEADS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """One method with one replacement: what each example gave, and the mean curves."""
+class Measurement:
+    """One method with one replacement: values of each example, and the mean curves."""
 
     method: str
     replacement: str
@@ -39,33 +39,33 @@ class Measured:
     insertion: Float[Tensor, " step"]
 
     def __repr__(self) -> str:
-        means = [f"{name} {float(found.nanmean()):.3f}" for name, found in self.values.items()]
-        return f"Measured({self.method!r}, {self.replacement!r}: {', '.join(means)})"
+        means = [f"{name} {float(values.nanmean()):.3f}" for name, values in self.values.items()]
+        return f"Measurement({self.method!r}, {self.replacement!r}: {', '.join(means)})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """How faithful each method is on a model and data.
 
-    A method **beats random** when its difference to random, example by example, is larger than
-    chance would make it: were each example's sign tossed for, a mean as large would come up less
-    often than (1 − confidence) / 2 divided by the number of methods. Both are measured on the same
-    examples, so this is surer than two intervals that do not overlap; and it is divided by the
-    number of methods because of many one would win by luck. Few examples cannot pass it.
+    A method **beats random** when a paired randomisation test says so: with each example's
+    difference to random given a random sign, a mean as large comes up less often than
+    (1 − confidence) / 2 divided by the number of methods (Bonferroni: one of many would win by
+    luck). Pairing examples is more sensitive than comparing two intervals. Few examples cannot
+    pass.
 
     Attributes:
         measured: by replacement and method.
         methods: names of all methods, as in `agreement`.
         agreement: Kendall's τ_b of each method with each, the mean over examples.
         examples: how many there are.
-        unavailable: methods that could not be had, and why.
-        left_out: how many had no position that may be removed.
+        unavailable: methods that are unavailable, and why.
+        left_out: examples without a removable position.
         target: what was explained.
         confidence: of the intervals.
         seed: of what was drawn.
     """
 
-    measured: Mapping[tuple[str, str], Measured]
+    measured: Mapping[tuple[str, str], Measurement]
     methods: Sequence[str]
     agreement: Float[Tensor, "method method"]
     examples: int
@@ -80,7 +80,7 @@ class Evaluation:
         """Names of the replacements, in the order they were given."""
         return list(dict.fromkeys(replacement for replacement, _ in self.measured))
 
-    def of(self, method: str, replacement: str | None = None) -> Measured:
+    def of(self, method: str, replacement: str | None = None) -> Measurement:
         """What one method gave; with the first replacement when None."""
         key = (self.replacements[0] if replacement is None else replacement, method)
         if key not in self.measured:
@@ -228,26 +228,14 @@ class Evaluation:
     def __repr__(self) -> str:
         lines = [self._title()]
         for name, table in self._tables.items():
-            widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-            drawn = [_line(row, widths) for row in table]
-            drawn.insert(1, "  ".join("-" * width for width in widths))
-            lines += ["", f"removed: {name}", *drawn]
+            lines += ["", f"removed: {name}", text_table(table)]
         return "\n".join([*lines, "", *self._remarks()])
 
     def _repr_html_(self) -> str:
         parts = [f"<p>{escape(self._title())}</p>"]
-        for name, (head, *body) in self._tables.items():
-            first = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-            rest = "".join(
-                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-                for row in body
-            )
-            parts.append(
-                f"<p>removed: {escape(name)}</p><table><thead><tr>{first}</tr></thead>"
-                f"<tbody>{rest}</tbody></table>"
-            )
-        remarks = "".join(f"<li>{escape(remark)}</li>" for remark in self._remarks())
-        return "".join(parts) + f"<ul>{remarks}</ul>"
+        for name, table in self._tables.items():
+            parts.append(f"<p>removed: {escape(name)}</p>{html_table(table)}")
+        return "".join(parts) + html_list(self._remarks())
 
 
 def checked_metric(metric: str) -> str:
@@ -255,14 +243,3 @@ def checked_metric(metric: str) -> str:
     if metric not in METRICS:
         raise RegardError(f"metric={metric!r}, expected one of {', '.join(METRICS)}")
     return metric
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-
-
-def mean_agreement(
-    found: Sequence[Float[Tensor, "method method"]],
-) -> Float[Tensor, "method method"]:
-    """The mean over examples, of those where both orders exist."""
-    return torch.stack(list(found)).nanmean(0)

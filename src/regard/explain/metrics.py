@@ -1,4 +1,4 @@
-"""How faithful an attribution is: what becomes of the score when it is followed.
+"""How faithful an attribution is: how the score changes as its top positions are removed.
 
 Comprehensiveness and sufficiency are those of DeYoung et al., "ERASER", 2020; the deletion and
 insertion curves those of Petsiuk et al., "RISE", 2018. r are the positions an attribution ranks
@@ -13,7 +13,7 @@ highest, p the score:
 
 Special tokens and padding are never ranked and stay where they are. An example without a
 position that may be removed has no value, NaN. Positions with equal attributions are ranked by
-chance, since any fixed order would favour a place.
+chance, since any fixed order would favour some positions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.explain.inputs import Removed
-from regard.explain.replacements import Replacement
-from regard.explain.targets import Scores
-from regard.explain.task import Attribution, Task, checked
+from regard.explain.tasks.inputs import Removed
+from regard.explain.tasks.replacements import Replacement
+from regard.explain.tasks.targets import Scores
+from regard.explain.tasks.task import Attribution, Task, checked
 
 #: Shares of the positions, as in ERASER.
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -63,12 +63,12 @@ def comprehensiveness(
     Args:
         task: the model, its inputs and the target.
         attribution: (example, position).
-        replacement: how positions are taken out.
+        replacement: how positions are removed.
         bins: shares of the removable positions; each is at least one position.
         seed: of the order of positions with equal attributions.
     """
-    left = _one(task, attribution, replacement, at_bins(task.removable, bins), False, seed)
-    return _valued(task, (task.original[:, None] - left).mean(1))
+    left = _follow_one(task, attribution, replacement, at_bins(task.removable, bins), False, seed)
+    return _nan_without_removable(task, (task.original[:, None] - left).mean(1))
 
 
 def sufficiency(
@@ -80,8 +80,8 @@ def sufficiency(
     seed: int = 0,
 ) -> Scores:
     """How much the score falls when only the positions ranked highest are left, (example,)."""
-    alone = _one(task, attribution, replacement, at_bins(task.removable, bins), True, seed)
-    return _valued(task, (task.original[:, None] - alone).mean(1))
+    alone = _follow_one(task, attribution, replacement, at_bins(task.removable, bins), True, seed)
+    return _nan_without_removable(task, (task.original[:, None] - alone).mean(1))
 
 
 def deletion(
@@ -96,10 +96,10 @@ def deletion(
 
     Args:
         task, attribution, replacement, seed: as for `comprehensiveness`.
-        steps: into how many parts the way is cut; examples with fewer positions go one by one.
+        steps: number of equal steps; examples with fewer positions go one by one.
     """
     counts = at_steps(task.removable, steps)
-    scores = _one(task, attribution, replacement, counts, False, seed)
+    scores = _follow_one(task, attribution, replacement, counts, False, seed)
     return Curve(shares_of(counts), scores)
 
 
@@ -113,7 +113,7 @@ def insertion(
 ) -> Curve:
     """The score while positions come back, the one ranked highest first; from all removed."""
     counts = at_steps(task.removable, steps)
-    scores = _one(task, attribution, replacement, counts, True, seed)
+    scores = _follow_one(task, attribution, replacement, counts, True, seed)
     return Curve(shares_of(counts), scores)
 
 
@@ -194,9 +194,9 @@ def follow(
         task: the model, its inputs and the target.
         ranked: (method, example, position).
         counts: how many of the positions ranked highest, (example, step).
-        replacement: how positions are taken out.
+        replacement: how positions are removed.
         alone: for each step, whether those positions alone are left, or they alone go.
-        advance: told of the share of the work that is done.
+        advance: called with the share of the work that was done.
     """
     top = ranked[:, :, None] < counts[None, :, :, None]  # (method, example, step, position)
     only = torch.tensor(list(alone), device=top.device)[:, None]
@@ -207,7 +207,7 @@ def follow(
     return flat.reshape(methods, examples, steps)
 
 
-def _one(
+def _follow_one(
     task: Task,
     attribution: Attribution,
     replacement: Replacement | None,
@@ -219,6 +219,6 @@ def _one(
     return follow(task, ranked, counts, replacement, alone=[alone] * counts.shape[1])[0]
 
 
-def _valued(task: Task, values: Scores) -> Scores:
+def _nan_without_removable(task: Task, values: Scores) -> Scores:
     """NaN where nothing could be removed."""
     return values.masked_fill(~task.removable.any(1).cpu(), torch.nan)

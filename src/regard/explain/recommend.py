@@ -7,12 +7,12 @@ from typing import Any
 
 from regard.errors import UnavailableError
 from regard.explain.aggregations import Token, aggregated
-from regard.explain.evaluate import Found, measure
+from regard.explain.evaluate import Attributions, Options, measure
 from regard.explain.evaluation import Evaluation
 from regard.explain.metrics import BINS
-from regard.explain.replacements import Replacement
-from regard.explain.running import Model
-from regard.explain.task import Task, cut, tasks_of
+from regard.explain.tasks.passes import Model
+from regard.explain.tasks.replacements import Replacement
+from regard.explain.tasks.task import Task, cut, tasks_of
 
 
 def recommend(
@@ -34,8 +34,8 @@ def recommend(
 ) -> Evaluation:
     """Try every aggregation of attention, measure them, and print a table that ranks them.
 
-    It says so when none of them beats random. Those that cannot be had on this model are named
-    with the reason.
+    The verdict says so if none of them beats random. Aggregations that are unavailable on this
+    model are listed with the reason.
 
     Args:
         model, data, target: as for `evaluate`.
@@ -48,32 +48,24 @@ def recommend(
         task: `special`, `removable`, `embedding`, `input_name`, `batch_size`, as for `Task`.
     """
     tasks = tasks_of(model, data, target, **task)
-    found, reasons = _aggregations(tasks, token)
-    if not found:
-        whole = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-        raise UnavailableError(f"no aggregation can be had on this model ({whole})")
-    for name, given in (attributions or {}).items():
-        found[name] = list(cut(given, tasks, name))
-    result = measure(
-        tasks,
-        found,
-        reasons,
-        replacements=replacements,
-        bins=bins,
-        steps=steps,
-        seeds=seeds,
-        confidence=confidence,
-        seed=seed,
-        show_progress=show_progress,
-    )
+    by_method, reasons = _aggregations(tasks, token)
+    if not by_method:
+        listed = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+        raise UnavailableError(f"no aggregation is available on this model ({listed})")
+    for name, attribution in (attributions or {}).items():
+        by_method[name] = list(cut(attribution, tasks, name))
+    options = Options(replacements, bins, steps, seeds, confidence, seed, show_progress)
+    result = measure(tasks, by_method, reasons, options)
     if show:
         print(result)
     return result
 
 
-def _aggregations(tasks: Sequence[Task], token: Token) -> tuple[Found, dict[str, str]]:
-    """Attributions that every task has, and why others could not be had."""
-    answers = [aggregated(task, token) for task in tasks]
-    reasons = {name: why for _, without in answers for name, why in without.items()}
-    names = [name for name in answers[0][0] if name not in reasons]
-    return {name: [found[name].double() for found, _ in answers] for name in names}, reasons
+def _aggregations(tasks: Sequence[Task], token: Token) -> tuple[Attributions, dict[str, str]]:
+    """Attributions that every task has, and why others are unavailable."""
+    by_task = [aggregated(task, token) for task in tasks]
+    reasons = {name: why for _, without in by_task for name, why in without.items()}
+    names = [name for name in by_task[0][0] if name not in reasons]
+    return {
+        name: [attributions[name].double() for attributions, _ in by_task] for name in names
+    }, reasons

@@ -14,7 +14,7 @@ The loss is that of the model, with each head times its gate, plus a penalty on 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -167,9 +167,10 @@ def learn_gates(
             "a rate above 0"
         )
     run = run or run_on
+    chosen = head_sites(model, sites)
     frozen = model_rate == 0
     with undisturbed(model, frozen=frozen, eval_mode=frozen), _own_gradients(model):
-        rows, batches = survey(model, data, calls, head_sites(model, sites), run, masked=True)
+        rows, batches = survey(model, data, calls, chosen, run, masked=True)
         gates = HardConcrete(sum(row.site.n_heads for row in rows))
         gates.to(next(model.parameters()).device)
         optimiser = torch.optim.Adam([{"params": [gates.log_alpha], "lr": rate}])
@@ -178,37 +179,23 @@ def learn_gates(
             optimiser.add_param_group({"params": asking, "lr": model_rate})
         noise = torch.Generator().manual_seed(seed)
 
-        def forward(inputs: Any) -> Tensor:
-            with scaled_heads(_split(gates(noise), rows)):
-                return losses_of(loss, run(model, inputs), inputs).mean()
-
-        chosen = islice(_again(batches, data), steps)
+        losses = []
         with (
             torch.enable_grad(),
-            progress("learning gates", steps, None if show_progress else False) as step,
+            progress("learning gates", steps, None if show_progress else False) as advance,
         ):
-            losses = [_step(optimiser, forward, batch, gates, penalty, step) for batch in chosen]
+            for inputs in islice(_again(batches, data), steps):
+                with scaled_heads(_split(gates(noise), rows)):
+                    mean = losses_of(loss, run(model, inputs), inputs).mean()
+                optimiser.zero_grad()
+                (mean + penalty * gates.penalty()).backward()
+                optimiser.step()
+                losses.append(mean.detach())
+                advance()
     gates.eval()
     open_probability = _split(gates.open_probability().detach().double().cpu(), rows)
     importance = score_table(rows, list(open_probability.values()), "gates")
     return LearnedGates(importance, gates, torch.stack(losses))
-
-
-def _step(
-    optimiser: torch.optim.Optimizer,
-    forward: Callable[[Any], Tensor],
-    inputs: Any,
-    gates: HardConcrete,
-    penalty: float,
-    done: Callable[[], None],
-) -> Tensor:
-    """One step of learning; gives the loss without the penalty."""
-    loss = forward(inputs)
-    optimiser.zero_grad()
-    (loss + penalty * gates.penalty()).backward()
-    optimiser.step()
-    done()
-    return loss.detach()
 
 
 def _split(gates: Tensor, rows: Sequence[Row]) -> dict[Row, Tensor]:
@@ -234,11 +221,11 @@ def _again(batches: Iterator[Any], data: Iterable[Any]) -> Iterator[Any]:
 @contextmanager
 def _own_gradients(model: nn.Module) -> Iterator[None]:
     """Set the parameters' gradients aside within a block."""
-    held = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, _ in held:
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
         parameter.grad = None
     try:
         yield
     finally:
-        for parameter, grad in held:
+        for parameter, grad in gradients:
             parameter.grad = grad

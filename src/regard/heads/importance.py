@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -39,6 +40,9 @@ from regard.progress import progress
 
 Method = Literal["gradient", "leave_out", "gates"]
 Calls = Literal["each", "shared"]
+LossesOn = Callable[[Any], Tensor]
+#: Of each batch, every row's scores summed over examples, (head,), and the number of examples.
+BatchSums = Iterator[tuple[list[Tensor], int]]
 _SHOWN = 16  # heads of a row that are printed
 
 
@@ -152,14 +156,24 @@ def head_importance(
     run = run or run_on
     total = _length(data)
     leave_out = method == "leave_out"
+    chosen = head_sites(model, sites)
     with undisturbed(model):
-        rows, batches = survey(model, data, calls, head_sites(model, sites), run, masked=leave_out)
+        rows, batches = survey(model, data, calls, chosen, run, masked=leave_out)
         if total and leave_out:
             total *= sum(row.site.n_heads for row in rows)
+
+        def losses_on(inputs: Any) -> Tensor:
+            with same_random_numbers(model) if leave_out else nullcontext():
+                return losses_of(loss, run(model, inputs), inputs)
+
+        totals = [torch.zeros(row.site.n_heads, dtype=torch.float64) for row in rows]
+        examples = 0
         measure = _by_leaving_out if leave_out else _by_gradient
         with progress("head importance", total, None if show_progress else False) as step:
-            scores = measure(model, batches, loss, rows, run, step)
-    return score_table(rows, scores, method)
+            for sums, count in measure(batches, rows, losses_on, step):
+                totals = [total + batch_sum for total, batch_sum in zip(totals, sums)]
+                examples += count
+    return score_table(rows, [total / max(examples, 1) for total in totals], method)
 
 
 def survey(
@@ -202,20 +216,13 @@ def score_table(rows: Sequence[Row], scores: Sequence[Tensor], method: str) -> H
 
 
 def _by_gradient(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Loss,
-    rows: Sequence[Row],
-    run: Run,
-    step: Callable[[], None],
-) -> list[Tensor]:
-    totals = [torch.zeros(row.site.n_heads, dtype=torch.float64) for row in rows]
-    examples = 0
+    batches: Iterable[Any], rows: Sequence[Row], losses_on: LossesOn, step: Callable[[], None]
+) -> BatchSums:
     slopes_of = _ExampleSlopes(rows)
     for inputs in batches:
         with torch.enable_grad():
             with head_leaves(dict.fromkeys(row.site for row in rows)) as leaves:
-                losses = losses_of(loss, run(model, inputs), inputs)
+                losses = losses_on(inputs)
             if losses.dim() == 0:
                 _check_lone_example(inputs)
                 losses = losses[None]
@@ -224,11 +231,9 @@ def _by_gradient(
                     "the loss has no gradient by the heads: it was detached, or does not depend on "
                     "the attention"
                 )
-            for total, slope in zip(totals, slopes_of(losses, leaves)):
-                total += slope.abs().sum(0)
-        examples += len(losses)
+            sums = [slopes.abs().sum(0) for slopes in slopes_of(losses, leaves)]
         step()
-    return [total / max(examples, 1) for total in totals]
+        yield sums, len(losses)
 
 
 def _check_lone_example(inputs: Any) -> None:
@@ -299,33 +304,22 @@ def _gradients(loss: Tensor, ones: Sequence[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(gradients, ones)]
 
 
-@torch.no_grad()
 def _by_leaving_out(
-    model: nn.Module,
-    batches: Iterable[Any],
-    loss: Loss,
-    rows: Sequence[Row],
-    run: Run,
-    step: Callable[[], None],
-) -> list[Tensor]:
-    totals = [torch.zeros(row.site.n_heads, dtype=torch.float64) for row in rows]
-    examples = 0
-
-    def total_loss(inputs: Any, factors: Mapping[Row, Tensor]) -> tuple[float, int]:
-        with same_random_numbers(model), scaled_heads(factors):
-            losses = losses_of(loss, run(model, inputs), inputs)
-        return float(losses.to(torch.float64).sum()), losses.numel()
-
+    batches: Iterable[Any], rows: Sequence[Row], losses_on: LossesOn, step: Callable[[], None]
+) -> BatchSums:
     for inputs in batches:
-        whole, count = total_loss(inputs, {})
-        examples += count
-        for total, row in zip(totals, rows):
-            for head in range(row.site.n_heads):
-                factor = torch.ones(row.site.n_heads)
-                factor[head] = 0.0
-                total[head] += total_loss(inputs, {row: factor})[0] - whole
-                step()
-    return [total / max(examples, 1) for total in totals]
+        with torch.no_grad():
+            whole = losses_on(inputs)
+            sums = [torch.zeros(row.site.n_heads, dtype=torch.float64) for row in rows]
+            for total, row in zip(sums, rows):
+                for head in range(row.site.n_heads):
+                    factor = torch.ones(row.site.n_heads)
+                    factor[head] = 0.0
+                    with scaled_heads({row: factor}):
+                        losses = losses_on(inputs)
+                    total[head] = float(losses.double().sum()) - float(whole.double().sum())
+                    step()
+        yield sums, whole.numel()
 
 
 def _length(data: Any) -> int | None:

@@ -213,25 +213,25 @@ def _apply_verified(
     """Apply every cut that leaves the output as it is with the heads masked, else the mask."""
     for mask in masks:
         mask.apply()
-    want = _output(model, run, batch)
+    expected = _output(model, run, batch)
     for mask, cut in zip(masks, cuts):
         mask.undo()
         cut.apply()
-    if not _difference(model, run, batch, want):
+    if not _difference(model, run, batch, expected):
         return list(cuts)
     for mask, cut in zip(masks, cuts):
         cut.undo()
         mask.apply()
-    return [_verified(model, cut, mask, run, batch, want) for cut, mask in zip(cuts, masks)]
+    return [_verified(model, cut, mask, run, batch, expected) for cut, mask in zip(cuts, masks)]
 
 
 def _verified(
-    model: nn.Module, cut: Cut, mask: Cut, run: Run, batch: Any, want: Sequence[Tensor]
+    model: nn.Module, cut: Cut, mask: Cut, run: Run, batch: Any, expected: Sequence[Tensor]
 ) -> Cut:
     """One cut in place of its mask, or the mask again."""
     mask.undo()
     cut.apply()
-    reason = _difference(model, run, batch, want) if cut.removed else ""
+    reason = _difference(model, run, batch, expected) if cut.removed else ""
     if not reason:
         return cut
     cut.undo()
@@ -247,13 +247,13 @@ def _output(model: nn.Module, run: Run, batch: Any) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
-def _difference(model: nn.Module, run: Run, batch: Any, want: Sequence[Tensor]) -> str:
+def _difference(model: nn.Module, run: Run, batch: Any, expected: Sequence[Tensor]) -> str:
     """How the model behaves otherwise than with masked heads; empty where it does not."""
     try:
-        got = _output(model, run, batch)
+        actual = _output(model, run, batch)
     except Exception as error:
         return f"without these heads the model does not run ({type(error).__name__})"
-    for masked, cut in zip(want, got):
+    for masked, cut in zip(expected, actual):
         if masked.shape != cut.shape:
             continue  # weights have fewer heads now
         slack = 1e-2 if torch.finfo(masked.dtype).bits < 32 else 1e-4

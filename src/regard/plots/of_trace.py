@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.aggregate import Words, mean_attention
 from regard.aggregate.combine_heads import Fusion, fused_map
-from regard.aggregate.sources import Layer, check_drawable, layers_of, token_places
+from regard.aggregate.sources import Layer, check_drawable, layers_of, token_positions
 from regard.aggregate.statistics.head_statistics import FIGURES
 from regard.aggregate.statistics.report import Report
 from regard.errors import RegardError
@@ -213,7 +213,7 @@ def text(
     own = layer.record.query_tokens if layer.record is not None else None
     names = tokens or (words.tokens if words else tokens_of(own, example))
     names = names or [str(place) for place in range(size)]
-    places = token_places(token, size if words is None else len(words.names)) or []
+    places = token_positions(token, size if words is None else len(words.names)) or []
     asked = places
     if words is not None:
         asked = [place for place, word in enumerate(words.pieces) if word in places]

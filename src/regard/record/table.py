@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -17,24 +17,41 @@ _HEADER = ("site", "attends", "kind", "batch", "heads", "queries × keys", "held
 def text(trace: Trace) -> str:
     """The table in characters."""
     rows = [_HEADER, *_shortened(_rows(trace))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = [_line(row, widths) for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([_title(trace), *lines, *_remarks(trace)])
+    return "\n".join([_title(trace), text_table(rows), *_remarks(trace)])
 
 
 def html(trace: Trace) -> str:
     """The table as HTML; names are data, never markup."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in _HEADER)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in _shortened(_rows(trace))
+    rows = [_HEADER, *_shortened(_rows(trace))]
+    return f"<p>{escape(_title(trace))}</p>{html_table(rows)}{html_list(_remarks(trace))}"
+
+
+def text_table(rows: Sequence[Sequence[str]], right: Container[str] = ()) -> str:
+    """Rows of cells in aligned columns, the first row as headings; those in `right` flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    aligned = [str.rjust if heading in right else str.ljust for heading in rows[0]]
+    lines = [
+        "  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths)).rstrip()
+        for row in rows
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as an HTML table, the first row as headings."""
+    head, *body = (
+        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+        for tag, row in zip(["th", *["td"] * len(rows)], rows)
     )
-    remarks = "".join(f"<li>{escape(remark)}</li>" for remark in _remarks(trace))
-    return (
-        f"<p>{escape(_title(trace))}</p><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table>" + (f"<ul>{remarks}</ul>" if remarks else "")
-    )
+    lines = "".join(f"<tr>{line}</tr>" for line in body)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def html_list(items: Iterable[str]) -> str:
+    """An HTML list; nothing of none."""
+    lines = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f"<ul>{lines}</ul>" if lines else ""
 
 
 def size(count: int) -> str:
@@ -121,7 +138,3 @@ def _remarks(trace: Trace) -> list[str]:
             f"{many} not taken for attention ({some}): trace.other_softmaxes has the reasons"
         )
     return notes
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()

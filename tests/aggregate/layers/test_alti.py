@@ -32,10 +32,10 @@ def watched(model, *args, **kwargs):
     with (
         torch.no_grad(),
         regard.capture(model, values=True) as trace,
-        ResidualStream(model) as around,
+        ResidualStream(model) as residual,
     ):
         model(*args, **kwargs)
-    return trace, around
+    return trace, residual
 
 
 @torch.no_grad()
@@ -101,15 +101,15 @@ def test_against_the_equations(norm_first):
     model = encoder(norm_first)
     given = torch.randn(2, 6, WIDTH, dtype=torch.float64)
     truth = dense(model, given, norm_first)
-    trace, around = watched(model, given)
+    trace, residual = watched(model, given)
     torch.testing.assert_close(
-        alti(trace, around, layers="each"), torch.stack(truth), atol=1e-8, rtol=0
+        alti(trace, residual, layers="each"), torch.stack(truth), atol=1e-8, rtol=0
     )
-    torch.testing.assert_close(alti(trace, around, layers="last"), truth[-1], atol=1e-8, rtol=0)
+    torch.testing.assert_close(alti(trace, residual, layers="last"), truth[-1], atol=1e-8, rtol=0)
     whole = multiplied(truth)
-    torch.testing.assert_close(alti(trace, around), whole, atol=1e-8, rtol=0)
+    torch.testing.assert_close(alti(trace, residual), whole, atol=1e-8, rtol=0)
     for token in (0, -1, [4, 2], [3, 3]):
-        found = alti(trace, around, token)
+        found = alti(trace, residual, token)
         torch.testing.assert_close(found, whole[:, token], atol=1e-8, rtol=0)
         torch.testing.assert_close(found.sum(-1), torch.ones_like(found.sum(-1)))
 
@@ -119,8 +119,8 @@ def test_a_padded_batch():
     given = torch.randn(2, 6, WIDTH, dtype=torch.float64)
     padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
     truth = multiplied(dense(model, given, forbidden=padding[:, None]))
-    trace, around = watched(model, given, src_key_padding_mask=padding)
-    found = alti(trace, around)
+    trace, residual = watched(model, given, src_key_padding_mask=padding)
+    found = alti(trace, residual)
     torch.testing.assert_close(found[0], truth[0], atol=1e-8, rtol=0)
     torch.testing.assert_close(found[1, :4], truth[1, :4], atol=1e-8, rtol=0)
     assert (found[1, :4, 4:] == 0).all(), "padding contributes nothing"
@@ -140,12 +140,12 @@ def test_nothing_comes_from_later_positions():
 
 @pytest.mark.parametrize("size", [1, 100, 1 << 14])
 def test_tiles_of_any_size_are_the_same(size, monkeypatch):
-    trace, around = watched(encoder(), torch.randn(2, 11, WIDTH, dtype=torch.float64))
-    plain = alti(trace, around)
+    trace, residual = watched(encoder(), torch.randn(2, 11, WIDTH, dtype=torch.float64))
+    plain = alti(trace, residual)
     monkeypatch.setattr(MODULE, "_TILE", size)
     monkeypatch.setattr(MODULE, "_ROWS", 4)
-    torch.testing.assert_close(alti(trace, around), plain, atol=1e-12, rtol=0)
-    torch.testing.assert_close(alti(trace, around, [7, 2]), plain[:, [7, 2]], atol=1e-12, rtol=0)
+    torch.testing.assert_close(alti(trace, residual), plain, atol=1e-12, rtol=0)
+    torch.testing.assert_close(alti(trace, residual, [7, 2]), plain[:, [7, 2]], atol=1e-12, rtol=0)
 
 
 def test_permuting_heads_changes_nothing():
@@ -200,13 +200,13 @@ def test_parts_of_an_encoder_decoder():
     torch.manual_seed(0)
     model = nn.Transformer(WIDTH, 2, 2, 2, 24, batch_first=True).double().eval()
     source, target = torch.randn(2, 7, WIDTH).double(), torch.randn(2, 4, WIDTH).double()
-    trace, around = watched(model, source, target)
-    assert alti(trace, around, part="encoder").shape == (2, 7, 7)
-    assert alti(trace, around, 0, part="decoder").shape == (2, 4)
+    trace, residual = watched(model, source, target)
+    assert alti(trace, residual, part="encoder").shape == (2, 7, 7)
+    assert alti(trace, residual, 0, part="decoder").shape == (2, 4)
     with pytest.raises(RegardError, match="self- and cross-attention; say which"):
-        alti(trace, around)
+        alti(trace, residual)
     with pytest.raises(ShapeError, match="4 queries × 7 keys"):
-        alti(trace, around, part="cross")
+        alti(trace, residual, part="cross")
 
 
 def test_the_vectors_are_never_whole():
@@ -221,9 +221,9 @@ def test_the_vectors_are_never_whole():
 
     length = 1200
     model = encoder().float()
-    trace, around = watched(model, torch.randn(1, length, WIDTH))
+    trace, residual = watched(model, torch.randn(1, length, WIDTH))
     with Largest() as seen:
-        alti(trace, around, 5)
+        alti(trace, residual, 5)
     assert seen.most <= 1 << 22, "they would be 17 million numbers"
 
 
@@ -231,8 +231,8 @@ def test_the_vectors_are_never_whole():
 def test_the_pronoun_of_a_real_model_is_made_of_its_noun(dtype):
     loaded = packaged.minilm()
     given = loaded.encode("The animal didn't cross the street because it was too tired.")
-    trace, around = watched(copy.deepcopy(loaded.model).to(dtype), **given.inputs)
-    found = alti(trace, around, given.tokens.index("it"))[0]
+    trace, residual = watched(copy.deepcopy(loaded.model).to(dtype), **given.inputs)
+    found = alti(trace, residual, given.tokens.index("it"))[0]
     assert found.dtype == torch.float32
     assert given.tokens[int(found.argmax())] == "animal"
     assert found[given.tokens.index("animal")].item() == pytest.approx(0.28, abs=0.02)
@@ -243,20 +243,20 @@ def test_the_pronoun_of_a_real_model_is_made_of_its_noun(dtype):
 def test_one_layer_called_twelve_times():
     loaded = packaged.rxnmapper()
     given = loaded.encode("CCO.CC(=O)O>>CCOC(C)=O")
-    trace, around = watched(loaded.model, **given.inputs)
-    each = alti(trace, around, layers="each")
+    trace, residual = watched(loaded.model, **given.inputs)
+    each = alti(trace, residual, layers="each")
     assert each.shape == (12, 1, len(given.tokens), len(given.tokens))
-    torch.testing.assert_close(alti(trace, around), multiplied(list(each)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(alti(trace, residual), multiplied(list(each)), atol=1e-5, rtol=0)
 
 
 def test_what_is_wrong_is_said():
     model = encoder()
-    trace, around = watched(model, torch.randn(1, 4, WIDTH, dtype=torch.float64))
+    trace, residual = watched(model, torch.randn(1, 4, WIDTH, dtype=torch.float64))
     with pytest.raises(RegardError, match="layers='mean', expected one of product, last, each"):
-        alti(trace, around, layers="mean")
+        alti(trace, residual, layers="mean")
     with pytest.raises(RegardError, match="this needs the residual stream: run the model inside"):
         alti(trace, model)
     with pytest.raises(RegardError, match="this needs values, which a Trace has"):
-        alti([trace[0].weights()], around)
+        alti([trace[0].weights()], residual)
     with pytest.raises(RegardError, match="token=4, expected whole numbers from -4 to 3"):
-        alti(trace, around, 4)
+        alti(trace, residual, 4)

@@ -36,7 +36,7 @@ def test_any_norm_is_made_linear(norm, width):
     torch.testing.assert_close(found.whole(given), truth, atol=1e-10, rtol=0)
     parts = torch.randn(4, 2, 5, width, dtype=torch.float64)
     parts = torch.cat([parts, (given - parts.sum(0))[None]])
-    summed = (found.part(parts) * found.scale[..., None]).sum(0) + found.shift
+    summed = (found.linear(parts) * found.scale[..., None]).sum(0) + found.shift
     torch.testing.assert_close(summed, truth, atol=1e-10, rtol=0)
     assert found.centred == (not isinstance(norm, nn.RMSNorm))
 
@@ -44,9 +44,9 @@ def test_any_norm_is_made_linear(norm, width):
 def test_a_norm_of_the_branch_and_one_of_the_sum():
     model = encoder(norm_first=False, layers=1)
     given = torch.randn(2, 5, 16, dtype=torch.float64)
-    trace, around = watched(model, given)
+    trace, residual = watched(model, given)
     branch, norm = stirred(nn.LayerNorm(16)), stirred(nn.RMSNorm(16))
-    near = replace(around.of(trace[0]), branch=branch, norm=norm)
+    near = replace(residual.of(trace[0]), branch=branch, norm=norm)
     attended = model.layers[0].self_attn(given, given, given)[0]
     for include, truth in (
         ("attention", attended),

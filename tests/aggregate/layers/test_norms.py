@@ -31,10 +31,10 @@ def watched(model, *args, **kwargs):
     with (
         torch.no_grad(),
         regard.capture(model, values=True) as trace,
-        ResidualStream(model) as around,
+        ResidualStream(model) as residual,
     ):
         model(*args, **kwargs)
-    return trace, around
+    return trace, residual
 
 
 def dense(model, given, padding=None, norm_first=False):
@@ -112,16 +112,16 @@ def test_against_sums_written_out(heads, include, key, norm_first):
     model = encoder(norm_first)
     given = torch.randn(2, 6, WIDTH, dtype=torch.float64)
     truth = torch.stack([layer[key] for layer in dense(model, given, norm_first=norm_first)])
-    trace, around = watched(model, given)
+    trace, residual = watched(model, given)
     options = {"heads": heads, "include": include}
-    found = norm_attention(trace, around, layers="each", **options)
+    found = norm_attention(trace, residual, layers="each", **options)
     torch.testing.assert_close(found, truth, atol=1e-8, rtol=0)
-    found = norm_attention(trace, around, **options)
+    found = norm_attention(trace, residual, **options)
     torch.testing.assert_close(found, truth.mean(0), atol=1e-8, rtol=0)
-    found = norm_attention(trace, around, layers="last", **options)
+    found = norm_attention(trace, residual, layers="last", **options)
     torch.testing.assert_close(found, truth[-1], atol=1e-8, rtol=0)
     for token in (2, -1, [4, 0], [1, 1]):
-        found = norm_attention(trace, around, token, **options)
+        found = norm_attention(trace, residual, token, **options)
         torch.testing.assert_close(found, truth.mean(0)[..., token, :], atol=1e-8, rtol=0)
 
 
@@ -141,8 +141,8 @@ def test_layers_multiplied(heads, include, key, token):
     model = encoder()
     given = torch.randn(2, 6, WIDTH, dtype=torch.float64)
     truth = multiplied([layer[key] for layer in dense(model, given)], token)
-    trace, around = watched(model, given)
-    found = norm_attention(trace, around, token, heads=heads, include=include, layers="product")
+    trace, residual = watched(model, given)
+    found = norm_attention(trace, residual, token, heads=heads, include=include, layers="product")
     torch.testing.assert_close(found, truth, atol=1e-8, rtol=0)
     torch.testing.assert_close(found.sum(-1), torch.ones_like(found.sum(-1)))
 
@@ -153,9 +153,9 @@ def test_a_padded_batch():
     given = torch.randn(2, 6, WIDTH, dtype=torch.float64)
     padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
     truth = dense(model, given, padding)
-    trace, around = watched(model, given, src_key_padding_mask=padding)
+    trace, residual = watched(model, given, src_key_padding_mask=padding)
     for heads, include, key in CASES:
-        found = norm_attention(trace, around, heads=heads, include=include, layers="each")
+        found = norm_attention(trace, residual, heads=heads, include=include, layers="each")
         for layer, matrix in zip(found, truth, strict=True):
             torch.testing.assert_close(layer[0], matrix[key][0], atol=1e-8, rtol=0)
             real = layer[1, ..., :4, :4], matrix[key][1, ..., :4, :4]
@@ -197,13 +197,13 @@ def test_tiles_are_the_same_as_rows(causal, monkeypatch):
     model = encoder()
     given = torch.randn(2, 40, WIDTH, dtype=torch.float64)
     mask = nn.Transformer.generate_square_subsequent_mask(40, dtype=torch.float64)
-    trace, around = watched(model, given, mask=mask if causal else None, is_causal=causal)
-    plain = norm_attention(trace, around, [7, 39], layers="product")
+    trace, residual = watched(model, given, mask=mask if causal else None, is_causal=causal)
+    plain = norm_attention(trace, residual, [7, 39], layers="product")
     walks = []
     tiles = norms.chain.received
     monkeypatch.setattr(norms.chain, "received", lambda *given: walks.append(0) or tiles(*given))
     monkeypatch.setattr(norms, "BLOCK", 2 * HEADS * 40 * 2)  # two rows at once
-    tiled = norm_attention(trace, around, [7, 39], layers="product")
+    tiled = norm_attention(trace, residual, [7, 39], layers="product")
     assert len(walks) == LAYERS - 1, "the few rows of the top layer are made as they are"
     torch.testing.assert_close(tiled, plain, atol=1e-12, rtol=0)
 
@@ -211,11 +211,11 @@ def test_tiles_are_the_same_as_rows(causal, monkeypatch):
 @pytest.mark.parametrize("size", [1, 60, 1 << 12])
 def test_blocks_of_any_size_are_the_same(size, monkeypatch):
     model = encoder()
-    trace, around = watched(model, torch.randn(2, 9, WIDTH, dtype=torch.float64))
-    plain = norm_attention(trace, around, heads="joint", include="norm")
+    trace, residual = watched(model, torch.randn(2, 9, WIDTH, dtype=torch.float64))
+    plain = norm_attention(trace, residual, heads="joint", include="norm")
     monkeypatch.setattr(MODULE, "_TILE", size)
     monkeypatch.setattr(MODULE, "_ROWS", 4)
-    tiled = norm_attention(trace, around, heads="joint", include="norm")
+    tiled = norm_attention(trace, residual, heads="joint", include="norm")
     torch.testing.assert_close(tiled, plain, atol=1e-12, rtol=0)
 
 
@@ -245,7 +245,7 @@ def test_grouped_heads_of_a_llama(size):
     torch.manual_seed(0)
     model = hf.LlamaModel(config).double().eval()
     ids = torch.tensor([[5, 17, 33, 8, 21, 40]])
-    trace, around = watched(model, input_ids=ids)
+    trace, residual = watched(model, input_ids=ids)
     record, out = trace[1], model.layers[1].self_attn.o_proj.weight
     weights, values = record.weights(), record.recipe.value
     truth = torch.zeros(1, 4, 6, 6, dtype=torch.float64)
@@ -257,7 +257,7 @@ def test_grouped_heads_of_a_llama(size):
                 truth[0, head, i, j] = vector.norm()
     found = norm_attention(trace, model, heads="each", layers="last")
     torch.testing.assert_close(found, truth.detach(), atol=1e-10, rtol=0)
-    assert norm_attention(trace, around, -1, heads="joint", include="norm").shape == (1, 6)
+    assert norm_attention(trace, residual, -1, heads="joint", include="norm").shape == (1, 6)
 
 
 def test_cross_attention():
@@ -265,19 +265,19 @@ def test_cross_attention():
     layer = nn.TransformerDecoderLayer(WIDTH, HEADS, 24, batch_first=True)
     model = nn.TransformerDecoder(layer, 2).double().eval()
     target, memory = torch.randn(2, 4, WIDTH).double(), torch.randn(2, 7, WIDTH).double()
-    trace, around = watched(model, target, memory)
+    trace, residual = watched(model, target, memory)
     assert norm_attention(trace, model, part="cross").shape == (2, 4, 7)
     assert norm_attention(
-        trace, around, 1, part="decoder", heads="joint", include="norm"
+        trace, residual, 1, part="decoder", heads="joint", include="norm"
     ).shape == (
         2,
         4,
     )
     with pytest.raises(ShapeError, match="4 queries × 7 keys"):
-        norm_attention(trace, around, part="cross", heads="joint", include="norm")
-    trace, around = watched(model, target, memory[:, :4])
+        norm_attention(trace, residual, part="cross", heads="joint", include="norm")
+    trace, residual = watched(model, target, memory[:, :4])
     with pytest.raises(ShapeError, match=r"4 queries × 4 keys .*cross-attention reads another"):
-        norm_attention(trace, around, part="cross", heads="joint", include="norm")
+        norm_attention(trace, residual, part="cross", heads="joint", include="norm")
 
 
 def test_values_of_padding_may_be_anything():
@@ -331,13 +331,13 @@ def test_memory_does_not_grow_with_the_square():
 
 def test_what_is_wrong_is_said():
     model = encoder()
-    trace, around = watched(model, torch.randn(1, 4, WIDTH, dtype=torch.float64))
+    trace, residual = watched(model, torch.randn(1, 4, WIDTH, dtype=torch.float64))
     with pytest.raises(RegardError, match="heads='mean', expected one of sum, joint, each"):
         norm_attention(trace, model, heads="mean")
     with pytest.raises(RegardError, match="layers='first', expected one of mean, last, each, prod"):
         norm_attention(trace, model, layers="first")
     with pytest.raises(RegardError, match="belongs to no head, so heads='joint' is needed"):
-        norm_attention(trace, around, include="residual")
+        norm_attention(trace, residual, include="residual")
     with pytest.raises(RegardError, match="'each' gives no single matrix to multiply"):
         norm_attention(trace, model, heads="each", layers="product")
     with pytest.raises(RegardError, match="layer 0: this needs values, which a Trace has"):

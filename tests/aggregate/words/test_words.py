@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.aggregate import Words
-from regard.aggregate.words.spans import shown, word_spans
+from regard.aggregate.words.spans import visible_name, word_spans
 from regard.errors import RegardError, ShapeError
 
 TEXT = "Don't re-enter, unbelievable!"
@@ -54,7 +54,7 @@ def random_weights(*shape, dtype=torch.float64, seed=0):
 )
 def test_words_of_a_text(text, names):
     spans = word_spans(text)
-    assert [shown(text[span.name_start : span.name_end]) for span in spans] == names
+    assert [visible_name(text[span.name_start : span.name_end]) for span in spans] == names
     borders = [0, *(span.end for span in spans)]
     assert [span.start for span in spans] == borders[:-1] and borders[-1] == len(text)
 
@@ -65,7 +65,7 @@ def test_every_character_is_of_one_word(text):
     spans = word_spans(text)
     assert "".join(text[span.start : span.end] for span in spans) == text
     assert all(span.start <= span.name_start < span.name_end == span.end for span in spans)
-    assert all(shown(text[span.name_start : span.name_end]) for span in spans)
+    assert all(visible_name(text[span.name_start : span.name_end]) for span in spans)
 
 
 # -- pieces

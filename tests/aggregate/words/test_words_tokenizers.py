@@ -248,7 +248,7 @@ def test_encodings_that_do_not_do():
     found = wordpiece()(["a b", "c"])
     with pytest.raises(RegardError, match="example=2, but there are 2"):
         Words.from_encoding(found, "a", example=2)
-    with pytest.raises(RegardError, match="only a fast tokenizer's encoding says"):
+    with pytest.raises(RegardError, match="only the encoding of a fast tokenizer has offsets"):
         Words.from_encoding(one_byte()("a b"), "a b")
     with pytest.raises(RegardError, match="two texts were encoded; give the second one as pair="):
         Words.from_encoding(wordpiece()("a b", "c d"), "a b")
@@ -282,7 +282,7 @@ def test_a_slow_tokenizer_without_marks():
         def get_vocab(self):
             return {"a": 0, "b": 1}
 
-    with pytest.raises(RegardError, match="Letters does not say where its pieces lie"):
+    with pytest.raises(RegardError, match="Letters has neither offsets nor known marks"):
         Words.from_tokenizer(Letters(), "ab")
 
 

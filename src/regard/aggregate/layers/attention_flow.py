@@ -22,7 +22,7 @@ from torch import Tensor
 
 from regard.aggregate.combine_heads import Fusion, check_weighting
 from regard.aggregate.layers.rollout import mixed_map
-from regard.aggregate.sources import outside_graph_and_autocast, single, stack_of, token_places
+from regard.aggregate.sources import outside_graph_and_autocast, single, stack_of, token_positions
 from regard.errors import MissingExtraError, RegardError
 from regard.progress import progress
 
@@ -68,45 +68,46 @@ def attention_flow(
         raise RegardError("flow: heads='concat' gives no single map; expected 'mean' or another")
     layers = stack_of(attention, part=part, axes=axes)
     length = layers[0].recipe.shape.queries
-    outputs = token_places(token, length)
+    outputs = token_positions(token, length)
     outputs = list(range(length)) if outputs is None else outputs
     together = None if inputs is None else _together(inputs, length)
     check_weighting(heads, len(layers))
     widths = [mixed_map(layer, residual, heads, number) for number, layer in enumerate(layers)]
-    found = _flows(widths, outputs, together).to(widths[0])  # (batch, token, target)
-    found = found[:, 0] if single(token) else found
-    return found if together is None else found[..., 0]
+    flows = _flows(widths, outputs, together).to(widths[0])  # (batch, token, target)
+    flows = flows[:, 0] if single(token) else flows
+    return flows if together is None else flows[..., 0]
 
 
 def _together(inputs: int | Sequence[int], length: int) -> list[int]:
     """The inputs whose flow is asked as one, from 0, each once."""
-    asked = [inputs] if isinstance(inputs, int) else list(inputs)
-    if not asked:
+    positions = [inputs] if isinstance(inputs, int) else list(inputs)
+    if not positions:
         raise RegardError("flow: inputs=[] asks for nothing")
-    for one in asked:
-        if not isinstance(one, int) or not -length <= one < length:
+    for position in positions:
+        if not isinstance(position, int) or not -length <= position < length:
             raise RegardError(
-                f"flow: inputs has {one!r}, expected whole numbers from {-length} to {length - 1}"
+                f"flow: inputs has {position!r}, expected whole numbers from {-length} to "
+                f"{length - 1}"
             )
-    return sorted({one % length for one in asked})
+    return sorted({position % length for position in positions})
 
 
 def _flows(widths: list[Tensor], outputs: list[int], together: list[int] | None) -> Tensor:
     """Maximum flows, (batch, token, target): to each input, or to some of them as one target."""
     batch, length, _ = widths[0].shape
     targets = length if together is None else 1
-    found = torch.zeros(batch, len(outputs), targets, dtype=torch.float64)
-    jobs = [(example, place) for example in range(batch) for place in range(len(outputs))]
+    flows = torch.zeros(batch, len(outputs), targets, dtype=torch.float64)
+    jobs = [(example, row) for example in range(batch) for row in range(len(outputs))]
     network: _Network | None = None
     short = len(widths) * length * length * len(jobs) * targets < _LONG
     with progress("attention flow", len(jobs), False if short else None) as step:
-        for example, place in jobs:
+        for example, row in jobs:
             if network is None or network.example != example:
                 network = _Network([width[example] for width in widths], together, example)
             for target in range(targets):
-                found[example, place, target] = network.flow(outputs[place], target)
+                flows[example, row, target] = network.flow(outputs[row], target)
             step()
-    return found
+    return flows
 
 
 class _Network:
@@ -134,8 +135,8 @@ class _Network:
         self.sizes = torch.cat(sizes)
         self.upper, self.lower = torch.cat(ends).unbind(1)
         pipes = self.sizes.mul(_UNIT).round().clamp_max(2**31 - 1).to(torch.int32)
-        places = (self.upper.numpy(), self.lower.numpy())
-        self.graph = csr_array((pipes.numpy(), places), shape=(drain + 1, drain + 1))
+        indices = (self.upper.numpy(), self.lower.numpy())
+        self.graph = csr_array((pipes.numpy(), indices), shape=(drain + 1, drain + 1))
 
     def flow(self, output: int, target: int) -> float:
         """The most that passes from an output to a target: the widths of the narrowest cut.

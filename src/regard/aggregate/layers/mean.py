@@ -7,22 +7,24 @@ tensor([[0., 1., 0.]])
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.aggregate.combine_heads import Fusion, fused_map, joined, streams
+from regard.aggregate.combine_heads import Fusion, combine_linear, fused_map, is_linear
 from regard.aggregate.layers import chain
 from regard.aggregate.sources import (
+    Layer,
+    check_layers,
     layers_of,
     one_size,
     outside_graph_and_autocast,
     single,
-    token_places,
+    token_positions,
 )
-from regard.errors import RegardError, ShapeError
+from regard.errors import ShapeError
 from regard.types import Kind
 
 
@@ -37,10 +39,9 @@ def mean_attention(
     axes: str | None = None,
     kind: Kind = "distribution",
 ) -> Tensor:
-    """What each token looks at, over heads, in the mean over the layers.
+    """What each token attends to, over heads, in the mean over the layers.
 
-    It says where a layer looks, not what reaches the output: nothing is passed on from layer to
-    layer.
+    It says where each layer looks, not what reaches the output: layers are not chained.
 
     Args:
         attention: a Trace, or a list of tensors (batch, head, query, key), lowest layer first.
@@ -54,33 +55,40 @@ def mean_attention(
     Returns:
         (batch, key) for one token, (batch, token, key) for several, (batch, query, key) for all.
     """
-    if layers not in ("mean", "last", "each"):
-        raise RegardError(f"mean_attention: layers={layers!r}, expected mean, last or each")
-    found = layers_of(attention, part=part, axes=axes, kind=kind)
-    chosen = list(enumerate(found))[-1:] if layers == "last" else list(enumerate(found))
-    total: Tensor | None = None
-    each: list[Tensor] = []
-    for number, layer in chosen:
-        places = token_places(token, layer.recipe.shape.queries)
-        if places is not None and streams(heads):
-            rows = chain.start(places, layer.recipe)
-            answer = joined(chain.received(rows, layer.recipe), heads, number)
-        else:
-            answer = fused_map(layer.recipe, heads, number)
-            answer = answer if places is None else answer[:, places]
-        answer = answer[:, 0] if single(token) else answer
-        before = each[-1] if each else total
-        if before is not None and before.shape != answer.shape:
+    check_layers("mean_attention", layers)
+    stack = layers_of(attention, part=part, axes=axes, kind=kind)
+    chosen = list(enumerate(stack))[-1:] if layers == "last" else list(enumerate(stack))
+
+    def maps() -> Iterator[tuple[Layer, Tensor]]:
+        for number, layer in chosen:
+            positions = token_positions(token, layer.recipe.shape.queries)
+            if positions is not None and is_linear(heads):
+                rows = chain.start(positions, layer.recipe)
+                weights = combine_linear(chain.received(rows, layer.recipe), heads, number)
+            else:
+                weights = fused_map(layer.recipe, heads, number)
+                weights = weights if positions is None else weights[:, positions]
+            yield layer, weights[:, 0] if single(token) else weights
+
+    return mean_or_stack(maps(), stack, each=layers == "each")
+
+
+def mean_or_stack(
+    maps: Iterable[tuple[Layer, Tensor]], stack: Sequence[Layer], each: bool
+) -> Tensor:
+    """The mean of layers' maps, or all of them stacked; they must have one shape."""
+    first, results, count = "", list[Tensor](), 0
+    for layer, weights in maps:
+        if results and results[0].shape != weights.shape:
             raise ShapeError(
-                f"{layer.name}: {tuple(answer.shape)}, expected {tuple(before.shape)} as in "
-                f"{chosen[0][1].name}; layers of different sizes have no mean and no stack: "
-                + one_size(found)
+                f"{layer.name}: {tuple(weights.shape)}, expected {tuple(results[0].shape)} as in "
+                f"{first}; layers of different sizes have no mean and no stack: {one_size(stack)}"
             )
-        if layers == "each":
-            each.append(answer)
+        if not results:
+            first, results = layer.name, [weights]
+        elif each:
+            results.append(weights.to(results[0]))
         else:
-            total = answer if total is None else total.to(answer) + answer
-    if layers == "each":
-        return torch.stack(each)
-    assert total is not None
-    return total / len(chosen)
+            results[0] = results[0] + weights.to(results[0])
+        count += 1
+    return torch.stack(results) if each else results[0] / count

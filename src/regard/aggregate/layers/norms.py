@@ -1,4 +1,4 @@
-"""Norm-based attention: not where a layer looks, but how long the vectors are that it takes.
+"""Norm-based attention: not where a layer looks, but how long the vectors are that it adds.
 
 A key adds αᵢⱼ f(xⱼ) to a query, with f(xⱼ) = Σₕ vⱼʰ Wʰ: its values through the output projection. A
 large weight on a short vector takes little (Kobayashi et al., 2020). With the residual stream and
@@ -27,14 +27,13 @@ from regard.aggregate.layers.contributions import (
     BLOCK,
     Include,
     Matrix,
-    check_layers,
     contributions,
     over_layers,
     records_of,
 )
-from regard.aggregate.sources import layers_of, stack_of
+from regard.aggregate.sources import check_layers, layers_of, stack_of
 from regard.anatomy.residual_search import values_of
-from regard.anatomy.residual_stream import Source, Surroundings, surroundings_of
+from regard.anatomy.residual_stream import ResidualSource, Surroundings, surroundings_of
 from regard.errors import RegardError
 from regard.kernel.reducers import WeightedSum
 from regard.kernel.tiles import reduce
@@ -48,7 +47,7 @@ _LAYERS = ("mean", "last", "each", "product")
 @torch.no_grad()
 def norm_attention(
     attention: Any,
-    around: Source,
+    residual: ResidualSource,
     token: int | Sequence[int] | None = None,
     *,
     heads: str = "sum",
@@ -60,8 +59,8 @@ def norm_attention(
 
     Args:
         attention: a Trace captured with `values=True`, or some of its records.
-        around: the model, in which the output projections are found; a `ResidualStream` of it where
-            `include` needs the residual stream; or {name: Surroundings}.
+        residual: the model, in which the output projections are found; a `ResidualStream` of it
+            where `include` needs the residual stream; or {name: Surroundings}.
         token: the query or queries; all of them when None.
         heads: "sum" of the heads' norms, Σₕ αʰ‖fʰ(x)‖; "joint", the norm of the heads' vectors
             together, ‖Σₕ αʰ fʰ(x)‖, in which heads may cancel; "each" for (batch, head, …).
@@ -78,14 +77,14 @@ def norm_attention(
     _check(heads, include, layers)
     alone = include == "attention"
     follows = layers == "product" or not alone
-    found = stack_of(attention, part=part) if follows else layers_of(attention, part=part)
-    records = records_of(found[-1:] if layers == "last" else found)
-    near = surroundings_of(around, records, stream=not alone)
+    stack = stack_of(attention, part=part) if follows else layers_of(attention, part=part)
+    records = records_of(stack[-1:] if layers == "last" else stack)
+    all_surroundings = surroundings_of(residual, records, stream=not alone)
     makers = [
-        partial(_Joint, record, beside, include)
+        partial(_Joint, record, surroundings, include)
         if heads == "joint"
-        else partial(_ByHead, record, beside, heads)
-        for record, beside in zip(records, near)
+        else partial(_ByHead, record, surroundings, heads)
+        for record, surroundings in zip(records, all_surroundings)
     ]
     return over_layers(makers, token, layers)
 
@@ -109,14 +108,14 @@ def _check(heads: str, include: str, layers: str) -> None:
 class _Joint(Matrix):
     """‖Tᵢ(xⱼ)‖."""
 
-    def __init__(self, record: Record, near: Surroundings, include: Include) -> None:
-        self.found = contributions(record, near, include)
-        self.recipe, self.at_once = self.found.recipe, self.found.rows_at_once
+    def __init__(self, record: Record, surroundings: Surroundings, include: Include) -> None:
+        self.contributions = contributions(record, surroundings, include)
+        self.recipe, self.at_once = self.contributions.recipe, self.contributions.rows_at_once
 
-    def rows(self, where: slice) -> Float[Tensor, "batch row key"]:
+    def rows(self, queries: slice) -> Float[Tensor, "batch row key"]:
         batch, _, _, keys = self.recipe.shape
-        lengths = self.found.output.new_zeros(batch, where.stop - where.start, keys)
-        for tile in self.found.tiles(where):
+        lengths = self.contributions.output.new_zeros(batch, queries.stop - queries.start, keys)
+        for tile in self.contributions.tiles(queries):
             lengths[:, :, tile.keys] = tile.vectors.square_().sum(-1).sqrt_().mT
         return lengths
 
@@ -124,14 +123,14 @@ class _Joint(Matrix):
 class _ByHead(Matrix):
     """αᵢⱼʰ ‖fʰ(xⱼ)‖, over the heads or each."""
 
-    def __init__(self, record: Record, near: Surroundings, heads: str) -> None:
+    def __init__(self, record: Record, surroundings: Surroundings, heads: str) -> None:
         self.recipe, self.heads = record.recipe.detach().plain(), heads
-        self.lengths = vector_lengths(values_of(self.recipe), near)[:, :, None]
+        self.lengths = vector_lengths(values_of(self.recipe), surroundings)[:, :, None]
         batch, count, _, keys = self.recipe.shape
         self.at_once = max(1, BLOCK // max(1, batch * count * keys))
 
-    def rows(self, where: slice) -> Float[Tensor, "batch *head row key"]:
-        each = self.recipe.weights(where) * self.lengths
+    def rows(self, queries: slice) -> Float[Tensor, "batch *head row key"]:
+        each = self.recipe.weights(queries) * self.lengths
         return each if self.heads == "each" else each.sum(1)
 
     def passed(
@@ -141,21 +140,22 @@ class _ByHead(Matrix):
         if int(vectors.ne(0).flatten(0, 1).any(0).sum()) <= self.at_once:
             return super().passed(vectors)
         sums = reduce(self.recipe, [WeightedSum(self.lengths)])[0].sum(1)  # (batch, 1, query)
-        alive = sums > 0
-        scaled = torch.where(alive, vectors / torch.where(alive, sums, 1.0), 0.0)
-        passed = chain.received(scaled, self.recipe) * self.lengths
-        return passed.sum(1) + torch.where(alive, 0.0, vectors)
+        return chain.passed_on(
+            vectors, sums, lambda rows: (chain.received(rows, self.recipe) * self.lengths).sum(1)
+        )
 
 
 def vector_lengths(
-    values: Float[Tensor, "batch head key value_width"], near: Surroundings
+    values: Float[Tensor, "batch head key value_width"], surroundings: Surroundings
 ) -> Float[Tensor, "batch head key"]:
     """‖vⱼʰ Wʰ‖ of every key and head, some keys at a time."""
     batch, heads, keys, _ = values.shape
-    weight = near.output_weight.to(values).unflatten(1, (heads, -1))  # (width, head, value width)
+    weight = surroundings.output_weight.to(values).unflatten(
+        1, (heads, -1)
+    )  # (width, head, value width)
     lengths = values.new_zeros(batch, heads, keys)
     at_once = max(1, BLOCK // max(1, batch * heads * weight.shape[0]))
-    for some in pieces(keys, at_once):
-        made = torch.einsum("bhkv,ohv->bhko", values[:, :, some], weight)
-        lengths[:, :, some] = torch.linalg.vector_norm(made, dim=-1)
+    for columns in pieces(keys, at_once):
+        vectors = torch.einsum("bhkv,ohv->bhko", values[:, :, columns], weight)
+        lengths[:, :, columns] = torch.linalg.vector_norm(vectors, dim=-1)
     return lengths

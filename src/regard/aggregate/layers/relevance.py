@@ -1,4 +1,4 @@
-"""Gradient-weighted relevance: attention, weighed by what it does to one output.
+"""Gradient-weighted relevance: attention, weighted by its effect on one output.
 
 R starts as the identity, and each layer adds R ← R + E_h[(∇A ∘ A)⁺] · R, with the gradient of the
 target's logit, cut at 0 before the mean over heads (Chefer, Gur and Wolf, 2021). Capture with
@@ -17,7 +17,7 @@ torch.Size([1, 5])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,17 +26,18 @@ from torch import Tensor
 
 from regard.aggregate.combine_heads import head_weights
 from regard.aggregate.layers import chain
+from regard.aggregate.layers.mean import mean_or_stack
 from regard.aggregate.sources import (
     Layer,
     arranged,
+    check_layers,
     has_both,
     layer_of,
     layers_of,
-    one_size,
     outside_graph_and_autocast,
     single,
     stack_of,
-    token_places,
+    token_positions,
 )
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.record import Trace, forms
@@ -62,9 +63,9 @@ def relevance(
 ) -> Any:
     """How relevant each position is for the target, through all layers.
 
-    For given tokens of self-attention this is one pass of vectors over the layers, in tiles, and
-    no gradient by the weights is ever made whole. For an encoder–decoder model (a trace with
-    cross-attention and no `part`) every layer's map is made.
+    For some tokens of self-attention this is one pass of vectors over the layers, in tiles, and
+    the gradient with respect to the weights is never materialised. For an encoder–decoder model (a
+    trace with cross-attention and no `part`) every layer's map is.
 
     Args:
         attention: a Trace captured with `grad=True` after backward; or a list of tensors
@@ -81,14 +82,14 @@ def relevance(
         for an encoder–decoder model a `CrossRelevance` of such.
     """
     if isinstance(attention, Trace) and part is None and has_both(attention):
-        return _picked(_encoder_decoder(attention), token)
+        return _rows_of(_encoder_decoder(attention), token)
     layers = stack_of(attention, part=part, axes=axes, kind=kind)
-    found = weighted(layers, gradients, axes)
-    places = token_places(token, layers[0].recipe.shape.queries)
-    if places is None:
-        return _self_map(found)
-    rows = chain.start(places, layers[-1].recipe)
-    for layer, gradient in reversed(found):
+    pairs = with_gradients(layers, gradients, axes)
+    positions = token_positions(token, layers[0].recipe.shape.queries)
+    if positions is None:
+        return _self_map(pairs)
+    rows = chain.start(positions, layers[-1].recipe)
+    for layer, gradient in reversed(pairs):
         rows = rows.to(layer.recipe.device, layer.recipe.dtype)
         rows = rows + chain.gradient_received(rows, layer.recipe, *gradient()).mean(1)
     return rows[:, 0] if single(token) else rows
@@ -106,51 +107,43 @@ def gradient_attention(
     axes: str | None = None,
     kind: Kind = "distribution",
 ) -> Tensor:
-    """Gradient times attention: Σₕ Σᵢ (∇A ∘ A)ᵢⱼ, what each position's being looked at does.
+    """Gradient times attention: Σₕ Σᵢ (∇A ∘ A)ᵢⱼ, the effect of attention to each position.
 
     Args:
         attention, gradients, part, axes, kind: as for `relevance`.
         token: the queries i that count; all of them when None, since the gradient already says
             how much each one matters.
-        positive: whether what is below 0 counts as 0.
+        positive: whether negative products count as 0.
         layers: "mean" over the layers, "last", or "each" for (layer, batch, …).
 
     Returns:
         (batch, key) for one token or for all of them together, (batch, token, key) for several.
     """
-    if layers not in ("mean", "last", "each"):
-        raise RegardError(f"gradient_attention: layers={layers!r}, expected mean, last or each")
-    found = weighted(layers_of(attention, part=part, axes=axes, kind=kind), gradients, axes)
-    found = found[-1:] if layers == "last" else found
-    answers: list[Tensor] = []
-    for layer, gradient in found:
-        places = token_places(token, layer.recipe.shape.queries)
-        if places is None:
-            rows = chain.start([0], layer.recipe).fill_(1.0)
-        else:
-            rows = chain.start(places, layer.recipe)
-        answer = chain.gradient_received(rows, layer.recipe, *gradient(), positive=positive).sum(1)
-        answer = answer[:, 0] if places is None or single(token) else answer
-        if answers and answers[0].shape != answer.shape:
-            raise ShapeError(
-                f"{layer.name}: {tuple(answer.shape)}, expected {tuple(answers[0].shape)} as in "
-                f"{found[0][0].name}; layers of different sizes have no mean and no stack: "
-                + one_size([layer for layer, _ in found])
-            )
-        answers.append(answer.to(answers[0]) if answers else answer)
-    if layers == "each":
-        return torch.stack(answers)
-    return torch.stack(answers).mean(0)
+    check_layers("gradient_attention", layers)
+    stack = layers_of(attention, part=part, axes=axes, kind=kind)
+    pairs = with_gradients(stack, gradients, axes)
+
+    def maps() -> Iterator[tuple[Layer, Tensor]]:
+        for layer, gradient in pairs[-1:] if layers == "last" else pairs:
+            positions = token_positions(token, layer.recipe.shape.queries)
+            rows = chain.start([0] if positions is None else positions, layer.recipe)
+            if positions is None:
+                rows.fill_(1.0)
+            received = chain.gradient_received(rows, layer.recipe, *gradient(), positive=positive)
+            product = received.sum(1)
+            yield layer, product[:, 0] if positions is None or single(token) else product
+
+    return mean_or_stack(maps(), stack, each=layers == "each")
 
 
 #: A layer, and how to get the gradient by its weights: as it is, or two factors of it.
-Weighted = tuple[Layer, Callable[[], tuple[Tensor, Tensor | None]]]
+LayerGradient = tuple[Layer, Callable[[], tuple[Tensor, Tensor | None]]]
 
 
-def weighted(
+def with_gradients(
     layers: Sequence[Layer], gradients: Sequence[Tensor] | None, axes: str | None = None
-) -> list[Weighted]:
-    """Layers with the gradient by their weights, which is asked for when its layer's turn comes."""
+) -> list[LayerGradient]:
+    """Layers with the gradient by their weights, computed when it is called."""
     if gradients is None:
         if any(layer.record is None for layer in layers):
             raise RegardError(
@@ -158,44 +151,44 @@ def weighted(
                 "or a Trace captured with grad=True"
             )
         return [(layer, layer.record.gradient_parts) for layer in layers if layer.record]
-    given = [gradients] if isinstance(gradients, Tensor) else list(gradients)
+    tensors = [gradients] if isinstance(gradients, Tensor) else list(gradients)
     if axes is not None:
-        given = [one for gradient in given for one in arranged(gradient, axes)]
-    if len(given) != len(layers):
-        raise ShapeError(f"gradients: {len(given)} tensors for {len(layers)} layers")
-    for layer, gradient in zip(layers, given):
+        tensors = [tensor for gradient in tensors for tensor in arranged(gradient, axes)]
+    if len(tensors) != len(layers):
+        raise ShapeError(f"gradients: {len(tensors)} tensors for {len(layers)} layers")
+    for layer, gradient in zip(layers, tensors):
         if tuple(gradient.shape) != tuple(layer.recipe.shape):
             raise ShapeError(
                 f"{layer.name}: the gradient is {tuple(gradient.shape)}, "
                 f"expected {tuple(layer.recipe.shape)}"
             )
-    return [(layer, partial(_whole, gradient)) for layer, gradient in zip(layers, given)]
+    return [(layer, partial(_whole, gradient)) for layer, gradient in zip(layers, tensors)]
 
 
 def _whole(gradient: Tensor) -> tuple[Tensor, None]:
     return gradient, None
 
 
-def _mean_map(one: Weighted) -> Tensor:
+def _mean_map(pair: LayerGradient) -> Tensor:
     """E_h[(∇A ∘ A)⁺] whole, (batch, query, key), a head at a time."""
-    layer, (gradient, value) = one[0], one[1]()
+    layer, (gradient, value) = pair[0], pair[1]()
     heads = layer.recipe.shape.heads
     total: Tensor | None = None
     for head in range(heads):
-        given = gradient[:, head].to(layer.recipe.dtype)
+        by_weight = gradient[:, head].to(layer.recipe.dtype)
         if value is not None:
-            given = given @ value[:, head].to(layer.recipe.dtype).mT
-        found = (given * head_weights(layer.recipe, head)).clamp_min_(0.0)
-        total = found if total is None else total.add_(found)
+            by_weight = by_weight @ value[:, head].to(layer.recipe.dtype).mT
+        product = (by_weight * head_weights(layer.recipe, head)).clamp_min_(0.0)
+        total = product if total is None else total.add_(product)
     assert total is not None
     return total / heads
 
 
-def _self_map(found: Sequence[Weighted]) -> Tensor:
+def _self_map(pairs: Sequence[LayerGradient]) -> Tensor:
     """R of a stack of self-attention."""
     relevant: Tensor | None = None
-    for one in found:
-        step = _mean_map(one)
+    for pair in pairs:
+        step = _mean_map(pair)
         if relevant is None:
             relevant = _identity(step)
         relevant = relevant.to(step) + step @ relevant.to(step)
@@ -218,7 +211,7 @@ def _encoder_decoder(trace: Trace) -> CrossRelevance:
                 f"say which attention to follow: {forms.parts(records)}"
             )
     try:
-        encoder = _self_map(weighted(stack_of(trace, part="encoder"), None))
+        encoder = _self_map(with_gradients(stack_of(trace, part="encoder"), None))
         by_name = {layer.name: layer for layer in stack_of(trace, part="decoder")}
     except ShapeError as error:
         raise ShapeError(f"{error}; or say what to follow: {forms.parts(records)}") from None
@@ -229,31 +222,28 @@ def _encoder_decoder(trace: Trace) -> CrossRelevance:
             continue
         step = _mean_map((layer_of(record), record.gradient_parts))
         if own is None:
-            own = torch.eye(step.shape[1], dtype=step.dtype, device=step.device)
-            own = own.expand(step.shape[0], -1, -1)
-            across = torch.zeros(
-                step.shape[0], step.shape[1], encoder.shape[1], dtype=step.dtype, device=step.device
-            )
+            own = _identity(step.mT)
+            across = step.new_zeros(*step.shape[:2], encoder.shape[1])
         assert across is not None
         if record.attends == "cross":
-            across = across + _evened(own).mT @ step @ _evened(encoder)
+            across = across + _normalised(own).mT @ step @ _normalised(encoder)
         else:
             own, across = own + step @ own, across + step @ across
     assert own is not None and across is not None
     return CrossRelevance(own, across)
 
 
-def _evened(relevant: Tensor) -> Tensor:
+def _normalised(relevant: Tensor) -> Tensor:
     """What was gathered beyond the identity, each row summing to 1, and the identity."""
     gathered = relevant - _identity(relevant)
     total = gathered.sum(-1, keepdim=True)
-    some = total > 0
-    return torch.where(some, gathered / torch.where(some, total, 1.0), 0.0) + _identity(relevant)
+    alive = total > 0
+    return torch.where(alive, gathered / torch.where(alive, total, 1.0), 0.0) + _identity(relevant)
 
 
-def _picked(found: CrossRelevance, token: int | Sequence[int] | None) -> CrossRelevance:
-    places = token_places(token, found.decoder.shape[1])
-    if places is None:
-        return found
-    rows = CrossRelevance(*(part[:, places] for part in found))
-    return CrossRelevance(*(part[:, 0] for part in rows)) if single(token) else rows
+def _rows_of(relevant: CrossRelevance, token: int | Sequence[int] | None) -> CrossRelevance:
+    positions = token_positions(token, relevant.decoder.shape[1])
+    if positions is None:
+        return relevant
+    rows = CrossRelevance(*(side[:, positions] for side in relevant))
+    return CrossRelevance(*(side[:, 0] for side in rows)) if single(token) else rows

@@ -24,9 +24,9 @@ from torch import Tensor
 from regard.aggregate.combine_heads import (
     Fusion,
     check_weighting,
+    combine_linear,
     fused_map,
-    joined,
-    streams,
+    is_linear,
     weighting,
 )
 from regard.aggregate.layers import chain
@@ -36,7 +36,7 @@ from regard.aggregate.sources import (
     outside_graph_and_autocast,
     single,
     stack_of,
-    token_places,
+    token_positions,
 )
 from regard.errors import RegardError
 from regard.kernel.reducers import WeightedSum
@@ -58,8 +58,8 @@ def rollout(
 ) -> Tensor:
     """How much of each input position reaches `token`, through all layers.
 
-    For given tokens this is one pass of vectors over the layers, in tiles. All of them, heads
-    "max" or "min", and `discard` make a map of all pairs for each layer in turn.
+    For some tokens this is one pass of vectors over the layers, in tiles. All tokens, heads "max"
+    or "min", and `discard` need a map of all pairs for each layer in turn.
 
     Args:
         attention: a Trace, or a list of tensors (batch, head, query, key), lowest layer first.
@@ -67,7 +67,7 @@ def rollout(
         residual: share of the residual stream, from 0 to below 1.
         heads: how heads are joined: "mean", "max", "min", a number, or a weighting.
         discard: share of the smallest weights of each row that is set to 0, of those that are not 0
-            already; the first position is spared, as it often stands for the whole.
+            already; the first position is kept, as it often is a class token.
         part: of an encoder–decoder model, "encoder" or "decoder".
         axes: the order of a tensor's axes, as "layer batch head query key".
         kind: what the rows of tensors are; "partial" ones sum to at most 1.
@@ -84,12 +84,12 @@ def rollout(
         raise RegardError("rollout: heads='concat' gives no single map; expected 'mean' or another")
     layers = stack_of(attention, part=part, axes=axes, kind=kind)
     check_weighting(heads, len(layers))
-    places = token_places(token, layers[0].recipe.shape.queries)
-    if places is None or discard or not streams(heads):
+    positions = token_positions(token, layers[0].recipe.shape.queries)
+    if positions is None or discard or not is_linear(heads):
         whole = _map(layers, residual, heads, discard)
-        rows = whole if places is None else whole[:, places]
+        rows = whole if positions is None else whole[:, positions]
     else:
-        rows = chain.start(places, layers[-1].recipe)
+        rows = chain.start(positions, layers[-1].recipe)
         for number, layer in reversed(list(enumerate(layers))):
             rows = rows.to(layer.recipe.device, layer.recipe.dtype)
             rows = residual * rows + (1 - residual) * _passed(rows, layer, heads, number)
@@ -97,23 +97,22 @@ def rollout(
 
 
 def _passed(rows: Tensor, layer: Layer, heads: Fusion, number: int) -> Tensor:
-    """r · A over the heads, every row of A divided by its sum; a row of nothing stays itself."""
+    """r · A over the heads, rows of A divided by their sums; an empty row keeps its position."""
     recipe = layer.recipe
     check_shares(layer)
-    passed = joined(chain.received(rows, recipe), heads, number)
+    passed = combine_linear(chain.received(rows, recipe), heads, number)
     full = weighting(heads, recipe.shape.heads, number).sum() if isinstance(heads, Tensor) else 1.0
     slack = 1e-5 if recipe.dtype == torch.float32 else 1e-11
-    want = full * rows.sum(-1)
-    if recipe.kind == "distribution" and bool(((passed.sum(-1) - want).abs() <= slack).all()):
+    expected = full * rows.sum(-1)
+    if recipe.kind == "distribution" and bool(((passed.sum(-1) - expected).abs() <= slack).all()):
         return passed / full
     ones = torch.ones(recipe.shape.keys, dtype=recipe.dtype, device=recipe.device)
-    sums = joined(reduce(recipe, [WeightedSum(ones)])[0], heads, number)[
+    sums = combine_linear(reduce(recipe, [WeightedSum(ones)])[0], heads, number)[
         :, None
     ]  # (batch, 1, query)
-    alive = sums > 0
-    scaled = torch.where(alive, rows / torch.where(alive, sums, 1.0), 0.0)
-    again = joined(chain.received(scaled, recipe), heads, number)
-    return again + torch.where(alive, 0.0, rows)
+    return chain.passed_on(
+        rows, sums, lambda scaled: combine_linear(chain.received(scaled, recipe), heads, number)
+    )
 
 
 def _map(layers: list[Layer], residual: float, heads: Fusion, discard: float) -> Tensor:
@@ -128,14 +127,12 @@ def _map(layers: list[Layer], residual: float, heads: Fusion, discard: float) ->
 def mixed_map(
     layer: Layer, residual: float, heads: Fusion, number: int, discard: float = 0.0
 ) -> Tensor:
-    """Ã of one layer, (batch, query, key): rows sum to 1, and one of nothing stays itself."""
+    """Ã of one layer, (batch, query, key): rows sum to 1; an empty row keeps its position."""
     check_shares(layer)
     fused = _discarded(fused_map(layer.recipe, heads, number), discard)
-    own = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
-    total = fused.sum(-1, keepdim=True)
-    some = total > 0
-    fused = torch.where(some, fused / torch.where(some, total, 1), own)
-    return fused.mul(1 - residual).add(own, alpha=residual)
+    mixed = chain.summing_to_one(fused).mul_(1 - residual)
+    mixed.diagonal(dim1=1, dim2=2).add_(residual)
+    return mixed
 
 
 def _discarded(fused: Tensor, share: float) -> Tensor:

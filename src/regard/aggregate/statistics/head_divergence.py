@@ -3,8 +3,8 @@
 >>> import torch
 >>> from regard.aggregate.statistics.head_divergence import head_divergence
 >>> back, even = torch.eye(8).roll(-1, 1), torch.full((8, 8), 1 / 8)
->>> found = head_divergence(torch.stack([back, even, back])[None])
->>> found.cluster(0.1)
+>>> divergence = head_divergence(torch.stack([back, even, back])[None])
+>>> divergence.cluster(0.1)
 [[(0, 0), (0, 2)], [(0, 1)]]
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
 from regard.aggregate.statistics.head_statistics import is_cross, layer_numbers
-from regard.aggregate.statistics.positions import places_of
+from regard.aggregate.statistics.positions import positions_of
 from regard.errors import RegardError, ShapeError
 from regard.types import Kind, pieces
 
@@ -62,20 +62,20 @@ class HeadDivergence:
         distance.fill_diagonal_(math.inf)
         number = list(range(len(self.heads)))  # of the group in each row
         size = [1] * len(self.heads)
-        found = []
+        links = []
         for new in range(len(self.heads), 2 * len(self.heads) - 1):
             first, second = divmod(int(distance.argmin()), len(self.heads))
             nearest = float(distance[first, second])
             if nearest == math.inf:
                 break
             both = size[first] + size[second]
-            found.append(Link(number[first], number[second], nearest, both))
+            links.append(Link(number[first], number[second], nearest, both))
             mean = (size[first] * distance[first] + size[second] * distance[second]) / both
             distance[first], distance[:, first] = mean, mean
             distance[second], distance[:, second] = math.inf, math.inf
             distance[first, first] = math.inf
             number[first], size[first] = new, both
-        return found
+        return links
 
 
 def head_divergence(
@@ -112,16 +112,16 @@ def head_divergence(
         for head in range(layer.recipe.shape.heads)
     ]
     matrix = torch.full((len(heads), len(heads)), math.nan, dtype=torch.float64)
-    place = 0
+    start = 0
     for group in groups:
-        found = _compared(group, real)
-        here = slice(place, place + len(found))
-        matrix[here, here] = found
-        place += len(found)
+        divergences = _compare(group, real)
+        block = slice(start, start + len(divergences))
+        matrix[block, block] = divergences
+        start += len(divergences)
     return HeadDivergence(heads, matrix)
 
 
-def _compared(layers: list[Layer], real: Any) -> Float[Tensor, "head head"]:
+def _compare(layers: list[Layer], real: Any) -> Float[Tensor, "head head"]:
     first = layers[0]
     for layer in layers:
         mine, theirs = layer.recipe.shape, first.recipe.shape
@@ -131,7 +131,7 @@ def _compared(layers: list[Layer], real: Any) -> Float[Tensor, "head head"]:
                 f"{theirs.batch}, {theirs.queries} × {theirs.keys} as in {first.name}: only heads "
                 "over the same queries and keys are compared; leave out between_layers=True"
             )
-    kept = places_of(first, is_cross(first), None, real, None).rows  # (batch or 1, query)
+    kept = positions_of(first, is_cross(first), None, real, None).rows  # (batch or 1, query)
     total = torch.zeros((), dtype=torch.float64)
     count = torch.zeros((), dtype=torch.float64)
     for rows, weights in _strips(layers):
@@ -149,8 +149,8 @@ def _strips(layers: list[Layer]) -> Iterator[tuple[slice, Float[Tensor, "head ro
     batch, _, queries, keys = recipes[0].shape
     heads = sum(recipe.shape.heads for recipe in recipes)
     for rows in pieces(queries, max(1, _STRIP // max(1, heads * batch * keys))):
-        parts = [recipe.weights(rows).transpose(0, 1).flatten(1, 2) for recipe in recipes]
-        yield rows, torch.cat(parts)
+        strips = [recipe.weights(rows).transpose(0, 1).flatten(1, 2) for recipe in recipes]
+        yield rows, torch.cat(strips)
 
 
 def _strip(

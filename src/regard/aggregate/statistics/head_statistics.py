@@ -1,10 +1,10 @@
-"""What every head does, in figures, out of one walk over the tiles of each attention.
+"""Figures of every head, from one walk over the tiles of each attention.
 
 >>> import torch
 >>> from regard.aggregate.statistics.head_statistics import head_statistics
 >>> weights = torch.eye(6).roll(1, 0)  # each query looks at the key before it
->>> (found,) = head_statistics(weights.expand(1, 2, 6, 6))
->>> found.previous, found.distance
+>>> (figures,) = head_statistics(weights.expand(1, 2, 6, 6))
+>>> figures.previous, figures.distance
 (tensor([1., 1.], dtype=torch.float64), tensor([1.6667, 1.6667], dtype=torch.float64))
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
-from regard.aggregate.statistics.positions import Places, places_of
+from regard.aggregate.statistics.positions import Positions, positions_of
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import Matrix, Reducer, Sum
 from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum
@@ -31,8 +31,8 @@ from regard.normalise import product
 from regard.recipe import Edges, Recipe
 from regard.types import Kind, Shape
 
-_SMALL = 1 << 14  # weights of a matrix up to which all of them are taken together,
-_MANY = 1 << 22  # if they are no more than these in all
+_SMALL = 1 << 14  # weights of a matrix up to which heads are computed together,
+_MANY = 1 << 22  # if there are no more than these in all
 _NOTHING = 0.01  # nats from even attention below which there is nothing to explain
 
 PerHead = Float[Tensor, " head"]
@@ -84,16 +84,16 @@ def head_statistics(
     axes: str | None = None,
     kind: Kind = "distribution",
 ) -> list[HeadStatistics]:
-    """Figures of every head, layer by layer; streamed, so that no matrix is held.
+    """Figures of every head, layer by layer; streamed, so that no matrix is materialised.
 
     Args:
         attention: a Trace, a Record, a tensor, or a list of records or tensors.
-        tokens: what stands at each position, as numbers or words, (key,) or (batch, key); those
-            of the record when None. Without them there is no `induction` and no `duplicate`.
+        tokens: at each position, as numbers or words, (key,) or (batch, key); those of the record
+            when None. Without them there is no `induction` and no `duplicate`.
         real: which positions are not padding, (position,) or (batch, position), such as a model's
             attention mask; all when None. In cross-attention these are queries.
         special: which keys are special tokens: positions, or a boolean tensor (key,) or
-            (batch, key). When None they are told by their spelling, if words are known.
+            (batch, key). When None they are recognised by spelling, if tokens are words.
         window: how many positions to each side are local.
         cross: whether queries and keys are different sequences, in which nothing is before or
             after; when None, as the record says; where it does not know, or is a tensor, when
@@ -103,28 +103,21 @@ def head_statistics(
         axes: the order of a tensor's axes, as "layer batch head query key".
         kind: what the rows of tensors are.
     """
-    options = {"tokens": tokens, "real": real, "special": special, "window": window}
     layers = layers_of(attention, axes=axes, kind=kind, part=part)
-    return [statistics_of(layer, cross=cross, **options) for layer in layers]
+    return [statistics_of(layer, window, cross, tokens, real, special) for layer in layers]
 
 
 def statistics_of(
-    layer: Layer,
-    *,
-    tokens: Any = None,
-    real: Any = None,
-    special: Any = None,
-    window: int = 4,
-    cross: bool | None = None,
+    layer: Layer, window: int, cross: bool | None, tokens: Any, real: Any, special: Any
 ) -> HeadStatistics:
-    """Figures of one layer."""
+    """Figures of one layer; see `head_statistics`."""
     if type(window) is not int or window < 1:
         raise RegardError(f"window={window!r}, expected a whole number of positions from 1")
     check_shares(layer, NO_TYPE)
     recipe = layer.recipe
     if 0 in recipe.shape:
         raise ShapeError(f"{layer.name}: there is nothing in an attention {tuple(recipe.shape)}")
-    told = cross is not None
+    explicit = cross is not None
     if cross is None:
         cross = is_cross(layer)
     elif not cross and recipe.shape.queries > recipe.shape.keys:
@@ -132,32 +125,32 @@ def statistics_of(
             f"{layer.name}: cross=False, but {recipe.shape.queries} queries for "
             f"{recipe.shape.keys} keys are no self-attention"
         )
-    places = places_of(layer, cross, tokens, real, special)
-    graph = isinstance(recipe, Edges) and places.tokens is None and not told
-    figures = _figures(layer, _Walk(recipe, places, ordered=not (cross or graph)), window)
+    positions = positions_of(layer, cross, tokens, real, special)
+    graph = isinstance(recipe, Edges) and positions.tokens is None and not explicit
+    figures = _figures(layer, _Walk(recipe, positions, ordered=not (cross or graph)), window)
     return replace(figures, sink=figures.sink * math.nan) if graph else figures
 
 
 def is_cross(layer: Layer) -> bool:
     """Whether queries and keys are different sequences."""
     _, _, queries, keys = layer.recipe.shape
-    known = layer.record is not None and layer.record.attends == "cross"
-    return queries > keys or known or is_guess(layer)
+    recorded = layer.record is not None and layer.record.attends == "cross"
+    return queries > keys or recorded or is_guess(layer)
 
 
 def is_guess(layer: Layer) -> bool:
-    """Whether nothing tells: the record does not know, and queries and keys differ in number."""
+    """Whether it is unknown: the record does not say, and queries and keys differ in number."""
     _, _, queries, keys = layer.recipe.shape
     return queries != keys and layer.record is not None and layer.record.attends == "unknown"
 
 
 def layer_numbers(layers: Sequence[Layer]) -> tuple[list[int], bool]:
-    """A number for each layer, that of its path where these tell them apart, else from 0; and
-    whether sites have to be printed, as they say more."""
+    """A number for each layer, that of its path where these are distinct, else from 0; and
+    whether sites have to be printed to tell layers apart."""
     records = [layer.record for layer in layers]
-    told = [None if record is None else record.layer for record in records]
-    if None not in told and len(set(told)) == len(told):
-        return [number for number in told if number is not None], False
+    numbers = [None if record is None else record.layer for record in records]
+    if None not in numbers and len(set(numbers)) == len(numbers):
+        return [number for number in numbers if number is not None], False
     bases = {record.site.base for record in records if record is not None}
     return list(range(len(layers))), len(bases) == len(layers)
 
@@ -178,51 +171,51 @@ class _Squares(Sum):
 
 
 class _Walk:
-    """One walk over the tiles of an attention, and means of what it gave, in float64."""
+    """One walk over the tiles of an attention, and means of its results, in float64."""
 
-    def __init__(self, recipe: Recipe, places: Places, ordered: bool) -> None:
-        self.recipe, self.shape, self.places = recipe, recipe.shape, places
+    def __init__(self, recipe: Recipe, positions: Positions, ordered: bool) -> None:
+        self.recipe, self.shape, self.positions = recipe, recipe.shape, positions
         self.ordered = ordered  # whether a key can be before or after a query
-        given = [torch.ones_like(places.keys), places.is_first]
-        given += [] if places.special is None else [places.special]
+        vectors = [torch.ones_like(positions.keys), positions.is_first]
+        vectors += [] if positions.special is None else [positions.special]
         #: (batch or 1, vector, key): 1 for every key, for the first one, for special ones
-        self.vectors = torch.stack(torch.broadcast_tensors(*given), 1)
+        self.vectors = torch.stack(torch.broadcast_tensors(*vectors), 1)
         self.scores: dict[str, Repeats] = {}
-        if ordered and places.tokens is not None:
+        if ordered and positions.tokens is not None:
             for after, name in enumerate(("duplicate", "induction")):
-                self.scores[name] = Repeats(places.tokens, after, places.ordinary)
+                self.scores[name] = Repeats(positions.tokens, after, positions.ordinary)
         small = math.prod(recipe.shape[2:]) <= _SMALL and math.prod(recipe.shape) <= _MANY
         self.answers = self._at_once(recipe) if small else self._streamed(recipe)
-        self.mass = self.answers["given"][:, :, 0]  # (batch, head, query)
-        self.counted = places.rows[:, None] & (self.mass > 0)
+        self.mass = self.answers["sums"][:, :, 0]  # (batch, head, query)
+        self.counted = positions.rows[:, None] & (self.mass > 0)
         #: of each row, divided by its sum
         self.entropy = self.answers["entropy"] / _safe(self.mass) + _safe(self.mass).log()
 
     def _streamed(self, recipe: Recipe) -> dict[str, Tensor]:
-        rows, dtype = self.places.rows, recipe.dtype
-        asked: dict[str, Reducer] = {
+        rows, dtype = self.positions.rows, recipe.dtype
+        reducers: dict[str, Reducer] = {
             "entropy": Entropy(),
             "squares": _Squares(),
-            "given": WeightedSum(self.vectors[:, None].to(dtype)),
+            "sums": WeightedSum(self.vectors[:, None].to(dtype)),
             "received": ReceivedAttention(rows[:, None, None].to(dtype)),
             **self.scores,
         }
         if self.ordered:
-            asked["offsets"] = Offsets(rows, self.places.keys)
-        answers = reduce(recipe, list(asked.values()))
-        return {name: one.cpu().double() for name, one in zip(asked, answers)}
+            reducers["offsets"] = Offsets(rows, self.positions.keys)
+        answers = reduce(recipe, list(reducers.values()))
+        return {name: answer.cpu().double() for name, answer in zip(reducers, answers)}
 
     @torch.no_grad()
     def _at_once(self, recipe: Recipe) -> dict[str, Tensor]:
-        """The same for all heads together, where that is less work than a walk."""
+        """The same for all heads together, which is faster for small matrices."""
         weights = recipe.detach().plain().weights().cpu()
-        known = (self.vectors, self.places.rows, self.places.keys)
-        vectors, rows, keys = (one.to(weights.dtype) for one in known)
+        marks = (self.vectors, self.positions.rows, self.positions.keys)
+        vectors, rows, keys = (mark.to(weights.dtype) for mark in marks)
         logs = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_()
         answers = {
             "entropy": -(weights * logs).sum(3),
             "squares": weights.square().sum(3),
-            "given": product(vectors[:, None], weights.mT),
+            "sums": product(vectors[:, None], weights.mT),
             "received": product(rows[:, None, None], weights),
         }
         for name, score in self.scores.items():
@@ -233,19 +226,19 @@ class _Walk:
         return {name: answer.double() for name, answer in answers.items()}
 
     def number(self, where: Bool[Tensor, "_ query"] | None = None) -> PerHead:
-        """How many rows count, of those `where` says."""
+        """How many rows count, of those in `where`."""
         rows = self.counted if where is None else self.counted & where[:, None]
         count: Tensor = rows.sum((0, 2))
         return count.double()
 
     def mean(self, values: PerQuery, where: Bool[Tensor, "_ query"] | None = None) -> PerHead:
-        """Over the rows that count, of those `where` says; NaN of none."""
+        """Over the rows that count, of those in `where`; NaN of none."""
         rows = self.counted if where is None else self.counted & where[:, None]
         return torch.where(rows, values, 0.0).sum((0, 2)) / self.number(where)
 
 
 def _figures(layer: Layer, walk: _Walk, window: int) -> HeadStatistics:
-    answers, places = walk.answers, walk.places
+    answers, positions = walk.answers, walk.positions
     received = answers["received"][:, :, 0] / walk.counted.sum(2, keepdim=True)
     nothing = torch.full((walk.shape.heads,), math.nan, dtype=torch.float64)
     sight = _Sight(walk)
@@ -254,11 +247,11 @@ def _figures(layer: Layer, walk: _Walk, window: int) -> HeadStatistics:
         "entropy": walk.mean(walk.entropy),
         "evenness": walk.mean(walk.entropy) / sight.even(),
         "effective": walk.mean(walk.mass.square() / _safe(answers["squares"])),
-        "sink": walk.mean(answers["given"][:, :, 1]),
+        "sink": walk.mean(answers["sums"][:, :, 1]),
         "peak": received.amax(2).nanmean(0),
     }
-    if places.special is not None:
-        figures["special"] = walk.mean(answers["given"][:, :, 2])
+    if positions.special is not None:
+        figures["special"] = walk.mean(answers["sums"][:, :, 2])
     if walk.ordered:
         figures |= _by_position(walk, window) | {"positional": _positional(walk, sight)}
     copied = {name: score.found(walk.shape.queries) for name, score in walk.scores.items()}
@@ -268,8 +261,8 @@ def _figures(layer: Layer, walk: _Walk, window: int) -> HeadStatistics:
         name=layer.name,
         received=received,
         offsets=_shares(answers["offsets"].sum(0)) if walk.ordered else None,
-        queries=_count(places.rows, walk.shape),
-        repeats=_count(places.rows & copied["induction"], walk.shape) if copied else 0,
+        queries=_count(positions.rows, walk.shape),
+        repeats=_count(positions.rows & copied["induction"], walk.shape) if copied else 0,
         **figures,
     )
 
@@ -277,18 +270,18 @@ def _figures(layer: Layer, walk: _Walk, window: int) -> HeadStatistics:
 def _by_position(walk: _Walk, window: int) -> dict[str, PerHead]:
     """Figures that follow from the attention at each offset j − i."""
     _, _, queries, keys = walk.shape
-    real, total = walk.places.keys, walk.answers["offsets"].sum(0)  # (head, offset)
-    here = keys - 1  # the place of offset 0
-    offset = (torch.arange(total.shape[1]) - here).double()
+    real, total = walk.positions.keys, walk.answers["offsets"].sum(0)  # (head, offset)
+    zero = keys - 1  # index of offset 0
+    offset = (torch.arange(total.shape[1]) - zero).double()
     distance = _shares(total) @ offset.abs()  # (head,)
     variance = (_shares(total) * (offset.abs() - distance[:, None]).square()).sum(1)
     padded = F.pad(real, (1, 1))[:, keys - queries :]  # from the key before the first query on
     return {
         "distance": distance,
         "spread": variance.sqrt(),
-        "itself": total[:, here] / walk.number(),
-        "previous": _at(total, here - 1) / walk.number(padded[:, :queries]),
-        "next": _at(total, here + 1) / walk.number(padded[:, 2:]),
+        "itself": total[:, zero] / walk.number(),
+        "previous": _at_offset(total, zero - 1) / walk.number(padded[:, :queries]),
+        "next": _at_offset(total, zero + 1) / walk.number(padded[:, 2:]),
         "local": total[:, offset.abs() <= window].sum(1) / walk.number(),
     }
 
@@ -301,8 +294,8 @@ class _Sight:
         _, _, queries, keys = walk.shape
         self.walk = walk
         self.own = torch.arange(queries) + (keys - queries)  # the position of each query
-        self.first = walk.places.first[:, None]  # (batch or 1, 1)
-        self.last = walk.places.last[:, None]
+        self.first = walk.positions.first[:, None]  # (batch or 1, 1)
+        self.last = walk.positions.last[:, None]
         if walk.ordered and not walk.answers["offsets"][..., keys:].any():
             self.last = self.own[None]
         number = (self.last - self.first + 1).clamp_min(1).expand(-1, queries).double()
@@ -322,9 +315,9 @@ class _Sight:
         batch, heads, queries, keys = self.walk.shape
         runs = torch.zeros(heads, queries + keys, dtype=torch.float64)
         share = (self.walk.counted / self.number).transpose(0, 1).flatten(1)
-        for sign, place in ((1, self.first - self.own), (-1, self.last + 1 - self.own)):
-            where = (place + keys - 1).expand(batch, -1).flatten()
-            runs.index_add_(1, where, sign * share)
+        for sign, end in ((1, self.first - self.own), (-1, self.last + 1 - self.own)):
+            index = (end + keys - 1).expand(batch, -1).flatten()
+            runs.index_add_(1, index, sign * share)
         return runs.cumsum(1)[:, :-1].clamp_min(0.0)
 
 
@@ -351,14 +344,14 @@ def _shares(total: Float[Tensor, "head offset"]) -> Float[Tensor, "head offset"]
     return total / total.sum(1, keepdim=True)
 
 
-def _at(total: Float[Tensor, "head offset"], place: int) -> PerHead:
+def _at_offset(total: Float[Tensor, "head offset"], index: int) -> PerHead:
     """The attention at one offset; 0 where there is none in so short a sequence."""
-    return total[:, place] if 0 <= place < total.shape[1] else torch.zeros_like(total[:, 0])
+    return total[:, index] if 0 <= index < total.shape[1] else torch.zeros_like(total[:, 0])
 
 
 def _safe(values: Tensor) -> Tensor:
     return torch.where(values > 0, values, 1.0)
 
 
-def _count(places: Bool[Tensor, "_ query"], shape: Shape) -> int:
-    return int(places.expand(shape.batch, shape.queries).sum())
+def _count(rows: Bool[Tensor, "_ query"], shape: Shape) -> int:
+    return int(rows.expand(shape.batch, shape.queries).sum())

@@ -1,5 +1,4 @@
-"""What is known of the positions of an attention: which are real, which are special, and which
-tokens stand there."""
+"""The positions of an attention: which are real, which are special, and their tokens."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ _SPECIAL = re.compile(
 )
 
 
-class Places(NamedTuple):
-    """What is known of the positions of one attention, on the CPU; the first axis is batch or 1."""
+class Positions(NamedTuple):
+    """The positions of one attention, on the CPU; the first axis is batch or 1."""
 
     rows: Bool[Tensor, "batch_or_1 query"]  #: queries that count
     keys: Bool[Tensor, "batch_or_1 key"]  #: keys that are not padding
@@ -51,24 +50,24 @@ class Places(NamedTuple):
         return plain if self.special is None else plain & ~self.special
 
 
-def places_of(layer: Layer, cross: bool, tokens: Any, real: Any, special: Any) -> Places:
-    """What is known, out of what was given, or what the layer's record knows."""
+def positions_of(layer: Layer, cross: bool, tokens: Any, real: Any, special: Any) -> Positions:
+    """From the caller's arguments, else from the layer's record."""
     batch, _, queries, keys = layer.recipe.shape
     if tokens is None and layer.record is not None:
         tokens = layer.record.key_tokens
     numbers, spelled = None, None
     if tokens is not None:
-        numbers, spelled = _tokens(layer.name, tokens)
+        numbers, spelled = _token_numbers(layer.name, tokens)
         _check_size(layer.name, "tokens", numbers, batch, keys, "key")
     chosen = spelled if special is None else _special(layer.name, special, batch, keys)
     everywhere = torch.ones(1, keys, dtype=torch.bool)
     if real is None:
-        return Places(everywhere[:, :1].expand(1, queries), everywhere, chosen, numbers)
+        return Positions(everywhere[:, :1].expand(1, queries), everywhere, chosen, numbers)
     kept = _real(layer.name, real)
     _check_size(layer.name, "real", kept, batch, queries if cross else keys, "position")
     if cross:
-        return Places(kept, everywhere, chosen, numbers)
-    return Places(kept[:, keys - queries :], kept, chosen, numbers)
+        return Positions(kept, everywhere, chosen, numbers)
+    return Positions(kept[:, keys - queries :], kept, chosen, numbers)
 
 
 def is_special(token: str) -> bool:
@@ -76,7 +75,7 @@ def is_special(token: str) -> bool:
     return _SPECIAL.fullmatch(token.strip()) is not None
 
 
-def _tokens(name: str, tokens: Any) -> tuple[Tensor, Tensor | None]:
+def _token_numbers(name: str, tokens: Any) -> tuple[Tensor, Tensor | None]:
     """Numbers of tokens (batch or 1, key), and which are special, where words tell."""
     if isinstance(tokens, Tensor):
         if tokens.is_floating_point() or tokens.dtype == torch.bool or tokens.dim() not in (1, 2):
@@ -101,7 +100,9 @@ def _tokens(name: str, tokens: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def _flat(tokens: Any) -> bool:
-    return isinstance(tokens, list | tuple) and all(isinstance(one, str | int) for one in tokens)
+    return isinstance(tokens, list | tuple) and all(
+        isinstance(token, str | int) for token in tokens
+    )
 
 
 def _special(name: str, special: Any, batch: int, keys: int) -> Tensor:
@@ -109,22 +110,22 @@ def _special(name: str, special: Any, batch: int, keys: int) -> Tensor:
         mask = _by_example(special.detach().cpu())
         _check_size(name, "special", mask, batch, keys, "key")
         return mask
-    places = special.tolist() if isinstance(special, Tensor) else special
-    if not _positions(places):
+    positions = special.tolist() if isinstance(special, Tensor) else special
+    if not _are_positions(positions):
         raise RegardError(
             f"{name}: special={special!r:.60}, expected positions, as [0, -1], or a boolean tensor "
             "(key,) or (batch, key)"
         )
     mask = torch.zeros(1, keys, dtype=torch.bool)
-    for place in places:
-        if not -keys <= place < keys:
-            raise RegardError(f"{name}: special: position {place} is outside the {keys} keys")
-        mask[0, place] = True
+    for position in positions:
+        if not -keys <= position < keys:
+            raise RegardError(f"{name}: special: position {position} is outside the {keys} keys")
+        mask[0, position] = True
     return mask
 
 
-def _positions(places: Any) -> bool:
-    return isinstance(places, Sequence) and all(type(place) is int for place in places)
+def _are_positions(positions: Any) -> bool:
+    return isinstance(positions, Sequence) and all(type(position) is int for position in positions)
 
 
 def _real(name: str, real: Any) -> Tensor:

@@ -28,9 +28,10 @@ from regard.aggregate.statistics.head_statistics import (
 from regard.errors import RegardError
 from regard.recipe import Edges
 from regard.record import Trace, forms
+from regard.record.table import html_list, html_table, text_table
 from regard.types import Kind
 
-SHARE = 0.4  #: of the attention on one thing, from which a head is named by it
+SHARE = 0.4  #: of the attention on one thing, from which a head is named after it
 EVEN = 0.85  #: evenness from which a head is broad
 LOCAL = 0.6  #: of the attention within the window, from which a head is local
 POSITIONAL = 0.6  #: share that relative position explains, from which a head is positional
@@ -114,7 +115,7 @@ class Report:
         self, rows: Sequence[HeadRow], *, notes: Sequence[str] = (), sites: bool = False
     ) -> None:
         self.rows = list(rows)
-        self.notes = list(notes)  #: what could not be told, and why
+        self.notes = list(notes)  #: which figures are missing, and why
         self._sites = sites  # whether sites are printed, as numbers alone would not tell them apart
 
     @classmethod
@@ -135,18 +136,19 @@ class Report:
 
         Layers of signed weights or gates are left out, with a note, unless there are no others:
         the figures are of shares. The trace of an encoder–decoder model is reported whole. Tokens,
-        real and special are of one sequence, so that with them `part` has to be said.
+        real and special belong to one sequence, so they need `part`.
         """
-        given = {"tokens": tokens, "real": real, "special": special}
-        named = [name for name, value in given.items() if value is not None]
-        every = _layers(attention, part, named, axes=axes, kind=kind)
+        marks = {"tokens": tokens, "real": real, "special": special}
+        names = [name for name, value in marks.items() if value is not None]
+        every = _layers(attention, part, names, axes=axes, kind=kind)
         layers = [layer for layer in every if has_shares(layer)] or every
-        found = [statistics_of(layer, window=window, cross=cross, **given) for layer in layers]
+        statistics = [statistics_of(layer, window, cross, **marks) for layer in layers]
         every_number, sites = layer_numbers(every)
         numbers = [number for number, layer in zip(every_number, every) if has_shares(layer)]
-        rows = [row for number, one in zip(numbers, found) for row in _rows(number, one)]
-        left_out = [layer for layer in every if not has_shares(layer)]
-        notes = [*_notes(found, layers), *_guesses(layers, cross), *_without_figures(left_out)]
+        rows = [
+            row for number, figures in zip(numbers, statistics) for row in _rows(number, figures)
+        ]
+        notes = [*_notes(statistics, layers), *_layer_notes(every, cross)]
         return cls(rows, notes=notes, sites=sites)
 
     def __len__(self) -> int:
@@ -156,7 +158,7 @@ class Report:
         return iter(self.rows)
 
     def __getitem__(self, where: Any) -> Any:
-        """A row by place, some by a slice, or one by (layer, head)."""
+        """A row by index, some by a slice, or one by (layer, head)."""
         if not isinstance(where, tuple):
             return self.rows[where]
         for row in self.rows:
@@ -169,18 +171,18 @@ class Report:
         """All heads of a type, the clearest first."""
         if type not in TYPES:
             raise RegardError(f"type={type!r}, expected one of {', '.join(TYPES)}")
-        found = [row for row in self.rows if row.type == type]
-        return _ranked(found, TYPES[type].figure, TYPES[type].least)
+        heads = [row for row in self.rows if row.type == type]
+        return _ranked(heads, TYPES[type].figure, TYPES[type].least)
 
     def best(self, figure: str, number: int = 5) -> list[HeadRow]:
-        """The heads with most of a figure, whatever their type; "self" is `itself`."""
+        """The heads with the highest value of a figure, of any type; "self" is `itself`."""
         wanted = {"self": "itself", "broad": "evenness"}.get(figure, figure)
         if wanted not in FIGURES:
             raise RegardError(f"best: {figure!r}, expected one of self, {', '.join(FIGURES)}")
-        known = [row for row in self.rows if not math.isnan(getattr(row, wanted))]
-        if self.rows and not known:
+        rows = [row for row in self.rows if not math.isnan(getattr(row, wanted))]
+        if self.rows and not rows:
             raise RegardError(f"best: no head has {figure!r}. {'. '.join(self.notes)}")
-        return _ranked(known, wanted)[:number]
+        return _ranked(rows, wanted)[:number]
 
     def counts(self) -> dict[str, int]:
         """How many heads there are of each type, most first."""
@@ -196,18 +198,8 @@ class Report:
     def table(self, rows: Sequence[HeadRow] | None = None) -> str:
         """A line for each head, all of them or some."""
         head, *body = self._cells(self.rows if rows is None else rows)
-        lines = [[_HEADINGS.get(name, name) for name in head], *body]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-        words = [place for place, cell in enumerate(lines[0]) if cell in ("site", "type")]
-        printed = [
-            "  ".join(
-                cell.ljust(width) if place in words else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(line, widths))
-            ).rstrip()
-            for line in lines
-        ]
-        printed.insert(1, "  ".join("-" * width for width in widths))
-        return "\n".join(printed)
+        headings = [_HEADINGS.get(name, name) for name in head]
+        return text_table([headings, *body], right={*headings} - {"site", "type"})
 
     def __repr__(self) -> str:
         if not self.rows:
@@ -227,14 +219,10 @@ class Report:
     def _repr_html_(self) -> str:
         if not self.rows:
             return "<p>Report of no heads</p>"
-        head, *body = self._cells(self.rows)
-        lines = "".join(f"<tr>{_html(line, 'td')}</tr>" for line in body)
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        table = html_table(self._cells(self.rows))
         return (
             f"<p>{escape(self._title())}<br>{escape(self._legend(signs=False))}</p>"
-            '<div style="max-height: 30em; overflow: auto"><table>'
-            f"<thead><tr>{_html(head, 'th')}</tr></thead><tbody>{lines}</tbody></table></div>"
-            + (f"<ul>{notes}</ul>" if notes else "")
+            f'<div style="max-height: 30em; overflow: auto">{table}</div>{html_list(self.notes)}'
         )
 
     def _title(self) -> str:
@@ -246,11 +234,11 @@ class Report:
 
     def _legend(self, signs: bool = True) -> str:
         """How many heads there are of each type."""
-        parts = [
+        entries = [
             f"{TYPES[name].sign + ' ' if signs else ''}{name} {count}"
             for name, count in self.counts().items()
         ]
-        return textwrap.fill(", ".join(parts), 100)
+        return textwrap.fill(", ".join(entries), 100)
 
     def _grid(self) -> str:
         """A sign for each head, a line for each layer."""
@@ -281,10 +269,10 @@ def head_type(figures: Mapping[str, float], repeats: int = 0) -> str:
         figures: by name, as in `HeadStatistics`.
         repeats: how many queries `induction` and `duplicate` are the mean of.
     """
-    places = {"previous": "previous", "next": "next", "self": "itself"}
+    patterns = {"previous": "previous", "next": "next", "self": "itself"}
     if repeats >= REPEATS:
-        places |= {"induction": "induction", "duplicate": "duplicate"}
-    strong = {name: figures[f] for name, f in places.items() if figures[f] >= SHARE}
+        patterns |= {"induction": "induction", "duplicate": "duplicate"}
+    strong = {name: figures[f] for name, f in patterns.items() if figures[f] >= SHARE}
     if strong:
         return max(strong, key=strong.__getitem__)
     sharp = figures["evenness"] <= SHARP
@@ -300,87 +288,86 @@ def head_type(figures: Mapping[str, float], repeats: int = 0) -> str:
     return next((name for name, holds in rules.items() if holds), "mixed")
 
 
-def _layers(attention: Any, part: str | None, named: list[str], **options: Any) -> list[Layer]:
+def _layers(attention: Any, part: str | None, names: list[str], **options: Any) -> list[Layer]:
     if not isinstance(attention, Trace) or part is not None:
         return layers_of(attention, part=part, **options)
     attention = Trace(forms.attending(attention))
     if not has_both(attention):
         layers = layers_of(attention, **options)
         sizes = {layer.recipe.shape.keys for layer in layers}
-        if len(sizes) > 1 and {"tokens", "real"} & set(named):
+        if len(sizes) > 1 and {"tokens", "real"} & set(names):
             raise RegardError(
-                f"{', '.join(named)}: of which sequence? Layers have {sorted(sizes)} keys; report "
+                f"{', '.join(names)}: of which sequence? Layers have {sorted(sizes)} keys; report "
                 f"those of one, as regard.Trace([r for r in trace if r.shape.keys == {max(sizes)}])"
             )
         return layers
-    if named:
+    if names:
         raise RegardError(
-            f"{', '.join(named)}: of which sequence? The trace has self- and cross-attention; say "
+            f"{', '.join(names)}: of which sequence? The trace has self- and cross-attention; say "
             + forms.parts(list(attention))
         )
     check_one_pass(attention)
     return layers_of(list(attention), **options)
 
 
-def _rows(layer: int, found: HeadStatistics) -> Iterator[HeadRow]:
-    columns = {name: getattr(found, name).tolist() for name in FIGURES}
-    for head in range(len(found.entropy)):
+def _rows(layer: int, statistics: HeadStatistics) -> Iterator[HeadRow]:
+    columns = {name: getattr(statistics, name).tolist() for name in FIGURES}
+    for head in range(len(statistics.entropy)):
         figures = {name: column[head] for name, column in columns.items()}
-        yield HeadRow(layer, head, found.name, head_type(figures, found.repeats), **figures)
+        yield HeadRow(
+            layer, head, statistics.name, head_type(figures, statistics.repeats), **figures
+        )
 
 
-def _notes(found: Sequence[HeadStatistics], layers: Sequence[Layer]) -> list[str]:
-    """What the figures lack."""
+def _notes(statistics: Sequence[HeadStatistics], layers: Sequence[Layer]) -> list[str]:
+    """Which figures are missing, and why."""
     graphs = [
         layer.name
-        for layer, one in zip(layers, found)
+        for layer, figures in zip(layers, statistics)
         if isinstance(layer.recipe, Edges)
         and layer.recipe.grid is None
-        and bool(one.sink.isnan().all())
+        and bool(figures.sink.isnan().all())
     ]
     notes = []
     if graphs:
-        more = f" and {len(graphs) - 1} more" if len(graphs) > 1 else ""
         notes.append(
-            f"{graphs[0]}{more}: edges, maybe of a graph, whose nodes have no order: there is no "
+            f"{_first_of(graphs)}: edges, maybe of a graph, whose nodes have no order: there is no "
             "previous, next, first or distance; tokens= says that it is a sequence"
         )
-    if all(one.offsets is None for one in found):
+    if all(figures.offsets is None for figures in statistics):
         cross = "queries and keys are different sequences: there is no previous, next or distance"
         return notes or [cross]
-    if all(bool(one.induction.isnan().all()) for one in found):
+    if all(bool(figures.induction.isnan().all()) for figures in statistics):
         notes.append("induction and duplicate need tokens=, and tokens that occur again")
-    elif max(one.repeats for one in found) < REPEATS:
+    elif (repeats := max(figures.repeats for figures in statistics)) < REPEATS:
         notes.append(
-            f"induction and duplicate rest on {max(one.repeats for one in found)} queries, too few "
-            "to name a head by them"
+            f"induction and duplicate rest on {repeats} queries, too few to name a head by them"
         )
-    if all(bool(one.special.isnan().all()) for one in found):
+    if all(bool(figures.special.isnan().all()) for figures in statistics):
         notes.append("special needs special=, or words as tokens=")
     return notes
 
 
-def _guesses(layers: Sequence[Layer], cross: bool | None) -> list[str]:
-    """Layers of which it is not known whether queries and keys are one sequence."""
-    if cross is not None:
-        return []
-    names = [layer.name for layer in layers if is_guess(layer)]
-    if not names:
-        return []
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [
-        f"{names[0]}{more}: not known to be self-attention, and queries and keys differ in number: "
-        f"taken for different sequences; trace.relabel({{{names[0]!r}: 'self'}}) says otherwise"
-    ]
+def _layer_notes(layers: Sequence[Layer], cross: bool | None) -> list[str]:
+    """Layers that may be of one sequence or of two, and layers that were left out."""
+    notes = []
+    shares = [layer for layer in layers if has_shares(layer)]
+    guesses = [layer.name for layer in shares if cross is None and is_guess(layer)]
+    if guesses:
+        notes.append(
+            f"{_first_of(guesses)}: not known to be self-attention, and queries and keys differ in "
+            "number: taken for different sequences; "
+            f"trace.relabel({{{guesses[0]!r}: 'self'}}) says otherwise"
+        )
+    without = [layer for layer in layers if not has_shares(layer)]
+    if without:
+        names, kind = [layer.name for layer in without], without[0].recipe.kind
+        notes.append(f"{_first_of(names)}: left out, as {kind} weights are no shares of a whole")
+    return notes
 
 
-def _without_figures(layers: Sequence[Layer]) -> list[str]:
-    """Layers that were left out."""
-    if not layers:
-        return []
-    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
-    kind = layers[0].recipe.kind
-    return [f"{layers[0].name}{more}: left out, as {kind} weights are no shares of a whole"]
+def _first_of(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _ranked(rows: Sequence[HeadRow], figure: str, least: bool = False) -> list[HeadRow]:
@@ -392,7 +379,3 @@ def _number(name: str, value: float) -> str:
     if math.isnan(value):
         return "–"
     return f"{value:.1f}" if name in ("effective", "distance", "spread") else f"{value:.2f}"
-
-
-def _html(cells: Sequence[str], tag: str) -> str:
-    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)

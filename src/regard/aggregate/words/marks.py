@@ -26,13 +26,13 @@ def spelt(
     read = _READERS[marks]
     pieces = [b"" if skip else read(token) for token, skip in zip(tokens, special)]
     text = b"".join(pieces).decode("utf-8", "surrogateescape")
-    place = []  # of the character that each byte belongs to
+    character_of = []  # index of the character that each byte belongs to
     for index, character in enumerate(text):
-        place += [index] * len(character.encode("utf-8", "surrogateescape"))
+        character_of += [index] * len(character.encode("utf-8", "surrogateescape"))
     offsets, start = [], 0
     for piece in pieces:
         end = start + len(piece)
-        offsets.append((place[start], place[end - 1] + 1) if piece else (0, 0))
+        offsets.append((character_of[start], character_of[end - 1] + 1) if piece else (0, 0))
         start = end
     return re.sub("[\udc80-\udcff]", "\ufffd", text), offsets
 

@@ -1,4 +1,4 @@
-"""Where the words of a text lie.
+"""The spans of words in a text.
 
 A word is a run of letters, marks and digits, which an apostrophe or hyphen may join; a Chinese
 character alone; a symbol with all that belongs to it (an emoji of several code points, a flag). The
@@ -33,7 +33,7 @@ _SPANS = re.compile(
 
 
 class Span(NamedTuple):
-    """A word: all that is its own, and what it is called."""
+    """A word with its leading spaces, and its name without them."""
 
     start: int
     end: int
@@ -60,33 +60,35 @@ def words_of_pieces(
     """For each piece the text and the place of its word's name; None for a special token."""
     spans = [word_spans(text) for text in texts]
     owners = [
-        [number for number, span in enumerate(found) for _ in range(span.start, span.end)]
-        for found in spans
+        [number for number, span in enumerate(text_spans) for _ in range(span.start, span.end)]
+        for text_spans in spans
     ]
-    touched = [
-        None if skip else _touched(texts[number], owners[number], start, end)
+    reached = [
+        None if skip else _reached_words(texts[number], owners[number], start, end)
         for number, (start, end), skip in zip(which, offsets, special)
     ]
-    touched = _filled(touched, which, special)
-    glued: set[tuple[int, int]] = set()  # a text's span that goes on in the next one
-    for number, reach in zip(which, touched):
+    reached = _filled(reached, which, special)
+    joined: set[tuple[int, int]] = set()  # a text's span that goes on in the next one
+    for number, reach in zip(which, reached):
         if reach is not None:
-            glued |= {(number, span) for span in range(*reach)}
+            joined |= {(number, span) for span in range(*reach)}
     groups: list[tuple[int, int, int] | None] = []
-    for number, reach in zip(which, touched):
+    for number, reach in zip(which, reached):
         if reach is None:
             groups.append(None)
             continue
         first, last = reach
-        while (number, first - 1) in glued:
+        while (number, first - 1) in joined:
             first -= 1
-        while (number, last) in glued:
+        while (number, last) in joined:
             last += 1
         groups.append((number, spans[number][first].name_start, spans[number][last].name_end))
     return groups
 
 
-def _touched(text: str, owners: Sequence[int], start: int, end: int) -> tuple[int, int] | None:
+def _reached_words(
+    text: str, owners: Sequence[int], start: int, end: int
+) -> tuple[int, int] | None:
     """The first and last word that a piece reaches; None where it lies nowhere."""
     if not 0 <= start <= end <= len(text):
         raise ShapeError(
@@ -102,21 +104,21 @@ def _touched(text: str, owners: Sequence[int], start: int, end: int) -> tuple[in
 
 
 def _filled(
-    touched: Sequence[tuple[int, int] | None], which: Sequence[int], special: Sequence[bool]
+    reached: Sequence[tuple[int, int] | None], which: Sequence[int], special: Sequence[bool]
 ) -> list[tuple[int, int] | None]:
     """Pieces that lie nowhere and are not special go with the next one, or the one before."""
-    found = list(touched)
-    for order in (range(len(found) - 2, -1, -1), range(1, len(found))):
+    filled = list(reached)
+    for order in (range(len(filled) - 2, -1, -1), range(1, len(filled))):
         step = 1 if order.step < 0 else -1
         for index in order:
             beside = index + step
             same = which[index] == which[beside] and not special[index]
-            if found[index] is None and same and not special[beside]:
-                found[index] = found[beside]
-    return found
+            if filled[index] is None and same and not special[beside]:
+                filled[index] = filled[beside]
+    return filled
 
 
-def shown(name: str) -> str:
+def visible_name(name: str) -> str:
     """A word as it can be read: blanks of a word that is nothing else are made visible."""
     name = re.sub(r"\r\n?|\n", "↵", name.strip() or name)
     return name if name.strip("↵ \t") else name.translate(_VISIBLE)

@@ -27,7 +27,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.aggregate.words.marks import Marks, marks_of, spelt
-from regard.aggregate.words.spans import shown, words_of_pieces
+from regard.aggregate.words.spans import visible_name, words_of_pieces
 from regard.errors import RegardError, ShapeError
 
 Offsets = Sequence[tuple[int, int]]
@@ -37,7 +37,7 @@ Offsets = Sequence[tuple[int, int]]
 class Words:
     """The words of a text, and the pieces each one is made of.
 
-    A piece that reaches over several words makes one word of them. Special tokens ([CLS], padding)
+    A piece that spans several words joins them into one. Special tokens ([CLS], padding)
     are words of their own until `without_special` or `pooled_special`.
     """
 
@@ -57,10 +57,10 @@ class Words:
         """Words of a text whose pieces lie at `offsets` (start, end).
 
         Args:
-            text: the text that was cut into pieces.
+            text: the text that was tokenised.
             offsets: the characters of each piece.
             tokens: the pieces.
-            special: which of them are special; those that lie nowhere when None.
+            special: which of them are special; those with empty offsets when None.
         """
         special = [start >= end for start, end in offsets] if special is None else special
         return cls._of_texts([text], [0] * len(offsets), offsets, tokens, special)
@@ -69,9 +69,9 @@ class Words:
     def from_tokenizer(
         cls, tokenizer: Any, text: str, pair: str | None = None, **options: Any
     ) -> Words:
-        """Words of a text as a tokenizer of transformers cuts it.
+        """Words of a text as a tokenizer of transformers splits it.
 
-        A tokenizer that does not say where its pieces lie (a slow one) is read by its marks.
+        A slow tokenizer, which has no offsets, is read by its marks.
 
         Args:
             tokenizer: what the model's inputs were made with.
@@ -79,24 +79,24 @@ class Words:
             pair: a second text in the same input, if there is one.
             options: what else it was called with, such as `add_special_tokens=False`.
         """
-        for one in (text, pair):
-            if one is not None and not isinstance(one, str):
-                raise RegardError(f"from_tokenizer: {one!r:.60}, expected one text")
-        found = tokenizer(text, **({} if pair is None else {"text_pair": pair}), **options)
-        ids = torch.as_tensor(found["input_ids"]).flatten().tolist()
-        words = {getattr(tokenizer, f"{kind}_token_id", None) for kind in ("unk", "mask")}
-        special_ids = set(tokenizer.all_special_ids) - words
+        for string in (text, pair):
+            if string is not None and not isinstance(string, str):
+                raise RegardError(f"from_tokenizer: {string!r:.60}, expected one text")
+        encoded = tokenizer(text, **({} if pair is None else {"text_pair": pair}), **options)
+        ids = torch.as_tensor(encoded["input_ids"]).flatten().tolist()
+        word_ids = {getattr(tokenizer, f"{kind}_token_id", None) for kind in ("unk", "mask")}
+        special_ids = set(tokenizer.all_special_ids) - word_ids
         special = [number in special_ids for number in ids]
-        if getattr(found, "encodings", None):
-            one = found.encodings[0]
-            special = [a or bool(b) for a, b in zip(special, one.special_tokens_mask)]
-            return cls._of_encoding(one, text, pair, special)
+        if getattr(encoded, "encodings", None):
+            encoding = encoded.encodings[0]
+            special = [a or bool(b) for a, b in zip(special, encoding.special_tokens_mask)]
+            return cls._of_encoding(encoding, text, pair, special)
         tokens = tokenizer.convert_ids_to_tokens(ids)
         marks = marks_of(tokenizer.get_vocab())
         if marks is None:
             raise RegardError(
-                f"from_tokenizer: {type(tokenizer).__name__} does not say where its pieces lie and "
-                "has no marks that are known; use Words.of or Words.given"
+                f"from_tokenizer: {type(tokenizer).__name__} has neither offsets nor known marks; "
+                "use Words.of or Words.given"
             )
         return cls.from_marks(tokens, marks, special)
 
@@ -112,22 +112,24 @@ class Words:
             pair: its second text, if there is one.
             example: which of the batch.
         """
-        several = getattr(encoding, "encodings", [encoding])
-        if not several or not hasattr(several[0], "offsets"):
+        encodings = getattr(encoding, "encodings", [encoding])
+        if not encodings or not hasattr(encodings[0], "offsets"):
             raise RegardError(
-                "from_encoding: only a fast tokenizer's encoding says where its pieces lie; "
+                "from_encoding: only the encoding of a fast tokenizer has offsets; "
                 "Words.from_tokenizer reads others by their marks"
             )
-        if not 0 <= example < len(several):
-            raise RegardError(f"from_encoding: example={example}, but there are {len(several)}")
-        one = several[example]
-        return cls._of_encoding(one, text, pair, [bool(flag) for flag in one.special_tokens_mask])
+        if not 0 <= example < len(encodings):
+            raise RegardError(f"from_encoding: example={example}, but there are {len(encodings)}")
+        encoded = encodings[example]
+        return cls._of_encoding(
+            encoded, text, pair, [bool(flag) for flag in encoded.special_tokens_mask]
+        )
 
     @classmethod
     def from_marks(
         cls, tokens: Sequence[str], marks: Marks, special: Sequence[bool] | None = None
     ) -> Words:
-        """Words of pieces whose text is not at hand, by the marks on them.
+        """Words of pieces without their text, by the marks on them.
 
         Args:
             tokens: the pieces.
@@ -148,8 +150,7 @@ class Words:
     ) -> Words:
         """Words by the number of each piece's word, None for a special token.
 
-        This is what `encoding.word_ids()` of transformers gives, for a tokenizer's own idea of
-        words.
+        As `encoding.word_ids()` of transformers gives them.
 
         Args:
             numbers: for each piece the number of its word.
@@ -158,25 +159,25 @@ class Words:
                 belongs to comes last: it gets no attention and gives none.
         """
         _as_many("given", numbers, tokens)
-        made: list[str] = []
+        spelled: list[str] = []
         pieces: list[int | None] = []
-        places: dict[Any, int] = {}
+        indices: dict[Any, int] = {}
         special = set()
         for index, (number, token) in enumerate(zip(numbers, tokens)):
             key = (index,) if number is None else number
-            if key not in places:
-                places[key] = len(made)
-                made.append(token if number is None or names is None else _name(names, number))
+            if key not in indices:
+                indices[key] = len(spelled)
+                spelled.append(token if number is None or names is None else _name(names, number))
                 if number is None:
-                    special.add(places[key])
+                    special.add(indices[key])
             elif names is None:
-                made[places[key]] += token.removeprefix("##").lstrip("▁Ġ")
-            pieces.append(places[key])
+                spelled[indices[key]] += token.removeprefix("##").lstrip("▁Ġ")
+            pieces.append(indices[key])
         if names is None:
-            made = [name.lstrip("▁Ġ") or name for name in made]
+            spelled = [name.lstrip("▁Ġ") or name for name in spelled]
         else:
-            made += [name for number, name in enumerate(names) if number not in places]
-        return cls(made, pieces, list(tokens), frozenset(special))
+            spelled += [name for number, name in enumerate(names) if number not in indices]
+        return cls(spelled, pieces, list(tokens), frozenset(special))
 
     @classmethod
     def each(cls, tokens: Sequence[str]) -> Words:
@@ -184,7 +185,7 @@ class Words:
         return cls(list(tokens), list(range(len(tokens))), list(tokens))
 
     def without_special(self) -> Words:
-        """Without special tokens: what they attend to, and what others give them, is left out."""
+        """Without special tokens: attention from and to them is left out."""
         return self._special_at(None)
 
     def pooled_special(self, name: str = "[special]") -> Words:
@@ -244,21 +245,21 @@ class Words:
 
     def _counts(self, like: Tensor) -> Tensor:
         """How many pieces each word has, (word,); 1 for a word without."""
-        found = Counter(self.pieces)
-        numbers = [max(1, found[word]) for word in range(len(self.names))]
+        counts = Counter(self.pieces)
+        numbers = [max(1, counts[word]) for word in range(len(self.names))]
         return torch.tensor(numbers, dtype=like.dtype, device=like.device)
 
     def _special_at(self, name: str | None) -> Words:
         """Special tokens pooled into one word of this name, or in no word."""
         kept = [word for word in range(len(self.names)) if word not in self.special]
-        places: dict[int | None, int | None] = {word: place for place, word in enumerate(kept)}
+        indices: dict[int | None, int | None] = {word: index for index, word in enumerate(kept)}
         names = [self.names[word] for word in kept]
         pool = None if name is None else len(names)
-        places |= dict.fromkeys(self.special, pool) | {None: None}
+        indices |= dict.fromkeys(self.special, pool) | {None: None}
         return replace(
             self,
             names=names if name is None else [*names, name],
-            pieces=[places[word] for word in self.pieces],
+            pieces=[indices[word] for word in self.pieces],
             special=frozenset() if pool is None else frozenset({pool}),
         )
 
@@ -287,14 +288,16 @@ class Words:
         groups = words_of_pieces(texts, which, offsets, special)
         names: list[str] = []
         pieces: list[int | None] = []
-        places: dict[Any, int] = {}
+        indices: dict[Any, int] = {}
         for index, (group, token) in enumerate(zip(groups, tokens)):
             key = (index,) if group is None else group
-            if key not in places:
-                places[key] = len(names)
-                names.append(token if group is None else shown(texts[group[0]][slice(*group[1:])]))
-            pieces.append(places[key])
-        marked = frozenset(places[(index,)] for index, flag in enumerate(special) if flag)
+            if key not in indices:
+                indices[key] = len(names)
+                names.append(
+                    token if group is None else visible_name(texts[group[0]][slice(*group[1:])])
+                )
+            pieces.append(indices[key])
+        marked = frozenset(indices[(index,)] for index, flag in enumerate(special) if flag)
         return cls(names, pieces, list(tokens), marked)
 
 
@@ -304,6 +307,6 @@ def _name(names: Sequence[str], number: int) -> str:
     return names[number]
 
 
-def _as_many(place: str, numbers: Sequence[Any], tokens: Sequence[str]) -> None:
+def _as_many(method: str, numbers: Sequence[Any], tokens: Sequence[str]) -> None:
     if len(numbers) != len(tokens):
-        raise ShapeError(f"Words.{place}: {len(numbers)} places, but {len(tokens)} tokens")
+        raise ShapeError(f"Words.{method}: {len(numbers)} places, but {len(tokens)} tokens")

@@ -1,4 +1,4 @@
-"""What a model is called with: a tensor or named tensors, and which of it are positions."""
+"""The inputs of a model: a tensor or named tensors, and which axis has the positions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Inputs:
     Attributes:
         named: what the model takes, by name; a lone tensor is under "".
         main: the name of the tensor that has the positions on its second axis.
-        embeddings: what stands for each position, (example, position, width): the main tensor
-            itself where it has features, else what the model's embedding made of it. None where
-            no embedding was found.
+        embeddings: of each position, (example, position, width): the main tensor itself where it
+            has features, else the output of the model's embedding. None where no embedding was
+            found.
         direct: whether the embeddings are the main tensor itself.
         mean: the mean of the embeddings over all removable positions of the data, (width,).
-        swapped: whether `embeddings` shall take the place of what the embedding makes.
+        swapped: whether `embeddings` replace the output of the model's embedding.
     """
 
     named: Mapping[str, Any]
@@ -43,17 +43,17 @@ class Inputs:
     swapped: bool = False
 
     @classmethod
-    def of(cls, given: Any, input_name: str | None = None) -> Inputs:
-        """Inputs from what a user has: a tensor, or tensors by name."""
-        if isinstance(given, Tensor):
-            named: dict[str, Any] = {_ALONE: given}
+    def of(cls, inputs: Any, input_name: str | None = None) -> Inputs:
+        """Inputs from a tensor, or from tensors by name."""
+        if isinstance(inputs, Tensor):
+            named: dict[str, Any] = {_ALONE: inputs}
             main = _ALONE
-        elif isinstance(given, Mapping):
-            named = dict(given)
+        elif isinstance(inputs, Mapping):
+            named = dict(inputs)
             main = _main(named, input_name)
         else:
             raise RegardError(
-                f"inputs are a {type(given).__name__}, expected a tensor or tensors by name, as "
+                f"inputs are a {type(inputs).__name__}, expected a tensor or tensors by name, as "
                 "{'input_ids': …, 'attention_mask': …}"
             )
         tensor = named[main]
@@ -83,8 +83,8 @@ class Inputs:
         """Numbers of tokens, (example, position)."""
         if self.is_features:
             raise UnavailableError("these inputs are features, not numbers of tokens")
-        found: Tensor = self.named[self.main]
-        return found
+        ids: Tensor = self.named[self.main]
+        return ids
 
     @property
     def mask_name(self) -> str | None:
@@ -111,8 +111,8 @@ class Inputs:
             else value
             for name, value in self.named.items()
         }  # fmt: skip
-        held = None if self.embeddings is None else self.embeddings[examples]
-        return replace(self, named=named, embeddings=held)
+        embeddings = None if self.embeddings is None else self.embeddings[examples]
+        return replace(self, named=named, embeddings=embeddings)
 
     def with_tensor(self, name: str, tensor: Tensor) -> Inputs:
         """The same with another tensor under a name."""
@@ -134,7 +134,7 @@ class Inputs:
         if self.embeddings is None:
             raise UnavailableError(
                 "no embedding was found: the model called no nn.Embedding with these ids. Name "
-                "the module that makes (example, position, width), as embedding=model.embed"
+                "the module that gives (example, position, width), as embedding=model.embed"
             )
         return self.embeddings
 
@@ -143,13 +143,15 @@ def _of_examples(tensor: Tensor, count: int) -> bool:
     return tensor.dim() > 0 and tensor.shape[0] == count
 
 
-def _main(named: Mapping[str, Any], asked: str | None) -> str:
+def _main(named: Mapping[str, Any], input_name: str | None) -> str:
     """Which of the named inputs has the positions."""
     tensors = [name for name, value in named.items() if isinstance(value, Tensor)]
-    if asked is not None:
-        if asked not in tensors:
-            raise RegardError(f"input_name={asked!r}, but the inputs have {', '.join(tensors)}")
-        return asked
+    if input_name is not None:
+        if input_name not in tensors:
+            raise RegardError(
+                f"input_name={input_name!r}, but the inputs have {', '.join(tensors)}"
+            )
+        return input_name
     for name in _MAIN:
         if name in tensors:
             return name
@@ -209,6 +211,6 @@ def _numbers(special: Any) -> Tensor:
 
 
 def without_marks(inputs: Inputs) -> Inputs:
-    """The same without what tokenizers add for people and models do not take."""
+    """The same without `special_tokens_mask`, which models do not take."""
     named = {name: value for name, value in inputs.named.items() if name != "special_tokens_mask"}
     return replace(inputs, named=named)

@@ -1,4 +1,4 @@
-"""A model, its inputs and a target: what attributions are about, and are measured against."""
+"""A model, its inputs and a target: what attributions are measured on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError, ShapeError
-from regard.explain.inputs import Inputs, Removed, removable_of, without_marks
-from regard.explain.replacements import Replacement, name_of, usual_replacement
-from regard.explain.running import Model, call, outermost, watched
-from regard.explain.targets import Scores, Target, target_of
+from regard.explain.tasks.inputs import Inputs, Removed, removable_of, without_marks
+from regard.explain.tasks.passes import Model, call, observed_embedding, outermost
+from regard.explain.tasks.replacements import Replacement, name_of, usual_replacement
+from regard.explain.tasks.targets import Scores, Target, target_of
 from regard.types import pieces
 
 Attribution = Float[Tensor, "example position"]
@@ -24,7 +24,7 @@ Attribution = Float[Tensor, "example position"]
 class Task:
     """What is to be explained: a model, inputs of some examples, and a number for each.
 
-    The model is run in eval mode, and left in the modes it had.
+    The model runs in eval mode; its own modes are restored.
 
     >>> import torch
     >>> from regard import explain
@@ -47,7 +47,7 @@ class Task:
         removable: which positions may be removed, (example, position), instead of `special`.
         embedding: the module whose output (example, position, width) stands for the positions.
             Found by itself where it is an `nn.Embedding` called with the ids.
-        input_name: which of the named inputs has the tokens, where it cannot be told.
+        input_name: which of the named inputs has the tokens, where that is ambiguous.
         batch_size: how many changed inputs the model gets at a time.
 
     Attributes:
@@ -74,35 +74,38 @@ class Task:
             raise RegardError(f"model is a {type(model).__name__}, expected a module or a function")
         if batch_size < 1:
             raise RegardError(f"batch_size={batch_size}, expected at least 1")
-        given = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs, input_name)
-        if not len(given):
+        all_inputs = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs, input_name)
+        if not len(all_inputs):
             raise RegardError("there are no examples in the inputs")
         self.model, self.batch_size = model, batch_size
         self.target: Target = target_of(target)
         self.embedding = embedding
-        self.inputs = without_marks(given)
+        self.inputs = without_marks(all_inputs)
         with torch.inference_mode(False), torch.no_grad():
             output = self._first_run()
             length = self._length()
-            self.removable, self.real = removable_of(given, length, special, removable)
+            self.removable, self.real = removable_of(all_inputs, length, special, removable)
             self.fixed = self.target.fix(output).detach()
             self.original = self._checked(self.target.score(output, self.fixed), len(self))
-        self.share_mean(self.mean_parts())
+        share_mean_embedding([self])
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def _first_run(self) -> Any:
         """What the model returns as it is; the embedding is found on the way."""
-        with watched(self.inputs, self.embedding) as found, evaluation_mode(self.model) as called:
-            given = self.inputs
-            if given.direct:  # a model may change its input in place
-                given = given.with_embeddings(given.need_embeddings().clone())
-            output = call(self.model, given)
+        with (
+            observed_embedding(self.inputs, self.embedding) as calls,
+            evaluation_mode(self.model) as called,
+        ):
+            inputs = self.inputs
+            if inputs.direct:  # a model may change its input in place
+                inputs = inputs.with_embeddings(inputs.need_embeddings().clone())
+            output = call(self.model, inputs)
         self.modules = outermost(called)
-        if found:
-            self.embedding, made = found[0]
-            self.inputs = replace(self.inputs, embeddings=made, direct=False)
+        if calls:
+            self.embedding, embeddings = calls[0]
+            self.inputs = replace(self.inputs, embeddings=embeddings, direct=False)
         elif self.embedding is not None:
             raise RegardError(
                 f"embedding: the {type(self.embedding).__name__} did not run, or did not give "
@@ -111,8 +114,8 @@ class Task:
         return output
 
     def _length(self) -> int:
-        held = self.inputs.embeddings
-        return int((self.inputs.ids if held is None else held).shape[1])
+        embeddings = self.inputs.embeddings
+        return int((self.inputs.ids if embeddings is None else embeddings).shape[1])
 
     def _checked(self, scores: Scores, count: int) -> Scores:
         if scores.shape != (count,):
@@ -120,21 +123,6 @@ class Task:
                 f"target: scores are {tuple(scores.shape)}, expected ({count},): one an example"
             )
         return scores.detach().cpu().double()
-
-    # -- the mean embedding, which batches share
-
-    def mean_parts(self) -> tuple[Tensor, int] | None:
-        """The sum of the removable positions' embeddings, and how many there are."""
-        if self.inputs.embeddings is None:
-            return None
-        some = self.inputs.embeddings[self.removable].double()
-        return some.sum(0), len(some)
-
-    def share_mean(self, parts: tuple[Tensor, int] | None) -> None:
-        """Take the mean embedding from a sum and a number."""
-        if parts is not None:
-            mean = parts[0] / max(1, parts[1])
-            self.inputs = replace(self.inputs, mean=mean)
 
     # -- running
 
@@ -156,7 +144,7 @@ class Task:
             removed: which positions, (removal, position).
             replacement: how; out of attention or by the mean embedding when None.
             examples: which example each row of `removed` is about; all of them in turn when None.
-            advance: told of the share of the work that is done, as it goes on.
+            advance: called with the share of the work that was done.
         """
         replacement = self.usual_replacement() if replacement is None else replacement
         removed = removed.to(self.inputs.device)
@@ -166,14 +154,14 @@ class Task:
         if not len(removed):
             return torch.empty(0, dtype=torch.float64)
         which = which.to(self.inputs.device)
-        asked = torch.cat([which[:, None].int(), removed.int()], 1)  # (removal, 1 + position)
-        distinct, place = asked.unique(dim=0, return_inverse=True)
-        found = []
-        for some in distinct.split(self.batch_size):
-            found.append(self._some(some[:, 0], some[:, 1:].bool(), replacement))
+        removals = torch.cat([which[:, None].int(), removed.int()], 1)  # (removal, 1 + position)
+        distinct, index = removals.unique(dim=0, return_inverse=True)
+        scores = []
+        for batch in distinct.split(self.batch_size):
+            scores.append(self._some(batch[:, 0], batch[:, 1:].bool(), replacement))
             if advance is not None:
-                advance(len(some) / len(distinct))
-        return torch.cat(found)[place.cpu()]
+                advance(len(batch) / len(distinct))
+        return torch.cat(scores)[index.cpu()]
 
     def _some(self, examples: Tensor, removed: Removed, replacement: Replacement) -> Scores:
         changed = replacement(self.inputs.rows(examples), removed)
@@ -202,18 +190,18 @@ class Task:
             embeddings: where the gradient is taken, (example, position, width); as they are when
                 None.
         """
-        held = self.inputs.need_embeddings() if embeddings is None else embeddings
+        at = self.inputs.need_embeddings() if embeddings is None else embeddings
         with torch.inference_mode(False), torch.enable_grad():
-            leaf = held.detach().clone().requires_grad_()
-            given = leaf.clone()  # which the model may change in place
-            output = self.run(self.inputs.with_embeddings(given))
+            leaf = at.detach().clone().requires_grad_()
+            copy = leaf.clone()  # which the model may change in place
+            output = self.run(self.inputs.with_embeddings(copy))
             total = self.target.objective(output, self.fixed).sum()
             if not total.requires_grad:
                 raise RegardError(
-                    "the target does not depend on the embeddings: the model has cut its graph"
+                    "the target does not depend on the embeddings: the model detaches its graph"
                 )
-            (found,) = torch.autograd.grad(total, leaf)
-        return found
+            (gradient,) = torch.autograd.grad(total, leaf)
+        return gradient
 
 
 def tasks_of(
@@ -234,8 +222,8 @@ def tasks_of(
         batch_size: how many examples the model gets at a time.
         options: as for `Task`.
     """
-    one = isinstance(data, Tensor | Mapping) or not isinstance(data, Iterable)
-    batches = [data] if one else list(data)
+    single = isinstance(data, Tensor | Mapping) or not isinstance(data, Iterable)
+    batches = [data] if single else list(data)
     if not batches:
         raise RegardError("data is an empty list")
     targets, masks = (
@@ -246,44 +234,48 @@ def tasks_of(
     for batch, goal, mask in zip(batches, targets, masks):
         inputs = Inputs.of(batch, options.get("input_name"))
         for rows in pieces(len(inputs), batch_size):
-            some = None if mask is None else mask[rows]
+            batch_removable = None if mask is None else mask[rows]
             task = Task(
                 model,
                 inputs.rows(rows),
                 target_of(goal).rows(rows),
-                removable=some,
+                removable=batch_removable,
                 batch_size=batch_size,
                 **options,
             )
             tasks.append(task)
     if not tasks:
         raise RegardError("there are no examples in the data")
-    _share(tasks)
+    share_mean_embedding(tasks)
     return tasks
 
 
-def _for_each(given: Any, batches: Sequence[Any], name: str) -> list[Any]:
-    if not isinstance(given, list | tuple):
-        if isinstance(given, Tensor) and len(batches) > 1:
+def _for_each(values: Any, batches: Sequence[Any], name: str) -> list[Any]:
+    if not isinstance(values, list | tuple):
+        if isinstance(values, Tensor) and len(batches) > 1:
             raise RegardError(f"{name}: a tensor for {len(batches)} batches; give one for each")
-        return [given] * len(batches)
-    if len(given) != len(batches):
-        raise RegardError(f"{name}: {len(given)} for {len(batches)} batches")
-    return list(given)
+        return [values] * len(batches)
+    if len(values) != len(batches):
+        raise RegardError(f"{name}: {len(values)} for {len(batches)} batches")
+    return list(values)
 
 
-def _share(tasks: Sequence[Task]) -> None:
-    """One mean embedding over all of them."""
-    parts = [part for part in (task.mean_parts() for task in tasks) if part is not None]
-    if len(parts) == len(tasks):
-        total = torch.stack([part for part, _ in parts]).sum(0)
+def share_mean_embedding(tasks: Sequence[Task]) -> None:
+    """Give tasks the mean embedding of all their removable positions."""
+    sums = [
+        task.inputs.embeddings[task.removable].double().sum(0)
+        for task in tasks
+        if task.inputs.embeddings is not None
+    ]
+    if len(sums) == len(tasks):
+        mean = torch.stack(sums).sum(0) / max(1, sum(int(task.removable.sum()) for task in tasks))
         for task in tasks:
-            task.share_mean((total, sum(count for _, count in parts)))
+            task.inputs = replace(task.inputs, mean=mean)
 
 
-def cut(given: Any, tasks: Sequence[Task], name: str) -> Iterator[Tensor]:
+def cut(attribution: Any, tasks: Sequence[Task], name: str) -> Iterator[Tensor]:
     """A user's attribution, one tensor or a list of them, as one for each task."""
-    tensors = list(given) if isinstance(given, list | tuple) else [given]
+    tensors = list(attribution) if isinstance(attribution, list | tuple) else [attribution]
     if not all(isinstance(tensor, Tensor) for tensor in tensors):
         raise RegardError(f"attribution {name!r}: expected a tensor for each batch of the data")
     rows = [row for tensor in tensors for row in tensor.split(1)]

@@ -1,4 +1,4 @@
-"""What is explained: one number for each example, of which it is fixed beforehand what it means."""
+"""What is explained: one number for each example, whose meaning is fixed beforehand."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Scores = Float[Tensor, " example"]
 class Target(ABC):
     """A number for each example, made from what the model returns.
 
-    `fix` sees what the model returned for the inputs as they are, and gives what must stay the
-    same when positions are removed, as the predicted class; its first axis is that of examples.
+    `fix` gets the model's output for the original inputs, and returns what stays fixed when
+    positions are removed, such as the predicted class; its first axis is that of examples.
     """
 
     @abstractmethod
@@ -67,45 +67,45 @@ class Class(Target):
         return f"probability of {'the predicted class' if self.label is None else self.label}"
 
     def fix(self, output: Any) -> Tensor:
-        given = self._given(output).detach()
-        if not self.probabilities and _sums_to_one(given):
+        logits = self._logits(output).detach()
+        if not self.probabilities and _sums_to_one(logits):
             raise RegardError(
                 "the model returns probabilities: rows are not negative and sum to 1. Say so, as "
                 "target=explain.Class(probabilities=True)"
             )
-        count, classes = given.shape
+        count, classes = logits.shape
         if self.label is None:
-            return given.argmax(-1)
-        label = torch.as_tensor(self.label, device=given.device, dtype=torch.long).expand(count)
+            return logits.argmax(-1)
+        label = torch.as_tensor(self.label, device=logits.device, dtype=torch.long).expand(count)
         if bool(((label < 0) | (label >= classes)).any()):
             raise RegardError(f"label={self.label}, expected classes from 0 to {classes - 1}")
         return label
 
     def score(self, output: Any, fixed: Tensor) -> Scores:
-        given = self._given(output)
-        shares = given if self.probabilities else given.softmax(-1)
+        logits = self._logits(output)
+        shares = logits if self.probabilities else logits.softmax(-1)
         return shares.gather(1, fixed[:, None])[:, 0]
 
     def objective(self, output: Any, fixed: Tensor) -> Scores:
-        return self._given(output).gather(1, fixed[:, None])[:, 0]
+        return self._logits(output).gather(1, fixed[:, None])[:, 0]
 
     def rows(self, examples: slice) -> Target:
         if not isinstance(self.label, Tensor):
             return self
         return Class(self.label[examples], position=self.position, probabilities=self.probabilities)
 
-    def _given(self, output: Any) -> Tensor:
+    def _logits(self, output: Any) -> Tensor:
         """(example, class), at least in single precision."""
-        found = tensor_of(output, "logits")
-        if found.dim() == 3 and self.position is not None:
-            found = found[:, self.position]
-        if found.dim() != 2 or found.shape[1] < 2:
+        logits = tensor_of(output, "logits")
+        if logits.dim() == 3 and self.position is not None:
+            logits = logits[:, self.position]
+        if logits.dim() != 2 or logits.shape[1] < 2:
             raise ShapeError(
-                f"the model returns {tuple(found.shape)}, expected logits (example, class). Say "
+                f"the model returns {tuple(logits.shape)}, expected logits (example, class). Say "
                 "what is explained: target=explain.Class(position=-1) for a language model, or a "
                 "function from what the model returns to (example,)"
             )
-        return widened(found)
+        return widened(logits)
 
 
 class Similarity(Target):
@@ -128,7 +128,7 @@ class Similarity(Target):
         return f"similarity to {other} embedding"
 
     def fix(self, output: Any) -> Tensor:
-        own = self._given(output).detach()
+        own = self._embedding(output).detach()
         if self.to is None:
             return own
         if self.to.shape != own.shape:
@@ -136,23 +136,23 @@ class Similarity(Target):
         return self.to.detach().to(own.device, own.dtype)
 
     def score(self, output: Any, fixed: Tensor) -> Scores:
-        return torch.cosine_similarity(self._given(output), fixed, dim=-1)
+        return torch.cosine_similarity(self._embedding(output), fixed, dim=-1)
 
     def objective(self, output: Any, fixed: Tensor) -> Scores:
         direction = torch.nn.functional.normalize(fixed, dim=-1)
-        return (self._given(output) * direction).sum(-1)
+        return (self._embedding(output) * direction).sum(-1)
 
     def rows(self, examples: slice) -> Target:
         return self if self.to is None else Similarity(self.to[examples])
 
-    def _given(self, output: Any) -> Tensor:
-        found = tensor_of(output, "pooler_output")
-        if found.dim() != 2:
+    def _embedding(self, output: Any) -> Tensor:
+        embedding = tensor_of(output, "pooler_output")
+        if embedding.dim() != 2:
             raise ShapeError(
-                f"the model returns {tuple(found.shape)}, expected one embedding for each example, "
-                "(example, width): give a function that pools, as lambda **inputs: …"
+                f"the model returns {tuple(embedding.shape)}, expected one embedding for each "
+                "example, (example, width): give a function that pools, as lambda **inputs: …"
             )
-        return widened(found)
+        return widened(embedding)
 
 
 class Function(Target):
@@ -169,25 +169,25 @@ class Function(Target):
         return torch.zeros_like(self.score(output, torch.empty(0)).detach())
 
     def score(self, output: Any, fixed: Tensor) -> Scores:
-        found = self.function(output)
-        if not isinstance(found, Tensor) or found.dim() != 1:
-            what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ShapeError(f"target: the function gives {what}, expected a tensor (example,)")
-        return widened(found)
+        scores = self.function(output)
+        if not isinstance(scores, Tensor) or scores.dim() != 1:
+            shown = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise ShapeError(f"target: the function gives {shown}, expected a tensor (example,)")
+        return widened(scores)
 
 
-def target_of(given: Any) -> Target:
-    """A target from what a user may say: None, a class, classes, a function, or a target."""
-    if isinstance(given, Target):
-        return given
-    if given is None or isinstance(given, Tensor):
-        return Class(given)
-    if isinstance(given, int) and not isinstance(given, bool):
-        return Class(given)
-    if callable(given):
-        return Function(given)
+def target_of(target: Any) -> Target:
+    """A target from None, a class, classes, a function, or a target."""
+    if isinstance(target, Target):
+        return target
+    if target is None or isinstance(target, Tensor):
+        return Class(target)
+    if isinstance(target, int) and not isinstance(target, bool):
+        return Class(target)
+    if callable(target):
+        return Function(target)
     raise RegardError(
-        f"target={given!r}, expected None (the predicted class), a class, (example,) classes, or "
+        f"target={target!r}, expected None (the predicted class), a class, (example,) classes, or "
         "a function from what the model returns to (example,)"
     )
 
@@ -196,22 +196,22 @@ def tensor_of(output: Any, name: str) -> Tensor:
     """The tensor that a model returned, alone, by name, or first."""
     if isinstance(output, Tensor):
         return output
-    found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-    if found is None and isinstance(output, tuple | list) and output:
-        found = output[0]
-    if not isinstance(found, Tensor):
+    tensor = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+    if tensor is None and isinstance(output, tuple | list) and output:
+        tensor = output[0]
+    if not isinstance(tensor, Tensor):
         raise RegardError(
             f"the model returns a {type(output).__name__} without {name!r}; say what is explained "
             "by target=, a function from what the model returns to (example,)"
         )
-    return found
+    return tensor
 
 
-def widened(found: Tensor) -> Tensor:
+def widened(values: Tensor) -> Tensor:
     """At least single precision: a probability in half precision has three digits."""
-    return found.float() if found.dtype in (torch.float16, torch.bfloat16) else found
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
-def _sums_to_one(given: Tensor) -> bool:
-    sums = given.sum(-1)
-    return bool((given >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
+def _sums_to_one(rows: Tensor) -> bool:
+    sums = rows.sum(-1)
+    return bool((rows >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())

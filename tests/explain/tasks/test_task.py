@@ -221,7 +221,7 @@ def test_other_precisions(dtype):
     true = task_of(untrained())
     loose = 0.1 if dtype == torch.bfloat16 else 1e-4
     assert task.original.dtype == torch.float64
-    for replacement in (explain.Unattended(), explain.MeanEmbedding()):
+    for replacement in (explain.AttentionMask(), explain.MeanEmbedding()):
         got, want = (one.scores(one.removable, replacement) for one in (task, true))
         torch.testing.assert_close(got, want, rtol=0, atol=loose)
 

@@ -1,7 +1,7 @@
-"""Ways to take positions out of an input. The choice matters: try more than one.
+"""Ways to remove positions from an input. The choice matters: try more than one.
 
 A replacement is any function of `Inputs` and of the positions to remove, (example, position), that
-returns other `Inputs`. What it gets is not to be changed in place.
+returns other `Inputs`. It must not change its arguments in place.
 
 >>> import torch
 >>> from regard import explain
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, UnavailableError
-from regard.explain.inputs import MASKS, Inputs, Removed
+from regard.explain.tasks.inputs import MASKS, Inputs, Removed
 
-#: A way to take positions out; its `name` is shown in tables, where it has one.
+#: A way to remove positions; tables show its `name`, if it has one.
 Replacement = Callable[[Inputs, Tensor], Inputs]
 
 
@@ -30,7 +30,7 @@ Replacement = Callable[[Inputs, Tensor], Inputs]
 class MaskToken:
     """Another token in the place of each removed one.
 
-    In a model that was not trained with it, it is a word nobody ever wrote.
+    For a model that was not trained with it, it is out of distribution.
 
     Args:
         number: the token, as `tokenizer.mask_token_id`.
@@ -44,7 +44,7 @@ class MaskToken:
 
 
 @dataclass(frozen=True)
-class Unattended:
+class AttentionMask:
     """Removed positions are kept out of attention, like padding; the others keep their places.
 
     Needs an `attention_mask`, or torch's `src_key_padding_mask`, among the inputs. A model that
@@ -57,12 +57,12 @@ class Unattended:
         mask_name = inputs.mask_name
         if mask_name is None:
             raise UnavailableError(
-                f"Unattended: the inputs {list(inputs.named)} have no mask (example, position) "
+                f"AttentionMask: the inputs {list(inputs.named)} have no mask (example, position) "
                 f"named {' or '.join(MASKS)}; give one that lets all through"
             )
         mask: Tensor = inputs.named[mask_name]
-        shut = 0 if MASKS[mask_name] else 1
-        return inputs.with_tensor(mask_name, mask.masked_fill(removed, shut))
+        masked = 0 if MASKS[mask_name] else 1
+        return inputs.with_tensor(mask_name, mask.masked_fill(removed, masked))
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,13 @@ class MeanEmbedding:
     name: ClassVar[str] = "mean embedding"
 
     def __call__(self, inputs: Inputs, removed: Removed) -> Inputs:
-        held = inputs.need_embeddings()
+        embeddings = inputs.need_embeddings()
         mean = inputs.mean if self.vector is None else self.vector
         if mean is None:
             raise RegardError("MeanEmbedding: the inputs know no mean; give vector=, (width,)")
-        return inputs.with_embeddings(torch.where(spread(removed, held), mean.to(held), held))
+        return inputs.with_embeddings(
+            torch.where(spread(removed, embeddings), mean.to(embeddings), embeddings)
+        )
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,16 @@ class ZeroEmbedding:
     name: ClassVar[str] = "zero embedding"
 
     def __call__(self, inputs: Inputs, removed: Removed) -> Inputs:
-        held = inputs.need_embeddings()
-        return inputs.with_embeddings(held.masked_fill(spread(removed, held), 0.0))
+        embeddings = inputs.need_embeddings()
+        return inputs.with_embeddings(embeddings.masked_fill(spread(removed, embeddings), 0.0))
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """Removed positions are cut out, and the rest closes up: the input gets shorter.
+    """Removed positions are deleted: the input gets shorter.
 
-    Positions of what follows change, and with them what a model makes of their order. Where
-    examples are left with different lengths, their ends are masked, which needs a mask among the
-    inputs. Position numbers among the inputs are counted anew.
+    Later positions move. Where examples end up with different lengths, their ends are masked, which
+    needs a mask among the inputs. `position_ids` are renumbered.
 
     Args:
         padding: the token that fills the ends.
@@ -139,28 +140,28 @@ class Deletion:
                 named[name] = value[:, : order.shape[1]]
                 continue
             index = order.reshape(*order.shape, *[1] * (value.dim() - 2))
-            some = value.gather(1, index.expand(-1, -1, *value.shape[2:]))
+            kept = value.gather(1, index.expand(-1, -1, *value.shape[2:]))
             fill = self.padding if name == inputs.main else 0
             if name in MASKS:
                 fill = 0 if MASKS[name] else 1
-            named[name] = some.masked_fill(spread(beyond, some), fill)
+            named[name] = kept.masked_fill(spread(beyond, kept), fill)
         return {"named": named, "embeddings": named[inputs.main] if inputs.direct else None}
 
 
-def spread(removed: Removed, held: Tensor) -> Tensor:
-    """(example, position) with as many axes as what it is applied to."""
-    return removed.reshape(*removed.shape, *[1] * (held.dim() - 2))
+def spread(removed: Removed, values: Tensor) -> Tensor:
+    """(example, position), broadcast to the axes of `values`."""
+    return removed.reshape(*removed.shape, *[1] * (values.dim() - 2))
 
 
 def usual_replacement(inputs: Inputs, removable: Removed) -> Replacement:
     """Out of attention, where something is left to attend to; else the mean embedding."""
     attended = inputs.attended()
     if attended is not None and bool((attended & ~removable).any(1).all()):
-        return Unattended()
+        return AttentionMask()
     return MeanEmbedding()
 
 
 def name_of(replacement: Replacement) -> str:
     """What a table calls a replacement."""
-    found = getattr(replacement, "name", None) or getattr(replacement, "__name__", None)
-    return str(found or type(replacement).__name__)
+    name = getattr(replacement, "name", None) or getattr(replacement, "__name__", None)
+    return str(name or type(replacement).__name__)

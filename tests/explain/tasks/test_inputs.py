@@ -5,7 +5,7 @@ import torch
 from explain_models import CLS, padded, untrained
 
 from regard import RegardError, explain
-from regard.explain.inputs import Inputs
+from regard.explain.tasks.inputs import Inputs
 
 
 class Tokenizer:

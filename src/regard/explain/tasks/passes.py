@@ -1,4 +1,4 @@
-"""Running a model for measurement: in eval mode, watched at its embedding, and put back after."""
+"""Passes of a model for measurement: in eval mode, with its embedding observed or replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.modules import module as hooks
 
 from regard.anatomy.modes import evaluation_mode
 from regard.errors import RegardError, UnavailableError
-from regard.explain.inputs import Inputs
+from regard.explain.tasks.inputs import Inputs
 
 Model = Callable[..., Any]
 
@@ -22,66 +22,68 @@ def call(model: Model, inputs: Inputs, embedding: nn.Module | None = None) -> An
     with ExitStack() as stack:
         stack.enter_context(evaluation_mode(model))
         if inputs.swapped:
-            stack.enter_context(_swapped(embedding, inputs))
+            stack.enter_context(_replaced_embedding(embedding, inputs))
         if list(inputs.named) == [""]:
             return model(inputs.named[""])
         return model(**inputs.named)
 
 
 def outermost(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Those that are no part of another."""
-    found = list(modules)
-    inside = {id(part) for one in found for part in one.modules() if part is not one}
-    return [one for one in found if id(one) not in inside]
+    """Modules that are inside no other."""
+    candidates = list(modules)
+    inside = {
+        id(child) for module in candidates for child in module.modules() if child is not module
+    }
+    return [module for module in candidates if id(module) not in inside]
 
 
 @contextmanager
-def watched(
+def observed_embedding(
     inputs: Inputs, embedding: nn.Module | None
 ) -> Iterator[list[tuple[nn.Module, Tensor]]]:
-    """Notes the embedding that is called with the ids, or the one named, and what it made.
+    """Yields the embedding that is called with the ids, or the one named, with its output.
 
-    The hook is a global one, since the model may be a function, whose modules are not known.
+    The hook is global, since the model may be a function, whose modules are unknown.
     """
-    found: list[tuple[nn.Module, Tensor]] = []
+    calls: list[tuple[nn.Module, Tensor]] = []
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
-        if found or not isinstance(output, Tensor) or output.dim() < 3:
+        if calls or not isinstance(output, Tensor) or output.dim() < 3:
             return
         if embedding is None:
             wanted = isinstance(module, nn.Embedding) and _called_with(args, inputs.ids)
         else:
             wanted = module is embedding
         if wanted:
-            found.append((module, output.detach()))
+            calls.append((module, output.detach()))
 
     if embedding is None and inputs.is_features:
-        yield found
+        yield calls
         return
     handle = hooks.register_module_forward_hook(after)
     try:
-        yield found
+        yield calls
     finally:
         handle.remove()
 
 
 @contextmanager
-def _swapped(embedding: nn.Module | None, inputs: Inputs) -> Iterator[None]:
-    """While this lasts, the embedding gives what the inputs say instead of what it makes."""
+def _replaced_embedding(embedding: nn.Module | None, inputs: Inputs) -> Iterator[None]:
+    """Replace the output of the embedding by the inputs' embeddings within a block."""
     if embedding is None:
-        raise UnavailableError("no embedding is known in whose place others could be put")
-    given = inputs.need_embeddings()
+        raise UnavailableError("no embedding was found whose output could be replaced")
+    embeddings = inputs.need_embeddings()
     times = 0
 
     def after(module: nn.Module, args: Any, output: Any) -> Tensor | None:
         nonlocal times
-        if not isinstance(output, Tensor) or output.shape != given.shape:
+        if not isinstance(output, Tensor) or output.shape != embeddings.shape:
             return None
         by_ids = not inputs.is_features and isinstance(module, nn.Embedding)
         if by_ids and not _called_with(args, inputs.ids):
             return None
         times += 1
-        return given
+        return embeddings
 
     handle = embedding.register_forward_hook(after)
     try:

@@ -48,8 +48,8 @@ def test_out_of_attention(bert, removed):
     task = explain.Task(bert, data, special=[CLS])
     mask = data["attention_mask"] * ~removed
     want = shares(bert, task, input_ids=data["input_ids"], attention_mask=mask)
-    assert torch.equal(task.scores(removed, explain.Unattended()), want)
-    assert isinstance(task.usual_replacement(), explain.Unattended)
+    assert torch.equal(task.scores(removed, explain.AttentionMask()), want)
+    assert isinstance(task.usual_replacement(), explain.AttentionMask)
 
 
 @pytest.mark.parametrize("zero", [False, True])
@@ -73,7 +73,7 @@ def test_embeddings_as_inputs(bert, removed):
     by_ids = explain.Task(bert, data, special=[CLS])
     features = {"inputs_embeds": held, "attention_mask": data["attention_mask"]}
     direct = explain.Task(bert, features, removable=by_ids.removable)
-    for way in (explain.Unattended(), explain.MeanEmbedding(), explain.ZeroEmbedding()):
+    for way in (explain.AttentionMask(), explain.MeanEmbedding(), explain.ZeroEmbedding()):
         torch.testing.assert_close(
             direct.scores(removed, way), by_ids.scores(removed, way), rtol=0, atol=1e-12
         )
@@ -123,7 +123,7 @@ def test_without_a_mask_the_mean_embedding_is_usual_and_attention_cannot_be_shut
     task = explain.Task(lambda ids: model(ids, torch.ones_like(ids)), padded()["input_ids"])
     assert isinstance(task.usual_replacement(), explain.MeanEmbedding)
     with pytest.raises(RegardError, match="give one that lets all through"):
-        task.scores(removed, explain.Unattended())
+        task.scores(removed, explain.AttentionMask())
 
 
 def test_attention_over_nothing_is_said(bert):
@@ -132,11 +132,11 @@ def test_attention_over_nothing_is_said(bert):
     task = explain.Task(model, data, removable=data["attention_mask"] == 1)
     assert isinstance(task.usual_replacement(), explain.MeanEmbedding), "nothing would be left"
     with pytest.raises(RegardError, match=r"out of attention\) has the score nan"):
-        task.scores(task.removable, explain.Unattended())
+        task.scores(task.removable, explain.AttentionMask())
 
 
 def test_the_mean_is_over_all_batches():
-    from regard.explain.task import tasks_of
+    from regard.explain.tasks.task import tasks_of
 
     data, model = padded(), untrained()
     whole = explain.Task(model, data, special=[CLS]).inputs.mean
