@@ -21,19 +21,19 @@ def check_features(
 ) -> None:
     """Raise where `features` (batch, position, width) do not fit; names axis, size, expectation."""
     name = type(block).__name__
-    place = f"{name}: {which}"
+    argument = f"{name}: {which}"
     if not isinstance(features, Tensor):
         hint = " (its .output; Stack([...]) puts blocks together)"
         raise DtypeError(
-            f"{place} is {type(features).__name__}, expected features (batch, position, width)"
+            f"{argument} is {type(features).__name__}, expected features (batch, position, width)"
             + (hint if isinstance(features, BlockOutput) else "")
         )
     checks.refuse_nested(name, **{which: features})
     axes = {"batch": x.shape[0], "position": None, "width": width}
-    checks.check_features(place, features, axes, batch="as x")
+    checks.check_features(argument, features, axes, batch="as x")
     if not autocasting(features.device):
-        checks.check_dtype(place, features, x, "x")
-    checks.check_parameter_dtype(place, features, next(block.parameters(), None))
+        checks.check_dtype(argument, features, x, "x")
+    checks.check_parameter_dtype(argument, features, next(block.parameters(), None))
 
 
 def default_causal(block: AttentionBlock, causal: bool | None, state: Any) -> bool:
@@ -59,8 +59,8 @@ def prepare_x(
 
 def refuse_context(block: nn.Module, context: Tensor | None, context_mask: Any) -> None:
     """Raise on a context where nothing attends to it."""
-    for name, argument in (("context", context), ("context_mask", context_mask)):
-        if argument is not None:
+    for name, passed in (("context", context), ("context_mask", context_mask)):
+        if passed is not None:
             raise RegardError(
                 f"{type(block).__name__}: {name} was given, but nothing here attends to a context; "
                 "a DecoderBlock does"

@@ -94,8 +94,8 @@ class FromRecipe(Mechanism):
 
     def _same_dtype(self, features: Tensor) -> None:
         if features.is_floating_point():
-            place = f"{type(self).__name__}: the input"
-            check_parameter_dtype(place, features, _first_parameter(self))
+            argument = f"{type(self).__name__}: the input"
+            check_parameter_dtype(argument, features, _first_parameter(self))
 
     def forward(
         self,
