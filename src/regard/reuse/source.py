@@ -192,9 +192,10 @@ def source_of(
     """The source that a reuse layer makes of its argument `weights`.
 
     Args:
-        weights: an `Attended`, a `Recipe`, a `Record`, or a tensor.
-        mask: pairs that may attend, in addition to the attention's own mask; the key axis of a
-            tensor may have size 1, to leave out queries.
+        weights: an `Attended`, a `Recipe`, a `Record`, or a tensor (batch, head, query, key).
+        mask: pairs that may attend, in addition to the attention's own mask; weights of others
+            count as 0. The key axis of a tensor may have size 1, to leave out queries. In
+            self-attention a position that no query may see is padding, and left out as a query too.
         causal: intersect `mask` with causality, aligned at the end.
         axes: the order of a tensor's axes, as "head batch query key".
     """
