@@ -1,6 +1,6 @@
 """Checks of sizes and tensors, whose errors say what was passed, what was expected and where.
 
-`place` names the argument, as "EncoderBlock: x".
+`argument` is its name in errors, as "EncoderBlock: x".
 """
 
 from __future__ import annotations
@@ -21,44 +21,48 @@ def check_sizes(owner: str, **sizes: Any) -> None:
             raise RegardError(f"{owner}: {name}={size!r}, expected a whole number from 1 on")
 
 
-def check_axes(place: str, tensor: Tensor, axes: Mapping[str, int | None], **reasons: str) -> None:
+def check_axes(
+    argument: str, tensor: Tensor, axes: Mapping[str, int | None], **reasons: str
+) -> None:
     """Raise unless a tensor has these axes, each of its size, or of any where that is None.
 
     `reasons` say of an axis where its size comes from: `batch="as x"`.
     """
     if tensor.dim() != len(axes):
         raise ShapeError(
-            f"{place} has {tensor.dim()} axes {tuple(tensor.shape)}, expected {len(axes)}: "
+            f"{argument} has {tensor.dim()} axes {tuple(tensor.shape)}, expected {len(axes)}: "
             f"({', '.join(axes)})"
         )
     for (axis, expected), size in zip(axes.items(), tensor.shape):
         if expected is not None and size != expected:
             reason = f" {reasons[axis]}" if axis in reasons else ""
-            raise ShapeError(f"{place}: axis {axis} has size {size}, expected {expected}{reason}")
+            raise ShapeError(
+                f"{argument}: axis {axis} has size {size}, expected {expected}{reason}"
+            )
 
 
 def check_features(
-    place: str, tensor: Tensor, axes: Mapping[str, int | None], **reasons: str
+    argument: str, tensor: Tensor, axes: Mapping[str, int | None], **reasons: str
 ) -> None:
     """`check_axes` of a tensor that must be floating point."""
     if not tensor.is_floating_point():
-        raise DtypeError(f"{place} is {tensor.dtype}, expected floating point")
-    check_axes(place, tensor, axes, **reasons)
+        raise DtypeError(f"{argument} is {tensor.dtype}, expected floating point")
+    check_axes(argument, tensor, axes, **reasons)
 
 
-def check_dtype(place: str, tensor: Tensor, other: Tensor, name: str) -> None:
+def check_dtype(argument: str, tensor: Tensor, other: Tensor, name: str) -> None:
     """Raise unless a tensor has the dtype of another one, which errors call `name`."""
     if tensor.dtype != other.dtype:
-        raise DtypeError(f"{place} is {tensor.dtype}, expected {other.dtype} as {name}")
+        raise DtypeError(f"{argument} is {tensor.dtype}, expected {other.dtype} as {name}")
 
 
-def check_module_dtype(place: str, tensor: Tensor, module: nn.Module) -> None:
+def check_module_dtype(argument: str, tensor: Tensor, module: nn.Module) -> None:
     """Raise unless a tensor has the dtype of a module's parameters, or autocast converts it."""
     parameter = _first_parameter(module)
     if parameter is None or tensor.dtype == parameter.dtype or autocasting(tensor.device):
         return
     raise DtypeError(
-        f"{place} is {tensor.dtype}, the parameters are {parameter.dtype}; convert one, as "
+        f"{argument} is {tensor.dtype}, the parameters are {parameter.dtype}; convert one, as "
         f"module.to({tensor.dtype})"
     )
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from regard import RegardError, masks
-from regard.blocks import Concatenated, DecoderBlock, FeedForward, PostNorm, PreNorm
+from regard.blocks import ConcatProjection, DecoderBlock, FeedForward, PostNorm, PreNorm
 from regard.errors import ShapeError, StateError
 from regard.mechanisms import Additive, DotProduct, LocalMonotonic, Luong, MultiHead
 
@@ -31,7 +31,7 @@ def block_of(wrap=PreNorm, joined=False, cross=None):
         wrap(
             8,
             MultiHead(8, 4, inputs=(6, 6)) if cross is None else cross,
-            join=Concatenated(8) if joined else None,
+            join=ConcatProjection(8) if joined else None,
         ),
         wrap(8, FeedForward(8, 12)),
     )
@@ -54,7 +54,7 @@ def test_it_is_its_equations_in_loops(wrap, joined):
 
 
 def test_concatenation_may_end_in_tanh():
-    joined = Concatenated(8, 6, activation=nn.Tanh())
+    joined = ConcatProjection(8, 6, activation=nn.Tanh())
     state, answer = torch.randn(2, 3, 8), torch.randn(2, 3, 6)
     weight, bias = joined.project.weight, joined.project.bias
     want = torch.tanh(torch.cat([answer, state], -1) @ weight.T + bias)
@@ -201,7 +201,7 @@ def test_wrong_contexts_are_named():
 @pytest.mark.parametrize("state", [None, True])
 def test_a_residual_of_another_width_names_the_other_join(state):
     block = block_of(cross=Additive(8, 6, width=4))
-    text = "answer: axis width has size 6, expected 8; Concatenated(8, 6) joins other widths"
+    text = "answer: axis width has size 6, expected 8; ConcatProjection(8, 6) joins other widths"
     with pytest.raises(ShapeError, match=re.escape(text)):
         block(normal(1, 3, 8), normal(1, 4, 6), state=state)
 

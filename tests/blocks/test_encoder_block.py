@@ -10,7 +10,7 @@ from torch import nn
 
 from regard import RegardError, masks
 from regard.blocks import (
-    Concatenated,
+    ConcatProjection,
     EncoderBlock,
     FeedForward,
     NearIdentityWarning,
@@ -125,8 +125,8 @@ def test_what_the_warning_says_is_so():
 
 
 def test_the_context_of_another_width_is_joined_by_concatenation_only():
-    block = block_of(PreNorm, MultiHead(8, 2), join=Concatenated(8, 5))
-    with pytest.raises(ShapeError, match="Concatenated: answer: axis width has size 8, expected 5"):
+    block = block_of(PreNorm, MultiHead(8, 2), join=ConcatProjection(8, 5))
+    with pytest.raises(ShapeError, match="ConcatProjection: answer: axis width has size 8, exp"):
         block(normal(1, 3, 8))
 
 

@@ -105,7 +105,11 @@ def test_a_parallel_block_with_a_skip():
     ("parts", "error", "text"),
     [
         ((FeedForward(8), FeedForward(8)), RegardError, "self_attention is FeedForward, expected"),
-        ((MultiHead(8, 2), FeedForward), RegardError, "feed_forward is type, expected a module"),
+        (
+            (MultiHead(8, 2), FeedForward),
+            RegardError,
+            "feed_forward is the class \\w+, expected a module",
+        ),
         ((MultiHead(8, 2), FeedForward(6)), ShapeError, "FeedForward takes width 6, expected 8"),
     ],
 )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard import RegardError
-from regard.blocks import Concatenated, DecoderBlock, EncoderBlock, FeedForward, PreNorm, Stack
+from regard.blocks import ConcatProjection, DecoderBlock, EncoderBlock, FeedForward, PreNorm, Stack
 from regard.errors import DtypeError, StateError
 from regard.mechanisms import MultiHead
 
@@ -160,7 +160,7 @@ def test_autocast_at_once_and_step_by_step():
     """A layer that concatenates hands bfloat16 on; the context stays float32."""
 
     def block():
-        join = Concatenated(8)
+        join = ConcatProjection(8)
         return DecoderBlock(
             PreNorm(8, MultiHead(8, 2)),
             PreNorm(8, MultiHead(8, 2), join=join),

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard import RegardError
-from regard.blocks import Concatenated, EncoderBlock, FeedForward, PostNorm, PreNorm, Residual
+from regard.blocks import ConcatProjection, EncoderBlock, FeedForward, PostNorm, PreNorm, Residual
 from regard.errors import DtypeError, ShapeError
 from regard.mechanisms import Additive, MultiHead
 
@@ -19,7 +19,7 @@ def seed():
 
 def test_all_of_an_answer_dropped_leaves_the_stream():
     x, answer = torch.randn(2, 3, 8), torch.randn(2, 3, 8)
-    residual, joined = Residual(dropout=1.0), Concatenated(8, dropout=1.0)
+    residual, joined = Residual(dropout=1.0), ConcatProjection(8, dropout=1.0)
     assert torch.equal(residual(x, answer), x)
     torch.testing.assert_close(joined(x, answer), joined.eval()(x, torch.zeros_like(x)))
     assert torch.equal(residual.eval()(x, answer), x + answer)
@@ -52,7 +52,7 @@ def test_a_part_that_is_no_module_is_refused(without_shape_checks):
 
 def test_one_feature_is_not_spread_over_all():
     """Adding (…, 1) would broadcast in silence."""
-    text = "Residual: answer: axis width has size 1, expected 8; Concatenated(8, 1) joins"
+    text = "Residual: answer: axis width has size 1, expected 8; ConcatProjection(8, 1) joins"
     with pytest.raises(ShapeError, match=re.escape(text)):
         Residual()(torch.randn(2, 3, 8), torch.randn(2, 3, 1))
 

@@ -5,7 +5,7 @@ import warnings
 from torch import nn
 
 from regard.blocks import (
-    Concatenated,
+    ConcatProjection,
     CrossBlock,
     DecoderBlock,
     EncoderBlock,
@@ -59,12 +59,12 @@ def unprojected(build, *parts):
 
 
 def additive():
-    joined = Concatenated(16, 6, activation=nn.Tanh(), dropout=0.5)
+    joined = ConcatProjection(16, 6, activation=nn.Tanh(), dropout=0.5)
     return decoder(PreNorm, None, Additive(16, 6, width=8, dropout=0.5), joined)
 
 
 def general():
-    return decoder(PostNorm, None, Luong(GeneralScore(16, 6)), Concatenated(16, 6))
+    return decoder(PostNorm, None, Luong(GeneralScore(16, 6)), ConcatProjection(16, 6))
 
 
 def positions():

@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.blocks import (
     BlockOutput,
-    Concatenated,
+    ConcatProjection,
     CrossBlock,
     DecoderBlock,
     EncoderBlock,
@@ -32,7 +32,7 @@ class Decoder(DecoderBlock):
     def __init__(self):
         super().__init__(
             PreNorm(16, MultiHead(16, 4)),
-            PreNorm(16, MultiHead(16, 4), join=Concatenated(16)),
+            PreNorm(16, MultiHead(16, 4), join=ConcatProjection(16)),
             PreNorm(16, FeedForward(16)),
         )
 

@@ -10,7 +10,7 @@ from regard.blocks.parallel_block import ParallelBlock
 from regard.blocks.simplified import sas_block, sas_p_block
 from regard.blocks.stack import Stack
 from regard.blocks.sublayers import (
-    Concatenated,
+    ConcatProjection,
     NearIdentityWarning,
     PostNorm,
     PreNorm,
@@ -24,7 +24,7 @@ from regard.contract import BlockOutput
 __all__ = [
     "AttentionBlock",
     "BlockOutput",
-    "Concatenated",
+    "ConcatProjection",
     "CrossBlock",
     "DecoderBlock",
     "DecomposableClassifier",

@@ -1,4 +1,4 @@
-"""What every block promises."""
+"""The signature of a block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AttentionBlock(nn.Module, ABC):
 
     causal: bool = False  #: what `causal=None` means
     needs_context: bool = False  #: attends to another sequence too
-    attends_itself: bool = True  #: positions of x see each other; there is an attention `self`
+    attends_itself: bool = True  #: has an attention `self` among positions of x
 
     @abstractmethod
     def forward(
@@ -39,15 +39,15 @@ class AttentionBlock(nn.Module, ABC):
 
         Args:
             x: (batch, position, width).
-            context: (batch, context position, width), such as an encoder's output; not given
+            context: (batch, context position, width), such as an encoder's output; not passed
                 again where a state holds it.
-            mask: which positions of `x` may look at which; a `Mask`, or a boolean tensor of four
+            mask: which positions of `x` may attend to which; a `Mask`, or a boolean tensor of four
                 axes. True means "may attend". With a state it spans all positions, old and new;
-                padding that was given once is remembered.
-            context_mask: which positions of the context may be looked at; a state remembers
+                the state remembers padding.
+            context_mask: which positions of the context may be attended to; a state remembers
                 padding.
-            causal: whether positions are kept from seeing later ones; None is the block's own
-                habit, and True with a state, whose later positions come in later calls.
+            causal: whether positions attend only to earlier ones; by default the block's own
+                `causal`, and True with a state, since later positions arrive in later calls.
             state: the `.state` of the last call, or True to start one.
             weights: also return the weights of every attention.
             reduce: reducers, answered by every attention in its `reductions`.

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.inputs import (
+    attention_shape,
     check_features,
     context_or_state,
-    resolved,
-    shape_of,
+    resolve_mask,
     states_by_name,
     without_padding,
 )
@@ -25,7 +25,7 @@ from regard.mechanisms import FromRecipe
 
 
 class CrossBlock(AttentionBlock):
-    """Each position looks at the context, then is changed by itself; there is no self-attention.
+    """Cross-attention, then a feed-forward network at each position; there is no self-attention.
 
     With `PostNorm` sub-layers it is the multihead attention block of Lee et al. 2019, "Set
     Transformer", equations 6 and 7: MAB(X, Y) = LayerNorm(H + rFF(H)), H = LayerNorm(X +
@@ -44,8 +44,8 @@ class CrossBlock(AttentionBlock):
     Args:
         cross_attention: a sub-layer around any `Mechanism`, whose keys are the context.
         feed_forward: a sub-layer around a module on features.
-        context_norm: a module on the context, such as `nn.LayerNorm(context_width)`; none when
-            None.
+        context_norm: a module on the context, such as `nn.LayerNorm(context_width)`; none by
+            default.
 
     >>> import torch
     >>> from regard.blocks import CrossBlock, FeedForward, PreNorm
@@ -108,17 +108,15 @@ class CrossBlock(AttentionBlock):
     ) -> BlockOutput:
         """Attention `cross`; see `AttentionBlock.forward`.
 
-        Positions of x do not see each other, so `causal` changes nothing, and `mask` only tells
-        which of them are padding. A state holds the prepared context.
+        Positions of x do not attend to each other, so `causal` has no effect, and `mask` only
+        marks padding. A state holds the projected context.
         """
         check_features(self, "x", x, self.width, x)
         attention = self.cross_attention.mechanism
         past = states_by_name(self, state, "cross")["cross"]
-        seen = (
-            past.step if isinstance(past, State | RecurrentState) else 0
-        )  # positions of earlier calls
-        shape = shape_of(attention, x, seen + x.shape[1])
-        x = without_padding(x, resolved(self, "mask", mask, shape), shape)
+        earlier = past.step if isinstance(past, State | RecurrentState) else 0  # positions
+        shape = attention_shape(attention, x, earlier + x.shape[1])
+        x = without_padding(x, resolve_mask(self, "mask", mask, shape), shape)
         keys, memory = context_or_state(
             self,
             attention,

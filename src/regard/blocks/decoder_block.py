@@ -9,16 +9,7 @@ from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.from_torch import feed_forward_of, sublayer_of
-from regard.blocks.inputs import (
-    check_features,
-    context_or_state,
-    habit,
-    keys_of,
-    resolved,
-    shape_of,
-    states_by_name,
-    without_padding,
-)
+from regard.blocks.inputs import context_or_state, default_causal, prepare_x, states_by_name
 from regard.blocks.sublayers import Sublayer, check_sublayers, warn_of_identity
 from regard.contract import BlockOutput
 from regard.errors import RegardError
@@ -27,11 +18,11 @@ from regard.masks import Mask
 
 
 class DecoderBlock(AttentionBlock):
-    """Each position looks at itself and those before, then at the context, then is changed.
+    """Causal self-attention, cross-attention, then a feed-forward network at each position.
 
-    Vaswani et al. 2017, "Attention is all you need", section 3.1. How the context joins the stream
-    is up to its sub-layer: `join=Residual()` adds it; `join=Concatenated(width)` puts it beside the
-    state and projects both.
+    Vaswani et al. 2017, "Attention is all you need", section 3.1. The `join` of a sub-layer
+    joins the context to the stream: `Residual()` adds it; `ConcatProjection(width)` concatenates it
+    to the state and projects both.
 
     Args:
         self_attention: a sub-layer around any `Mechanism`; causal unless a call says otherwise.
@@ -39,11 +30,11 @@ class DecoderBlock(AttentionBlock):
         feed_forward: a sub-layer around a module on features.
 
     >>> import torch
-    >>> from regard.blocks import Concatenated, DecoderBlock, FeedForward, PreNorm
+    >>> from regard.blocks import ConcatProjection, DecoderBlock, FeedForward, PreNorm
     >>> from regard.mechanisms import Additive, MultiHead
     >>> block = DecoderBlock(
     ...     PreNorm(16, MultiHead(16, 4)),
-    ...     PreNorm(16, Additive(16, 6, width=8), join=Concatenated(16, 6)),
+    ...     PreNorm(16, Additive(16, 6, width=8), join=ConcatProjection(16, 6)),
     ...     PreNorm(16, FeedForward(16)),
     ... )
     >>> blocked = block(torch.randn(2, 5, 16), torch.randn(2, 7, 6), weights=True)
@@ -83,31 +74,30 @@ class DecoderBlock(AttentionBlock):
     ) -> BlockOutput:
         """Attentions `self` and `cross`; see `AttentionBlock.forward`.
 
-        A state holds the positions so far, which grow, and the prepared context, which is fixed,
+        A state holds the positions so far, which grow, and the projected context, which is fixed,
         each with its padding.
         """
-        check_features(self, "x", x, self.self_attention.width, x)
-        causal = habit(self, causal, state)
+        causal = default_causal(self, causal, state)
         past = states_by_name(self, state, "self", "cross")
-        shape = shape_of(self.self_attention.mechanism, x, keys_of(past["self"]) + x.shape[1])
-        x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)
+        attention, width = self.self_attention.mechanism, self.self_attention.width
+        x = prepare_x(self, attention, x, width, mask=mask, causal=causal, past=past["self"])
         attention = self.cross_attention.mechanism
         keys, memory = context_or_state(
             self, attention, x, context, mask=context_mask, past=past["cross"]
         )
-        asked = {"weights": weights, "reduce": reduce}
-        x, own = self.self_attention(x, mask=mask, causal=causal, state=past["self"], **asked)
-        x, cross = self.cross_attention(x, keys, mask=context_mask, state=memory, **asked)
+        requests = {"weights": weights, "reduce": reduce}
+        x, own = self.self_attention(x, mask=mask, causal=causal, state=past["self"], **requests)
+        x, cross = self.cross_attention(x, keys, mask=context_mask, state=memory, **requests)
         x, _ = self.feed_forward(x)
         after = None if memory is None else {"self": own.state, "cross": cross.state}
         return BlockOutput(x, {"self": own, "cross": cross}, after)
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerDecoderLayer) -> DecoderBlock:
-        """The same block as torch's, with its weights copied; batch first, whatever it was there.
+        """A block with a copy of the layer's parameters; batch first, whatever the layer is.
 
         Its masks mean the opposite of ours: `masks.from_torch` converts them. Torch's layer is
-        causal only when it is given such a mask, ours unless `causal=False`.
+        causal only with such a mask, this one unless `causal=False`.
         """
         if not isinstance(layer, nn.TransformerDecoderLayer):
             raise RegardError(

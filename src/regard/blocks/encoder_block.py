@@ -9,16 +9,7 @@ from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
 from regard.blocks.from_torch import feed_forward_of, sublayer_of
-from regard.blocks.inputs import (
-    check_features,
-    habit,
-    keys_of,
-    refuse_context,
-    resolved,
-    shape_of,
-    states_by_name,
-    without_padding,
-)
+from regard.blocks.inputs import default_causal, prepare_x, refuse_context, states_by_name
 from regard.blocks.sublayers import Sublayer, check_sublayers, warn_of_identity
 from regard.contract import BlockOutput
 from regard.errors import RegardError
@@ -27,10 +18,10 @@ from regard.masks import Mask
 
 
 class EncoderBlock(AttentionBlock):
-    """Each position looks at all of them, then is changed by itself.
+    """Self-attention, then a feed-forward network at each position.
 
     Vaswani et al. 2017, "Attention is all you need", section 3.1. With `causal=True`, and with a
-    state unless `causal=False`, it is the block of a decoder that has no encoder.
+    state unless `causal=False`, it is the block of a decoder-only model.
 
     Args:
         self_attention: a sub-layer around any `Mechanism`.
@@ -66,11 +57,10 @@ class EncoderBlock(AttentionBlock):
     ) -> BlockOutput:
         """Attention `self`; see `AttentionBlock.forward`. A context is refused."""
         refuse_context(self, context, context_mask)
-        check_features(self, "x", x, self.self_attention.width, x)
-        causal = habit(self, causal, state)
+        causal = default_causal(self, causal, state)
         past = states_by_name(self, state, "self")["self"]
-        shape = shape_of(self.self_attention.mechanism, x, keys_of(past) + x.shape[1])
-        x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)
+        attention, width = self.self_attention.mechanism, self.self_attention.width
+        x = prepare_x(self, attention, x, width, mask=mask, causal=causal, past=past)
         x, attended = self.self_attention(
             x, mask=mask, causal=causal, state=past, weights=weights, reduce=reduce
         )
@@ -80,7 +70,7 @@ class EncoderBlock(AttentionBlock):
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerEncoderLayer) -> EncoderBlock:
-        """The same block as torch's, with its weights copied; batch first, whatever it was there.
+        """A block with a copy of the layer's parameters; batch first, whatever the layer is.
 
         Its masks mean the opposite of ours: `masks.from_torch` converts them.
         """

@@ -1,4 +1,4 @@
-"""The feed-forward part: two layers at every position."""
+"""The feed-forward network: two linear layers at every position."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from regard.types import Features
 
 
 class FeedForward(nn.Module):
-    """W₂ dropout(activation(W₁ x + b₁)) + b₂, at each position by itself.
+    """W₂ dropout(activation(W₁ x + b₁)) + b₂, at each position separately.
 
     Vaswani et al. 2017, "Attention is all you need", section 3.3.
 
     Args:
-        width: features that come in and go out.
-        inner_width: features between; 4 · `width` when None.
+        width: features of input and output.
+        inner_width: features of the hidden layer; 4 · `width` when None.
         activation: a module between the layers; `nn.ReLU()` when None.
         dropout: after the activation, in training.
     """

@@ -1,4 +1,4 @@
-"""Parts of torch's transformer layers as parts of ours; the one file that knows their names."""
+"""Sub-layers from torch's transformer layers; the only file that knows their attribute names."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from regard.mechanisms import MultiHead
 Layer = nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
 
 
-def sublayer_of(layer: Layer, part: nn.Module, norm: nn.LayerNorm, dropout: nn.Dropout) -> Sublayer:
-    """One part of a layer with its norm, where the layer has it, and its dropout."""
-    if isinstance(part, nn.MultiheadAttention):
-        part = MultiHead.from_torch(part)
+def sublayer_of(
+    layer: Layer, module: nn.Module, norm: nn.LayerNorm, dropout: nn.Dropout
+) -> Sublayer:
+    """A module of a layer with its norm, before or after it, and its dropout."""
+    if isinstance(module, nn.MultiheadAttention):
+        module = MultiHead.from_torch(module)
     wrap = PreNorm if layer.norm_first else PostNorm
-    return wrap(norm.normalized_shape[0], part, norm=copy.deepcopy(norm), join=Residual(dropout.p))
+    return wrap(
+        norm.normalized_shape[0], module, norm=copy.deepcopy(norm), join=Residual(dropout.p)
+    )
 
 
 def feed_forward_of(layer: Layer) -> FeedForward:
-    """The two linear layers and what is between them."""
-    theirs = layer.linear1
-    part = FeedForward(
-        theirs.in_features,
-        theirs.out_features,
+    """The two linear layers of a layer, with activation and dropout."""
+    feed_forward = FeedForward(
+        layer.linear1.in_features,
+        layer.linear1.out_features,
         activation=_activation(layer.activation),
         dropout=layer.dropout.p,
     )
-    part.widen, part.narrow = copy.deepcopy(layer.linear1), copy.deepcopy(layer.linear2)
-    return part
+    feed_forward.widen = copy.deepcopy(layer.linear1)
+    feed_forward.narrow = copy.deepcopy(layer.linear2)
+    return feed_forward
 
 
 def _activation(activation: object) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What blocks do before they attend: checks, states by name, padding zeroed."""
+"""The inputs of a block before it attends: checks, states by name, padding zeroed."""
 
 from __future__ import annotations
 
@@ -21,30 +21,46 @@ def check_features(
 ) -> None:
     """Raise where `features` (batch, position, width) do not fit; names axis, size, expectation."""
     name = type(block).__name__
-    place = f"{name}: {which}"
+    argument = f"{name}: {which}"
     if not isinstance(features, Tensor):
-        after = " (its .output; Stack([...]) puts blocks together)"
+        hint = " (its .output; Stack([...]) puts blocks together)"
         raise DtypeError(
-            f"{place} is {type(features).__name__}, expected features (batch, position, width)"
-            + (after if isinstance(features, BlockOutput) else "")
+            f"{argument} is {type(features).__name__}, expected features (batch, position, width)"
+            + (hint if isinstance(features, BlockOutput) else "")
         )
     checks.refuse_nested(name, **{which: features})
     axes = {"batch": x.shape[0], "position": None, "width": width}
-    checks.check_features(place, features, axes, batch="as x")
+    checks.check_features(argument, features, axes, batch="as x")
     if not autocasting(features.device):
-        checks.check_dtype(place, features, x, "x")
-    checks.check_module_dtype(place, features, block)
+        checks.check_dtype(argument, features, x, "x")
+    checks.check_module_dtype(argument, features, block)
 
 
-def habit(block: AttentionBlock, causal: bool | None, state: Any) -> bool:
-    """Whether a call is causal where it may not say: with a state, or where the block is."""
+def default_causal(block: AttentionBlock, causal: bool | None, state: Any) -> bool:
+    """Whether a call is causal; by default with a state, or where the block is."""
     return block.causal or state not in (None, False) if causal is None else causal
 
 
+def prepare_x(
+    block: AttentionBlock,
+    attention: Mechanism,
+    x: Tensor,
+    width: int,
+    *,
+    mask: Mask | Tensor | None,
+    causal: bool,
+    past: Any,
+) -> Tensor:
+    """The checked input of a self-attention, with NaN and inf zeroed in padding."""
+    check_features(block, "x", x, width, x)
+    shape = attention_shape(attention, x, past_length(past) + x.shape[1])
+    return without_padding(x, resolve_mask(block, "mask", mask, shape, causal=causal), shape)
+
+
 def refuse_context(block: nn.Module, context: Tensor | None, context_mask: Any) -> None:
-    """A context that nothing attends to is a mistake, not a thing to leave aside."""
-    for name, given in (("context", context), ("context_mask", context_mask)):
-        if given is not None:
+    """Raise on a context where nothing attends to it."""
+    for name, passed in (("context", context), ("context_mask", context_mask)):
+        if passed is not None:
             raise RegardError(
                 f"{type(block).__name__}: {name} was given, but nothing here attends to a context; "
                 "a DecoderBlock does"
@@ -62,7 +78,7 @@ def context_or_state(
     width: int | None = None,
     norm: nn.Module | None = None,
 ) -> tuple[Tensor | None, State | RecurrentState | None]:
-    """What a cross-attention is given: the normed context, or the state that holds it.
+    """The keys of a cross-attention: the normed context, or the state that holds it.
 
     Args:
         block: whose context it is; errors name it.
@@ -78,7 +94,7 @@ def context_or_state(
     if isinstance(past, State | RecurrentState):
         if context is not None:
             raise StateError(f"{name}: the state holds the context; do not pass it again")
-        resolved(block, "context_mask", mask, shape_of(attention, x, past.keys))
+        resolve_mask(block, "context_mask", mask, attention_shape(attention, x, past.keys))
         return None, past
     if context is None:
         raise RegardError(
@@ -87,8 +103,8 @@ def context_or_state(
         )
     check_features(block, "context", context, width, x)
     context = context.to(x.dtype)  # another one only under autocast
-    shape = shape_of(attention, x, context.shape[1])
-    whole = resolved(block, "context_mask", mask, shape)
+    shape = attention_shape(attention, x, context.shape[1])
+    whole = resolve_mask(block, "context_mask", mask, shape)
     context = without_padding(context, whole, shape)
     context = context if norm is None else norm(context)
     if not past:
@@ -110,10 +126,10 @@ def states_by_name(block: nn.Module, state: Any, *names: str) -> dict[str, Any]:
     return state
 
 
-def resolved(
+def resolve_mask(
     block: nn.Module, which: str, mask: Mask | Tensor | None, shape: Shape, *, causal: bool = False
 ) -> Mask | None:
-    """The mask of one attention inside; an error says which argument of the block it is."""
+    """The mask of an attention inside; errors name the argument of the block."""
     if mask is None:
         return None
     try:
@@ -123,10 +139,10 @@ def resolved(
 
 
 def without_padding(features: Tensor, mask: Mask | None, shape: Shape) -> Tensor:
-    """`features`, the last of the keys, with NaN and inf zeroed where nobody looks.
+    """`features`, the last of the keys, with NaN and inf zeroed where no query attends.
 
-    An attention forgets such places by itself, but norms and residuals would carry them on, into
-    the gradients of their parameters.
+    An attention ignores such positions, but norms and residuals would carry NaN into the gradients
+    of their parameters.
     """
     alive = None if mask is None else mask.alive(shape.queries, shape.keys, features.device)
     if alive is None:
@@ -134,13 +150,13 @@ def without_padding(features: Tensor, mask: Mask | None, shape: Shape) -> Tensor
     return finite(features, alive[..., shape.keys - features.shape[1] :])
 
 
-def shape_of(attention: Mechanism, x: Tensor, keys: int) -> Shape:
-    """The sizes of an attention of `x` to so many keys."""
+def attention_shape(attention: Mechanism, x: Tensor, keys: int) -> Shape:
+    """The shape of an attention of `x` to a number of keys."""
     return Shape(x.shape[0], getattr(attention, "n_heads", 1), x.shape[1], keys)
 
 
-def keys_of(state: Any) -> int:
-    """How many keys there were before, dropped ones too."""
+def past_length(state: Any) -> int:
+    """The number of keys in earlier calls, dropped ones too."""
     if isinstance(state, RecurrentState):
         return state.keys
     return state.length if isinstance(state, State) else 0

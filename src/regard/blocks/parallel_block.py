@@ -1,4 +1,4 @@
-"""The parallel block: self-attention and feed-forward side by side, of the same input."""
+"""The parallel block: self-attention and feed-forward of the same input."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
-from regard.blocks.inputs import (
-    check_features,
-    habit,
-    keys_of,
-    refuse_context,
-    resolved,
-    shape_of,
-    states_by_name,
-    without_padding,
-)
-from regard.blocks.sublayers import warn_of_identity, width_of
+from regard.blocks.inputs import default_causal, prepare_x, refuse_context, states_by_name
+from regard.blocks.sublayers import check_modules, warn_of_identity
 from regard.contract import BlockOutput, Mechanism
-from regard.errors import RegardError, ShapeError
+from regard.errors import RegardError
 from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 
@@ -30,15 +21,15 @@ class ParallelBlock(AttentionBlock):
     """skip · x + attention_gain · attention(norm(x)) + feed_forward_gain · feed_forward(norm(x)).
 
     With gains of 1 it is the block of Wang & Komatsuzaki 2021 (GPT-J) and Chowdhery et al. 2022
-    (PaLM, section 2). `skip` is a number that stays as it is; gains are learned.
+    (PaLM, section 2). `skip` is constant; gains are learned.
 
     Args:
         width: features a position.
         self_attention: any `Mechanism`.
         feed_forward: a module on features.
         norm: a module on features; `nn.LayerNorm(width)` when None.
-        gains: of attention and feed-forward at the start.
-        skip: of x; 0 is a block without a skip connection.
+        gains: initial gains of attention and feed-forward.
+        skip: gain of x; 0 is a block without a skip connection.
 
     >>> import torch
     >>> from regard.blocks import FeedForward, ParallelBlock
@@ -66,18 +57,9 @@ class ParallelBlock(AttentionBlock):
                 "regard.Mechanism, as MultiHead"
             )
         norm = nn.LayerNorm(width) if norm is None else norm
-        parts = {"self_attention": self_attention, "feed_forward": feed_forward, "norm": norm}
-        for name, part in parts.items():
-            if not isinstance(part, nn.Module):
-                raise RegardError(
-                    f"ParallelBlock: {name} is {type(part).__name__}, expected a module"
-                )
-            takes = width_of(part, width)
-            if takes not in (None, width):
-                raise ShapeError(
-                    f"ParallelBlock: {name}: {type(part).__name__} takes width {takes}, expected "
-                    f"{width}"
-                )
+        check_modules(
+            self, width, self_attention=self_attention, feed_forward=feed_forward, norm=norm
+        )
         warn_of_identity(self, self_attention)
         self.width, self.skip = width, skip
         self.norm, self.self_attention, self.feed_forward = norm, self_attention, feed_forward
@@ -98,11 +80,10 @@ class ParallelBlock(AttentionBlock):
     ) -> BlockOutput:
         """Attention `self`; see `AttentionBlock.forward`. A context is refused."""
         refuse_context(self, context, context_mask)
-        check_features(self, "x", x, self.width, x)
-        causal = habit(self, causal, state)
+        causal = default_causal(self, causal, state)
         past = states_by_name(self, state, "self")["self"]
-        shape = shape_of(self.self_attention, x, keys_of(past) + x.shape[1])
-        x = without_padding(x, resolved(self, "mask", mask, shape, causal=causal), shape)
+        attention = self.self_attention
+        x = prepare_x(self, attention, x, self.width, mask=mask, causal=causal, past=past)
         normed = self.norm(x)
         attended = self.self_attention(
             normed, mask=mask, causal=causal, state=past, weights=weights, reduce=reduce

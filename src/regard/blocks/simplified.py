@@ -1,4 +1,4 @@
-"""Simplified blocks: shaped attention in the place of skips, values and projections."""
+"""Simplified blocks: shaped attention instead of skips, values and projections."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def sas_block(
     """A block with a simplified attention sub-block (SAS).
 
     y = attention(norm(x)), output = skip · y + gain · feed_forward(norm(y)), where the attention is
-    `Shaped`: it begins as the identity, and so needs no skip connection.
+    `Shaped`: it starts as the identity, so it needs no skip connection.
 
     He & Hofmann 2023, "Simplifying transformer blocks", figure 1 and section 4. Without values and
-    output projection a block has 10 · width² weights, a usual one 12 · width².
+    output projection a block has 10 · width² weights, a standard one 12 · width².
 
     | here          | paper  |
     |---------------|--------|
@@ -38,12 +38,12 @@ def sas_block(
 
     Args:
         width: features a position.
-        n_heads: how many heads; divides `width`.
+        n_heads: number of heads; divides `width`.
         values: learn the values' projection, as the paper does in the first block of a stack.
-        inner_width: of the feed-forward part; 4 · `width` when None.
-        gain: of the feed-forward part at the start; about 1/√depth.
-        norm: makes a norm of a width; `nn.Identity` leaves it out.
-        dropout: of the softmax and in the feed-forward part, in training.
+        inner_width: of the feed-forward network; 4 · `width` when None.
+        gain: initial gain of the feed-forward network; about 1/√depth.
+        norm: builds a norm from a width; `nn.Identity` leaves it out.
+        dropout: of the softmax and in the feed-forward network, in training.
 
     >>> import torch
     >>> from regard.blocks import Stack, sas_block

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.blocks.attention_block import AttentionBlock
-from regard.blocks.inputs import habit, refuse_context
+from regard.blocks.inputs import default_causal, refuse_context
 from regard.contract import BlockOutput
 from regard.errors import RegardError, StateError
 from regard.kernel.reducers.base import Reducer
@@ -19,7 +19,7 @@ class Stack(AttentionBlock):
     """Blocks one after another; a block itself.
 
     Every layer has its own state and its own attentions, `0.self`, `0.cross`, `1.self` …, also
-    where several layers share one block and so its weights (Dehghani et al. 2018; groups of layers:
+    where several layers share one block and its parameters (Dehghani et al. 2018; groups of layers:
     Lan et al. 2019). All layers attend to the same context, and all are causal by default where one
     of the blocks is.
 
@@ -27,7 +27,7 @@ class Stack(AttentionBlock):
         blocks: the blocks, each once.
         order: which block each layer is; every block once in turn when None. `[0] * 6` is one block
             six times, `[0, 0, 1, 1]` two groups of two layers.
-        norm: a module on the output, as pre-norm blocks need; none when None.
+        norm: a module on the output, as pre-norm blocks need; none by default.
 
     >>> import torch
     >>> from regard.blocks import EncoderBlock, FeedForward, PreNorm, Stack
@@ -46,10 +46,10 @@ class Stack(AttentionBlock):
         norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        for place, block in enumerate(blocks):
+        for index, block in enumerate(blocks):
             if not isinstance(block, AttentionBlock):
                 raise RegardError(
-                    f"Stack: blocks[{place}] is {type(block).__name__}, expected an AttentionBlock"
+                    f"Stack: blocks[{index}] is {type(block).__name__}, expected an AttentionBlock"
                 )
         if len({id(block) for block in blocks}) < len(blocks):
             raise RegardError(
@@ -71,7 +71,7 @@ class Stack(AttentionBlock):
     @property
     def layers(self) -> list[AttentionBlock]:
         """The block of each layer."""
-        return [self.blocks[place] for place in self.order]  # type: ignore[misc]
+        return [self.blocks[index] for index in self.order]  # type: ignore[misc]
 
     def forward(
         self,
@@ -88,13 +88,13 @@ class Stack(AttentionBlock):
         """Attentions of all layers by number and name; see `AttentionBlock.forward`."""
         if not self.needs_context:
             refuse_context(self, context, context_mask)
-        causal = habit(self, causal, state)
+        causal = default_causal(self, causal, state)
         attentions, states = {}, []
         for layer, (block, past) in enumerate(zip(self.layers, self._states(state))):
-            about = {"context": context, "context_mask": context_mask}
+            cross = {"context": context, "context_mask": context_mask}
             blocked = block(
                 x,
-                **(about if block.needs_context else {}),
+                **(cross if block.needs_context else {}),
                 mask=mask,
                 causal=causal,
                 state=past,
@@ -108,7 +108,7 @@ class Stack(AttentionBlock):
         return BlockOutput(self.norm(x), attentions, after)
 
     def extra_repr(self) -> str:
-        """What `print(module)` shows besides the blocks."""
+        """Settings, for `print(module)`."""
         return f"order={list(self.order)}"
 
     def _states(self, state: Any) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Sub-layers: a part, the norm before or after it, and how its answer joins the stream."""
+"""Sub-layers: a module, the norm before or after it, and the join of its output to the stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Residual(nn.Module):
         if answer.shape[-1] != x.shape[-1]:
             raise ShapeError(
                 f"Residual: answer: axis width has size {answer.shape[-1]}, expected "
-                f"{x.shape[-1]}; Concatenated({x.shape[-1]}, {answer.shape[-1]}) joins other widths"
+                f"{x.shape[-1]}; ConcatProjection({x.shape[-1]}, {answer.shape[-1]}) joins other "
+                "widths"
             )
         joined: Tensor = x + self.dropout(answer)
         return joined
@@ -42,8 +43,8 @@ class ScaledResidual(nn.Module):
     """skip · x + gain · dropout(answer), both numbers learned.
 
     Args:
-        skip: what x is multiplied by at the start.
-        gain: what the answer is multiplied by at the start.
+        skip: initial factor of x.
+        gain: initial factor of the answer.
         dropout: of the answer, in training.
     """
 
@@ -59,10 +60,10 @@ class ScaledResidual(nn.Module):
 
 
 class Skipless(nn.Module):
-    """gain · answer, the gain learned: the stream goes on as the answer alone.
+    """gain · answer, with a learned gain and without a skip connection.
 
     Args:
-        gain: what the answer is multiplied by at the start.
+        gain: initial factor of the answer.
     """
 
     def __init__(self, gain: float = 1.0) -> None:
@@ -70,20 +71,20 @@ class Skipless(nn.Module):
         self.gain = nn.Parameter(torch.tensor(gain))
 
     def forward(self, x: Tensor, answer: Tensor) -> Tensor:
-        """The answer, (batch, position, width); `x` is left behind."""
+        """The answer times the gain, (batch, position, width); `x` is ignored."""
         return self.gain * answer
 
 
-class Concatenated(nn.Module):
-    """activation(W [dropout(answer); x] + b): the context beside the state, projected.
+class ConcatProjection(nn.Module):
+    """activation(W [dropout(answer); x] + b): the answer and the state, concatenated and projected.
 
     With `activation=nn.Tanh()` this is the attentional state h̃ = tanh(W_c [c; h]) of Luong, Pham &
-    Manning 2015, equation 5. The answer may have another width than the stream.
+    Manning 2015, equation 5. The answer may be of another width than the stream.
 
     Args:
-        width: features of the stream, and of what comes out.
+        width: features of the stream and of the output.
         answer_width: features of the answer; `width` when None.
-        activation: a module after the projection; none when None.
+        activation: a module after the projection; none by default.
         dropout: of the answer, in training.
     """
 
@@ -102,10 +103,10 @@ class Concatenated(nn.Module):
         self.activation = nn.Identity() if activation is None else activation
 
     def forward(self, x: Tensor, answer: Tensor) -> Tensor:
-        """The stream (batch, position, width) made of itself and the answer."""
+        """The projected stream, (batch, position, width)."""
         if answer.shape[-1] != self.answer_width:
             raise ShapeError(
-                f"Concatenated: answer: axis width has size {answer.shape[-1]}, expected "
+                f"ConcatProjection: answer: axis width has size {answer.shape[-1]}, expected "
                 f"{self.answer_width}"
             )
         both = torch.cat([self.dropout(answer), x], dim=-1)
@@ -114,7 +115,7 @@ class Concatenated(nn.Module):
 
 
 class Sublayer(nn.Module, ABC):
-    """A part within the stream: what it is given, and what becomes of its answer.
+    """A module in the residual stream: its input, and the join of its output, the answer.
 
     Args:
         width: features of the stream.
@@ -132,17 +133,8 @@ class Sublayer(nn.Module, ABC):
         join: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        for name, given in (("part", part), ("norm", norm), ("join", join)):
-            if not isinstance(given, nn.Module) and (given is not None or name == "part"):
-                what = f"the class {given.__name__}" if isinstance(given, type) else _type(given)
-                raise RegardError(f"{type(self).__name__}: {name} is {what}, expected a module")
-        for name, one in (("part", part), ("norm", norm)):
-            takes = width_of(one, width)
-            if takes not in (None, width):
-                raise ShapeError(
-                    f"{type(self).__name__}: {name}: {_type(one)} takes width {takes}, expected "
-                    f"{width}"
-                )
+        check_modules(self, width, part=part, norm=norm)
+        check_modules(self, None, join=join)
         self.width = width
         self.norm = nn.LayerNorm(width) if norm is None else norm
         self.part = part
@@ -150,39 +142,55 @@ class Sublayer(nn.Module, ABC):
 
     @property
     def mechanism(self) -> Mechanism:
-        """The part, where it is one that attends."""
+        """The part, which must be a mechanism."""
         assert isinstance(self.part, Mechanism)
         return self.part
 
     @abstractmethod
     def enter(self, x: Features) -> Features:
-        """What the part is given."""
+        """The input of the part."""
 
     @abstractmethod
     def leave(self, x: Features, answer: Tensor) -> Features:
-        """The stream after the part has answered."""
+        """The stream after the part, from its answer."""
 
     def forward(self, x: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
-        """The stream after this sub-layer, and what the part returned."""
+        """The stream after this sub-layer, and the return value of the part."""
         returned = self.part(self.enter(x), *inputs, **options)
         answer = returned.output if isinstance(returned, Attended) else returned
         return self.leave(x, answer), returned
 
 
-def _type(thing: Any) -> str:
-    return type(thing).__name__
+def check_modules(owner: nn.Module, width: int | None, **modules: Any) -> None:
+    """Raise unless each is a module that takes features of `width`, as far as it tells.
+
+    `norm` and `join` may be None.
+    """
+    for name, module in modules.items():
+        if module is None and name in ("norm", "join"):
+            continue
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            kind = f"the class {module.__name__}" if isinstance(module, type) else kind
+            raise RegardError(f"{type(owner).__name__}: {name} is {kind}, expected a module")
+        actual = None if width is None else width_of(module, width)
+        if actual not in (None, width):
+            raise ShapeError(
+                f"{type(owner).__name__}: {name}: {type(module).__name__} takes width {actual}, "
+                f"expected {width}"
+            )
 
 
-def width_of(part: nn.Module | None, width: int) -> int | None:
-    """Features that a part takes in a stream of `width`; None where it is not known."""
-    if isinstance(part, FromRecipe):
-        return part.widths(width).query
-    if isinstance(part, FeedForward):
-        return part.widen.in_features
-    if isinstance(part, nn.Linear):
-        return part.in_features
-    if isinstance(part, nn.LayerNorm | nn.RMSNorm):
-        return part.normalized_shape[-1]
+def width_of(module: nn.Module | None, width: int) -> int | None:
+    """Features that a module takes in a stream of `width`; None where unknown."""
+    if isinstance(module, FromRecipe):
+        return module.widths(width).query
+    if isinstance(module, FeedForward):
+        return module.widen.in_features
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return module.normalized_shape[-1]
     return None
 
 
@@ -210,29 +218,29 @@ class PostNorm(Sublayer):
 
 
 def check_sublayers(block: nn.Module, **sublayers: Sublayer) -> None:
-    """Refuse parts that are not wrapped, that differ in width, or attend where none should."""
-    place = type(block).__name__
+    """Raise unless these are sub-layers of one width, around mechanisms except `feed_forward`."""
+    owner = type(block).__name__
     widths = set()
     for name, sublayer in sublayers.items():
         if not isinstance(sublayer, Sublayer):
             raise RegardError(
-                f"{place}: {name} is {type(sublayer).__name__}, expected a sub-layer: "
+                f"{owner}: {name} is {type(sublayer).__name__}, expected a sub-layer: "
                 f"PreNorm(width, part) or PostNorm(width, part)"
             )
         attends = name != "feed_forward"
         if attends != isinstance(sublayer.part, Mechanism):
             raise RegardError(
-                f"{place}: the part of {name} is {type(sublayer.part).__name__}, expected "
+                f"{owner}: the part of {name} is {type(sublayer.part).__name__}, expected "
                 + ("a regard.Mechanism, as MultiHead" if attends else "a module on features")
             )
         widths.add(sublayer.width)
     if len(widths) > 1:
-        found = ", ".join(f"{name} {sublayer.width}" for name, sublayer in sublayers.items())
-        raise ShapeError(f"{place}: sub-layers of different width: {found}")
+        shown = ", ".join(f"{name} {sublayer.width}" for name, sublayer in sublayers.items())
+        raise ShapeError(f"{owner}: sub-layers of different width: {shown}")
 
 
 def warn_of_identity(block: nn.Module, attention: Mechanism) -> None:
-    """Warn where queries and keys of a self-attention are the same features: nothing is learned."""
+    """Warn where queries and keys of a self-attention are the same features, unprojected."""
     scores = attention.score if isinstance(attention, Luong) else attention  # not its window
     if next(scores.parameters(), None) is None:
         warnings.warn(

@@ -119,7 +119,8 @@ def graft(model: nn.Module, part: Part, *, name: str | None = None, freeze: bool
     _check_sites(model, part, reads, into)
     forwards = _forwards(model, holder, part, into)
     _install(forwards)
-    reference = next((one for one in model.parameters() if one.is_floating_point()), None)
+    floats = (tensor for tensor in model.parameters() if tensor.is_floating_point())
+    reference = next(floats, None)
     if reference is not None:
         part.to(reference.device, reference.dtype)
     part.train(model.training)

@@ -262,7 +262,7 @@ def refuse_checkpoint(name: str, into: Site) -> None:
         )
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def refuse_recomputation(name: str, into: Site) -> None:
     """The same in the backward pass, for compiled code, which cannot look at its callers."""
     refuse_checkpoint(name, into)

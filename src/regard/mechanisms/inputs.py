@@ -199,7 +199,7 @@ def finite(features: Tensor, alive: Tensor) -> Tensor:
 
 def check_features(name: str, which: str, tensor: Tensor, width: int | None, query: Tensor) -> None:
     """Raise where features (batch, position, width) do not fit; names axis, size, expectation."""
-    place, axis = f"{name}: {which}", "query" if which == "query" else "key"
-    checks.check_features(place, tensor, {"batch": None, axis: None, "width": width})
-    checks.check_dtype(place, tensor, query, "the query")
-    checks.check_axes(place, tensor, {"batch": query.shape[0], axis: None, "width": None})
+    argument, axis = f"{name}: {which}", "query" if which == "query" else "key"
+    checks.check_features(argument, tensor, {"batch": None, axis: None, "width": width})
+    checks.check_dtype(argument, tensor, query, "the query")
+    checks.check_axes(argument, tensor, {"batch": query.shape[0], axis: None, "width": None})

@@ -85,12 +85,7 @@ class GatedFlow(nn.Module):
 
         Args:
             features: (batch, position, width) of the side that is gated.
-            weights: an `Attended`, a `Recipe`, a `Record`, or a tensor (batch, head, query, key).
-            mask: pairs that may attend; weights of others count as 0. An attention's own mask
-                holds anyway. In self-attention a position that nobody may see is padding: what it
-                gives to others does not count.
-            causal: intersect `mask` with causality, aligned at the end.
-            axes: the order of a tensor's axes, as "head batch query key".
+            weights, mask, causal, axes: as for `regard.reuse.source_of`.
 
         Returns:
             (batch, position, width); 0 where padding held NaN.

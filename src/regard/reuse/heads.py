@@ -97,7 +97,8 @@ class OwnProjections(nn.Module):
     def forward(self, features: Features, n_heads: int) -> Tensor:
         """(batch, key, width) to (batch, head, key, head width)."""
         projected: Tensor = self.project(features)
-        return projected.unflatten(-1, (self.n_heads, self.head_width)).transpose(1, 2)
+        slices: Tensor = projected.unflatten(-1, (self.n_heads, self.head_width))
+        return slices.transpose(1, 2)
 
     def mixed_width(self, width: int, n_heads: int) -> int:
         """Features of all heads together, after mixing."""

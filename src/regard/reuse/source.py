@@ -143,15 +143,15 @@ class Source:
     ) -> None:
         """Raise where features (batch, position, width) do not fit the weights of a side."""
         batch, _, queries, keys = self.shape
-        place, axes = f"{owner}: features", {"batch": batch, "position": None, "width": width}
-        checks.check_features(place, features, axes, batch=f"as in {self.name}")
+        argument, axes = f"{owner}: features", {"batch": batch, "position": None, "width": width}
+        checks.check_features(argument, features, axes, batch=f"as in {self.name}")
         if side == "self":
             self.check_same_positions(owner, sides)
         size, axis = (keys, "keys") if side == "key" else (queries, "queries")
         reason = f"as the {axis} of {self.name}"
         if side == "key" and features.shape[1] == queries:
             reason += " (in a step of decoding: of all positions so far)"
-        checks.check_axes(place, features, {**axes, "position": size}, position=reason)
+        checks.check_axes(argument, features, {**axes, "position": size}, position=reason)
 
     def check_same_positions(self, owner: str, sides: Sequence[Side] = SIDES) -> None:
         """Raise where queries and keys cannot be the same positions; `sides` are those to offer.
@@ -192,9 +192,10 @@ def source_of(
     """The source that a reuse layer makes of its argument `weights`.
 
     Args:
-        weights: an `Attended`, a `Recipe`, a `Record`, or a tensor.
-        mask: pairs that may attend, in addition to the attention's own mask; the key axis of a
-            tensor may have size 1, to leave out queries.
+        weights: an `Attended`, a `Recipe`, a `Record`, or a tensor (batch, head, query, key).
+        mask: pairs that may attend, in addition to the attention's own mask; weights of others
+            count as 0. The key axis of a tensor may have size 1, to leave out queries. In
+            self-attention a position that no query may see is padding, and left out as a query too.
         causal: intersect `mask` with causality, aligned at the end.
         axes: the order of a tensor's axes, as "head batch query key".
     """

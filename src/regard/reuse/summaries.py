@@ -13,7 +13,7 @@ whatever the model attends to, and a layer learns nothing from a constant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from regard.checks import check_sizes
 from regard.errors import RegardError, UnavailableError
 from regard.kernel.reduce import reduce
 from regard.kernel.reducers import Entropy, ReceivedAttention, TopK
+from regard.kernel.reducers.base import Reducer
 from regard.reuse.heads import HeadJoin, Joining
 from regard.reuse.source import SIDES, Side, Source
 from regard.types import Weights, pieces
@@ -37,7 +38,11 @@ SUMMARIES: dict[str, Side] = {
     "strongest": "query",
     "self_weight": "self",
 }
-_REDUCERS = {"received": ReceivedAttention, "entropy": Entropy, "strongest": partial(TopK, 1)}
+_REDUCERS: dict[str, Callable[[], Reducer]] = {
+    "received": ReceivedAttention,
+    "entropy": Entropy,
+    "strongest": partial(TopK, 1),
+}
 _UNDEFINED = {"entropy": ("signed", "gate"), "received": ("signed",)}  # for kinds of weights
 _CONSTANT = ("mean", "sum", "average", "avg", "total", "given")
 _LEAST = 1e-30  # a weight below this adds nothing to an entropy
@@ -187,8 +192,7 @@ class _InPieces(torch.autograd.Function):
         batch, heads, queries, keys = weights.shape
         sizes = {name: keys if name == "received" else queries for name in names}
         summaries = {name: weights.new_empty(batch, heads, n) for name, n in sizes.items()}
-        for index, *piece in _pieces(weights, allowed, rows):
-            matrices, pairs, real = piece
+        for index, matrices, pairs, real in _pieces(weights, allowed, rows):
             for name, values in summarise_plainly(matrices, names, pairs, real).items():
                 summaries[name][index] = values
         return tuple(summaries.values())
@@ -207,9 +211,9 @@ class _InPieces(torch.autograd.Function):
             (gradient,) = torch.autograd.grad(outputs, weights, gradients, create_graph=True)
             return gradient, None, None, None
         gradient = torch.zeros_like(weights, memory_format=torch.contiguous_format)
-        for index, *piece in _pieces(weights, allowed, rows):
+        for index, matrices, pairs, real in _pieces(weights, allowed, rows):
             by_name = {name: values[index] for name, values in zip(ctx.names, gradients)}
-            _add_gradient(gradient[index], *piece, by_name)
+            _add_gradient(gradient[index], matrices, pairs, real, by_name)
         return gradient, None, None, None
 
 

@@ -86,11 +86,7 @@ class WeightedAggregation(nn.Module):
 
         Args:
             features: (batch, key, width), what is mixed.
-            weights: an `Attended`, a `Recipe`, a `Record`, or a tensor (batch, head, query, key).
-            mask: pairs that may attend; weights of others count as 0. An attention's own mask
-                holds anyway.
-            causal: intersect `mask` with causality, aligned at the end.
-            axes: the order of a tensor's axes, as "head batch query key".
+            weights, mask, causal, axes: as for `regard.reuse.source_of`.
 
         Returns:
             (batch, query, output width).

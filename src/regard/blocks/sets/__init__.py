@@ -1,4 +1,4 @@
-"""Sets in any order: learned queries, pooling, induced attention, the Perceiver."""
+"""Modules on sets: learned queries, pooling, induced attention, the Perceiver."""
 
 from regard.blocks.sets.fourier_features import FourierFeatures
 from regard.blocks.sets.induced_block import InducedBlock

@@ -1,4 +1,4 @@
-"""Fourier features of positions, put beside the features of a set."""
+"""Fourier features of positions, appended to the features of a set."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class FourierFeatures(nn.Module):
     | `positions`  | x_d   | coordinates along each axis, from −1 to 1                         |
 
     The order is: x, p of every axis, sines of every axis (all frequencies of the first axis first),
-    cosines likewise. Angles are computed in float32 or float64 whatever the dtype: bfloat16 cannot
-    tell the phases of high frequencies.
+    cosines likewise. Angles are computed in float32 or float64 whatever the dtype: bfloat16 is too
+    coarse for the phases of high frequencies.
 
     Args:
         resolution: samples along each axis, such as (224, 224) for an image.
@@ -38,7 +38,7 @@ class FourierFeatures(nn.Module):
     >>> features = FourierFeatures((224, 224), n_bands=64)
     >>> features(torch.randn(2, 8, 8, 3)).shape  # a smaller image: positions still span −1 to 1
     torch.Size([2, 64, 261])
-    >>> features(torch.randn(2, 5, 3), torch.rand(2, 5, 2)).shape  # positions of one's own
+    >>> features(torch.randn(2, 5, 3), torch.rand(2, 5, 2)).shape  # explicit positions
     torch.Size([2, 5, 261])
     """
 
@@ -54,7 +54,7 @@ class FourierFeatures(nn.Module):
 
     @property
     def width(self) -> int:
-        """Features that are put beside those of x: axes · (2K + 1)."""
+        """Features appended to x: axes · (2K + 1)."""
         return len(self.resolution) * (2 * self.n_bands + 1)
 
     def forward(
@@ -109,5 +109,5 @@ class FourierFeatures(nn.Module):
         return torch.stack(torch.meshgrid(*steps, indexing="ij"), -1).flatten(0, -2)[None]
 
     def extra_repr(self) -> str:
-        """What `print(module)` shows."""
+        """Settings, for `print(module)`."""
         return f"resolution {self.resolution}, {self.n_bands} bands"

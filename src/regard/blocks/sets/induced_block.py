@@ -1,4 +1,4 @@
-"""Induced set attention: a set looks at itself through a few learned points."""
+"""Induced set attention: self-attention of a set through a few learned points."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard.blocks.cross_block import CrossBlock
-from regard.blocks.inputs import check_features, resolved, shape_of, without_padding
+from regard.blocks.inputs import attention_shape, check_features, resolve_mask, without_padding
 from regard.blocks.sets.learned_queries import LearnedQueries
-from regard.blocks.sets.parts import check_parts
-from regard.blocks.sets.set_block import SetBlock
+from regard.blocks.sets.set_block import SetBlock, check_parts
 from regard.contract import BlockOutput
 from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
@@ -24,11 +23,11 @@ class InducedBlock(SetBlock):
     | here         | paper            | shape                                             |
     |--------------|------------------|---------------------------------------------------|
     | `points`     | I                | m × width, the inducing points                    |
-    | `to_points`  | the MAB of H     | the points look at the set: weights m × n         |
-    | `to_set`     | the outer MAB    | the set looks at the points: weights n × m        |
+    | `to_points`  | the MAB of H     | the points attend to the set: weights m × n       |
+    | `to_set`     | the outer MAB    | the set attends to the points: weights n × m      |
 
     As in the paper, the blocks have `PostNorm` sub-layers and weights of their own; any two
-    `CrossBlock`s of one width will do.
+    `CrossBlock`s of one width work.
 
     Args:
         points: `LearnedQueries(m, width)`.
@@ -64,12 +63,12 @@ class InducedBlock(SetBlock):
     ) -> BlockOutput:
         """x's shape, and the attentions `points.cross`, `set.cross`; see `SetBlock.forward`.
 
-        The mask is that of the points, which look at the set.
+        The mask is that of the points' attention to the set.
         """
         check_features(self, "x", x, self.points.width, x)
         points = self.points(x.shape[0])
-        shape = shape_of(self.to_points.cross_attention.mechanism, points, x.shape[1])
-        x = without_padding(x, resolved(self, "mask", mask, shape), shape)
+        shape = attention_shape(self.to_points.cross_attention.mechanism, points, x.shape[1])
+        x = without_padding(x, resolve_mask(self, "mask", mask, shape), shape)
         summary = self.to_points(points, x, context_mask=mask, weights=weights, reduce=reduce)
         blocked = self.to_set(x, summary.output, weights=weights, reduce=reduce)
         attentions = {

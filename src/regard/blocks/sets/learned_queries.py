@@ -1,4 +1,4 @@
-"""Learned queries: an array of parameters that attends, the same for every example."""
+"""Learned queries: parameters that attend, the same for every example."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from regard.types import Features
 class LearnedQueries(nn.Module):
     """Parameters (query, width): latents, seeds or inducing points.
 
-    They start as draws from a normal distribution that is cut at ±2, as the latents of Jaegle et
+    They are initialised from a normal distribution truncated at ±2, as the latents of Jaegle et
     al. 2021, "Perceiver" (mean 0, standard deviation 0.02). Lee et al. 2019, "Set Transformer",
     name no distribution for their seeds S and inducing points I.
 
     Args:
-        n_queries: how many.
+        n_queries: number of queries.
         width: features of each.
-        std: standard deviation at the start.
+        std: initial standard deviation.
     """
 
     def __init__(self, n_queries: int, width: int, *, std: float = 0.02) -> None:
@@ -33,7 +33,7 @@ class LearnedQueries(nn.Module):
 
     @property
     def n_queries(self) -> int:
-        """How many there are."""
+        """Number of queries."""
         return self.array.shape[0]
 
     @property
@@ -47,5 +47,5 @@ class LearnedQueries(nn.Module):
         return queries
 
     def extra_repr(self) -> str:
-        """What `print(module)` shows."""
+        """Sizes, for `print(module)`."""
         return f"{self.n_queries} queries, width {self.width}"

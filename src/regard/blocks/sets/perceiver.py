@@ -1,4 +1,4 @@
-"""The Perceiver: a few latents read inputs of any length, again and again."""
+"""The Perceiver: a few latents attend to inputs of any length, repeatedly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.blocks.cross_block import CrossBlock
 from regard.blocks.encoder_block import EncoderBlock
 from regard.blocks.feed_forward import FeedForward
-from regard.blocks.inputs import check_features, resolved
+from regard.blocks.inputs import check_features, resolve_mask
 from regard.blocks.sets.learned_queries import LearnedQueries
 from regard.blocks.sets.set_block import SetBlock
 from regard.blocks.stack import Stack
@@ -43,23 +43,23 @@ class Perceiver(SetBlock):
     | `n_layers`      |       | self-attention layers of each latent transformer                |
 
     Departures: each of several inputs has a cross-attention of its own, in turn, before the latents
-    attend to themselves; the paper (section 4.2) pads modalities to a common width and joins them
-    in one array. Repeats that share a cross-attention share its projected keys and values too.
+    attend to themselves; the paper (section 4.2) pads modalities to a common width and concatenates
+    them. Repeats that share a cross-attention share its projected keys and values too.
 
     Args:
         inputs: features of the input; or of several inputs by name, as {"image": 261, "audio": 65}.
         width: features of a latent.
         n_latents: how many latents.
-        n_repeats: how often the latents read the inputs.
-        n_layers: self-attention layers after each reading.
+        n_repeats: how often the latents attend to the inputs.
+        n_layers: self-attention layers after each cross-attention.
         n_heads: of the self-attention.
         cross_heads: of the cross-attention.
         cross_width: features of queries, keys and values of a cross-attention, of all its heads
-            together; the smaller one of `width` and that of the input when None.
+            together; the smaller of `width` and the input's width when None.
         inner_width: features inside the feed-forward parts; `width` when None.
         unshared: which weights are not shared between repeats: those of the first cross-attention,
             of the whole first repeat, or all.
-        dropout: of the weights and of what each part adds, in training.
+        dropout: of the weights and of the output of each sub-layer, in training.
 
     >>> import torch
     >>> from regard.blocks.sets import Perceiver
@@ -101,8 +101,8 @@ class Perceiver(SetBlock):
                 )
             head_widths[name] = query_width // cross_heads
 
-        def pre_norm(part: nn.Module) -> PreNorm:
-            return PreNorm(width, part, join=Residual(dropout))
+        def pre_norm(module: nn.Module) -> PreNorm:
+            return PreNorm(width, module, join=Residual(dropout))
 
         def feed_forward() -> PreNorm:
             inner = width if inner_width is None else inner_width
@@ -148,7 +148,7 @@ class Perceiver(SetBlock):
 
         Args:
             x: (batch, position, input width); several inputs by name, of any lengths.
-            mask: which positions of the input may be looked at, by name where there are several.
+            mask: which positions of the input may be attended to, by name for several inputs.
             weights: also return the weights of every attention.
             reduce: reducers, answered by every attention in its `reductions`.
         """
@@ -163,8 +163,8 @@ class Perceiver(SetBlock):
         for name, input_mask in input_masks.items():
             argument = "mask" if input_mask is mask else f"mask[{name!r}]"
             shape = Shape(*sizes, inputs[name].shape[1])
-            input_masks[name] = resolved(self, argument, input_mask, shape)
-        asked: dict[str, Any] = {"weights": weights, "reduce": reduce}
+            input_masks[name] = resolve_mask(self, argument, input_mask, shape)
+        requests: dict[str, Any] = {"weights": weights, "reduce": reduce}
         attentions: dict[str, Attended] = {}
         states: dict[tuple[int, str], Any] = {}  # keys are projected once for all their repeats
         for repeat, (number, layers) in enumerate(zip(self.cross_order, self.layer_order)):
@@ -175,18 +175,18 @@ class Perceiver(SetBlock):
                     inputs[name] if state is None else None,
                     context_mask=input_masks.get(name),
                     state=True if state is None else state,
-                    **asked,
+                    **requests,
                 )
                 states[number, name] = blocked.state
                 attentions[f"{repeat}.{name}.cross"] = blocked.attentions["cross"]
                 latents = blocked.output
-            blocked = self.transformers[layers](latents, **asked)
+            blocked = self.transformers[layers](latents, **requests)
             attentions.update({f"{repeat}.{name}": a for name, a in blocked.attentions.items()})
             latents = blocked.output
         return BlockOutput(latents, attentions)
 
     def extra_repr(self) -> str:
-        """What `print(module)` shows besides the parts."""
+        """Settings, for `print(module)`."""
         return f"cross_order={list(self.cross_order)}, layer_order={list(self.layer_order)}"
 
     def _by_name(self, argument: str, value: Any) -> dict[str, Any]:

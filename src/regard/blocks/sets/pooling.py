@@ -1,4 +1,4 @@
-"""Pooling by attention: learned queries look at a set, and are what comes out."""
+"""Pooling by attention: learned queries attend to a set."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from regard.blocks.cross_block import CrossBlock
-from regard.blocks.inputs import check_features, resolved, shape_of, without_padding
+from regard.blocks.inputs import attention_shape, check_features, resolve_mask, without_padding
 from regard.blocks.sets.learned_queries import LearnedQueries
-from regard.blocks.sets.parts import check_parts
-from regard.blocks.sets.set_block import SetBlock
+from regard.blocks.sets.set_block import SetBlock, check_parts
 from regard.blocks.sublayers import width_of
 from regard.contract import BlockOutput
 from regard.kernel.reducers.base import Reducer
@@ -18,10 +17,10 @@ from regard.masks import Mask
 
 
 class Pooling(SetBlock):
-    """PMA_k(Z) = MAB(S, rFF(Z)): a set becomes k vectors, chosen by attention.
+    """PMA_k(Z) = MAB(S, rFF(Z)): k vectors that pool a set by attention.
 
-    Lee et al. 2019, "Set Transformer", section 3.2, equation 11. A mean gives every member of a set
-    the same weight; here what counts is learned, and the weights tell it.
+    Lee et al. 2019, "Set Transformer", section 3.2, equation 11. Unlike in a mean, the weight of
+    each member is learned.
 
     | here           | paper | shape                                              |
     |----------------|-------|----------------------------------------------------|
@@ -68,8 +67,8 @@ class Pooling(SetBlock):
         """(batch, k, width) of a set, and the attention `cross`; see `SetBlock.forward`."""
         check_features(self, "x", x, self._set_width, x)
         queries = self.queries(x.shape[0])
-        shape = shape_of(self.block.cross_attention.mechanism, queries, x.shape[1])
-        x = without_padding(x, resolved(self, "mask", mask, shape), shape)
+        shape = attention_shape(self.block.cross_attention.mechanism, queries, x.shape[1])
+        x = without_padding(x, resolve_mask(self, "mask", mask, shape), shape)
         blocked: BlockOutput = self.block(
             queries, self.feed_forward(x), context_mask=mask, weights=weights, reduce=reduce
         )

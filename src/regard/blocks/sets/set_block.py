@@ -1,4 +1,4 @@
-"""What every module on sets promises."""
+"""The signature of a module on sets."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from regard.blocks.cross_block import CrossBlock
+from regard.blocks.sets.learned_queries import LearnedQueries
 from regard.contract import BlockOutput
+from regard.errors import RegardError, ShapeError
 from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
 from regard.types import Features
 
 
 class SetBlock(nn.Module, ABC):
-    """A module on features (batch, position, width) whose order carries no meaning.
+    """A module on features (batch, position, width) whose order has no meaning.
 
-    Permuting the positions permutes the output alike, or leaves it as it is where `n_outputs` is a
-    number: what order there is must be among the features, as `FourierFeatures` puts it there.
+    It is permutation equivariant, or invariant where `n_outputs` is a number. Order, if any, must
+    be encoded in the features, as by `FourierFeatures`.
     """
 
-    n_outputs: int | None = None  #: positions of the output; as many as came in when None
+    n_outputs: int | None = None  #: positions of the output; those of the input when None
 
     @abstractmethod
     def forward(
@@ -35,8 +38,26 @@ class SetBlock(nn.Module, ABC):
 
         Args:
             x: (batch, position, width).
-            mask: which positions may be looked at, such as `masks.padding(keep)`; or a boolean
+            mask: which positions may be attended to, such as `masks.padding(keep)`; or a boolean
                 tensor of four axes. True means "may attend". Padding may hold NaN.
             weights: also return the weights of every attention.
             reduce: reducers, answered by every attention in its `reductions`.
         """
+
+
+def check_parts(module: nn.Module, queries: LearnedQueries, **blocks: CrossBlock) -> None:
+    """Raise unless these are learned queries and cross blocks of their width."""
+    owner = type(module).__name__
+    if not isinstance(queries, LearnedQueries):
+        raise RegardError(
+            f"{owner}: {type(queries).__name__} as learned queries, expected "
+            "LearnedQueries(n_queries, width)"
+        )
+    for name, block in blocks.items():
+        if not isinstance(block, CrossBlock):
+            raise RegardError(f"{owner}: {name} is {type(block).__name__}, expected a CrossBlock")
+        if block.width != queries.width:
+            raise ShapeError(
+                f"{owner}: {name} has width {block.width}, expected {queries.width} as the "
+                "learned queries"
+            )
