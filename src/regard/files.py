@@ -45,8 +45,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     or `/dev/null`, is written into and never replaced.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        with _written_into(path) as made:
-            yield made
+        with _written_into(path) as temporary:
+            yield temporary
         return
     link, path = path, path.resolve()
     half_done = _half_done(path)
@@ -80,10 +80,10 @@ def _half_done(path: Path) -> Path:
 def _written_into(path: Path) -> Iterator[Path]:
     """The name of a file to write; its bytes then go into `path`, which stays what it is."""
     with TemporaryDirectory() as folder:
-        made = Path(folder) / path.name
-        yield made
+        temporary = Path(folder) / path.name
+        yield temporary
         with writing(path):
-            path.write_bytes(made.read_bytes())
+            path.write_bytes(temporary.read_bytes())
 
 
 def write_text(path: Path, text: str) -> None:

@@ -166,19 +166,19 @@ class Recurrent(QueryKeyRecipe):
         _, _, queries, keys = self.shape
         if not self.causal:
             return torch.full((rows.stop - rows.start,), keys - 1, device=self.device)
-        places = torch.arange(rows.start, rows.stop, device=self.device)
-        return (places + (keys - queries)).clamp_min(-1)
+        positions = torch.arange(rows.start, rows.stop, device=self.device)
+        return (positions + (keys - queries)).clamp_min(-1)
 
 
-def _check_axes(place: str, tensor: Tensor, axes: dict[str, int | None]) -> None:
+def _check_axes(argument: str, tensor: Tensor, axes: dict[str, int | None]) -> None:
     if tensor.dim() != len(axes):
         raise ShapeError(
-            f"{place} has {tensor.dim()} axes {tuple(tensor.shape)}, expected {len(axes)}: "
+            f"{argument} has {tensor.dim()} axes {tuple(tensor.shape)}, expected {len(axes)}: "
             f"({', '.join(axes)})"
         )
     for (axis, want), got in zip(axes.items(), tensor.shape):
         if want is not None and got != want:
-            raise ShapeError(f"{place}: axis {axis} has size {got}, expected {want}")
+            raise ShapeError(f"{argument}: axis {axis} has size {got}, expected {want}")
 
 
 def _per_key(numbers: PerKey, alive: Bool[Tensor, "#batch 1 key"] | None) -> Tensor:
@@ -255,8 +255,8 @@ class Linear(Recurrent):
         """Weights before they are divided by the sums of their rows."""
         written = self.written().part(columns)
         products = product(self.query[:, :, rows].to(self.dtype), written.key.mT)
-        places = torch.arange(columns.start, columns.stop, device=self.device)
-        seen = places <= self._ends(rows)[:, None]  # (query, key)
+        positions = torch.arange(columns.start, columns.stop, device=self.device)
+        seen = positions <= self._ends(rows)[:, None]  # (query, key)
         if self.log_decay is None:
             return products.masked_fill(~seen, 0.0)
         sums = self._sums()
@@ -320,9 +320,13 @@ class Delta(Recurrent):
         _, _, queries, keys = self.shape
         rows, columns = span(rows, queries), span(columns, keys, "columns")
         blocks = [weights for _, weights in self._backwards(rows, columns.start)]
-        made = torch.cat([*reversed(blocks), self._nothing(rows)], dim=-1)  # from columns.start on
+        weights = torch.cat(
+            [*reversed(blocks), self._nothing(rows)], dim=-1
+        )  # from columns.start on
         breadth = columns.stop - columns.start
-        return torch.nn.functional.pad(made, (0, max(0, breadth - made.shape[-1])))[..., :breadth]
+        return torch.nn.functional.pad(weights, (0, max(0, breadth - weights.shape[-1])))[
+            ..., :breadth
+        ]
 
     def read_earlier(self, rows: slice) -> Mixed | None:
         if self.memory is None:
@@ -347,15 +351,15 @@ class Delta(Recurrent):
         for columns in reversed(self._chunks(rows, first)):
             chunk = written.part(columns)
             assert chunk.strength is not None
-            places = torch.arange(columns.start, columns.stop, device=self.device)
-            seen = places <= ends[:, None]  # (query, key)
+            positions = torch.arange(columns.start, columns.stop, device=self.device)
+            seen = positions <= ends[:, None]  # (query, key)
             below = product(chunk.key * chunk.strength[..., None], chunk.key.mT).tril(-1)
             products = product(query, chunk.key.mT).masked_fill(~seen, 0.0)
             if chunk.log_decay is not None:
                 sums = chunk.log_decay.cumsum(-1)
                 below = below * decays(sums)
                 at_ends = torch.nn.functional.pad(sums, (1, 0))[
-                    ..., (ends - columns.start + 1).clamp(0, places.numel())
+                    ..., (ends - columns.start + 1).clamp(0, positions.numel())
                 ]  # (…, query)
                 logs = at_ends[..., None] - sums[..., None, :]
                 products = products * exp(logs.masked_fill(~seen, 0.0))

@@ -144,13 +144,13 @@ class Uniform(Positional):
 
     def mixed(self) -> Mixed:
         """The mean of the permitted values: sums so far where the mask is causal, no matrix."""
-        found = [] if self.mask is None else parts(self.mask)
-        by_key = [isinstance(part, Padding) or is_causal(part) for part in found]
+        mask_parts = [] if self.mask is None else parts(self.mask)
+        by_key = [isinstance(part, Padding) or is_causal(part) for part in mask_parts]
         if 0 in self.shape or not all(by_key):
             return super().mixed()
         value = self._values()  # padding is 0
         values = per_head(value, self.shape.heads).to(self.dtype)
-        if any(is_causal(part) for part in found):
+        if any(is_causal(part) for part in mask_parts):
             sums = values.cumsum(2)
             if torch.compiler.is_compiling() or self.shape.queries != self.shape.keys:
                 position = own_positions(*self.shape[2:], self.device)
