@@ -27,6 +27,7 @@ from regard.types import (
 _This = TypeVar("_This", bound="Positional")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Positional(QueryKeyRecipe):
     """What `Identity` and `Uniform` share.
 
@@ -36,13 +37,14 @@ class Positional(QueryKeyRecipe):
 
     query: Queries
     key: Keys
-    mask: Mask | None
+    value: Values | None = None
+    mask: Mask | None = None
 
     def of_heads(self: _This, which: Sequence[int]) -> _This:
-        return replace(self, **self._of_heads(which))  # type: ignore[type-var]
+        return replace(self, **self._of_heads(which))
 
     def at(self: _This, batch: int, head: int) -> _This:
-        return replace(self, **self._at(batch, head))  # type: ignore[type-var]
+        return replace(self, **self._at(batch, head))
 
     def _of_heads(self, which: Sequence[int]) -> dict[str, Any]:
         """The fields of some heads."""
@@ -87,14 +89,8 @@ class Positional(QueryKeyRecipe):
         )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Identity(Positional):
     """Each query attends to its own position: weight 1, or 0 where the mask forbids it."""
-
-    query: Queries
-    key: Keys
-    value: Values | None = None
-    mask: Mask | None = None
 
     @property
     def kind(self) -> Kind:
@@ -123,14 +119,8 @@ class Identity(Positional):
         return torch.where(allowed[..., None], own, own.new_zeros(()))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Uniform(Positional):
     """The same weight for every permitted key: 1/i for the i-th query of a causal attention."""
-
-    query: Queries
-    key: Keys
-    value: Values | None = None
-    mask: Mask | None = None
 
     @property
     def kind(self) -> Kind:
