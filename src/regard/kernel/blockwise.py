@@ -292,9 +292,8 @@ def _calls(
     """The calls of a plan, each with what is added to its scores."""
     queries, keys, everything = query.shape[2], key.shape[2], slice(None)
     dtype = torch.promote_types(query.dtype, torch.float32)
-    added_by_shape: dict[
-        tuple[int, ...], Tensor | None
-    ] = {}  # a band looks the same along the diagonal
+    # a band looks the same along the diagonal
+    added_by_shape: dict[tuple[int, ...], Tensor | None] = {}
     size = len(Rectangle._fields)
     for start in range(0, len(rectangles), size):
         numbers = rectangles[start : start + size]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.errors import MaskError, ShapeError
 from regard.masks import Mask, clean
@@ -320,13 +321,9 @@ class Delta(Recurrent):
         _, _, queries, keys = self.shape
         rows, columns = span(rows, queries), span(columns, keys, "columns")
         blocks = [weights for _, weights in self._backwards(rows, columns.start)]
-        weights = torch.cat(
-            [*reversed(blocks), self._nothing(rows)], dim=-1
-        )  # from columns.start on
+        tail = torch.cat([*reversed(blocks), self._nothing(rows)], dim=-1)  # from columns.start on
         breadth = columns.stop - columns.start
-        return torch.nn.functional.pad(weights, (0, max(0, breadth - weights.shape[-1])))[
-            ..., :breadth
-        ]
+        return F.pad(tail, (0, max(0, breadth - tail.shape[-1])))[..., :breadth]
 
     def read_earlier(self, rows: slice) -> Mixed | None:
         if self.memory is None:

@@ -141,23 +141,23 @@ class QueryRows(Sum):
         self.queries = list(queries)
 
     def start(self, matrix: Matrix) -> None:
-        self.queries = self._queries(matrix.queries)
-        self.total = matrix.zeros(len(self.queries), matrix.keys)
+        self.rows = self._rows(matrix.queries)
+        self.total = matrix.zeros(len(self.rows), matrix.keys)
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        for index, row in enumerate(self.queries):
+        for index, row in enumerate(self.rows):
             if rows.start <= row < rows.stop:
                 self.total[index, columns] += weights[row - rows.start]
 
     def shortcut(self, recipe: Recipe) -> Any:
-        queries = self._queries(recipe.shape.queries)
-        rows = [recipe.weights(slice(row, row + 1)) for row in queries]
-        return torch.cat(rows, dim=2) if rows else recipe.weights(slice(0, 0))
+        rows = self._rows(recipe.shape.queries)
+        weights = [recipe.weights(slice(row, row + 1)) for row in rows]
+        return torch.cat(weights, dim=2) if weights else recipe.weights(slice(0, 0))
 
-    def _queries(self, queries: int) -> list[int]:
+    def _rows(self, queries: int) -> list[int]:
         for query in self.queries:
             if not -queries <= query < queries:
                 raise RegardError(f"QueryRows: query {query} is outside the {queries} queries")
