@@ -31,7 +31,7 @@ class Attended:
     | `state`      | what the next step needs; None where there is none                          |
     | `recipe`     | what the weights are made from; kept when weights or reductions were asked  |
     | `reductions` | results in the order asked                                                  |
-    | `crosses`    | the keys are known to be another sequence than the queries                  |
+    | `crosses`    | the keys are another sequence than the queries                              |
     """
 
     output: Float[Tensor, "*_"]
@@ -70,10 +70,10 @@ class State:
     `growing`: each call appends its keys (a cache). Otherwise fixed: later calls pass the query
     alone. `step` counts the queries that have been answered. The shapes of `key` and `value` are
     the mechanism's own; their key axis is second to last. `padding` says which keys are real, as
-    far as a mask has said so: a later call whose mask does not name keys itself heeds it.
+    far as a mask has said so: a later call whose mask does not mask keys itself uses it.
 
-    Outside training a growing state lies in a buffer with room to spare, so that a step writes its
-    own keys and copies no others. The state stays a value: `Room` says how.
+    Without gradients a growing state is a view of a preallocated buffer, so that a step writes its
+    own keys and copies no others. The state stays a value: see `Room`.
 
     A mechanism with a window drops keys that no later query can see. `dropped` says how many, and
     `first` how many it kept before them; `length` counts all positions of the text.
@@ -136,12 +136,12 @@ class State:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecurrentState:
-    """What a mechanism has taken in of all keys so far, in a size that does not grow with them.
+    """A memory of all keys so far, of constant size.
 
-    There is no key axis: keys are written into `memory` and are gone, so a later call has weights
+    There is no key axis: keys are written into `memory` and not stored, so a later call has weights
     for its own keys alone. `growing`: each call writes its keys. Otherwise fixed: later calls pass
-    the query alone. `written` counts the keys that were real, `keys` all positions that were taken
-    in, padding included, and `step` the queries that have been answered. A mask spans all
+    the query alone. `written` counts the real keys, `keys` all positions, padding
+    included, and `step` the queries that have been answered. A mask spans all
     positions, old and new, as with any state; what has been written stays written. `draw` says
     which draw of random features it was written in; a later one cannot read it.
     """
@@ -201,7 +201,7 @@ class Traits(NamedTuple):
     sequential: bool = False  #: a query's weights depend on the queries before it
     hard: bool = False  #: eval chooses keys, with weights 0 or 1; training draws at random
     recurrent: bool = False  #: states are `RecurrentState`s: one size, no key axis
-    scored: bool = True  #: there are scores: a bias, and masks of pairs, can be heeded
+    scored: bool = True  #: has scores: takes a bias, and masks of pairs
 
 
 class Mechanism(nn.Module, ABC):
@@ -227,16 +227,17 @@ class Mechanism(nn.Module, ABC):
         """Attend.
 
         Args:
-            query: (batch, query, width), the positions that look.
-            key: (batch, key, width), the positions looked at; defaults to `query`.
+            query: (batch, query, width), the positions that attend.
+            key: (batch, key, width), the positions attended to; defaults to `query`.
             value: (batch, key, width), what is mixed; defaults to `key`.
             mask: a `Mask`, or a boolean tensor (batch or 1, head or 1, query or 1, key);
                 True means "may attend". With a state it spans all keys, old and new, dropped
-                ones too. A state remembers padding: what a mask says of keys whatever the query.
+                ones too. A state stores padding: the part of a mask that is the same for all
+                queries.
             bias: added to the scores, (batch or 1, head or 1, query or 1, key) or a `Bias`; its
                 keys are those of the mask.
             causal: intersect the mask with bottom-right causality.
-            state: a `State` to go on from, or True to start a growing one.
+            state: a `State` to continue from, or True to start a growing one.
             weights: also return the weights, before dropout.
             reduce: reducers whose results come back in `Attended.reductions`.
         """
@@ -251,7 +252,7 @@ class Mechanism(nn.Module, ABC):
     def fix(self, key: Tensor, value: Tensor | None = None, *, mask: Mask | None = None) -> State:
         """A fixed state: keys and values prepared once; later calls pass the query alone.
 
-        `mask` (padding) is remembered: later calls need not be given it again.
+        `mask` (padding) is stored: later calls need not pass it again.
         """
         prepared = self.prepare(key, key if value is None else value)
         return State(*prepared, growing=False, padding=lasting(mask, key.shape[0]))

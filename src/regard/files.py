@@ -1,4 +1,4 @@
-"""Files: errors that name them, and new ones that are written whole or not at all."""
+"""Files: errors that name the path, and atomic writes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from threading import get_ident
 
 from regard.errors import RegardError
 
-PART = ".part"  #: how the name of a file ends that is not whole yet
+PART = ".part"  #: suffix of a file that is not complete yet
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """A file that cannot be read is an error that names `path`."""
+    """Turn an OSError while reading into an error that names `path`."""
     try:
         yield
     except OSError as error:
@@ -25,7 +25,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A disk that is full, or a place that cannot be written, is an error that names `path`."""
+    """Turn an OSError while writing into an error that names `path`."""
     try:
         yield
     except OSError as error:
@@ -34,36 +34,35 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """The name of a file to write; it becomes `path` once all is well, and goes if it is not.
+    """A temporary path to write; it replaces `path` on success and is deleted on failure.
 
-    A rename alone may reach the disk before the bytes do, and a machine that goes down between the
-    two leaves a file of zeros where there was a good one. So bytes go first, then the name.
+    Bytes are synced before the rename: a rename may reach the disk first, and a crash in between
+    would leave a file of zeros. Concurrent writers use different temporary files; the last to
+    finish wins.
 
-    Two that write one file do not meet: the last one to finish is the one that stays.
-
-    A link stays a link, and what it leads to is written. What is no file of a disk, such as a pipe
-    or `/dev/null`, is written into and never replaced.
+    A symbolic link stays, and its target is written. Special files, such as a pipe or `/dev/null`,
+    are written into and never replaced.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        with _written_into(path) as made:
-            yield made
+        with _written_into(path) as temporary:
+            yield temporary
         return
     link, path = path, path.resolve()
     half_done = _half_done(path)
     with writing(link):
         try:
-            half_done.unlink(missing_ok=True)  # one that was left behind has rights of its own
+            half_done.unlink(missing_ok=True)  # a stale one has its own permissions
             half_done.touch()
-            rights = half_done.stat().st_mode  # what new files have here; some writers narrow it
+            rights = half_done.stat().st_mode  # default permissions; some writers narrow them
             yield half_done
             half_done.chmod(rights)
             with half_done.open("r+b") as file:
                 os.fsync(file.fileno())
             half_done.replace(path)
         finally:
-            with suppress(OSError):  # the error before this one is the one to tell
+            with suppress(OSError):  # the earlier error matters
                 half_done.unlink(missing_ok=True)
-        if os.name != "nt":  # Windows has no folders that can be opened
+        if os.name != "nt":  # Windows cannot open folders
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -72,28 +71,28 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def _half_done(path: Path) -> Path:
-    """Where this thread writes a file before it gets its name."""
+    """The temporary path of this thread."""
     return path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}{PART}")
 
 
 @contextmanager
 def _written_into(path: Path) -> Iterator[Path]:
-    """The name of a file to write; its bytes then go into `path`, which stays what it is."""
+    """A temporary path whose bytes are then written into `path`, a special file."""
     with TemporaryDirectory() as folder:
-        made = Path(folder) / path.name
-        yield made
+        temporary = Path(folder) / path.name
+        yield temporary
         with writing(path):
-            path.write_bytes(made.read_bytes())
+            path.write_bytes(temporary.read_bytes())
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text; a place that cannot be written is named."""
+    """Write a text atomically; errors name the path."""
     with written_whole(path) as half_done:
         half_done.write_text(text, encoding="utf-8")
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a file whose folder is not there, or that is one, before any work is done for it."""
+    """Refuse a path whose folder is missing, or that is a folder, before any work is done."""
     if path.is_dir():
         raise RegardError(f"{path} is a folder, expected the name of a file to write")
     if not path.parent.is_dir():
@@ -101,7 +100,7 @@ def check_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """A folder with those above it; one that cannot be made is named."""
+    """Create a folder and its parents; errors name the path."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -109,7 +108,7 @@ def make_folder(path: Path) -> None:
 
 
 def _reason(error: OSError, path: Path) -> str:
-    """What the machine says, with the file where that is another one."""
+    """The system's message, with its file name if that is another one."""
     reason = error.strerror or str(error)
     own = {str(path), str(path.resolve()), str(_half_done(path.resolve()))}
     other = error.filename is not None and str(error.filename) not in own

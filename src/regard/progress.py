@@ -1,4 +1,4 @@
-"""A bar while something takes long, where somebody watches. Rich is known here and to `cli`."""
+"""A progress bar on terminals; only this file and `cli` use rich."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from regard.errors import MissingExtraError
 def progress(
     title: str, total: int | None, show: bool | None = None
 ) -> Iterator[Callable[..., None]]:
-    """A function to be told how much more is done; 1 when nothing is said.
+    """A function that advances the bar, by 1 unless told otherwise.
 
     Args:
-        title: what stands before the bar.
-        total: how much there is to do; None where nobody knows.
+        title: label of the bar.
+        total: amount of work; None if unknown.
         show: whether to draw; when None, where rich is installed and the output is a terminal.
     """
     if show is None and not sys.stderr.isatty():

@@ -1,9 +1,8 @@
-"""Buffers with room to spare, in which tensors grow along their second-to-last axis as values.
+"""Preallocated buffers in which tensors grow along their second-to-last axis, as values.
 
-A tensor that grew is a view of a part of a buffer. To extend it, new entries are written behind it,
-which nobody can see: the view ends before them. Where somebody has written there already (a second
-continuation from the same state), the entries are copied into a buffer of their own. Entries in
-front are dropped by a view that begins later.
+A tensor is a view of a buffer. To extend it, new entries are written behind the end of the view,
+where no other view sees them. If they are taken already (a second continuation of the same state),
+the entries are copied into a new buffer. Entries in front are dropped by a view that starts later.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from regard.types import is_eager
 
-_LEAST = 64  # entries of room that a new buffer has at least
+_LEAST = 64  # minimum spare entries of a new buffer
 _claiming = threading.Lock()
 
 
@@ -27,7 +26,7 @@ class Room:
         self.taken = taken
 
     def claim(self, start: int, stop: int) -> bool:
-        """Take the entries from `start` to `stop`, unless they are taken or not there."""
+        """Reserve entries `start` to `stop`; False if they are taken or beyond the end."""
         with _claiming:
             if start != self.taken or stop > self.buffers[0].shape[-2]:
                 return False
@@ -35,8 +34,8 @@ class Room:
             return True
 
     def start_of(self, tensors: tuple[Tensor, ...]) -> int | None:
-        """Where these begin in the buffers; None where they do not lie there, or it may not be
-        written to now."""
+        """The entry where these tensors start; None if they are elsewhere, or the buffers cannot be
+        written now."""
         if self.buffers[0].is_inference() != torch.is_inference_mode_enabled():
             return None
         start, *others = map(_start, self.buffers, tensors)
@@ -48,17 +47,17 @@ class Room:
             buffer.narrow(-2, start, stop - start).copy_(tensor)
 
     def view(self, start: int, stop: int) -> tuple[Tensor, ...]:
-        """The entries from `start` to `stop`, with versions of their own: what is written later is
-        behind them, and no reason for autograd to refuse a backward pass."""
+        """The entries from `start` to `stop`, with their own version counters: autograd need not
+        refuse a backward pass because of entries written later."""
         return tuple([buffer.data.narrow(-2, start, stop - start) for buffer in self.buffers])
 
 
 def extended(
     room: Room | None, held: tuple[Tensor, ...], new: tuple[Tensor, ...]
 ) -> tuple[tuple[Tensor, ...], Room | None]:
-    """`held` with `new` behind, and the room they lie in: `room`, another one, or none.
+    """`held` followed by `new`, and their buffers: `room`, new ones, or None.
 
-    With gradients and inside graphs this is `torch.cat`, and there is no room.
+    With gradients and inside graphs this is `torch.cat`, without buffers.
     """
     alike = all(old.dtype == more.dtype for old, more in zip(held, new))
     if not alike or not _writes(*held, *new):
@@ -74,10 +73,9 @@ def extended(
 def shortened(
     room: Room | None, held: tuple[Tensor, ...], first: int, last: int
 ) -> tuple[tuple[Tensor, ...], Room | None]:
-    """The `first` entries of `held` and the `last`, and the room they lie in.
+    """The `first` and `last` entries of `held`, and their buffers.
 
-    What is left out is no longer kept in memory, but for entries of a buffer that is hardly larger
-    than what stays.
+    Memory of the other entries is freed, unless the buffer is hardly larger than what stays.
     """
     stays = first + last
     if not _writes(*held):
@@ -97,7 +95,7 @@ def _writes(*tensors: Tensor) -> bool:
 
 
 def _room(held: tuple[Tensor, ...], stop: int) -> Room:
-    """Room of its own for `held`, of which `stop` entries are taken and more are there."""
+    """New buffers with `held` in front, `stop` entries reserved, and spare ones."""
     size = stop + max(_LEAST, stop // 2)
     room = Room(tuple(t.new_empty(*t.shape[:-2], size, t.shape[-1]) for t in held), stop)
     room.write(held, 0, held[0].shape[-2])
@@ -109,7 +107,7 @@ def _last(tensor: Tensor, count: int) -> Tensor:
 
 
 def _start(buffer: Tensor, tensor: Tensor) -> int | None:
-    """The entry of the buffer at which the tensor begins; None where it lies somewhere else."""
+    """The entry at which the tensor starts; None if it is not in the buffer."""
     entry = buffer.stride(-2) * buffer.element_size()
     distance = tensor.data_ptr() - buffer.data_ptr()
     alike = tensor.stride() == buffer.stride() and tensor.shape[:-2] == buffer.shape[:-2]

@@ -93,7 +93,7 @@ def test_what_is_refused(options, said):
 
 
 def test_windows_of_unknown_form_are_refused():
-    with pytest.raises(ShapeError, match="6 places in a window are no square"):
+    with pytest.raises(ShapeError, match="6 positions in a window are no square"):
         plots.windows(torch.rand(4, 1, 6, 6).softmax(-1), IMAGE, windows=(2, 2))
     with pytest.raises(RegardError, match="2 layers, expected one"):
         plots.windows([torch.rand(4, 1, 4, 4).softmax(-1)] * 2, IMAGE, windows=(2, 2))

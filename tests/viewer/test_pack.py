@@ -20,7 +20,7 @@ from regard.record.site import Site
 from regard.record.stored_attention import StoredRecipe
 from regard.viewer import forms, plan
 from regard.viewer.pack import packed
-from regard.viewer.scene import Scene, scenes_of
+from regard.viewer.scene import PageOptions, Scene, scenes_of
 
 
 def record(recipe, name="layer.0.attention", attends="self"):
@@ -270,11 +270,11 @@ class TestScene:
 
     def test_words_of_two_traces(self):
         both = [Words.given([0, 0, 1], list("abc")), Words.given([0, 1, 1, 2], list("wxyz"))]
-        first, second = scenes_of([_one_of(3), _one_of(4)], words=both)
+        first, second = scenes_of([_one_of(3), _one_of(4)], PageOptions(words=both))
         assert first.lines[0].words is both[0]
         assert second.lines[0].words is both[1]
         with pytest.raises(RegardError, match="words of 4 pieces fit no attention"):
-            scenes_of([_one_of(3), _one_of(5)], words=both)
+            scenes_of([_one_of(3), _one_of(5)], PageOptions(words=both))
 
     def test_given_words(self):
         words = Words.given([0, 0, 1], ["a", "b", "c"])

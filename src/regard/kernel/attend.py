@@ -83,12 +83,12 @@ def attend(
     refuse_nested("attend", query=query, key=key, value=value)
     shape = _check(query, key, value)
     scale = query.shape[3] ** -0.5 if scale is None else scale
-    asked = weights or reduce or dropout
+    needs_more = weights or reduce or dropout
     more = (mask, bias, softcap, sink, normaliser)
-    if not asked and all(part is None for part in more):
-        found = fused.plain(query, key, value, scale, causal)  # the shortest way there is
-        if found is not None:
-            return Attended(found[0])
+    if not needs_more and all(part is None for part in more):
+        fast = fused.plain(query, key, value, scale, causal)  # the shortest way there is
+        if fast is not None:
+            return Attended(fast[0])
     recipe = Dot(
         query,
         key,
@@ -126,7 +126,7 @@ def run(
         if not weights and not reduce:
             return Attended(output)
         recipe = recipe if lse is None else replace(recipe, lse=lse.detach())
-        made = recipe.weights() if weights else None
+        returned_weights = recipe.weights() if weights else None
     elif isinstance(recipe, Recurrent):
         if dropout:
             raise RegardError(
@@ -141,15 +141,15 @@ def run(
             output = recipe.mixed()
         if not weights and not reduce:
             return Attended(output)
-        made = recipe.weights() if weights else None
+        returned_weights = recipe.weights() if weights else None
     else:
         matrix = recipe.weights()
         output = recipe.mix(F.dropout(matrix, dropout) if dropout else matrix)
-        made = matrix if weights else None
+        returned_weights = matrix if weights else None
         if not weights and not reduce:
             return Attended(output)
     answers = reduce_recipe(recipe, reduce) if reduce else ()
-    return Attended(output, made, recipe=recipe, reductions=answers)
+    return Attended(output, returned_weights, recipe=recipe, reductions=answers)
 
 
 def _read(recipe: Recurrent, weights: bool, reduce: Sequence[Reducer]) -> Attended:
@@ -163,9 +163,9 @@ def _read(recipe: Recurrent, weights: bool, reduce: Sequence[Reducer]) -> Attend
     state = RecurrentState(memory, written, keys, True, queries, normaliser)
     if not weights and not reduce:
         return Attended(output, state=state)
-    made = recipe.weights() if weights else None
+    returned_weights = recipe.weights() if weights else None
     answers = reduce_recipe(recipe, reduce) if reduce else ()
-    return Attended(output, made, state, recipe, answers)
+    return Attended(output, returned_weights, state, recipe, answers)
 
 
 def _mixed(recipe: Mixture, dropout: float) -> tuple[Mixed, Mixture]:

@@ -51,9 +51,9 @@ class Structure(NamedTuple):
     @classmethod
     def of(cls, mask: Mask | None) -> Structure | None:
         """The structure of a mask; None where it has none that leaves blocks out."""
-        found = [] if mask is None else parts(mask)
+        mask_parts = [] if mask is None else parts(mask)
         band, segments, keep = Band(None, None), None, None
-        for part in found:
+        for part in mask_parts:
             if isinstance(part, Band):
                 both = band & part
                 if not isinstance(both, Band):
@@ -72,7 +72,7 @@ class Structure(NamedTuple):
         """The mask it was made of."""
         more = [] if self.segments is None else [self.segments]
         padding = [] if self.keep is None else [Padding(self.keep)]
-        return functools.reduce(lambda one, other: one & other, [self.band, *more, *padding])
+        return functools.reduce(lambda first, second: first & second, [self.band, *more, *padding])
 
 
 def plan(structure: Structure, query: Queries, key: Keys) -> list[Rectangle] | None:
@@ -126,8 +126,8 @@ def _spans(
     for example in range(1 if alike else batch):
         mine = _runs(query[0 if len(query) == 1 else example])
         theirs: dict[int, slice | None] = {}
-        for number, place in _runs(key[0 if len(key) == 1 else example]):
-            theirs[number] = place if number not in theirs else None
+        for number, span in _runs(key[0 if len(key) == 1 else example]):
+            theirs[number] = span if number not in theirs else None
         for number, rows in mine:
             if number in theirs:
                 yield (0, batch) if alike else (example, example + 1), rows, theirs[number]
@@ -138,7 +138,7 @@ def _runs(numbers: Int[Tensor, " position"]) -> list[tuple[int, slice]]:
     values, counts = torch.unique_consecutive(numbers, return_counts=True)
     stops = counts.cumsum(0).tolist()
     starts = [0, *stops[:-1]]
-    return [(value, slice(*place)) for value, *place in zip(values.tolist(), starts, stops)]
+    return [(value, slice(*span)) for value, *span in zip(values.tolist(), starts, stops)]
 
 
 def attention(
@@ -197,8 +197,8 @@ def _operator(
     lse = torch.zeros(batch, heads, queries, dtype=dtype, device=query.device)
     for call in _calls(structure, query, key, rectangles):
         q, k, v = query[call.rows], call.keys(key), call.keys(value)
-        made, sums = _flash(q, k, v, 0.0, call.causal, attn_mask=call.added, scale=scale)
-        output[call.rows] = made
+        mixed, sums = _flash(q, k, v, 0.0, call.causal, attn_mask=call.added, scale=scale)
+        output[call.rows] = mixed
         lse[call.rows] = sums
     return output, lse
 
@@ -221,7 +221,7 @@ def _backward(context: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor 
         for tensor in (query, key, value)
     ]
     for call in _calls(structure, query, key, rectangles):
-        made = _flash_backward(
+        gradients = _flash_backward(
             gradient[call.rows],
             query[call.rows],
             call.keys(key),
@@ -233,8 +233,8 @@ def _backward(context: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor 
             attn_mask=call.added,
             scale=scale,
         )
-        sums[0][call.rows] = made[0].to(sums[0].dtype)
-        for total, part in zip(sums[1:], made[1:]):
+        sums[0][call.rows] = gradients[0].to(sums[0].dtype)
+        for total, part in zip(sums[1:], gradients[1:]):
             call.add(total, part)
     into = (total.to(tensor.dtype) for total, tensor in zip(sums, (query, key, value)))
     return (*into, *[None] * 8)
@@ -292,10 +292,11 @@ def _calls(
     """The calls of a plan, each with what is added to its scores."""
     queries, keys, everything = query.shape[2], key.shape[2], slice(None)
     dtype = torch.promote_types(query.dtype, torch.float32)
-    known: dict[tuple[int, ...], Tensor | None] = {}  # a band looks the same along the diagonal
+    # a band looks the same along the diagonal
+    added_by_shape: dict[tuple[int, ...], Tensor | None] = {}
     size = len(Rectangle._fields)
-    for place in range(0, len(rectangles), size):
-        numbers = rectangles[place : place + size]
+    for start in range(0, len(rectangles), size):
+        numbers = rectangles[start : start + size]
         start, stop, top, bottom, left, right, causal, inside = numbers
         examples, rows = slice(start, stop), slice(top, bottom)
         first = min(structure.band.first, left) if structure.segments is None else 0
@@ -304,15 +305,15 @@ def _calls(
             kind = (first, left - top, bottom - top, right - left)
             alone = structure.keep is None and (inside or structure.segments is None)
             alone = alone and left >= structure.band.first
-            if alone and kind in known:
-                added = known[kind]
+            if alone and kind in added_by_shape:
+                added = added_by_shape[kind]
             else:
                 mask = _part(structure, examples, bool(inside))
                 columns = [slice(0, first), slice(left, right)] if first else [slice(left, right)]
                 blocks = [Block.of(rows, span, queries, keys) for span in columns]
                 added = _added(mask, blocks, dtype, query.device)
             if alone:  # a rectangle that is not may look like one that is
-                known[kind] = added
+                added_by_shape[kind] = added
         yield _Call((examples, everything, rows), slice(left, right), first, added, bool(causal))
 
 

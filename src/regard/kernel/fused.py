@@ -171,15 +171,15 @@ def _calls(recipe: Dot, flash: bool) -> list[_Call]:
     everything = whole(queries, keys)
     if mask is None and bias is None and not sink:
         return [_Call(None, None, None)]
-    found = [] if mask is None else parts(mask)
-    rest = [part for part in found if not is_causal(part)]
+    mask_parts = [] if mask is None else parts(mask)
+    rest = [part for part in mask_parts if not is_causal(part)]
     flat = not sink and _same_bias(bias) and all(_same_for_every_row(part) for part in rest)
     alone = bias is None and not rest
-    if len(rest) < len(found) and flat and (alone or flash) and queries == keys:
+    if len(rest) < len(mask_parts) and flat and (alone or flash) and queries == keys:
         together = functools.reduce(both, rest, None)  # only flash takes causal and a mask at once
         added = None if alone else _added(together, bias, everything, recipe)
         return [_Call(None, None, added, causal=True)]
-    if all(_same_for_every_row(part) for part in found) and _same_bias(bias):
+    if all(_same_for_every_row(part) for part in mask_parts) and _same_bias(bias):
         return [_call(recipe, None)]
     if torch.compiler.is_compiling():
         return [_call(recipe, None)]

@@ -189,8 +189,8 @@ def _inside(
     there = []
     for length, reach in zip((height, width), (size[0] // 2, size[1] // 2)):
         offsets = torch.arange(-reach, reach + 1, device=device)
-        places = offsets[:, None] + torch.arange(length, device=device)
-        there.append((places >= 0) & (places < length))
+        positions = offsets[:, None] + torch.arange(length, device=device)
+        there.append((positions >= 0) & (positions < length))
     return (there[0][:, None, :, None] & there[1][None, :, None]).flatten(0, 1)
 
 

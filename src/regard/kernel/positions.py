@@ -177,8 +177,8 @@ class AlibiBias(Bias):
         return -slopes[None, :, None, None] * _offsets(block, slopes.device).abs()
 
     def at(self, batch: int, head: int) -> AlibiBias:
-        one = slice(head, head + 1) if len(self.slopes) > 1 else slice(None)
-        return AlibiBias(self.slopes[one])
+        own = slice(head, head + 1) if len(self.slopes) > 1 else slice(None)
+        return AlibiBias(self.slopes[own])
 
     def of_heads(self, which: Sequence[int]) -> AlibiBias:
         return self if self.heads == 1 else AlibiBias(self.slopes[list(which)])
@@ -199,8 +199,8 @@ class _TableBias(Bias):
     table: Float[Tensor, "head distance"]
 
     def at(self, batch: int, head: int) -> Bias:
-        one = slice(head, head + 1) if len(self.table) > 1 else slice(None)
-        return replace(self, table=self.table[one])
+        own = slice(head, head + 1) if len(self.table) > 1 else slice(None)
+        return replace(self, table=self.table[own])
 
     def of_heads(self, which: Sequence[int]) -> Bias:
         return self if self.heads == 1 else replace(self, table=self.table[list(which)])
@@ -250,13 +250,13 @@ class GridTable(_TableBias):
         device = self.table.device
         query = torch.arange(block.top, block.bottom, device=device) + block.offset - self.first
         key = torch.arange(block.left, block.right, device=device) - self.first
-        places = []
+        indices = []
         for axis, size in zip((0, 1), self.table.shape[1:]):
             at = [p // self.columns if axis == 0 else p % self.columns for p in (query, key)]
             reach = size // 2
-            places.append((at[1] - at[0][:, None]).clamp(-reach, reach) + reach)
+            indices.append((at[1] - at[0][:, None]).clamp(-reach, reach) + reach)
         inside = (query[:, None] >= 0) & (key >= 0)
-        return self.table[:, places[0], places[1]].masked_fill(~inside, 0.0)[None]
+        return self.table[:, indices[0], indices[1]].masked_fill(~inside, 0.0)[None]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -71,13 +71,13 @@ class TileMaker:
         return pieces(seen.stop, self.breadth, seen.start)
 
     def tile(
-        self, prepared: Any, queries: Any, place: int, rows: slice, columns: slice, needs: Needs
+        self, prepared: Any, queries: Any, index: int, rows: slice, columns: slice, needs: Needs
     ) -> Tile | None:
-        """The tile of the head at `place`, or None where nothing may attend."""
-        one: Recipe = prepared[place]
+        """The tile of the head at `index`, or None where nothing may attend."""
+        matrix: Recipe = prepared[index]
         if not needs.logs:  # signed weights have no logarithm
-            return None, one.weights(rows, columns)[0, 0]
-        logs = one.log_weights(Block.of(rows, columns, *self.recipe.shape[2:]))[0, 0]
+            return None, matrix.weights(rows, columns)[0, 0]
+        logs = matrix.log_weights(Block.of(rows, columns, *self.recipe.shape[2:]))[0, 0]
         return logs, exp(logs).masked_fill_(logs <= NEVER / 2, 0.0) if needs.weights else None
 
     def tile_buffer(self, name: str, height: int, breadth: int) -> Tensor:
@@ -130,12 +130,12 @@ class EdgeTileMaker(TileMaker):
         self,
         prepared: list[Edges],
         queries: list[RowEdges],
-        place: int,
+        index: int,
         rows: slice,
         columns: slice,
         needs: Needs,
     ) -> Tile | None:
-        edges, block = queries[place], columns.start // self.breadth
+        edges, block = queries[index], columns.start // self.breadth
         here = slice(edges.starts[block], edges.starts[block + 1])
         if here.start == here.stop:
             return None
@@ -193,9 +193,11 @@ class DotTileMaker(TileMaker):
         first, last = heads[0] // share, heads[-1] // share
         key = recipe.key[batch : batch + 1, first : last + 1]
         if self.alive is not None:  # NaN in padding must not reach a product
-            one = slice(batch, batch + 1) if self.alive.shape[0] > 1 else slice(None)
+            example = slice(batch, batch + 1) if self.alive.shape[0] > 1 else slice(None)
             served = slice(first * share, (last + 1) * share)
-            key = clean(key, self.alive[one, served if self.alive.shape[1] > 1 else slice(None)])
+            key = clean(
+                key, self.alive[example, served if self.alive.shape[1] > 1 else slice(None)]
+            )
         keys = self.buffer("keys", last + 1 - first, key.shape[2], key.shape[3] + 1)
         keys[..., :-1].copy_(key[0]).mul_(recipe.scale)
         keys[..., -1] = 1.0
@@ -221,24 +223,24 @@ class DotTileMaker(TileMaker):
         self,
         prepared: Prepared,
         queries: Tensor,
-        place: int,
+        index: int,
         rows: slice,
         columns: slice,
         needs: Needs,
     ) -> Tile | None:
-        mask, bias = prepared.masks[place], prepared.biases[place]
+        mask, bias = prepared.masks[index], prepared.biases[index]
         permits = _NONE if mask is None else self._permits(mask, rows, columns)
         if permits is None:
             return None
         height, breadth = rows.stop - rows.start, columns.stop - columns.start
         logs = self.tile_buffer("logs", height, breadth)
-        key = prepared.keys[place][:, columns]
+        key = prepared.keys[index][:, columns]
         if self.recipe.softcap is None:
-            torch.mm(queries[place], key, out=logs)
+            torch.mm(queries[index], key, out=logs)
         else:
-            torch.mm(queries[place, :, :-1], key[:-1], out=logs)
+            torch.mm(queries[index, :, :-1], key[:-1], out=logs)
             logs.div_(self.recipe.softcap).tanh_().mul_(self.recipe.softcap)
-            logs.add_(queries[place, :, -1:])
+            logs.add_(queries[index, :, -1:])
         if bias is not None:
             added = bias_block(bias, Block.of(rows, columns, *self.recipe.shape[2:]))
             assert added is not None
@@ -252,12 +254,12 @@ class DotTileMaker(TileMaker):
 
     def _permits(self, mask: Mask, rows: slice, columns: slice) -> list[Permit] | None:
         """What to do to the columns of a block where some pair is forbidden; None: all are."""
-        place = (rows.start, rows.stop, columns.start, columns.stop)
-        if place in self.plans:
-            return self.plans[place]
+        key = (rows.start, rows.stop, columns.start, columns.stop)
+        if key in self.plans:
+            return self.plans[key]
         permits = self._look(mask, Block.of(rows, columns, *self.recipe.shape[2:]))
         if isinstance(mask, Band):  # the same for every head and example
-            self.plans[place] = permits
+            self.plans[key] = permits
         return permits
 
     def _look(self, mask: Mask, block: Block) -> list[Permit] | None:
@@ -277,10 +279,10 @@ class DotTileMaker(TileMaker):
 
     def _permit(self, mask: Mask, block: Block) -> Permit | Literal[False] | None:
         """How to forbid pairs of a block: None where all may attend, False where none may."""
-        place = (block.left - block.top, block.height, block.breadth)
+        key = (block.left - block.top, block.height, block.breadth)
         band = isinstance(mask, Band) and block.left >= mask.first
-        if band and place in self.bands:
-            return self.bands[place]
+        if band and key in self.bands:
+            return self.bands[key]
         allowed = mask.block(block, self.recipe.device)
         if isinstance(allowed, bool):
             return None if allowed else False
@@ -290,7 +292,7 @@ class DotTileMaker(TileMaker):
             return None if total else False
         permit = Permit((1.0 - keep).mul_(NEVER), keep)
         if band:  # a band looks the same all along the diagonal
-            self.bands[place] = permit
+            self.bands[key] = permit
         return permit
 
 

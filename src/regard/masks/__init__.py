@@ -128,7 +128,7 @@ def lasting(mask: Mask | None, batch: int) -> Bool[Tensor, "batch key"] | None:
     """What a mask says of keys whatever the query and head, as a state remembers it; or None."""
     if mask is None:
         return None
-    said: Tensor | None = None
+    kept: Tensor | None = None
     for part in parts_of(mask):
         if isinstance(part, Padding):
             keep = part.keep
@@ -136,8 +136,8 @@ def lasting(mask: Mask | None, batch: int) -> Bool[Tensor, "batch key"] | None:
             keep = part.allowed[:, 0, 0]
         else:
             continue
-        said = keep if said is None else said & keep
-    return None if said is None else said.expand(batch, -1)
+        kept = keep if kept is None else kept & keep
+    return None if kept is None else kept.expand(batch, -1)
 
 
 def with_padding(mask: Mask | None, keep: Bool[Tensor, "batch key"]) -> Mask:
@@ -189,14 +189,16 @@ def clean(tensor: Tensor, alive: Bool[Tensor, "batch head key"] | None) -> Tenso
     return torch.where(seen.to(tensor.device)[..., None], tensor, tensor.new_zeros(()))
 
 
-def _boolean(place: str, tensor: Tensor, axes: int) -> Tensor:
+def _boolean(argument: str, tensor: Tensor, axes: int) -> Tensor:
     if not isinstance(tensor, Tensor):
-        raise DtypeError(f"{place}: {type(tensor).__name__}, expected a boolean tensor")
+        raise DtypeError(f"{argument}: {type(tensor).__name__}, expected a boolean tensor")
     if tensor.dtype != torch.bool:
-        raise DtypeError(f"{place}: dtype {tensor.dtype}, expected torch.bool (True = may attend)")
+        raise DtypeError(
+            f"{argument}: dtype {tensor.dtype}, expected torch.bool (True = may attend)"
+        )
     if tensor.dim() != axes:
         raise MaskError(
-            f"{place}: {tensor.dim()} axes {tuple(tensor.shape)}, expected {axes}. "
+            f"{argument}: {tensor.dim()} axes {tuple(tensor.shape)}, expected {axes}. "
             f"Use {_CONSTRUCTORS}"
         )
     return tensor

@@ -115,8 +115,8 @@ class Mask(ABC):
                 strips.append(torch.full((1, 1, height), allowed, device=device))
             else:
                 allowed = allowed.expand(-1, -1, height, keys)
-                place = position[rows][None, None, :, None].to(allowed.device)
-                strips.append(torch.take_along_dim(allowed, place, 3)[..., 0])
+                index = position[rows][None, None, :, None].to(allowed.device)
+                strips.append(torch.take_along_dim(allowed, index, 3)[..., 0])
         if not strips:
             return None
         batch, heads = (max(strip.shape[axis] for strip in strips) for axis in (0, 1))

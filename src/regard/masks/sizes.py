@@ -46,8 +46,8 @@ def fits(part: str, got: Any, expected: dict[str, int], broadcast: tuple[str, ..
     """Refuse a mask whose axes have other sizes than the scores."""
     for size, (axis, want) in zip(got, expected.items()):
         if size != want and not (size == 1 and axis in broadcast):
-            one = " or 1" if axis in broadcast and want != 1 else ""
+            or_one = " or 1" if axis in broadcast and want != 1 else ""
             raise MaskError(
-                f"masks.{part}: axis {axis} has size {size}, expected {want}{one} "
+                f"masks.{part}: axis {axis} has size {size}, expected {want}{or_one} "
                 f"(mask {tuple(got)})"
             )

@@ -131,8 +131,8 @@ def _(spec: Heatmap, figure: Any) -> None:
 
 
 def _write_values(axes: Any, values: Tensor) -> None:
-    known = values[values.isfinite()]
-    middle = float(known.max()) / 2 if known.numel() else 0.0
+    finite = values[values.isfinite()]
+    middle = float(finite.max()) / 2 if finite.numel() else 0.0
     for i, row in enumerate(values.tolist()):
         for j, value in enumerate(row):
             colour = "black" if value > middle else "white"
@@ -141,8 +141,8 @@ def _write_values(axes: Any, values: Tensor) -> None:
 
 def _scale(figure: Any, axes: Any, image: Any, values: Tensor, **options: Any) -> None:
     """The colours and their numbers; a tip where larger numbers share the last colour."""
-    known = values[values.isfinite()]
-    cut = bool(known.numel()) and float(known.max()) > image.norm.vmax * (1 + 1e-6)
+    finite = values[values.isfinite()]
+    cut = bool(finite.numel()) and float(finite.max()) > image.norm.vmax * (1 + 1e-6)
     figure.colorbar(image, ax=axes, extend="max" if cut else "neither", **options)
 
 
@@ -181,10 +181,10 @@ def _pooled(values: Tensor, most: int) -> Tensor:
 def _ticks(put: Any, labels: Sequence[str], rotation: int) -> None:
     """At most forty labels, evenly spread, so that they stay readable."""
     step = max(1, -(-len(labels) // 40))
-    places = range(0, len(labels), step)
+    ticks = range(0, len(labels), step)
     options = {"ha": "right", "rotation_mode": "anchor"} if rotation else {}
-    shown = [_label(labels[place]) for place in places]
-    put(list(places), shown, rotation=rotation, **_font(**options))
+    shown = [_label(labels[tick]) for tick in ticks]
+    put(list(ticks), shown, rotation=rotation, **_font(**options))
 
 
 # -- all heads of all layers
@@ -236,15 +236,17 @@ def _(spec: Profile, figure: Any) -> None:
 
     axes = figure.add_subplot()
     values = spec.values.detach().float().cpu()
-    places = range(values.shape[1])
+    positions = range(values.shape[1])
     few = spec.lines is not None and len(spec.lines) <= 12
     colours = colormaps["viridis"](torch.linspace(0.0, 0.9, max(1, len(values))).numpy())
     for index, line in enumerate(values):
         name = _label(spec.lines[index]) if few and spec.lines is not None else None
-        axes.plot(places, line.numpy(), color=colours[index], alpha=0.75, linewidth=1, label=name)
+        axes.plot(
+            positions, line.numpy(), color=colours[index], alpha=0.75, linewidth=1, label=name
+        )
     if spec.mean and len(values) > 1:
         mean = values.nanmean(0).numpy()
-        axes.plot(places, mean, color="black", linewidth=2.5, label="mean")
+        axes.plot(positions, mean, color="black", linewidth=2.5, label="mean")
     axes.set_title(_title(spec.title), **_font())
     axes.set(xlabel=_title(spec.place_title), ylabel=_title(spec.value_title))
     axes.margins(x=0.02)
@@ -253,8 +255,8 @@ def _(spec: Profile, figure: Any) -> None:
 
 
 def _font_of_legend() -> dict[str, Any]:
-    found = _font()
-    return {"size": 7, **({"family": found["fontfamily"]} if found else {})}
+    font = _font()
+    return {"size": 7, **({"family": font["fontfamily"]} if font else {})}
 
 
 # -- words in colour
@@ -263,15 +265,15 @@ def _font_of_legend() -> dict[str, Any]:
 def _lines(words: Sequence[str]) -> list[list[tuple[int, str, float, float]]]:
     """Lines of (number, label, place, breadth) in inches, as the words follow each other."""
     lines: list[list[tuple[int, str, float, float]]] = [[]]
-    place = 0.0
+    left = 0.0
     for number, word in enumerate(words):
         label = _label(word)
         breadth = 0.14 + 0.098 * sum(2 if ord(letter) > 0x2E80 else 1 for letter in label)
-        if lines[-1] and place + breadth > _LINE:
+        if lines[-1] and left + breadth > _LINE:
             lines.append([])
-            place = 0.0
-        lines[-1].append((number, label, place, breadth))
-        place += breadth + 0.04
+            left = 0.0
+        lines[-1].append((number, label, left, breadth))
+        left += breadth + 0.04
     return lines
 
 
@@ -293,20 +295,20 @@ def _(spec: Text, figure: Any) -> None:
     values = spec.values.detach().float().cpu()
     most = float(values.abs().max()) if values.numel() else 0.0
     for row, line in enumerate(lines):
-        for number, label, place, breadth in line:
+        for number, label, left, breadth in line:
             value = float(values[number])
             share = abs(value) / most if most else 0.0
             scale = colormaps["Oranges" if value >= 0 else "Blues"]
             edge = "black" if number in spec.marked else "none"
             box = Rectangle(
-                (place, row * 0.34 + 0.03),
+                (left, row * 0.34 + 0.03),
                 breadth,
                 0.27,
                 facecolor=scale(0.75 * share),
                 edgecolor=edge,
             )
             axes.add_patch(box)
-            middle = (place + breadth / 2, row * 0.34 + 0.17)
+            middle = (left + breadth / 2, row * 0.34 + 0.17)
             axes.text(*middle, label, ha="center", va="center", **_font(fontsize=10))
 
 
@@ -343,10 +345,10 @@ def _(spec: Overlay, figure: Any) -> None:
     )
     _scale(figure, axes, image, values, label="weight", shrink=0.8)
     down, across = (side / max(1, n) for side, n in zip((height, width), values.shape))
-    for place in spec.edges[0]:
-        axes.axhline(place * down, color="white", linewidth=0.6, alpha=0.6)
-    for place in spec.edges[1]:
-        axes.axvline(place * across, color="white", linewidth=0.6, alpha=0.6)
+    for row in spec.edges[0]:
+        axes.axhline(row * down, color="white", linewidth=0.6, alpha=0.6)
+    for column in spec.edges[1]:
+        axes.axvline(column * across, color="white", linewidth=0.6, alpha=0.6)
     if spec.marked is not None:
         corner = (spec.marked[1] * across, spec.marked[0] * down)
         axes.add_patch(Rectangle(corner, across, down, fill=False, edgecolor="cyan", linewidth=2))

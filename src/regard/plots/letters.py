@@ -38,11 +38,11 @@ def _fonts() -> dict[str, Any]:
     from matplotlib import font_manager
 
     installed = {entry.name: entry.fname for entry in font_manager.fontManager.ttflist}
-    found = {}
+    fonts = {}
     for name in _FAMILIES:
         if name in installed:
-            found[name] = font_manager.get_font(installed[name])
-    return found
+            fonts[name] = font_manager.get_font(installed[name])
+    return fonts
 
 
 def families() -> list[str]:

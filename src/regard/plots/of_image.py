@@ -62,8 +62,8 @@ def overlay(
         )
     first = values.shape[0] - rows * columns  # class and register tokens come before the patches
     queries, keys = layers[-1].recipe.shape[2:]
-    place = token % queries - first
-    marked = divmod(place, columns) if place >= 0 and queries == keys else None
+    position = token % queries - first
+    marked = divmod(position, columns) if position >= 0 and queries == keys else None
     title = f"{how} to position {token}" if title is None else title
     return Overlay(image, values[first:].view(rows, columns), title, marked)
 
@@ -158,7 +158,7 @@ def windows(
         title = f"{layers[0].name}, {count} windows"
         title += "" if token is None else f": patch {token}"
     edges = [
-        tuple(place for place in range(shift % step, length, step) if place)
+        tuple(edge for edge in range(shift % step, length, step) if edge)
         for step, length in zip(size, (rows, columns))
     ]
     rims = (edges[0], edges[1])
@@ -185,19 +185,19 @@ def _joined(
 
 
 def _window(
-    places: int, windows: tuple[int, int], patches: tuple[int, int] | None
+    positions: int, windows: tuple[int, int], patches: tuple[int, int] | None
 ) -> tuple[int, int]:
     """Rows and columns of a window: a square, or what the patches come to."""
-    side = math.isqrt(places)
-    if side * side == places:
+    side = math.isqrt(positions)
+    if side * side == positions:
         return side, side
     if patches is not None:
         size = -(-patches[0] // windows[0]), -(-patches[1] // windows[1])
-        if size[0] * size[1] == places:
+        if size[0] * size[1] == positions:
             return size
     raise ShapeError(
-        f"windows: {places} places in a window are no square; say patches=(rows, columns) of the "
-        f"whole image, which {windows[0]} × {windows[1]} windows divide"
+        f"windows: {positions} positions in a window are no square; pass patches=(rows, columns) "
+        f"of the whole image, which {windows[0]} × {windows[1]} windows divide"
     )
 
 

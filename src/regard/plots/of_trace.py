@@ -44,7 +44,7 @@ def heatmap(
         attention: a Record, or a tensor (batch, head, query, key).
         heads: how heads are joined, as for `regard.combine_heads`.
         example: which one of the batch.
-        words: words to be shown in the place of pieces of words.
+        words: words to show instead of their pieces.
         title: the record's name and the heads when None.
         colour: "linear" or "log".
     """
@@ -99,9 +99,9 @@ def grid(
     for layer in layers:
         check_drawable(layer)
         batch, heads, _, _ = layer.recipe.shape
-        place = checked_example(example, batch) % batch
+        index = checked_example(example, batch) % batch
         with torch.no_grad():
-            small = [_small(layer.recipe.at(place, head).weights()[0]) for head in range(heads)]
+            small = [_small(layer.recipe.at(index, head).weights()[0]) for head in range(heads)]
         maps.append(torch.cat(small))
     names = None
     if types and isinstance(trace, Trace):
@@ -141,13 +141,13 @@ def alignment(
         if isinstance(heads, Tensor) and heads.dim() == 2:
             heads = heads[layer]
     _check_layers(layers)
-    values = mean_attention([one.recipe for one in layers], heads=heads)
+    values = mean_attention([each.recipe for each in layers], heads=heads)
     record = layers[0].record
     if record is not None:
         source = source or tokens_of(record.key_tokens, example)
         target = target or tokens_of(record.query_tokens, example)
-    one = values[checked_example(example, values.shape[0])]
-    return Heatmap(one, target, source, title, row_title="target", column_title="source")
+    matrix = values[checked_example(example, values.shape[0])]
+    return Heatmap(matrix, target, source, title, row_title="target", column_title="source")
 
 
 def _check_layers(layers: Sequence[Layer]) -> None:
@@ -203,27 +203,27 @@ def text(
         how: "rollout", "relevance" (needs `grad=True` and backward), or "mean".
         example: which one of the batch.
         part: of an encoder–decoder model, "encoder" or "decoder".
-        words: words to be shown in the place of pieces of words.
+        words: words to show instead of their pieces.
         tokens: the pieces; the record's own when None.
-        title: what is shown, when None.
+        title: a default title when None.
     """
     ask = way_of(how)
     layer = layers_of(trace, part=part)[0]
     size = layer.recipe.shape.queries
     own = layer.record.query_tokens if layer.record is not None else None
     names = tokens or (words.tokens if words else tokens_of(own, example))
-    names = names or [str(place) for place in range(size)]
-    places = token_positions(token, size if words is None else len(words.names)) or []
-    asked = places
+    names = names or [str(position) for position in range(size)]
+    marked = token_positions(token, size if words is None else len(words.names)) or []
+    positions = marked
     if words is not None:
-        asked = [place for place, word in enumerate(words.pieces) if word in places]
+        positions = [position for position, word in enumerate(words.pieces) if word in marked]
     checked_example(example, layer.recipe.shape.batch)
-    found = ask(trace, asked, part=part)[example].mean(0)
+    values = ask(trace, positions, part=part)[example].mean(0)
     if words is not None:
-        found, names = words.sum(found), words.names
+        values, names = words.sum(values), words.names
     if title is None:
-        title = f"{how} to “{names[places[0]]}”"
-    return Text(names, found, title, places)
+        title = f"{how} to “{names[marked[0]]}”"
+    return Text(names, values, title, marked)
 
 
 def plot(trace: Trace, what: str | None = None, **options: Any) -> Spec:

@@ -81,10 +81,10 @@ class Grid(Spec):
         for layer, maps in enumerate(self.maps):
             _check_axes(f"Grid: layer {layer}", maps, ("head", "query", "key"))
         if self.names is not None:
-            found = [len(names) for names in self.names]
+            lengths = [len(names) for names in self.names]
             wanted = [len(maps) for maps in self.maps]
-            if found != wanted:
-                raise ShapeError(f"Grid: names for {found} heads, expected {wanted}")
+            if lengths != wanted:
+                raise ShapeError(f"Grid: names for {lengths} heads, expected {wanted}")
         _check_colour("Grid", self.colour)
 
 

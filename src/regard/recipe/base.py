@@ -151,8 +151,8 @@ def span(where: Any, length: int, name: str = "rows") -> slice:
     if where is None:
         return slice(0, length)
     if not isinstance(where, slice):
-        one = f", as slice({where}, {where + 1})" if isinstance(where, int) else ""
-        raise ShapeError(f"a block of weights is a slice{one}; got {name}={where!r}")
+        hint = f", as slice({where}, {where + 1})" if isinstance(where, int) else ""
+        raise ShapeError(f"a block of weights is a slice{hint}; got {name}={where!r}")
     start, stop, step = where.indices(length)
     if step != 1:
         raise ShapeError(f"a block of weights is a plain range, got step {step} in {where}")
@@ -189,22 +189,22 @@ def _mapped(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def tensors(part: Any) -> list[Tensor]:
     """Every tensor inside a recipe, its mask and its bias."""
-    found: list[Tensor] = []
-    _gather(part, found)
-    return found
+    tensors: list[Tensor] = []
+    _gather(part, tensors)
+    return tensors
 
 
-def _gather(part: Any, found: list[Tensor]) -> None:
+def _gather(part: Any, tensors: list[Tensor]) -> None:
     if isinstance(part, Tensor):
-        found.append(part)
+        tensors.append(part)
     elif isinstance(part, tuple):
         for inner in part:
-            _gather(inner, found)
+            _gather(inner, tensors)
     elif part is not None and isinstance(part, Recipe | Mask | Bias):
         for name in _field_names(type(part)):
             inner = getattr(part, name)
             if inner is not None and type(inner) not in _PLAIN:
-                _gather(inner, found)
+                _gather(inner, tensors)
 
 
 @functools.cache

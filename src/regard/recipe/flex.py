@@ -78,13 +78,13 @@ class Flex(Softmaxed):
         return replace(self, **self._of_heads(which), heads=self.heads[list(which)], sink=sink)
 
     def at(self, batch: int, head: int) -> Flex:
-        one, only = slice(batch, batch + 1), slice(head, head + 1)
-        sink = None if self.sink is None else self.sink[only]
+        example, own_head = slice(batch, batch + 1), slice(head, head + 1)
+        sink = None if self.sink is None else self.sink[own_head]
         return replace(
             self,
             **self._at(batch, head),
-            examples=self.examples[one],
-            heads=self.heads[only],
+            examples=self.examples[example],
+            heads=self.heads[own_head],
             sink=sink,
         )
 
@@ -97,9 +97,9 @@ def _everywhere(function: Callable[..., Any], scores: Tensor | None = None) -> C
     """`function` of one place, at all places of (batch, head, query, key)."""
     first = () if scores is None else (0,)
     for axis in (3, 2, 1, 0):
-        places: list[int | None] = [None] * 4
-        places[axis] = 0
-        function = torch.vmap(function, in_dims=(*first, *places))
+        dims: list[int | None] = [None] * 4
+        dims[axis] = 0
+        function = torch.vmap(function, in_dims=(*first, *dims))
     return function
 
 

@@ -49,12 +49,12 @@ class Given(Recipe):
         return Given(self.matrix[:, list(which)], value, self.of, self.grid)
 
     def at(self, batch: int, head: int) -> Given:
-        one = slice(batch, batch + 1)
+        example = slice(batch, batch + 1)
         group = 0
         if self.value is not None:
             group = head // (self.matrix.shape[1] // self.value.shape[1])
-        value = None if self.value is None else self.value[one, group : group + 1]
-        return Given(self.matrix[one, head : head + 1], value, self.of, self.grid)
+        value = None if self.value is None else self.value[example, group : group + 1]
+        return Given(self.matrix[example, head : head + 1], value, self.of, self.grid)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

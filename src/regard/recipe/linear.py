@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.checks import check_axes
 from regard.errors import MaskError, ShapeError
@@ -167,8 +168,8 @@ class Recurrent(QueryKeyRecipe):
         _, _, queries, keys = self.shape
         if not self.causal:
             return torch.full((rows.stop - rows.start,), keys - 1, device=self.device)
-        places = torch.arange(rows.start, rows.stop, device=self.device)
-        return (places + (keys - queries)).clamp_min(-1)
+        positions = torch.arange(rows.start, rows.stop, device=self.device)
+        return (positions + (keys - queries)).clamp_min(-1)
 
 
 def _per_key(numbers: PerKey, alive: Bool[Tensor, "#batch 1 key"] | None) -> Tensor:
@@ -245,8 +246,8 @@ class Linear(Recurrent):
         """Weights before they are divided by the sums of their rows."""
         written = self.written().part(columns)
         products = product(self.query[:, :, rows].to(self.dtype), written.key.mT)
-        places = torch.arange(columns.start, columns.stop, device=self.device)
-        seen = places <= self._ends(rows)[:, None]  # (query, key)
+        positions = torch.arange(columns.start, columns.stop, device=self.device)
+        seen = positions <= self._ends(rows)[:, None]  # (query, key)
         if self.log_decay is None:
             return products.masked_fill(~seen, 0.0)
         sums = self._sums()
@@ -310,9 +311,9 @@ class Delta(Recurrent):
         _, _, queries, keys = self.shape
         rows, columns = span(rows, queries), span(columns, keys, "columns")
         blocks = [weights for _, weights in self._backwards(rows, columns.start)]
-        made = torch.cat([*reversed(blocks), self._nothing(rows)], dim=-1)  # from columns.start on
+        tail = torch.cat([*reversed(blocks), self._nothing(rows)], dim=-1)  # from columns.start on
         breadth = columns.stop - columns.start
-        return torch.nn.functional.pad(made, (0, max(0, breadth - made.shape[-1])))[..., :breadth]
+        return F.pad(tail, (0, max(0, breadth - tail.shape[-1])))[..., :breadth]
 
     def read_earlier(self, rows: slice) -> Mixed | None:
         if self.memory is None:
@@ -337,15 +338,15 @@ class Delta(Recurrent):
         for columns in reversed(self._chunks(rows, first)):
             chunk = written.part(columns)
             assert chunk.strength is not None
-            places = torch.arange(columns.start, columns.stop, device=self.device)
-            seen = places <= ends[:, None]  # (query, key)
+            positions = torch.arange(columns.start, columns.stop, device=self.device)
+            seen = positions <= ends[:, None]  # (query, key)
             below = product(chunk.key * chunk.strength[..., None], chunk.key.mT).tril(-1)
             products = product(query, chunk.key.mT).masked_fill(~seen, 0.0)
             if chunk.log_decay is not None:
                 sums = chunk.log_decay.cumsum(-1)
                 below = below * decays(sums)
                 at_ends = torch.nn.functional.pad(sums, (1, 0))[
-                    ..., (ends - columns.start + 1).clamp(0, places.numel())
+                    ..., (ends - columns.start + 1).clamp(0, positions.numel())
                 ]  # (…, query)
                 logs = at_ends[..., None] - sums[..., None, :]
                 products = products * exp(logs.masked_fill(~seen, 0.0))

@@ -76,25 +76,25 @@ class Mixture(Recipe):
                 "expected one for each part, and at least one part"
             )
         shape = self.shape
-        for place, (part, numbers) in enumerate(zip(self.parts, self.coefficients)):
+        for index, (part, numbers) in enumerate(zip(self.parts, self.coefficients)):
             if not isinstance(numbers, Tensor) or not numbers.is_floating_point():
                 got = numbers.dtype if isinstance(numbers, Tensor) else type(numbers).__name__
-                raise DtypeError(f"Mixture: coefficients[{place}] is {got}, expected floats")
+                raise DtypeError(f"Mixture: coefficients[{index}] is {got}, expected floats")
             heads = part.shape.heads
             wanted = [(shape.heads, heads)] + [(shape.heads,)] * (heads == shape.heads)
             if tuple(numbers.shape) not in wanted:
                 raise ShapeError(
-                    f"Mixture: coefficients[{place}] is {tuple(numbers.shape)}, expected "
+                    f"Mixture: coefficients[{index}] is {tuple(numbers.shape)}, expected "
                     f"{' or '.join(map(str, wanted))}"
                 )
             if part.shape._replace(heads=shape.heads) != shape:
                 raise ShapeError(
-                    f"Mixture: parts[{place}] is {tuple(part.shape)}, expected batch, queries and "
+                    f"Mixture: parts[{index}] is {tuple(part.shape)}, expected batch, queries and "
                     f"keys {shape.batch}, {shape.queries}, {shape.keys} as the first"
                 )
             if part.value is not None:
                 raise ShapeError(
-                    f"Mixture: parts[{place}] holds values, expected none: the mixture holds them"
+                    f"Mixture: parts[{index}] holds values, expected none: the mixture holds them"
                 )
         if self.value is not None:
             batch, groups, keys = self.value.shape[:3]

@@ -27,6 +27,7 @@ from regard.types import (
 _This = TypeVar("_This", bound="Positional")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Positional(QueryKeyRecipe):
     """What `Identity` and `Uniform` share.
 
@@ -36,13 +37,14 @@ class Positional(QueryKeyRecipe):
 
     query: Queries
     key: Keys
-    mask: Mask | None
+    value: Values | None = None
+    mask: Mask | None = None
 
     def of_heads(self: _This, which: Sequence[int]) -> _This:
-        return replace(self, **self._of_heads(which))  # type: ignore[type-var]
+        return replace(self, **self._of_heads(which))
 
     def at(self: _This, batch: int, head: int) -> _This:
-        return replace(self, **self._at(batch, head))  # type: ignore[type-var]
+        return replace(self, **self._at(batch, head))
 
     def _of_heads(self, which: Sequence[int]) -> dict[str, Any]:
         """The fields of some heads."""
@@ -87,14 +89,8 @@ class Positional(QueryKeyRecipe):
         )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Identity(Positional):
     """Each query attends to its own position: weight 1, or 0 where the mask forbids it."""
-
-    query: Queries
-    key: Keys
-    value: Values | None = None
-    mask: Mask | None = None
 
     @property
     def kind(self) -> Kind:
@@ -123,14 +119,8 @@ class Identity(Positional):
         return torch.where(allowed[..., None], own, own.new_zeros(()))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Uniform(Positional):
     """The same weight for every permitted key: 1/i for the i-th query of a causal attention."""
-
-    query: Queries
-    key: Keys
-    value: Values | None = None
-    mask: Mask | None = None
 
     @property
     def kind(self) -> Kind:
@@ -144,13 +134,13 @@ class Uniform(Positional):
 
     def mixed(self) -> Mixed:
         """The mean of the permitted values: sums so far where the mask is causal, no matrix."""
-        found = [] if self.mask is None else parts(self.mask)
-        by_key = [isinstance(part, Padding) or is_causal(part) for part in found]
+        mask_parts = [] if self.mask is None else parts(self.mask)
+        by_key = [isinstance(part, Padding) or is_causal(part) for part in mask_parts]
         if 0 in self.shape or not all(by_key):
             return super().mixed()
         value = self._values()  # padding is 0
         values = per_head(value, self.shape.heads).to(self.dtype)
-        if any(is_causal(part) for part in found):
+        if any(is_causal(part) for part in mask_parts):
             sums = values.cumsum(2)
             if torch.compiler.is_compiling() or self.shape.queries != self.shape.keys:
                 position = own_positions(*self.shape[2:], self.device)

@@ -77,15 +77,15 @@ class Projected(Recipe):
 
     def _project(self, part: int) -> Tensor:
         """Query (0), key (1) or value (2): (batch, head, position, width)."""
-        given = self.input if part == 0 or self.key_input is None else self.key_input
+        inputs = self.input if part == 0 or self.key_input is None else self.key_input
         width = self.weight.shape[0] // 3
         rows = slice(part * width, (part + 1) * width)
         if self.norm_weight is not None:
-            size = (given.shape[2],)
-            given = F.layer_norm(given, size, self.norm_weight, self.norm_bias, self.epsilon)
+            size = (inputs.shape[2],)
+            inputs = F.layer_norm(inputs, size, self.norm_weight, self.norm_bias, self.epsilon)
         bias = None if self.bias is None else self.bias[rows]
-        made = F.linear(given, self.weight[rows], bias)  # (batch, position, width)
-        heads: Tensor = made.unflatten(2, (self.n_heads, -1)).transpose(1, 2)
+        projected = F.linear(inputs, self.weight[rows], bias)  # (batch, position, width)
+        heads: Tensor = projected.unflatten(2, (self.n_heads, -1)).transpose(1, 2)
         return heads
 
 

@@ -90,8 +90,8 @@ class Softmaxed(QueryKeyRecipe):
         if not self.normalises.whole_rows:
             return self.normalises.weights(self.scores(part), self._sink())
         if columns is None or self.lse is None or torch.is_grad_enabled() or self.absorbs:
-            made = self.normalises.weights(self.scores(block), self._sink())
-            return made if columns is None else made[..., columns]
+            whole_rows = self.normalises.weights(self.scores(block), self._sink())
+            return whole_rows if columns is None else whole_rows[..., columns]
         logs = self.log_weights(part)
         return exp(logs).masked_fill(logs <= NEVER, 0.0)
 
@@ -108,16 +108,16 @@ class Softmaxed(QueryKeyRecipe):
         """Whole rows, made in pieces that stay in a core's cache: each number is written once."""
         batch, heads, _, keys = self.shape
         size = (batch, heads, block.height, keys)
-        made = torch.empty(size, dtype=self.dtype, device=self.device)
+        weights = torch.empty(size, dtype=self.dtype, device=self.device)
         for example, head in itertools.product(range(batch), range(heads)):
-            one = self.at(example, head)
+            matrix = self.at(example, head)
             for rows in pieces(block.bottom, max(1, _PIECE // keys), block.top):
                 part = block._replace(top=rows.start, bottom=rows.stop)
-                place = slice(rows.start - block.top, rows.stop - block.top)
-                made[example, head, place] = one.normalises.weights(one.scores(part), one._sink())[
-                    0, 0
-                ]
-        return made
+                scores = matrix.scores(part)
+                normalised = matrix.normalises.weights(scores, matrix._sink())
+                span = slice(rows.start - block.top, rows.stop - block.top)
+                weights[example, head, span] = normalised[0, 0]
+        return weights
 
     def log_weights(self, block: Block) -> Weights:
         if not self.is_softmax:
@@ -178,14 +178,14 @@ class Softmaxed(QueryKeyRecipe):
 
     def _at(self, batch: int, head: int) -> dict[str, Any]:
         """The fields of one matrix."""
-        one, group = slice(batch, batch + 1), head // (self.query.shape[1] // self.key.shape[1])
+        example, group = slice(batch, batch + 1), head // (self.query.shape[1] // self.key.shape[1])
         return {
-            "query": self.query[one, head : head + 1],
-            "key": self.key[one, group : group + 1],
-            "value": None if self.value is None else self.value[one, group : group + 1],
+            "query": self.query[example, head : head + 1],
+            "key": self.key[example, group : group + 1],
+            "value": None if self.value is None else self.value[example, group : group + 1],
             "mask": None if self.mask is None else self.mask.at(batch, head),
             "bias": bias_at(self.bias, batch, head),
-            "lse": None if self.lse is None else self.lse[one, head : head + 1],
+            "lse": None if self.lse is None else self.lse[example, head : head + 1],
             "normaliser": self.normaliser,
         }
 

@@ -11,13 +11,7 @@ from regard.errors import RegardError
 from regard.testing import laws as _laws  # noqa: F401  # importing it registers the laws
 from regard.testing.assertions import Unchecked
 from regard.testing.law import LAWS, Family, Law
-from regard.testing.subject import (
-    BlockSubject,
-    ImageSubject,
-    MechanismSubject,
-    Sizes,
-    Subject,
-)
+from regard.testing.subject import BlockSubject, ImageSubject, MechanismSubject, Sizes, Subject
 
 
 class ContractError(RegardError, AssertionError):

@@ -26,7 +26,7 @@ class Chunks:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(2)
-        self._made: list[Future[bytes]] = []
+        self._jobs: list[Future[bytes]] = []
 
     def __enter__(self) -> Chunks:
         return self
@@ -41,13 +41,13 @@ class Chunks:
 
     def add(self, tensor: Tensor) -> dict[str, Any]:
         """Keep a tensor; what comes back is how a page finds it again."""
-        number = len(self._made)
-        self._made.append(self._pool.submit(deflated, tensor.detach().cpu().contiguous()))
+        number = len(self._jobs)
+        self._jobs.append(self._pool.submit(deflated, tensor.detach().cpu().contiguous()))
         return {"id": number, "dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape)}
 
     def bytes(self) -> list[bytes]:
         """All pieces, in the order they were added."""
-        return [made.result() for made in self._made]
+        return [job.result() for job in self._jobs]
 
 
 def deflated(tensor: Tensor) -> bytes:

@@ -3,8 +3,8 @@
 >>> import torch
 >>> from regard.viewer import page
 >>> weights = torch.eye(3).expand(1, 2, 3, 3)
->>> made = page(weights, title="two heads that look at themselves")
->>> made.html.startswith("<!doctype html>")
+>>> two_heads = page(weights, title="two heads that look at themselves")
+>>> two_heads.html.startswith("<!doctype html>")
 True
 """
 
@@ -30,8 +30,8 @@ from regard.record import Trace
 from regard.record.upward import PAGES
 from regard.types import Kind
 from regard.viewer.frame import framed
-from regard.viewer.pack import BUDGET, LEAST, Packed, packed
-from regard.viewer.scene import scenes_of
+from regard.viewer.pack import BUDGET, LEAST, PackedScene, packed
+from regard.viewer.scene import PageOptions, scenes_of
 
 FORMAT = 1
 
@@ -60,65 +60,66 @@ def page(
     *,
     title: str | Sequence[str] | None = None,
     words: Words | Sequence[Words] | None = None,
-    example: int = 0,
+    example: int = PageOptions.example,
     prompt: int | None = None,
     image: Tensor | None = None,
     patches: tuple[int, int] | None = None,
     names: tuple[str, str] | None = None,
-    start: str = "",
+    start: str = PageOptions.start,
     budget: int = BUDGET,
     axes: str | None = None,
-    kind: Kind = "distribution",
+    kind: Kind = PageOptions.kind,
 ) -> Page:
-    """A page on which attention can be looked at: all heads, one, a word's, over a text or image.
+    """An interactive page of attention: all heads, one head, one word, over a text or an image.
 
     Args:
         attention: a Trace, a Record, a tensor (batch, head, query, key), or a list of tensors; a
             list of traces is shown side by side.
-        title: what stands above it; of traces side by side, a list may have one for each.
-        words: the words that pieces make up, of one sequence or of several; when None, they are
-            read from the marks on the tokens ("##", "▁", "Ġ"), if there are any.
-        example: which one of the batch.
-        prompt: of a generation that is put together, how many tokens were given; a slider then
-            goes over the steps. A trace of several steps knows it by itself. Of cross-attention
-            alone it may be 0: all that looks was generated.
-        image: what a vision model looked at, (row, column, 3) or (3, row, column), from 0 to 1;
-            1 in the place of 3 is grey.
+        title: the title; for traces side by side, a list may have one for each.
+        words: how tokens form words, for one sequence or several; when None, read from the marks
+            on the tokens ("##", "▁", "Ġ"), if there are any.
+        example: index in the batch.
+        prompt: number of prompt tokens of a stitched generation; a slider then goes over the
+            steps. A trace of several steps knows it. For cross-attention alone it may be 0: all
+            queries were generated.
+        image: input of a vision model, (row, column, 3) or (3, row, column), from 0 to 1;
+            1 channel instead of 3 is grey.
         patches: rows and columns of patches that the image was cut into; a square of the last
             positions when None.
-        names: what the text that looks and the one that is looked at are called, as
-            ("Translation", "Source"); the views then show the latter first.
-        start: what is shown first, as a link has it behind its "#": "view=lines&unit=words".
-        budget: bytes that the file should not exceed; what does not fit is kept less exactly, and
+        names: names of the query and key texts, as ("Translation", "Source"); the views then show
+            the latter first.
+        start: the initial state, as in the fragment of a link: "view=lines&unit=words".
+        budget: target size of the file in bytes; what does not fit is stored less exactly, and
             the page says so.
         axes: the order of a tensor's axes, as "head query key".
-        kind: what the rows of tensors are.
+        kind: the kind of the weights in tensors.
     """
-    options: dict[str, Any] = {
-        "words": words,
-        "example": example,
-        "prompt": prompt,
-        "image": image,
-        "patches": patches,
-        "names": names,
-        "start": start,
-        "axes": axes,
-        "kind": kind,
-    }
+    options = PageOptions(
+        title=title,
+        words=words,
+        example=example,
+        prompt=prompt,
+        image=image,
+        patches=patches,
+        names=names,
+        start=start,
+        axes=axes,
+        kind=kind,
+    )
     several = isinstance(attention, list | tuple) and all(isinstance(a, Trace) for a in attention)
-    shown = list(attention) if several and attention else [attention]
-    if len(shown) > 2:
-        raise RegardError(f"page: {len(shown)} traces, expected one, or two side by side")
-    if budget < LEAST * len(shown):
-        raise RegardError(f"page: budget={budget}, expected at least {LEAST * len(shown)} bytes")
-    scenes = scenes_of(shown, title=title, **options)
-    found = [packed(scene, budget // len(scenes)) for scene in scenes]
+    traces = list(attention) if several and attention else [attention]
+    if len(traces) > 2:
+        raise RegardError(f"page: {len(traces)} traces, expected one, or two side by side")
+    if budget < LEAST * len(traces):
+        raise RegardError(f"page: budget={budget}, expected at least {LEAST * len(traces)} bytes")
+    scenes = scenes_of(traces, options)
+    packages = [packed(scene, budget // len(scenes)) for scene in scenes]
     titles = list(dict.fromkeys(scene.title for scene in scenes))
-    return Page(document(found, " · ".join(titles)), titles[0])
+    return Page(document(packages, " · ".join(titles)), titles[0])
 
 
-def document(scenes: Sequence[Packed], title: str, live: dict[str, Any] | None = None) -> str:
-    """The HTML of scenes whose data lies in the file; without scenes, of a live page."""
+def document(scenes: Sequence[PackedScene], title: str, live: dict[str, Any] | None = None) -> str:
+    """The HTML of scenes with their data; without scenes, of a live page."""
     chunks: list[bytes] = []
     manifests = []
     for scene in scenes:
@@ -133,11 +134,11 @@ def document(scenes: Sequence[Packed], title: str, live: dict[str, Any] | None =
         "chunks": "\n".join(_chunk(number, data) for number, data in enumerate(chunks)),
         "script": script(),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _static("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _static("page.html"))
 
 
 def policy(live: bool = False) -> str:
-    """What the browser may do with the page: run our script, apply our style, nothing else."""
+    """Content security policy: our script, our style, nothing else."""
     rules = {
         "default-src": "'none'",
         "script-src": _hash(script()),
@@ -163,7 +164,7 @@ def script() -> str:
 
 
 def checked_page_path(path: str | Path) -> Path:
-    """A path that a page can be written to, or an error before any work is done."""
+    """A path that a page can be written to; raises before any work is done."""
     path = Path(path)
     if path.suffix.lower() not in PAGES:
         raise RegardError(f"{path}: ends in {path.suffix!r}, expected .html")
@@ -181,7 +182,7 @@ def _hash(text: str) -> str:
 
 
 def _json(data: Any) -> str:
-    """JSON that cannot end the element it stands in, whatever a token says."""
+    """JSON without "<", so that no token can close the script element."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 

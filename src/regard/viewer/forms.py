@@ -71,16 +71,16 @@ class Factors:
         """How many numbers are kept."""
         return self.query.numel() + self.key.numel() + 2 * self.normaliser.numel()
 
-    def fitted(self, head: int, exact: Map, known: Places | None) -> float:
+    def fitted(self, head: int, exact: Map, stored: Places | None) -> float:
         """Find the normalisers of a head; the largest error that is left, but for known places."""
         group = head // (self.query.shape[0] // self.key.shape[0])
         scores = (self.query[head].float() * self.scale) @ self.key[group].float().t()
-        peak, place = exact.max(1, keepdim=True)
-        there = scores.gather(1, place) - peak.log()
+        peak, position = exact.max(1, keepdim=True)
+        there = scores.gather(1, position) - peak.log()
         normaliser = torch.where(peak > 0, there, 0.0)
         self.normaliser[head] = normaliser[:, 0]
         apart = scores.sub_(normaliser).exp_().sub_(exact).abs_().masked_fill_(exact == 0, 0.0)
-        return float((apart if known is None else apart.scatter_(1, known, 0.0)).max())
+        return float((apart if stored is None else apart.scatter_(1, stored, 0.0)).max())
 
     def packed(self, chunks: Chunks) -> dict[str, Any]:
         """The form of all heads, once each is fitted."""
@@ -95,30 +95,30 @@ class Factors:
         }
 
 
-class Kept(NamedTuple):
+class StoredMap(NamedTuple):
     """One map as it is kept, and the number its codes begin at, or are multiples of if signed."""
 
     chunk: dict[str, Any]
     unit: float = 0.0
 
 
-def keep(weights: Map, exact: bool, pool: int, signed: bool, chunks: Chunks) -> Kept:
+def keep(weights: Map, exact: bool, pool: int, signed: bool, chunks: Chunks) -> StoredMap:
     """One map as numbers, or as codes of blocks of `pool` × `pool` weights."""
     if exact:
-        return Kept(chunks.add(weights))
+        return StoredMap(chunks.add(weights))
     if pool > 1:
         weights = F.avg_pool2d(weights[None], pool, ceil_mode=True)[0]
     if signed:
         unit = (float(weights.abs().max()) or 1.0) / 127
-        return Kept(chunks.add((weights / unit).round().add(128).byte()), unit)
+        return StoredMap(chunks.add((weights / unit).round().add(128).byte()), unit)
     floor = FLOOR * (float(weights.max()) or 1.0)  # relevance, unlike weights, exceeds 1
     logarithm = weights.clamp_min(floor / 10).log().sub(math.log(floor)).div(STEP)
-    return Kept(chunks.add(logarithm.round().add(1).clamp(0, 255).byte()), floor)
+    return StoredMap(chunks.add(logarithm.round().add(1).clamp(0, 255).byte()), floor)
 
 
-def together(kept: Sequence[Kept], exact: bool, pool: int, signed: bool) -> dict[str, Any]:
+def together(kept: Sequence[StoredMap], exact: bool, pool: int, signed: bool) -> dict[str, Any]:
     """The form of several maps."""
-    maps = [one.chunk for one in kept]
+    maps = [each.chunk for each in kept]
     if exact:
         return {"kind": "dense", "maps": maps}
     return {
@@ -126,7 +126,7 @@ def together(kept: Sequence[Kept], exact: bool, pool: int, signed: bool) -> dict
         "maps": maps,
         "pool": pool,
         "step": STEP,
-        "units": [one.unit for one in kept],
+        "units": [each.unit for each in kept],
         "signed": signed,
     }
 

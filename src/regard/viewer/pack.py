@@ -22,7 +22,7 @@ from regard.kernel.reducers import ReceivedAttention
 from regard.recipe import Recipe
 from regard.record import Record
 from regard.viewer.chunks import Chunks
-from regard.viewer.forms import LARGEST, Kept, Map, at_places, keep, largest, together
+from regard.viewer.forms import LARGEST, Map, StoredMap, at_places, keep, largest, together
 from regard.viewer.plan import THUMBNAIL, Plan
 from regard.viewer.scene import Line, Part, Scene
 from regard.viewer.stack import Stack
@@ -32,14 +32,14 @@ LEAST = 100_000  # bytes that a page needs
 _FAR = 0.01  # error of factors above which they are not taken
 
 
-class Packed(NamedTuple):
+class PackedScene(NamedTuple):
     """A scene as JSON, and its data."""
 
     manifest: dict[str, Any]
     chunks: list[bytes]
 
 
-def packed(scene: Scene, budget: int = BUDGET) -> Packed:
+def packed(scene: Scene, budget: int = BUDGET) -> PackedScene:
     """Everything a page needs to show a scene."""
     if budget < LEAST:
         raise RegardError(f"page: budget={budget}, expected at least {LEAST} bytes")
@@ -55,7 +55,7 @@ def packed(scene: Scene, budget: int = BUDGET) -> Packed:
                 sites += [_site(scene, number, plan, stack, chunks) for number in part.sites]
                 parts.append(_part(scene, part, plan, stack.maps(), chunks))
             if not plan.far:
-                return Packed(manifest_of(scene, sites, parts, plan.note()), chunks.bytes())
+                return PackedScene(manifest_of(scene, sites, parts, plan.note()), chunks.bytes())
         far |= plan.far  # what they need instead may not fit beside the rest
 
 
@@ -82,15 +82,15 @@ def _part(
 ) -> dict[str, Any]:
     signed = _signed(scene.sites[part.sites[0]].record)
     kept: dict[str, Any] = {}
-    for name, found in maps.items():
+    for name, values in maps.items():
         pool = 1
-        while not plan.exact and found.numel() / pool**2 > plan.map_cells:
+        while not plan.exact and values.numel() / pool**2 > plan.map_cells:
             pool *= 2
         kept[name] = together(
-            [keep(found, plan.exact, pool, signed, chunks)], plan.exact, pool, signed
+            [keep(values, plan.exact, pool, signed, chunks)], plan.exact, pool, signed
         )
         if not plan.exact:
-            kept[name]["top"] = [at_places(found, largest(found, LARGEST), chunks)]
+            kept[name]["top"] = [at_places(values, largest(values, LARGEST), chunks)]
     return {"name": part.name, "label": part.label, "sites": part.sites, "maps": kept}
 
 
@@ -98,19 +98,19 @@ def _site(scene: Scene, number: int, plan: Plan, stack: Stack, chunks: Chunks) -
     """One site, out of one walk over its heads."""
     record = scene.sites[number].record
     recipe, factors = record.recipe.plain(), plan.factors.get(number)
-    kept: list[Kept] = []
+    kept: list[StoredMap] = []
     tops, thumbnails, peaks, errors = [], [], [], [0.0]
     for head in range(record.shape.heads):
         weights = one_head(recipe, scene.example, head)
         stack.add(weights)
         peaks.append(_peak(weights, f"{record.name}, head {head}"))
         thumbnails.append(thumbnail(weights, peaks[-1]))
-        known = None
+        positions = None
         if plan.largest:
-            known = largest(weights, plan.largest)
-            tops.append(at_places(weights, known, chunks))
+            positions = largest(weights, plan.largest)
+            tops.append(at_places(weights, positions, chunks))
         if factors is not None:
-            errors.append(factors.fitted(head, weights, known))
+            errors.append(factors.fitted(head, weights, positions))
         else:
             kept.append(keep(weights, plan.exact, plan.pool, _signed(record), chunks))
     stack.close(record)

@@ -43,7 +43,7 @@ class Plan:
         aside = min(_MAPS[0], int(0.04 * budget / (_CODE * len(scene.parts))))
         left = budget * 0.98 - _overhead(scene, aside)
         factors = _factors(scene, refused)
-        cost = sum(found.numbers * _HALF for found in factors.values())
+        cost = sum(site.numbers * _HALF for site in factors.values())
         if cost > left:
             factors, cost = {}, 0.0
         left -= cost
@@ -62,22 +62,24 @@ class Plan:
         """In one sentence, how weights are kept."""
         if self.exact:
             return "Every weight is kept exactly, as a 32-bit number."
-        said = []
+        notes = []
         if self.factors:
-            said.append(
+            notes.append(
                 "weights are multiplied from queries and keys of 16 bits, and are within "
                 f"{_up(self.error)} of the exact ones"
             )
         if self.coded:
             others = "other weights" if self.factors else "weights"
             blocks = f", of blocks of {self.pool} × {self.pool}" if self.pool > 1 else ""
-            said.append(
+            notes.append(
                 f"{others} are bytes on a logarithmic scale, within {50 * STEP:.1f} %{blocks}"
             )
         if self.largest:
-            said.append(f"the {self.largest} largest of each row are exact")
-        said.append(f"maps over all layers are bytes within {50 * STEP:.1f} %, their largest exact")
-        text = "; ".join(said)
+            notes.append(f"the {self.largest} largest of each row are exact")
+        notes.append(
+            f"maps over all layers are bytes within {50 * STEP:.1f} %, their largest exact"
+        )
+        text = "; ".join(notes)
         return f"{text[0].upper()}{text[1:]}."
 
 
@@ -91,14 +93,14 @@ def _up(error: float) -> str:
 
 def _factors(scene: Scene, refused: Collection[int]) -> dict[int, Factors]:
     """Queries and keys of the sites where they are fewer than codes would be."""
-    found = {}
+    chosen = {}
     for number, site in enumerate(scene.sites):
         if number in refused:
             continue
         factors = Factors.of(site.record.recipe.plain(), scene.example)
         if factors is not None and factors.numbers * _HALF < _weights(site.record.shape) * _CODE:
-            found[number] = factors
-    return found
+            chosen[number] = factors
+    return chosen
 
 
 def _weights(shape: Shape) -> int:

@@ -15,7 +15,7 @@ from regard.aggregate.statistics.head_statistics import layer_numbers
 from regard.aggregate.statistics.positions import is_special
 from regard.errors import RegardError, UnavailableError
 from regard.record import Record, Trace, forms
-from regard.record.site import Site as Place
+from regard.record.site import Site as RecordSite
 from regard.record.stored_attention import StoredRecipe
 from regard.tracing import stitch
 from regard.types import Kind
@@ -27,6 +27,22 @@ _FIELDS = (
     *("view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme"),
     *("selected", "pinned", "hidden", "direction", "limit", "step", "zoom"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """What a page is told besides the attention; `regard.viewer.page` documents each field."""
+
+    title: str | Sequence[str] | None = None
+    words: Words | Sequence[Words] | None = None
+    example: int = 0
+    prompt: int | None = None
+    image: Tensor | None = None
+    patches: tuple[int, int] | None = None
+    names: tuple[str, str] | None = None
+    start: str = ""
+    axes: str | None = None
+    kind: Kind = "distribution"
 
 
 @dataclass(frozen=True)
@@ -76,61 +92,51 @@ class Scene:
     @classmethod
     def of(cls, attention: Any, **options: Any) -> Scene:
         """The scene of a trace, a record or tensors; arguments are those of `page`."""
-        return scenes_of([attention], **options)[0]
+        return scenes_of([attention], PageOptions(**options))[0]
 
 
-def scenes_of(
-    attentions: Sequence[Any],
-    *,
-    title: str | Sequence[str] | None = None,
-    words: Words | Sequence[Words] | None = None,
-    example: int = 0,
-    prompt: int | None = None,
-    image: Tensor | None = None,
-    patches: tuple[int, int] | None = None,
-    names: tuple[str, str] | None = None,
-    start: str = "",
-    axes: str | None = None,
-    kind: Kind = "distribution",
-) -> list[Scene]:
+def scenes_of(attentions: Sequence[Any], options: PageOptions) -> list[Scene]:
     """The scenes of several traces; words may be of any of them."""
-    given = [words] if isinstance(words, Words) else list(words or [])
-    for one in given:
-        if not isinstance(one, Words):
-            raise RegardError(f"page: words={words!r:.60}, expected Words, or a list of them")
-    _check_start(start)
-    titles = _titles(title, len(attentions))
-    scenes, unused = [], set(range(len(given)))
-    for attention, named in zip(attentions, titles):
-        trace, begun = _trace(attention, axes, kind)
+    words, example = options.words, options.example
+    all_words = [words] if isinstance(words, Words) else list(words or [])
+    if not all(isinstance(each, Words) for each in all_words):
+        raise RegardError(f"page: words={words!r:.60}, expected Words, or a list of them")
+    _check_start(options.start)
+    titles = _titles(options.title, len(attentions))
+    scenes, unused = [], set(range(len(all_words)))
+    for attention, title in zip(attentions, titles):
+        trace, prompt = _trace(attention, options.axes, options.kind)
         records = list(trace)
         _check_example(example, records)
-        lines = _Lines(example, given)
+        line_numbers = _Lines(example, all_words)
         parts: list[Part] = []
         sites: list[Site] = []
         for name, label, members in _parts(records):
             first = len(sites)
             numbers, _ = layer_numbers([layer_of(record) for record in members])
             sites += [
-                Site(record, number, *lines.of(record, name), label)
+                Site(record, number, *line_numbers.of(record, name), label)
                 for record, number, label in zip(members, numbers, _labels(members))
             ]
             parts.append(Part(name, label, list(range(first, len(sites)))))
-        made, used = lines.finished()
-        if names is not None:
-            made = _named_lines(made, sites, names)
+        lines, used = line_numbers.finished()
+        if options.names is not None:
+            lines = _named_lines(lines, sites, options.names)
         unused -= used
-        length = begun if prompt is None else prompt
-        grows = None if length is None else _growing(sites, parts, length)
+        prompt = prompt if options.prompt is None else options.prompt
+        grows = None if prompt is None else _growing(sites, parts, prompt)
         picture = None
-        if image is not None:
-            picture = Picture.of(image, patches, _places(sites, lines.sizes), _grids(sites))
-        named = f"attention of {_named(sites)}" if named is None else named
+        if options.image is not None:
+            sizes = _image_sizes(sites, line_numbers.sizes)
+            picture = Picture.of(options.image, options.patches, sizes, _grids(sites))
+        title = f"attention of {_sites_title(sites)}" if title is None else title
         batch = max(record.shape.batch for record in records)
         if batch > 1:
-            named = f"{named} (example {example} of {batch})"
-        scenes.append(Scene(named, example, made, sites, parts, length, grows, picture, start))
-    _check_words([given[number] for number in sorted(unused)], scenes)
+            title = f"{title} (example {example} of {batch})"
+        scenes.append(
+            Scene(title, example, lines, sites, parts, prompt, grows, picture, options.start)
+        )
+    _check_words([all_words[number] for number in sorted(unused)], scenes)
     return scenes
 
 
@@ -140,15 +146,15 @@ def _grids(sites: Sequence[Site]) -> dict[int, tuple[int, int]]:
     return {line: grid for line, grid in grids.items() if grid is not None}
 
 
-def _places(sites: Sequence[Site], sizes: Sequence[int]) -> list[int]:
+def _image_sizes(sites: Sequence[Site], sizes: Sequence[int]) -> list[int]:
     """The sizes of sequences, 0 for those that are channels, which have no place in an image."""
     channels = {site.keys for site in sites if _of_channels(site.record)}
-    places = [0 if line in channels else size for line, size in enumerate(sizes)]
-    if max(places) <= 1:
+    positions = [0 if line in channels else size for line, size in enumerate(sizes)]
+    if max(positions) <= 1:
         raise RegardError(
             "page: image=, but the trace has gates of channels alone, which have no place in it"
         )
-    return places
+    return positions
 
 
 def _of_channels(record: Record) -> bool:
@@ -178,12 +184,12 @@ class _Lines:
     def finished(self) -> tuple[list[Line], set[int]]:
         """The sequences with their words; and which of the given words are among them."""
         texts = [list(tokens) for _, tokens in self._numbers]
-        told = [self._words_of(tokens, texts) for tokens in texts]
+        numbers = [self._words_of(tokens, texts) for tokens in texts]
         lines = [
             _line(tokens, _marked(tokens) if number is None else self._words[number])
-            for tokens, number in zip(texts, told)
+            for tokens, number in zip(texts, numbers)
         ]
-        used = {number for number in told if number is not None}
+        used = {number for number in numbers if number is not None}
         # of two texts of the same tokens, such as a name and its translation, both words are used
         used |= {number for number, words in enumerate(self._words) if words.tokens in texts}
         return lines, used
@@ -199,17 +205,17 @@ class _Lines:
         return None
 
     def _tokens(self, record: Record, side: str) -> tuple[str, ...]:
-        found = getattr(record, f"{side}_tokens")
-        if record.kind == "gate" and record.shape.queries == 1 and not found:
+        tokens = getattr(record, f"{side}_tokens")
+        if record.kind == "gate" and record.shape.queries == 1 and not tokens:
             if side == "query":
                 return ("gate",)
             if _of_channels(record):
-                return tuple(f"channel {place}" for place in range(record.shape.keys))
-        if not found:
+                return tuple(f"channel {index}" for index in range(record.shape.keys))
+        if not tokens:
             size = record.shape.queries if side == "query" else record.shape.keys
             fits = [words for words in self._words if len(words.pieces) == size]
-            return tuple(fits[0].tokens) if fits else tuple(str(place) for place in range(size))
-        return tuple(found if isinstance(found[0], str) else found[self._example])
+            return tuple(fits[0].tokens) if fits else tuple(str(index) for index in range(size))
+        return tuple(tokens if isinstance(tokens[0], str) else tokens[self._example])
 
     def _number(self, side: str, tokens: tuple[str, ...]) -> int:
         return self._numbers.setdefault((side, tokens), len(self._numbers))
@@ -246,9 +252,9 @@ def _named_lines(lines: list[Line], sites: Sequence[Site], names: tuple[str, str
     crossing = [site for site in sites if site.queries != site.keys]
     if not crossing:
         raise RegardError(f"page: names={names!r:.60}, but queries and keys are of one text")
-    told = {site.queries: names[0] for site in crossing}
-    told |= {site.keys: names[1] for site in crossing}
-    return [replace(line, name=told.get(number)) for number, line in enumerate(lines)]
+    names_by_line = {site.queries: names[0] for site in crossing}
+    names_by_line |= {site.keys: names[1] for site in crossing}
+    return [replace(line, name=names_by_line.get(number)) for number, line in enumerate(lines)]
 
 
 def _check_start(start: str) -> None:
@@ -288,17 +294,19 @@ def _trace(attention: Any, axes: str | None, kind: Kind) -> tuple[Trace, int | N
     if len(steps) < 2:
         return attention, None
     again = {record.site.base for record in steps[1]}  # an encoder runs once
-    begun = [record for record in steps[0] if record.site.base in again]
+    decoder_records = [record for record in steps[0] if record.site.base in again]
     try:
         stitched = stitch(attention)
     except RegardError as error:
         raise RegardError(f"page: {several_passes(len(steps))}") from error
-    return stitched, max(record.shape.queries for record in begun)
+    return stitched, max(record.shape.queries for record in decoder_records)
 
 
 def _as_record(number: int, recipe: Any) -> Record:
     square = recipe.shape.queries == recipe.shape.keys
-    site = Place(f"layer.{number}", "Tensor", "", "given", attends="self" if square else "cross")
+    site = RecordSite(
+        f"layer.{number}", "Tensor", "", "given", attends="self" if square else "cross"
+    )
     return Record(
         site, StoredRecipe(recipe), shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype
     )
@@ -337,8 +345,8 @@ def _gate_parts(gates: Sequence[Record]) -> Iterator[tuple[str, str, list[Record
         rows, columns = record.recipe.grid or (0, 0)
         size = f"{rows} × {columns} positions" if rows else f"{record.shape.keys} channels"
         kinds.setdefault(f"gates of {size}", []).append(record)
-    for name, alike in kinds.items():
-        yield name, name, alike
+    for name, members in kinds.items():
+        yield name, name, members
 
 
 def _marked(tokens: list[str]) -> Words | None:
@@ -359,7 +367,7 @@ def _labels(members: Sequence[Record]) -> list[str | None]:
     return [*paths] if len(words) == len(paths) else [None] * len(paths)
 
 
-def _named(sites: Sequence[Site]) -> str:
+def _sites_title(sites: Sequence[Site]) -> str:
     labels = [site.label for site in sites if site.label is not None]
     if len(labels) == len(sites) > 1:
         return ", ".join(labels)

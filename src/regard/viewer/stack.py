@@ -65,10 +65,10 @@ class Stack:
         """By name, whichever there are."""
         assert self._sum is not None and self._largest is not None
         heads = sum(record.shape.heads for record in self._records)
-        found = {"mean": self._sum / heads, "max": self._largest}
+        maps = {"mean": self._sum / heads, "max": self._largest}
         if self._rolled is not None:
-            found["rollout"] = self._rolled
+            maps["rollout"] = self._rolled
             with suppress(UnavailableError):  # without a gradient there is none
                 whole = relevance(Trace(self._records))[self._example]
-                found["relevance"] = whole.float().cpu()
-        return found
+                maps["relevance"] = whole.float().cpu()
+        return maps

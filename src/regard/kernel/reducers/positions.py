@@ -184,26 +184,26 @@ def _told_apart(tokens: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor | N
     return (numbers + example * len(words)).unique(return_inverse=True)[1], keys
 
 
-def _by_example(place: str, given: Tensor | None) -> Tensor | None:
+def _by_example(argument: str, tensor: Tensor | None) -> Tensor | None:
     """Marks of positions as (batch or 1, position)."""
-    if given is None or given.dim() == 2:
-        return given
-    if given.dim() != 1:
+    if tensor is None or tensor.dim() == 2:
+        return tensor
+    if tensor.dim() != 1:
         raise ShapeError(
-            f"{place} has {given.dim()} axes {tuple(given.shape)}, expected (position,) or "
+            f"{argument} has {tensor.dim()} axes {tuple(tensor.shape)}, expected (position,) or "
             "(batch or 1, position)"
         )
-    return given[None]
+    return tensor[None]
 
 
-def _of_example(place: str, given: Tensor | None, matrix: Matrix, length: int) -> Any:
+def _of_example(argument: str, tensor: Tensor | None, matrix: Matrix, length: int) -> Any:
     """The marks of one matrix, as numbers; 1 everywhere when none are given."""
-    if given is None:
+    if tensor is None:
         return matrix.zeros(length).add_(1.0)
-    if given.shape[1] != length:
-        raise ShapeError(f"{place}: axis position has size {given.shape[1]}, expected {length}")
-    if given.shape[0] not in (1, matrix.examples):
+    if tensor.shape[1] != length:
+        raise ShapeError(f"{argument}: axis position has size {tensor.shape[1]}, expected {length}")
+    if tensor.shape[0] not in (1, matrix.examples):
         raise ShapeError(
-            f"{place}: axis batch has size {given.shape[0]}, expected {matrix.examples} or 1"
+            f"{argument}: axis batch has size {tensor.shape[0]}, expected {matrix.examples} or 1"
         )
-    return matrix.own(given).to(matrix.device, matrix.dtype)
+    return matrix.own(tensor).to(matrix.device, matrix.dtype)

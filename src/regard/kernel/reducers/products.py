@@ -263,25 +263,25 @@ def _range(where: slice, like: Tensor) -> Tensor:
     return torch.arange(where.start, where.stop, dtype=like.dtype, device=like.device)
 
 
-def _vectors(place: str, vectors: Tensor | None) -> Tensor | None:
+def _vectors(argument: str, vectors: Tensor | None) -> Tensor | None:
     if vectors is not None and vectors.dim() not in (1, 4):
         raise ShapeError(
-            f"{place} has {vectors.dim()} axes {tuple(vectors.shape)}, expected (position,) or "
+            f"{argument} has {vectors.dim()} axes {tuple(vectors.shape)}, expected (position,) or "
             "(batch or 1, head or 1, vector, position)"
         )
     return vectors
 
 
-def _of_matrix(place: str, vectors: Tensor, matrix: Matrix, length: int) -> Tensor:
+def _of_matrix(argument: str, vectors: Tensor, matrix: Matrix, length: int) -> Tensor:
     """The vectors that belong to one matrix."""
     if vectors.shape[-1] != length:
-        raise ShapeError(f"{place}: last axis has size {vectors.shape[-1]}, expected {length}")
+        raise ShapeError(f"{argument}: last axis has size {vectors.shape[-1]}, expected {length}")
     if vectors.dim() == 4:
         for axis, size, want in zip(
             ("batch", "head"), vectors.shape, (matrix.examples, matrix.heads)
         ):
             if size not in (1, want):
-                raise ShapeError(f"{place}: axis {axis} has size {size}, expected {want} or 1")
+                raise ShapeError(f"{argument}: axis {axis} has size {size}, expected {want} or 1")
         vectors = matrix.own(vectors)
         vectors = vectors[matrix.head if vectors.shape[0] > 1 else 0]
     return vectors.to(matrix.device, matrix.dtype)

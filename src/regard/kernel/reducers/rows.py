@@ -102,29 +102,31 @@ class TopK(Reducer):
         if self.k > matrix.keys:
             raise RegardError(f"TopK: k={self.k}, but there are only {matrix.keys} keys")
         self.values = matrix.full(matrix.queries, self.k)
-        self.found = torch.zeros(matrix.queries, self.k, dtype=torch.long, device=matrix.device)
+        self.positions = torch.zeros(matrix.queries, self.k, dtype=torch.long, device=matrix.device)
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert log_weights is not None
-        values, places = _strongest(log_weights, self.k)
-        self._take(rows, values, places + columns.start)
+        values, positions = _strongest(log_weights, self.k)
+        self._take(rows, values, positions + columns.start)
 
-    def _take(self, rows: slice, values: Tensor, places: Tensor) -> None:
+    def _take(self, rows: slice, values: Tensor, positions: Tensor) -> None:
         if values.shape[1] == self.k and bool((self.values[rows, 0] <= NEVER).all()):
-            self.values[rows], self.found[rows] = values, places  # nothing to compete with
+            self.values[rows], self.positions[rows] = values, positions  # nothing to compete with
             return
         both = torch.cat([self.values[rows], values], dim=1)
-        where = torch.cat([self.found[rows], places], dim=1)
+        where = torch.cat([self.positions[rows], positions], dim=1)
         best = both.topk(self.k, dim=1)
-        self.values[rows], self.found[rows] = best.values, where.gather(1, best.indices)
+        self.values[rows], self.positions[rows] = best.values, where.gather(1, best.indices)
 
     def merge(self, other: Any) -> None:
-        self._take(slice(0, self.matrix.queries), other.values, other.found)
+        self._take(slice(0, self.matrix.queries), other.values, other.positions)
 
     def result(self) -> TopKeys:
-        return TopKeys(_weights(self.values), self.found.masked_fill(self.values <= NEVER / 2, 0))
+        return TopKeys(
+            _weights(self.values), self.positions.masked_fill(self.values <= NEVER / 2, 0)
+        )
 
 
 class QueryRows(Sum):
@@ -139,23 +141,23 @@ class QueryRows(Sum):
         self.queries = list(queries)
 
     def start(self, matrix: Matrix) -> None:
-        self.places = self._places(matrix.queries)
-        self.total = matrix.zeros(len(self.places), matrix.keys)
+        self.rows = self._rows(matrix.queries)
+        self.total = matrix.zeros(len(self.rows), matrix.keys)
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        for index, place in enumerate(self.places):
-            if rows.start <= place < rows.stop:
-                self.total[index, columns] += weights[place - rows.start]
+        for index, row in enumerate(self.rows):
+            if rows.start <= row < rows.stop:
+                self.total[index, columns] += weights[row - rows.start]
 
     def shortcut(self, recipe: Recipe) -> Any:
-        places = self._places(recipe.shape.queries)
-        rows = [recipe.weights(slice(place, place + 1)) for place in places]
-        return torch.cat(rows, dim=2) if rows else recipe.weights(slice(0, 0))
+        rows = self._rows(recipe.shape.queries)
+        weights = [recipe.weights(slice(row, row + 1)) for row in rows]
+        return torch.cat(weights, dim=2) if weights else recipe.weights(slice(0, 0))
 
-    def _places(self, queries: int) -> list[int]:
+    def _rows(self, queries: int) -> list[int]:
         for query in self.queries:
             if not -queries <= query < queries:
                 raise RegardError(f"QueryRows: query {query} is outside the {queries} queries")
@@ -186,11 +188,11 @@ class Histogram(Sum):
         assert weights is not None and log_weights is not None
         permitted = log_weights > NEVER / 2
         if self.low is None:
-            place = weights[permitted] * self.bins
+            bin_index = weights[permitted] * self.bins
         else:
-            place = (log_weights[permitted] / math.log(10) - self.low) / -self.low * self.bins
-        place = place.floor().clamp(0, self.bins - 1).long()
-        self.total += torch.bincount(place, minlength=self.bins)
+            bin_index = (log_weights[permitted] / math.log(10) - self.low) / -self.low * self.bins
+        bin_index = bin_index.floor().clamp(0, self.bins - 1).long()
+        self.total += torch.bincount(bin_index, minlength=self.bins)
 
     def combine(self, results: Sequence[Tensor]) -> Tensor:
         """Counts over a corpus, (head, bin)."""
@@ -209,11 +211,11 @@ def _strongest(band: Tensor, k: int) -> tuple[Tensor, Tensor]:
     leaders = band[:, : size * groups].unflatten(1, (size, groups)).amax(1)
     leaders = leaders.topk(k, dim=1, sorted=False).indices  # (row, k)
     steps = torch.arange(size, device=band.device) * groups
-    places = (leaders[:, :, None] + steps).flatten(1)  # (row, k · size)
+    positions = (leaders[:, :, None] + steps).flatten(1)  # (row, k · size)
     rest = torch.arange(size * groups, columns, device=band.device)
-    places = torch.cat([places, rest.expand(rows, -1)], dim=1)
-    best = band.gather(1, places).topk(k, dim=1)
-    return best.values, places.gather(1, best.indices)
+    positions = torch.cat([positions, rest.expand(rows, -1)], dim=1)
+    best = band.gather(1, positions).topk(k, dim=1)
+    return best.values, positions.gather(1, best.indices)
 
 
 def _weights(logs: Tensor) -> Tensor:

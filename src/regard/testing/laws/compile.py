@@ -12,12 +12,7 @@ from regard import masks
 from regard.contract import BlockOutput
 from regard.testing.assertions import close
 from regard.testing.law import law
-from regard.testing.subject import (
-    BlockSubject,
-    ImageSubject,
-    MechanismSubject,
-    call,
-)
+from regard.testing.subject import BlockSubject, ImageSubject, MechanismSubject, call
 
 _LIMIT = 4  # graphs for all lengths: each must not compile anew
 

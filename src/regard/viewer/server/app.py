@@ -44,10 +44,12 @@ from regard.viewer.server.models.model_requests import ModelRequests
 from regard.viewer.server.models.served_model import ServedModel
 from regard.viewer.server.openapi import (
     BINARY,
+    ENDPOINTS,
     IMAGE,
+    LEVEL,
     MAP,
-    NUMBER,
-    Endpoint,
+    STRING,
+    endpoint,
     json_of,
     lines_of,
     query,
@@ -56,6 +58,9 @@ from regard.viewer.server.openapi import (
 logger = logging.getLogger("regard.viewer")
 _T = TypeVar("_T")
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+_TRACE = "/api/traces/{id}"
 
 
 class Server:
@@ -111,32 +116,49 @@ class Server:
         self._queue.close()
         self._pool.close()
 
+    @endpoint("GET", "/", {"text/html": {"type": "string"}})
     async def page(self, request: Request) -> Response:
+        """The page."""
         headers = {"content-security-policy": self._policy}
         return Response(self._page, headers=headers, media_type="text/html; charset=utf-8")
 
+    @endpoint("GET", "/favicon.ico", {})
     async def icon(self, request: Request) -> Response:
+        """Nothing: the page has no icon."""
         return Response(status_code=204)  # browsers request it and log a missing icon
 
+    @endpoint("GET", "/openapi.json", {"application/json": {"type": "object"}})
     async def description(self, request: Request) -> Response:
-        return JSONResponse(openapi.document(ENDPOINTS, self._limits))
+        """This description."""
+        return JSONResponse(openapi.document(self._limits))
 
+    @endpoint("GET", "/api/models", json_of("Models"))
     async def models(self, request: Request) -> Response:
+        """Models and limits."""
         models = [model.shown() for model in self._models.models.values()]
         return JSONResponse({"models": models, "limits": self._limits.shown()})
 
+    @endpoint("GET", "/api/traces", json_of("Traces"))
     async def traces(self, request: Request) -> Response:
+        """Traces given at start."""
         return JSONResponse({"traces": [stored.shown() for stored in self._traces.pinned()]})
 
+    @endpoint("GET", _TRACE, json_of("Scene"))
     async def trace(self, request: Request) -> Response:
+        """The manifest of a trace."""
         return _manifest(self._stored(request))
 
+    @endpoint("GET", f"{_TRACE}/chunks/{{number}}", BINARY)
     async def chunk(self, request: Request) -> Response:
+        """A chunk of a trace: zlib; bytes of numbers split into planes."""
         chunks = self._stored(request).chunks
         data = chunks[number(request.path_params, "number", len(chunks))]
         return Response(data, media_type="application/octet-stream")
 
+    @endpoint("GET", f"{_TRACE}/tile", BINARY, *MAP, LEVEL, query("row"), query("column"))
     async def tile(self, request: Request) -> Response:
+        """256 × 256 cells of a map, float32, little endian; a cell of level l is the weight
+        farthest from 0 of 2^l × 2^l."""
         (maps, map_query), query = self._map(request), request.query_params
         level = number(query, "level", maps.levels(map_query), "0")
         tiles = [-(-axis.size // (SIDE << level)) for axis in maps.axes(map_query)]
@@ -144,25 +166,33 @@ class Server:
         alike = maps.alike(map_query, level, row)
         return await self._floats(partial(maps.tile, map_query, level, row, column), alike)
 
+    @endpoint("GET", f"{_TRACE}/row", BINARY, *MAP, query("row"))
     async def row(self, request: Request) -> Response:
+        """One row of a map, float32, little endian."""
         maps, map_query = self._map(request)
         index = number(request.query_params, "row", maps.axes(map_query)[0].size)
         alike = maps.alike(map_query, 0, index // SIDE)
         return await self._floats(partial(maps.row, map_query, index), alike)
 
+    @endpoint("GET", f"{_TRACE}/column", BINARY, *MAP, query("column"))
     async def column(self, request: Request) -> Response:
+        """One column of a map, float32, little endian."""
         maps, map_query = self._map(request)
         index = number(request.query_params, "column", maps.axes(map_query)[1].size)
         alike = maps.alike(map_query, "column", index)
         return await self._floats(partial(maps.column, map_query, index), alike)
 
+    @endpoint("POST", "/api/look", json_of("Scene"), body=json_of("Look"))
     async def look(self, request: Request) -> Response:
+        """Run a model on a text; the manifest of its trace."""
         body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
         work = self._models.look(body.get("model"), body.get("text"))
         with self._queue.reserve() as ticket:
             return _manifest(await _until_disconnect(request, self._queue.run(work, ticket)))
 
+    @endpoint("POST", "/api/image", json_of("Scene"), query("model", STRING), body=IMAGE)
     async def image(self, request: Request) -> Response:
+        """Run a model on an image; the manifest of its trace."""
         check_content_type(request, ("image/png", "image/jpeg"))
         name = request.query_params.get("model")
         self._models.named(name, "image")
@@ -171,12 +201,16 @@ class Server:
             work = self._models.image(name, data)
             return _manifest(await _until_disconnect(request, self._queue.run(work, ticket)))
 
+    @endpoint("POST", "/api/generate", lines_of("Event"), body=json_of("Generate"))
     async def generate(self, request: Request) -> Response:
+        """Let a model continue a text; a line of JSON for each event."""
         body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
         arguments = (body.get("model"), body.get("text"), body.get("tokens"))
         return await self._streamed(request, self._models.generate(*arguments))
 
+    @endpoint("POST", "/api/translate", lines_of("DraftEvent"), body=json_of("Look"))
     async def translate(self, request: Request) -> Response:
+        """Let a model translate a text; a line of JSON for each event."""
         body = await json_body(request, self._limits.body_bytes, self._limits.seconds)
         work = self._models.translate(body.get("model"), body.get("text"))
         return await self._streamed(request, work)
@@ -201,92 +235,10 @@ class Server:
         return Response(data, media_type="application/octet-stream")
 
 
-_TRACE = "/api/traces/{id}"
-ENDPOINTS = [
-    Endpoint("GET", "/", Server.page, "The page", {"text/html": {"type": "string"}}),
-    Endpoint("GET", "/favicon.ico", Server.icon, "Nothing: the page has no icon", {}),
-    Endpoint(
-        "GET",
-        "/openapi.json",
-        Server.description,
-        "This description",
-        {"application/json": {"type": "object"}},
-    ),
-    Endpoint("GET", "/api/models", Server.models, "Models and limits", json_of("Models")),
-    Endpoint("GET", "/api/traces", Server.traces, "Traces given at start", json_of("Traces")),
-    Endpoint("GET", _TRACE, Server.trace, "The manifest of a trace", json_of("Scene")),
-    Endpoint(
-        "GET",
-        f"{_TRACE}/chunks/{{number}}",
-        Server.chunk,
-        "A chunk of a trace: zlib; bytes of numbers split into planes",
-        BINARY,
-    ),
-    Endpoint(
-        "GET",
-        f"{_TRACE}/tile",
-        Server.tile,
-        "256 × 256 cells of a map, float32, little endian; a cell of level l is the weight "
-        "farthest from 0 of 2^l × 2^l",
-        BINARY,
-        (*MAP, query("level", {**NUMBER, "default": 0}), query("row"), query("column")),
-    ),
-    Endpoint(
-        "GET",
-        f"{_TRACE}/row",
-        Server.row,
-        "One row of a map, float32, little endian",
-        BINARY,
-        (*MAP, query("row")),
-    ),
-    Endpoint(
-        "GET",
-        f"{_TRACE}/column",
-        Server.column,
-        "One column of a map, float32, little endian",
-        BINARY,
-        (*MAP, query("column")),
-    ),
-    Endpoint(
-        "POST",
-        "/api/look",
-        Server.look,
-        "Run a model on a text; the manifest of its trace",
-        json_of("Scene"),
-        body=json_of("Look"),
-    ),
-    Endpoint(
-        "POST",
-        "/api/image",
-        Server.image,
-        "Run a model on an image; the manifest of its trace",
-        json_of("Scene"),
-        (query("model", {"type": "string"}),),
-        body=IMAGE,
-    ),
-    Endpoint(
-        "POST",
-        "/api/generate",
-        Server.generate,
-        "Let a model continue a text; a line of JSON for each event",
-        lines_of("Event"),
-        body=json_of("Generate"),
-    ),
-    Endpoint(
-        "POST",
-        "/api/translate",
-        Server.translate,
-        "Let a model translate a text; a line of JSON for each event",
-        lines_of("DraftEvent"),
-        body=json_of("Look"),
-    ),
-]
-
-
 def _with_refusals(call: Handler) -> Handler:
     """The handler, with refusals and errors as JSON."""
 
-    async def endpoint(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         try:
             return await call(request)
         except Refusal as refusal:
@@ -296,7 +248,7 @@ def _with_refusals(call: Handler) -> Handler:
             message = "the server failed to answer; its log says more"
             return _refusal(Refusal(500, "failed", message))
 
-    return endpoint
+    return answer
 
 
 def _refusal(refusal: Refusal) -> Response:

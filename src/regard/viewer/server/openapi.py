@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,14 +15,15 @@ from regard.viewer.server.limits import Limits
 from regard.viewer.server.maps.map_query import Mode, Special, Unit
 
 Json = dict[str, Any]
+_H = TypeVar("_H", bound=Callable[[Any, Request], Awaitable[Response]])
 Content = dict[str, Json]  #: schemas by media type
 
 NUMBER: Json = {"type": "integer", "minimum": 0}
 _BYTES: Json = {"type": "string", "format": "binary"}
 BINARY: Content = {"application/octet-stream": _BYTES}
 IMAGE: Content = {"image/png": _BYTES, "image/jpeg": _BYTES}
-_STRING: Json = {"type": "string"}
-_PATH_PARAMETERS = {"id": _STRING, "number": NUMBER}
+STRING: Json = {"type": "string"}
+_PATH_PARAMETERS = {"id": STRING, "number": NUMBER}
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Endpoint:
     handler: Callable[[Any, Request], Awaitable[Response]]  #: a method of the server
     summary: str
     response: Content
-    parameters: tuple[Json, ...] = ()  #: of the query
-    body: Content | None = None
+    parameters: tuple[Json, ...]  #: of the query
+    body: Content | None
 
     def operation(self) -> Json:
         """The endpoint as an OpenAPI operation."""
@@ -59,7 +60,24 @@ class Endpoint:
         return operation
 
 
-def document(endpoints: Sequence[Endpoint], limits: Limits) -> Json:
+#: Every path of the server, in the order in which they are matched.
+ENDPOINTS: list[Endpoint] = []
+
+
+def endpoint(
+    method: str, path: str, response: Content, *parameters: Json, body: Content | None = None
+) -> Callable[[_H], _H]:
+    """Register a method of the server as an endpoint; its docstring is the summary."""
+
+    def register(handler: _H) -> _H:
+        summary = " ".join((handler.__doc__ or "").split()).removesuffix(".")
+        ENDPOINTS.append(Endpoint(method, path, handler, summary, response, parameters, body))
+        return handler
+
+    return register
+
+
+def document(limits: Limits) -> Json:
     """The server's API in OpenAPI 3.1."""
     return {
         "openapi": "3.1.0",
@@ -68,9 +86,7 @@ def document(endpoints: Sequence[Endpoint], limits: Limits) -> Json:
             "version": regard.__version__,
             "description": "Attention of models that were named at start, and of saved traces.",
         },
-        "paths": {
-            endpoint.path: {endpoint.method.lower(): endpoint.operation()} for endpoint in endpoints
-        },
+        "paths": {entry.path: {entry.method.lower(): entry.operation()} for entry in ENDPOINTS},
         "components": {
             "schemas": _schemas(limits),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -95,6 +111,7 @@ def query(name: str, schema: Json = NUMBER) -> Json:
     return {"name": name, "in": "query", "required": required, "schema": schema}
 
 
+LEVEL = query("level", {**NUMBER, "default": 0})
 #: Parameters that name a map.
 MAP = (
     query("part", {**NUMBER, "default": 0}),
@@ -108,24 +125,19 @@ MAP = (
 
 def _schemas(limits: Limits) -> Json:
     text = {"type": "string", "minLength": 1, "maxLength": limits.characters}
-    strings = _array(_STRING)
+    strings = _array(STRING)
     model = {
-        "name": _STRING,
-        "title": _STRING,
+        "name": STRING,
+        "title": STRING,
         "kind": {"enum": ["text", "image"]},
         "generates": {"type": "boolean"},
         "translates": {"type": "boolean"},
-        "example": _STRING,
+        "example": STRING,
     }
-    trace = {
-        "id": _STRING,
-        "title": _STRING,
-        "tokens": NUMBER,
-        "sites": NUMBER,
-    }
+    trace = {"id": STRING, "title": STRING, "tokens": NUMBER, "sites": NUMBER}
     error = {
-        "code": _STRING,
-        "message": _STRING,
+        "code": STRING,
+        "message": STRING,
         "limit": {"type": ["number", "null"]},
         "got": {"type": ["number", "null"]},
     }
@@ -133,7 +145,7 @@ def _schemas(limits: Limits) -> Json:
         "event": {"enum": ["begin", "sites", "prompt", "step", "done", "error"]},
         "tokens": {**strings, "description": "begin: the prompt's tokens"},
         "special": {**_array({"type": "boolean"}), "description": "begin"},
-        "sites": _array(_object({"name": _STRING, "heads": NUMBER})),
+        "sites": _array(_object({"name": STRING, "heads": NUMBER})),
         "site": {**NUMBER, "description": "prompt: the number of the site"},
         "shape": {**_array(NUMBER), "description": "prompt: head, query, key"},
         "step": {**NUMBER, "description": "step: from 1"},
@@ -146,7 +158,7 @@ def _schemas(limits: Limits) -> Json:
         "rows": {
             "description": "float16, little endian, base64; prompt: all rows of a site; step: the "
             "row of the token that was fed, of each site, (head, 1, key); null in step 1",
-            "oneOf": [_STRING, strings, {"type": "null"}],
+            "oneOf": [STRING, strings, {"type": "null"}],
         },
         "id": {"type": "string", "description": "done: the trace of the whole"},
         "error": _ref("Failure"),
@@ -173,23 +185,23 @@ def _schemas(limits: Limits) -> Json:
     }
     tokens = {"type": "integer", "minimum": 1, "maximum": limits.new_tokens}
     scene = {
-        "title": _STRING,
+        "title": STRING,
         "sequences": _array({"type": "object"}),
         "sites": _array({"type": "object"}),
         "parts": _array({"type": "object"}),
         "steps": {"type": ["object", "null"]},
         "image": {"type": ["object", "null"]},
-        "start": _STRING,
-        "note": _STRING,
+        "start": STRING,
+        "note": STRING,
     }
     return {
         "Models": _object({"models": _array(_object(model)), "limits": {"type": "object"}}),
         "Traces": _object({"traces": _array(_object(trace))}),
-        "Look": _object({"model": _STRING, "text": text}),
-        "Generate": _object({"model": _STRING, "text": text, "tokens": tokens}),
+        "Look": _object({"model": STRING, "text": text}),
+        "Generate": _object({"model": STRING, "text": text, "tokens": tokens}),
         "Event": {**_object(event), "required": ["event"]},
         "DraftEvent": {**_object(draft), "required": ["event"]},
-        "Scene": _object({"id": _STRING, **scene}),
+        "Scene": _object({"id": STRING, **scene}),
         "Draft": _object({"id": {"type": "null"}, **scene}),
         "Failure": _object(error),
         "Error": _object({"error": _ref("Failure")}),

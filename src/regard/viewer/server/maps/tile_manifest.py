@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from regard.recipe import Recipe
 from regard.viewer import pack
 from regard.viewer.chunks import Chunks
-from regard.viewer.pack import Packed
+from regard.viewer.pack import PackedScene
 from regard.viewer.plan import THUMBNAIL
 from regard.viewer.scene import Part, Scene
 from regard.viewer.stack import follows
@@ -22,7 +22,7 @@ _TILES = {"kind": "tiles"}
 _WHOLE = 1 << 22  # weights of a head up to which it is made at once
 
 
-def tile_manifest(scene: Scene) -> Packed:
+def tile_manifest(scene: Scene) -> PackedScene:
     """What a page needs before it asks for tiles: tokens, sites, and a small picture of each head.
 
     Every weight is seen once; a long map is never made whole.
@@ -37,7 +37,7 @@ def tile_manifest(scene: Scene) -> Packed:
                 {"name": part.name, "label": part.label, "sites": part.sites, "maps": maps}
             )
         manifest = pack.manifest_of(scene, sites, parts, _NOTE)
-        return Packed({**manifest, "steps": None}, chunks.bytes())  # tiles are of all steps
+        return PackedScene({**manifest, "steps": None}, chunks.bytes())  # tiles are of all steps
 
 
 def _site(scene: Scene, number: int, chunks: Chunks) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.record import Trace
-from regard.viewer.pack import Packed, packed
+from regard.viewer.pack import PackedScene, packed
 from regard.viewer.scene import Scene
 from regard.viewer.server.limits import Limits, not_found
 from regard.viewer.server.maps.tile_manifest import tile_manifest
@@ -80,7 +80,7 @@ class TraceStore:
         """Those given at start; only its own client knows the name of another."""
         return [trace for trace in self.all() if trace.pinned]
 
-    def _packed(self, scene: Scene) -> Packed:
+    def _packed(self, scene: Scene) -> PackedScene:
         weights = [site.record.shape for site in scene.sites]
         total = sum(shape.heads * shape.queries * shape.keys for shape in weights)
         limits = self._limits
