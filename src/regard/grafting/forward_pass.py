@@ -284,8 +284,12 @@ def _in_checkpoint() -> bool:
     A checkpoint around the whole model is no trouble: it begins a new pass.
     """
     frame: Any = sys._getframe()
-    while frame is not None and frame.f_code is not Grafts.run_model.__code__:
-        if frame.f_code.co_filename == checkpoint.__file__:
+    here = frame.f_code.co_filename
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == here and code.co_name == Grafts.run_model.__name__:
+            return False
+        if code.co_filename == checkpoint.__file__:
             return True
         frame = frame.f_back
     return False
