@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from regard.reuse.grafting import Part
+from regard.grafting.parts import Part
 from timing import table
 from torch import nn
 
