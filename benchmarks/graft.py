@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable
 
 import torch
-from regard.grafting.parts import Part
 from timing import table
 from torch import nn
 
 from regard.cli import packaged
 from regard.grafting import Latents, OutputAttention, ReuseLayer, ZeroProjection, graft
+from regard.grafting.parts import Part
 from regard.mechanisms import DotProduct, MultiHead
 from regard.reuse import GatedFlow, WeightedAggregation
 
