@@ -278,3 +278,29 @@ def test_letters_that_a_pipe_cannot_take_become_codes(tmp_path, monkeypatch):
     stream.flush()
     assert not done.value.code
     assert rb"h\xe9llo" in raw.getvalue()
+
+
+def test_the_head_in_which_a_word_attends_to_another(tmp_path):
+    done = look(tmp_path, "see that girl run", "--word", "that", "--to", "girl")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("that -> girl 97 % in layer 1 head 8\n")
+    rows = re.findall(r"^\|\s+(\d+) \|\s+(\d+) \|\s+(\d+) \|$", done.stdout, re.M)
+    assert rows[0] == ("1", "8", "97") and len(rows) == 5
+    assert re.search(r"layer 1,\s+head 8", done.stdout), "the map is that of the best head"
+
+
+def test_a_word_alone_has_its_clearest_head_in_a_sentence(tmp_path):
+    done = look(tmp_path, "see that girl run", "--word", "that")
+    assert re.match(r"that -> \w+ \d+ % in layer \d head \d+\n", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--to", "girl"], "--to 'girl' needs --word"),
+        (["--word", "that", "--to", "dog"], "key='dog' is not among the words: see that girl run"),
+    ],
+)
+def test_a_partner_that_cannot_be_found_is_said(tmp_path, options, message):
+    done = look(tmp_path, "see that girl run", *options)
+    assert done.returncode == 1 and message in done.stderr

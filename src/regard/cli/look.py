@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,19 +16,20 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from regard.aggregate import Words
+from regard.aggregate import HeadMatch, HeadRanking, Words
 from regard.cli.models import EXAMPLES, FILES, PACKAGED, look_at, over_words
 from regard.cli.packaged import LookResult
 from regard.cli.terminal import Ink, heatmap, ink_of, label
 from regard.errors import RegardError
 from regard.plots import Heatmap
 from regard.plots.specs import checked_path
-from regard.record import Record
+from regard.record import Record, Trace
 from regard.types import Weights
 from regard.viewer.document import checked_page_path
 
 Maps = Float[Tensor, "column word word"]
 _COLUMNS = 10  # layers that fit a terminal
+_HEADS = 5  # heads that a ranking shows
 _ROWS = 40  # words that fit a terminal
 
 
@@ -53,6 +55,10 @@ def look(
         str | None,
         typer.Option(help="The word that the table is about (first occurrence)."),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Rank the heads by what --word gives this word, and show the best one."),
+    ] = None,
     pieces: Annotated[bool, typer.Option("--pieces", help="Show tokens instead of words.")] = False,
     out: Annotated[
         Path | None,
@@ -70,6 +76,8 @@ def look(
     ] = 0,
 ) -> None:
     """Capture a model's attention and show what a word attends to, with a heatmap of all words."""
+    if to is not None and word is None:
+        raise RegardError(f"--to {to!r} needs --word, the word that attends to it")
     if out is None and html is None:
         out = Path("look.png")
     if out is not None:
@@ -87,7 +95,7 @@ def look(
     if model not in FILES:
         if word is None and text is None and not pieces and not generate:
             word = EXAMPLES.get(model, (None, None))[1]
-        _show(console, result, layer, head, word, pieces, out)
+        _show(console, result, layer, head, word, to, pieces, out)
     if html is not None:
         with console.status("making the page"):
             result.page().save(html)
@@ -100,6 +108,7 @@ def _show(
     layer: int | None,
     head: int | None,
     word: str | None,
+    to: str | None,
     pieces: bool,
     out: Path | None,
 ) -> None:
@@ -108,12 +117,22 @@ def _show(
     if not records:
         raise RegardError(f"{result.title}: no attention over all words was captured")
     words = result.words[0] if result.words else None
+    ink = ink_of(console)
     weights, names = _in_words(_stacked(records), words, pieces)
+    position = _position(names, word, weights.float().mean((0, 1)))
+    if words is not None and word is not None:
+        ranking = Trace(records).find(word, to, words=Words.each(names) if pieces else words)
+        console.print(Text(_in_ink(_sentence(ranking[0]), ink), "bold"))
+        if to is not None:
+            console.print(_ranking_table(ranking, ink))
+            if layer is None and head is None:
+                layer = [record.name for record in records].index(ranking[0].name)
+                head = ranking[0].head
     maps, columns, which = _chosen(weights, layer, head)
-    title, ink = f"{result.title}, {which}", ink_of(console)
+    title = f"{result.title}, {which}"
     every = maps.float().mean(0)
     picture = Heatmap(every, names, names, title)
-    console.print(_table(names, _position(names, word, every), maps, columns, title, ink))
+    console.print(_table(names, position, maps, columns, title, ink))
     console.print(Text("\neach row: what its word attends to, in percent", "italic"))
     console.print(heatmap(every, names, names, width=console.width, ink=ink))
     if out is not None:
@@ -193,8 +212,25 @@ def _table(
     return table
 
 
+def _sentence(match: HeadMatch) -> str:
+    """The best head in a sentence, with words that cannot disturb a terminal."""
+    return str(replace(match, query=label(match.query), key=label(match.key)))
+
+
+def _ranking_table(ranking: HeadRanking, ink: Ink) -> Table:
+    """The heads that give the word most."""
+    best = ranking[0]
+    title = _in_ink(f"heads by what “{label(best.query)}” gives “{label(best.key)}”", ink)
+    table = Table(title=Text(title, "italic"), box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
+    for column in ("layer", "head", "percent"):
+        table.add_column(column, justify="right")
+    for match in ranking[:_HEADS]:
+        table.add_row(str(match.layer), str(match.head), f"{100 * match.weight:.0f}")
+    return table
+
+
 def _in_ink(text: str, ink: Ink) -> str:
     """Our own text, in ASCII if the output is."""
     if ink != "ascii":
         return text
-    return text.replace("“", '"').replace("”", '"').replace("×", "x")
+    return text.replace("“", '"').replace("”", '"').replace("×", "x").replace("→", "->")
