@@ -11,7 +11,7 @@ import torch
 import typer
 from jaxtyping import Float
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -187,7 +187,7 @@ def _position(names: list[str], word: str | None, every: Float[Tensor, "word wor
 
 def _table(
     names: list[str], position: int, weights: Maps, columns: list[str], title: str, ink: Ink
-) -> Table:
+) -> Group:
     """A row per word: its share of the chosen word's attention, column by column."""
     row = weights[:, position]  # (column, key)
     numbers = list(range(len(columns)))
@@ -199,7 +199,7 @@ def _table(
     if len(shown) < len(names):
         title += f"; the {_ROWS} of {len(names)} words that it attends to most"
     title = _in_ink(f"what “{label(names[position])}” attends to, in percent: {title}", ink)
-    table = Table(title=Text(title, "italic"), box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
+    table = Table(box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
     table.add_column("word", style="bold", no_wrap=True, overflow="fold")
     if len(numbers) > 1:
         table.add_column("mean", justify="right", style="bold", min_width=4)
@@ -209,7 +209,7 @@ def _table(
         shares = [f"{100 * float(row[number, index]):.0f}" for number in numbers]
         means = [f"{100 * float(mean[index]):.0f}"] if len(numbers) > 1 else []
         table.add_row(Text(label(names[index])), *means, *shares)
-    return table
+    return Group(Text(title, "italic"), table)
 
 
 def _sentence(match: HeadMatch) -> str:
@@ -217,16 +217,16 @@ def _sentence(match: HeadMatch) -> str:
     return str(replace(match, query=label(match.query), key=label(match.key)))
 
 
-def _ranking_table(ranking: HeadRanking, ink: Ink) -> Table:
+def _ranking_table(ranking: HeadRanking, ink: Ink) -> Group:
     """The heads that give the word most."""
     best = ranking[0]
     title = _in_ink(f"heads by what “{label(best.query)}” gives “{label(best.key)}”", ink)
-    table = Table(title=Text(title, "italic"), box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
+    table = Table(box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
     for column in ("layer", "head", "percent"):
         table.add_column(column, justify="right")
     for match in ranking[:_HEADS]:
         table.add_row(str(match.layer), str(match.head), f"{100 * match.weight:.0f}")
-    return table
+    return Group(Text(title, "italic"), table)
 
 
 def _in_ink(text: str, ink: Ink) -> str:
