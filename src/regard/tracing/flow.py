@@ -76,6 +76,7 @@ class Flow(Writing):
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
         self._latest: Candidate | None = None
         self.sliced: Contraction | None = None  # some keys of a softmax; others may meet values yet
+        self.scalar_sum: Contraction | None = None  # unless weights are divided by it, or meet more
 
     def softmax(self, scores: Tensor, dim: int, weights: Tensor) -> None:
         """A softmax was taken: mark it as a candidate; of nothing, it has no axes."""
@@ -198,6 +199,9 @@ class Flow(Writing):
                 tag.scores = self.box(left.detach(), self.dims(left))
 
     def divide(self, numerator: Tensor, denominator: Tensor, output: Tensor) -> None:
+        below = self.tag(denominator)
+        if below is not None and below.weight_sum is not None:
+            self._drop_scalar_sum(below.weight_sum.candidate)
         if not (
             self._recognise_softmax(numerator, denominator, output, logs=False)
             or self._recognise_late_softmax(numerator, denominator, output)
@@ -277,6 +281,7 @@ class Flow(Writing):
             if self._spread(tag.mark, weights, factor, output):
                 return
             self.pointwise((left, right), output, kind="partial")
+            self._weigh_scalars(tag.mark, weights, factor, output)
             return
         sides = None
         if not (self.constant(left) or self.constant(right)):
@@ -287,6 +292,9 @@ class Flow(Writing):
         tag = self.tag(output)
         if tag is not None and self.token(left) != self.token(right):
             tag.multiplied = sides
+        broadcast = stretched(left, output) or stretched(right, output)
+        if tag is not None and broadcast and output is not left:
+            tag.powers = self._powers(left, right) or self._powers(right, left)
 
     def _spread(self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor) -> bool:
         """Weights stretched over a feature axis of the values, to be summed over the keys."""
@@ -296,24 +304,42 @@ class Flow(Writing):
         theirs = self.tag(values)
         if theirs is not None and (theirs.of_weights or theirs.mark or theirs.log):
             return False  # an entropy
-        box = self.boxed(weights, mark)
         tag = Tag()
-        dims = self.dims(values)
-        tag.spread = Spread(
-            mark,
-            self._uses(mark, weights, dims),
-            self.constant(values),
-            values.detach(),
-            dims,
-            self.view(values),
-            tuple(weights.shape),
-            box,
-        )
+        tag.spread = self._spread_of(mark, weights, values)
         tag.factors = self._spread_out((weights, values), output)
         if not mark.candidate.keys and mark.candidate.segments is None:  # one key: nothing to sum
             self._settle(mark, Contraction.of_sum(tag.spread, output))
         self.put(output, tag)
         return True
+
+    def _weigh_scalars(self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor) -> None:
+        """Values without features, the same for all queries; or a mask of the keys."""
+        tag = self.tag(output)
+        fits = values.is_floating_point() and not stretched(weights, output)
+        fits = fits and output is not weights
+        if tag is not None and fits and not self.constant(values):
+            spread = self._spread_of(mark, weights, values)
+            tag.scalars = spread if "row" in spread.uses.values() else None
+
+    def _powers(self, powers: Tensor, values: Tensor) -> tuple[Tag, Spread] | None:
+        """Exponentials times values, that may be summed over keys."""
+        tag = self.tag(powers)
+        if tag is None or not tag.exp or self.constant(values):
+            return None
+        return tag, self._spread_of(Mark(Candidate(None, 0, ())), powers, values)
+
+    def _spread_of(self, mark: Mark, weights: Tensor, values: Tensor) -> Spread:
+        dims = self.dims(values)
+        return Spread(
+            mark,
+            self._uses(mark, self.dims(weights), dims),
+            self.constant(values),
+            values.detach(),
+            dims,
+            self.view(values),
+            tuple(weights.shape),
+            self.boxed(weights, mark),
+        )
 
     def _of_each_feature(self, mark: Mark, weights: Tensor) -> bool:
         """Whether every feature has weights of its own, that a linear map made (pooling)."""
@@ -327,11 +353,11 @@ class Flow(Writing):
         ]
         return any(origin.kind == "feature" for origin in others)
 
-    def _uses(self, mark: Mark, weights: Tensor, values: Dims) -> Uses:
+    def _uses(self, mark: Mark, weights: Dims, values: Dims) -> Uses:
         """What each axis of the weights is in a product with values, place by place."""
         uses: Uses = {}
-        shift = len(values) - weights.dim()
-        for dim, pieces in enumerate(self.dims(weights)):
+        shift = len(values) - len(weights)
+        for dim, pieces in enumerate(weights):
             shared = dim + shift >= 0 and bool(values[dim + shift])
             for _, origin in pieces:
                 key = mark.candidate.has_key(origin)
@@ -344,20 +370,26 @@ class Flow(Writing):
         if tag is None:
             return
         wanted = [dim % tensor.dim() for dim in dims] if tensor.dim() else []
-        if tag.spread is not None:
-            candidate = tag.spread.mark.candidate
-            keys = candidate.keys
+        spread = tag.spread or tag.scalars
+        if spread is not None:
+            candidate = spread.mark.candidate
             lying = [
                 dim
                 for dim, pieces in enumerate(self.dims(tensor))
                 if any(candidate.has_key(origin) for _, origin in pieces)
             ]
-            if not keys or (lying and all(dim in wanted for dim in lying)):
-                self._settle(tag.spread.mark, Contraction.of_sum(tag.spread, output))
+            contraction = Contraction.of_sum(spread, output)
+            if tag.spread is None:
+                self.scalar_sum = contraction if lying == wanted else None
+            elif not candidate.keys or (lying and all(dim in wanted for dim in lying)):
+                self._settle(spread.mark, contraction)
+        if tag.spread is not None:
             return
         if tag.exp and len(wanted) == 1 and not tag.late:
             total = self._reduced(tensor, wanted, output)
             total.total = Total(frozenset((tag.exp,)), total.widths)
+            if tag.powers is not None:
+                total.late = self._late_sum(*tag.powers, wanted[0] - tensor.dim(), output)
             self.put(output, total)
         elif tag.constant:
             self.pointwise((tensor,), output)
@@ -657,6 +689,17 @@ class Flow(Writing):
         box = self.box(contraction.weights, contraction.dims)
         return Late(tag.exp, keys, contraction, box, tag.scores, tag.sides, tag.widths)
 
+    def _late_sum(self, tag: Tag, spread: Spread, dim: int, output: Tensor) -> tuple[Late, ...]:
+        """The same, place by place and summed along a dimension, counted from the last."""
+        dims = spread.box.dims
+        keys = tuple(origin for _, origin in dims[dim]) if -dim <= len(dims) else ()
+        if not keys or any(origin.kind == "feature" for origin in keys):
+            return ()
+        spread.mark.candidate.keys = keys
+        uses = self._uses(spread.mark, dims, spread.value_dims)
+        contraction = Contraction.of_sum(spread._replace(uses=uses), output)
+        return (Late(tag.exp, keys, contraction, spread.box, tag.scores, tag.sides, tag.widths),)
+
     def _invert(self, candidate: Candidate) -> None:
         if not candidate.done:
             candidate.done, candidate.reason, candidate.softmax_output = True, INVERTED, None
@@ -679,6 +722,14 @@ class Flow(Writing):
         contraction, self.sliced = self.sliced, None
         if contraction is not None:
             self._accept(contraction, None)
+        contraction, self.scalar_sum = self.scalar_sum, None
+        if contraction is not None and not contraction.mark.candidate.done:
+            contraction.mark.candidate.done = True
+            self._accept(contraction, None)
+
+    def _drop_scalar_sum(self, candidate: Candidate) -> None:
+        if self.scalar_sum is not None and self.scalar_sum.mark.candidate is candidate:
+            self.scalar_sum = None
 
     def _settle(self, mark: Mark, contraction: Contraction, weights: Tensor | None = None) -> None:
         candidate = mark.candidate
@@ -688,6 +739,7 @@ class Flow(Writing):
                 self.sliced = None
                 self._accept(joint, None)
             return
+        self._drop_scalar_sum(candidate)
         self.flush()
         if candidate.done:
             return

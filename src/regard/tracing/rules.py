@@ -245,6 +245,11 @@ def _matrix_vector(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.product(args[0], args[1].unsqueeze(1), out.unsqueeze(1))
 
 
+@_for("dot")
+def _vectors(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.product(args[0].unsqueeze(0), args[1].unsqueeze(1), out.view(1, 1))
+
+
 @_for("addmv")
 def _added_matrix_vector(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.product(args[1], args[2].unsqueeze(1), out.unsqueeze(1))

@@ -168,12 +168,14 @@ class Tag:
     exp = 0  # number of exponentials not yet divided by their sum
     total: Total | None = None  # a sum of exponentials, or a log-sum-exp
     scores: Box | None = None  # of exponentials: their exponents, with no maximum subtracted
+    powers: tuple[Tag, Spread] | None = None  # exponentials times values, place by place
     late: tuple[Late, ...] = ()  # exponentials times values, not yet divided
     weight_sum: WeightSum | None = None
     pairing: Pairing | None = None
     of_weights = False  # made from weights alone, as their inverse is
     normaliser = False  # made from log-sum-exps
     spread: Spread | None = None
+    scalars: Spread | None = None  # the same, where the values may as well be a mask
     noise = False  # random: a dropout mask
     forbids: Forbids | None = None
 
