@@ -23,6 +23,8 @@ The packages belong into an environment of their own (Python 3.11 or newer):
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import signal
@@ -32,9 +34,9 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import IO
@@ -107,8 +109,12 @@ def start(target: Target, output: IO[str]) -> int:
         try:
             for stream in (1, 2):
                 os.dup2(output.fileno(), stream)
+            loaded = set(sys.modules)
             worker(target)
+            print("\nMODULES " + " ".join(name for name in sys.modules if name not in loaded))
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(code)
@@ -126,9 +132,21 @@ def ended(process: int, until: float) -> int:
         time.sleep(0.1)
 
 
-def measure_apart(key: str, seconds: float, verbose: bool) -> Result:
+def import_all(names: list[str]) -> None:
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def measure_package(keys: list[str], seconds: float, verbose: bool) -> list[Result]:
+    """Targets of one package, each in a process of its own, that has what the one before it had to
+    import."""
+    chosen = [target for target in targets() if target.key in keys]
+    return [measure_apart(target, seconds, verbose) for target in chosen]
+
+
+def measure_apart(target: Target, seconds: float, verbose: bool) -> Result:
     """One target in a process of its own; the last that it said, if it dies or hangs."""
-    target = next(target for target in targets() if target.key == key)
     with tempfile.TemporaryFile("w+") as output:
         code = ended(start(target, output), time.monotonic() + seconds)
         output.seek(0)
@@ -136,7 +154,10 @@ def measure_apart(key: str, seconds: float, verbose: bool) -> Result:
     if verbose:
         print(text, file=sys.stderr)
     lines = [line for line in text.splitlines() if line.startswith("RESULT ")]
-    result = Result(**json.loads(lines[-1][7:])) if lines else Result(key)
+    result = Result(**json.loads(lines[-1][7:])) if lines else Result(target.key)
+    for line in text.splitlines():
+        if line.startswith("MODULES "):
+            import_all(line.split()[1:])
     if code < 0:
         result.harmed = f"{result.harmed} ended by {signal.Signals(-code).name}".strip()
     if not lines:
@@ -242,14 +263,16 @@ def main() -> None:
         chosen = [t for t in chosen if {t.package, t.key} & set(arguments.only)]
     if arguments.quick:
         chosen = [target for target in chosen if target.quick]
-
     if arguments.resume:
         done = {result.key for result in updated(arguments.json, [])}
         chosen = [target for target in chosen if target.key not in done]
-    measure = partial(measure_apart, seconds=arguments.seconds, verbose=arguments.verbose)
+    packages: dict[str, list[str]] = {}
+    for target in chosen:
+        packages.setdefault(target.package, []).append(target.key)
+    measure = partial(measure_package, seconds=arguments.seconds, verbose=arguments.verbose)
     results = []
-    with ProcessPoolExecutor(arguments.jobs, get_context("fork")) as pool:
-        for result in pool.map(measure, [target.key for target in chosen]):
+    with get_context("fork").Pool(arguments.jobs, maxtasksperchild=1) as pool:
+        for result in chain.from_iterable(pool.imap_unordered(measure, packages.values())):
             harmed = f"  HARMED {result.harmed}" if result.harmed else ""
             text = f"{result.key}: {result.verdict} {result.detail}{harmed}"
             print(text, file=sys.stderr, flush=True)
