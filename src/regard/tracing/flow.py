@@ -70,7 +70,7 @@ class Flow(Writing):
     ) -> None:
         super().__init__(graph)
         self.rules = rules  # what else is attention: operators between two products
-        self.unfinished: dict[int, tuple[Place, str]] = {}  # exponentials without their sums yet
+        self.unfinished: dict[object, tuple[Place, str]] = {}  # exponentials without sums yet
         self.unasked: dict[tuple[str, str], tuple[Place, tuple[str, ...]]] = {}  # by path and line
         self.names, self.accepted, self.rejected, self.wanted = names, accepted, rejected, wanted
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
@@ -670,6 +670,12 @@ class Flow(Writing):
         place = self.names.place()
         if place is not None:
             self.unfinished.setdefault(powers.exp, (place, text))
+
+    def unfollowed(self, text: str) -> None:
+        """Something like attention ran that no rule follows: said at the end."""
+        place = self.names.place()
+        if place is not None:
+            self.unfinished.setdefault((place.path, place.source), (place, text))
 
     def _finish(self, powers: Iterable[int]) -> None:
         for number in powers:

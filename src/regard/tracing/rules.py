@@ -61,6 +61,11 @@ def _log_softmax(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.log_softmax(args[0], args[1], out)
 
 
+@_for("_sparse_softmax")
+def _sparse_softmax(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
+    flow.unfollowed("a softmax of a sparse tensor is not followed to values")
+
+
 @_for("exp")
 def _exp(flow: Flow, args: Any, kwargs: Any, out: Any) -> None:
     flow.exponential(args[0], out)
