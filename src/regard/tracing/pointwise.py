@@ -191,7 +191,7 @@ class Pointwise(Tagging):
             if tag.scores is not None:
                 blended.scores = tag.scores
             if tag.mark is not None and not _only_adds(tag.mark, blended.mark):
-                blended.mark = _carried(tag.mark, tensor, output)
+                blended.mark = _together(blended.mark, _carried(tag.mark, tensor, output))
             if tag.log is not None:
                 blended.log = _carried(tag.log, tensor, output)
         blended.factors = self._spread_out(inputs, output)
@@ -266,6 +266,13 @@ def _only_adds(mark: Mark, to: Mark | None) -> bool:
     input: what comes of it is the weights of the latter."""
     constant = mark.candidate.kind == "constant"
     return constant and to is not None and to.candidate.kind != "constant"
+
+
+def _together(mark: Mark | None, other: Mark) -> Mark:
+    """Weights of two softmaxes in one tensor, as their difference: its axes are the first's."""
+    if mark is None or mark.candidate is other.candidate or mark.candidate.kind == "constant":
+        return other
+    return mark._replace(others=(*mark.others, other.candidate, *other.others))
 
 
 def _carried(mark: Mark, source: Tensor, output: Tensor) -> Mark:
