@@ -5,7 +5,7 @@ under `regard.capture`, and a check that torch and the model still work. Then th
 `inference_mode` inside the capture, twice, to see whether the process survives that as well.
 
     python benchmarks/capture_packages.py [--quick] [--only PACKAGE[/MODEL] ...]
-        [--json FILE] [--write]
+        [--json FILE [--resume]] [--seconds N] [--write]
 
 The packages belong into an environment of their own (Python 3.11 or newer):
 
@@ -16,24 +16,30 @@ The packages belong into an environment of their own (Python 3.11 or newer):
     .venv-packages/bin/pip install --no-deps -e .
 
 `--write` makes `docs/capture-table.md` anew. A package that is missing is said to be missing. With
-`--json FILE` the results are added to those of earlier runs, and the page is made of all of them.
+`--json FILE` each result is added to those of earlier runs, and the page is made of all of them;
+`--resume` goes on where a run ended. On a busy machine allow more time with `--seconds`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
+from typing import IO
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -61,14 +67,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from cpu_probe import restart_where_needed
 
 PAGE = Path(__file__).parents[1] / "docs" / "capture-table.md"
-SECONDS = 240
 
 
-def worker(key: str) -> None:
+def worker(target: Target) -> None:
     """Measure one target, and print what is known of it after each step."""
     warnings.simplefilter("ignore")
-    target = next(target for target in targets() if target.key == key)
-    result = Result(key, target.version() or "")
+    result = Result(target.key, target.version() or "")
     if not result.version:
         result.verdict = ABSENT
         say(result)
@@ -97,22 +101,63 @@ def say(result: Result) -> None:
 # all targets
 
 
-def measure_apart(target: Target, verbose: bool) -> Result:
-    """One target in a process of its own; the last that it said, if it dies or hangs."""
-    command = [sys.executable, __file__, "--worker", target.key]
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
+def start(target: Target, output: IO[str]) -> int:
+    """A process for one target, that writes what it says into a file. A fork has torch already."""
+    process = os.fork()
+    if not process:
+        code = 1
         try:
-            code = process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
+            for stream in (1, 2):
+                os.dup2(output.fileno(), stream)
+            loaded = set(sys.modules)
+            worker(target)
+            print("\nMODULES " + " ".join(name for name in sys.modules if name not in loaded))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    return process
+
+
+def ended(process: int, until: float) -> int:
+    """The exit code of a process, which is killed when its time is over."""
+    while True:
+        done, status = os.waitpid(process, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(process, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def import_all(names: list[str]) -> None:
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def measure_package(keys: list[str], seconds: float, verbose: bool) -> list[Result]:
+    """Targets of one package, each in a process of its own, that has what the one before it had to
+    import."""
+    chosen = [target for target in targets() if target.key in keys]
+    return [measure_apart(target, seconds, verbose) for target in chosen]
+
+
+def measure_apart(target: Target, seconds: float, verbose: bool) -> Result:
+    """One target in a process of its own; the last that it said, if it dies or hangs."""
+    with tempfile.TemporaryFile("w+") as output:
+        code = ended(start(target, output), time.monotonic() + seconds)
         output.seek(0)
         text = output.read()
     if verbose:
         print(text, file=sys.stderr)
     lines = [line for line in text.splitlines() if line.startswith("RESULT ")]
     result = Result(**json.loads(lines[-1][7:])) if lines else Result(target.key)
+    for line in text.splitlines():
+        if line.startswith("MODULES "):
+            import_all(line.split()[1:])
     if code < 0:
         result.harmed = f"{result.harmed} ended by {signal.Signals(-code).name}".strip()
     if not lines:
@@ -210,37 +255,40 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--verbose", action="store_true", help="what the processes print")
     parser.add_argument("--json", type=Path, help="add the results to this file")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--resume", action="store_true", help="without those that FILE has")
+    parser.add_argument("--seconds", type=float, default=240, help="for each target, of the clock")
     arguments = parser.parse_args()
-    if arguments.worker:
-        worker(arguments.worker)
-        return
     chosen = targets()
     if arguments.only:
         chosen = [t for t in chosen if {t.package, t.key} & set(arguments.only)]
     if arguments.quick:
         chosen = [target for target in chosen if target.quick]
-
-    def run(target: Target) -> Result:
-        result = measure_apart(target, arguments.verbose)
-        harmed = f"  HARMED {result.harmed}" if result.harmed else ""
-        text = f"{result.key}: {result.verdict} {result.detail}{harmed}"
-        print(text, file=sys.stderr, flush=True)
-        return result
-
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        results = list(pool.map(run, chosen))
+    if arguments.resume:
+        done = {result.key for result in updated(arguments.json, [])}
+        chosen = [target for target in chosen if target.key not in done]
+    packages: dict[str, list[str]] = {}
+    for target in chosen:
+        packages.setdefault(target.package, []).append(target.key)
+    measure = partial(measure_package, seconds=arguments.seconds, verbose=arguments.verbose)
+    results = []
+    with get_context("fork").Pool(arguments.jobs, maxtasksperchild=1) as pool:
+        for result in chain.from_iterable(pool.imap_unordered(measure, packages.values())):
+            harmed = f"  HARMED {result.harmed}" if result.harmed else ""
+            text = f"{result.key}: {result.verdict} {result.detail}{harmed}"
+            print(text, file=sys.stderr, flush=True)
+            results.append(result)
+            if arguments.json:
+                updated(arguments.json, [result])
+    if arguments.json:
+        results = updated(arguments.json, [])
     results.sort(key=lambda result: result.key.lower())
     table("What capture reads", HEAD, rows(results, 70))
     print()
     print("\n".join(totals(results)))
-    if arguments.json:
-        results = updated(arguments.json, results)
     if arguments.write:
         write(results)
 
 
 if __name__ == "__main__":
-    if "--worker" not in sys.argv:  # a worker has its parent's environment
-        restart_where_needed()
+    restart_where_needed()
     main()

@@ -354,3 +354,22 @@ def test_warnings_as_errors_leave_nothing_behind():
 
 def test_a_capture_warning_is_a_user_warning():
     assert issubclass(regard.CaptureWarning, UserWarning)
+
+
+class SparseBeside(nn.Module):
+    """A sparse softmax behind attention that is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = fused()
+
+    def forward(self, x):
+        x = self.first(x)[0]
+        scores = (x @ x.mT).to_sparse()
+        return torch.sparse.mm(torch.sparse.softmax(scores, 1), x)
+
+
+def test_a_sparse_softmax_beside_other_attention():
+    trace, said = capture(SparseBeside().eval(), words(1, 5, 8))
+    assert len(trace) > 0
+    said_once(trace, said, "unread", "SparseBeside", "sparse tensor is not followed")

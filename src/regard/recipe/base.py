@@ -183,8 +183,9 @@ def _mapped(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return tuple(_mapped(inner, change) for inner in part)
     if not isinstance(part, Recipe | Bias | Mask):
         return part
-    held = {field.name: getattr(part, field.name) for field in fields(part)}  # type: ignore[arg-type]
-    return replace(part, **{name: _mapped(value, change) for name, value in held.items()})  # type: ignore[type-var]
+    values = ((name, getattr(part, name)) for name in _field_names(type(part)))
+    changed = {name: _mapped(value, change) for name, value in values if type(value) not in _PLAIN}
+    return replace(part, **changed)  # type: ignore[type-var]
 
 
 def tensors(part: Any) -> list[Tensor]:

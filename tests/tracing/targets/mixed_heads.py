@@ -119,6 +119,24 @@ class Differential(Mixed):
         return [weights], dense.merged(dense.mix(weights, values))
 
 
+class TwoSoftmaxes(Mixed):
+    """The same, of two softmaxes: queries and keys are halves of their features."""
+
+    def forward(self, x):
+        q, k, v = self.qkv_heads(x)
+        first, second = (
+            (a @ b.mT * W**-0.5).softmax(-1) for a, b in zip(q.chunk(2, -1), k.chunk(2, -1))
+        )
+        return ((first - 0.5 * second) @ v).transpose(1, 2).reshape(B, N, -1)
+
+    def truth(self, x):
+        q, k, v = self.qkv_heads(x)
+        halves = zip(q.chunk(2, -1), k.chunk(2, -1))
+        first, second = (dense.weights(a, b, scale=W**-0.5) for a, b in halves)
+        weights = first - 0.5 * second
+        return [weights], dense.merged(dense.mix(weights, v))
+
+
 class Sampled(Mixed):
     """ATS (Fayyaz et al. 2022): only the rows of some queries are kept."""
 
@@ -138,5 +156,13 @@ class Sampled(Mixed):
         return [rows], dense.merged(dense.mix(rows, v))
 
 
-KINDS = (Convolved, ConvolvedWithBias, ConvolvedTwice, Reattention, Differential, Sampled)
+KINDS = (
+    Convolved,
+    ConvolvedWithBias,
+    ConvolvedTwice,
+    Reattention,
+    Differential,
+    TwoSoftmaxes,
+    Sampled,
+)
 TARGETS = [formulas.target(kind, "mixed_heads") for kind in KINDS]

@@ -26,6 +26,15 @@ class Late(Projected):
         return (powers @ v) / powers.sum(-1, keepdim=True)
 
 
+class LateSum(Projected):
+    """The same, place by place: no product of matrices."""
+
+    def forward(self, x):
+        q, k, v = self.heads(x)
+        powers = torch.exp(q @ k.mT / 2)
+        return (powers[..., None] * v[:, :, None]).sum(3) / powers.sum(-1, keepdim=True)
+
+
 class Online(Projected):
     """Keys in blocks, with a running maximum and sum (Milakov & Gimelshein 2018)."""
 
@@ -102,6 +111,7 @@ TARGETS = [
     Target(f"unusual_{kind.__name__.lower()}", "normalised", build)
     for kind, build in (
         (Late, lambda: _heads(Late)),
+        (LateSum, lambda: _heads(LateSum)),
         (Online, lambda: _heads(Online)),
         (Stacked, lambda: _heads(Stacked)),
         (Slots, _slots),

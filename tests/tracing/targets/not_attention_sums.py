@@ -78,6 +78,14 @@ def free_energy(self, x: Tensor) -> Tensor:
     return (powers * energy).sum(-1) / powers.sum(-1)
 
 
+@negative
+def experts_by_hand(self, x: Tensor) -> Tensor:
+    """A mixture of experts (Jacobs et al. 1991) whose gate is a ratio of two sums."""
+    powers = (self.q(x) @ self.features).exp()
+    experts = torch.stack([self.v(x) * centre for centre in self.centres], 2)
+    return (powers[..., None] * experts).sum(2) / powers.sum(-1, keepdim=True)
+
+
 # Over edges.
 
 

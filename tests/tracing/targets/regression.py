@@ -37,6 +37,68 @@ class Broadcast(formulas.Model):
         return [weights[None, None]], (weights * values).sum(-1)
 
 
+class Summed(Broadcast):
+    """Weights times values, added up: no product of matrices."""
+
+    def forward(self, x, keys, values):
+        return (self.weigh(x[:, None] - keys) * values).sum(-1)
+
+
+class SummedExamples(Broadcast):
+    """The same with a batch, where values are (batch, 1, key)."""
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        return torch.randn(2, QUERIES), torch.randn(2, KEYS), torch.randn(2, KEYS)
+
+    def forward(self, x, keys, values):
+        return (self.weigh(x[:, :, None] - keys[:, None]) * values[:, None]).sum(2)
+
+    def truth(self, x, keys, values):
+        pairs = [super(SummedExamples, self).truth(*each) for each in zip(x, keys, values)]
+        weights, output = zip(*pairs)
+        return [torch.cat([each for [each] in weights])], torch.stack(output)
+
+
+class NormalisedLate(Broadcast):
+    """A ratio of two sums, as Nadaraya and Watson wrote it."""
+
+    def forward(self, x, keys, values):
+        kernel = torch.exp(-(((x[:, None] - keys) * self.w) ** 2) / 2)
+        return (kernel * values).sum(1) / kernel.sum(1)
+
+
+class Reliable(SummedExamples):
+    """Weights times how far each key is trusted, made to sum to 1 again: no values yet."""
+
+    @staticmethod
+    def inputs() -> tuple[Tensor, ...]:
+        return *SummedExamples.inputs(), torch.rand(2, KEYS)
+
+    def forward(self, x, keys, values, trust):
+        weights = self.weigh(x[:, :, None] - keys[:, None]) * trust[:, None]
+        weights = weights / weights.sum(-1)[..., None]
+        (x[:, None] * keys[..., None]).softmax(-1)  # another softmax in between
+        return (weights @ values[..., None]).squeeze(-1)
+
+    def truth(self, x, keys, values, trust):
+        [weights], _ = super().truth(x, keys, values)
+        weights = weights * trust[:, None, None]
+        weights = weights / weights.sum(-1, keepdim=True)
+        return [weights], (weights[:, 0] * values[:, None]).sum(-1)
+
+
+class EachQuery(Broadcast):
+    """A query at a time: products of vectors."""
+
+    def forward(self, x, keys, values):
+        return torch.stack([self.weigh(query - keys) @ values for query in x])
+
+    def truth(self, x, keys, values):
+        [weights], output = super().truth(x, keys, values)
+        return list(weights.split(1, 2)), output
+
+
 class RepeatedKeys(Broadcast):
     """Keys and values copied for each query, and a product by batch: rows of one set of keys."""
 
@@ -91,5 +153,8 @@ class OthersAsKeys(Broadcast):
         return super().truth(x, self.others(x), self.others(values))
 
 
-KINDS = (Broadcast, RepeatedKeys, ExpandedKeys, OwnKeys, OthersAsKeys)
+KINDS = (
+    Broadcast, Summed, SummedExamples, NormalisedLate, Reliable, EachQuery, RepeatedKeys,
+    ExpandedKeys, OwnKeys, OthersAsKeys,
+)  # fmt: skip
 TARGETS = [formulas.target(kind, "regression") for kind in KINDS]

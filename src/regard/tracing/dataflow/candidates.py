@@ -52,11 +52,12 @@ class Candidates:
     def __init__(self, tags: TagStore, observer: Observer) -> None:
         self.tags, self.observer = tags, observer
         self.lost: dict[str, Candidate] = {}  # by path: softmaxes of products that met no values
-        self.unfinished: dict[int, tuple[CallSite, str]] = {}  # exponentials without their sums yet
+        self.unfinished: dict[object, tuple[CallSite, str]] = {}  # exponentials without sums yet
         self.unasked: dict[
             tuple[str, str], tuple[CallSite, tuple[str, ...]]
         ] = {}  # by path and line
         self.sliced: Contraction | None = None  # some keys of a softmax; others may meet values yet
+        self.scalar_sum: Contraction | None = None  # attention unless weights are divided by it
         self._latest: Candidate | None = None
 
     def mark(self, scores: Tensor, dim: int, output: Tensor) -> Mark | None:
@@ -107,6 +108,12 @@ class Candidates:
         if call_site is not None:
             self.unfinished.setdefault(powers.exp, (call_site, text))
 
+    def unfollowed(self, text: str) -> None:
+        """An operator like attention that no rule follows; reported at the end."""
+        call_site = self.observer.call_site()
+        if call_site is not None:
+            self.unfinished.setdefault((call_site.path, call_site.source), (call_site, text))
+
     def finish(self, powers: Iterable[int]) -> None:
         for number in powers:
             self.unfinished.pop(number, None)
@@ -122,10 +129,20 @@ class Candidates:
             self._latest.softmax_output, self._latest = None, None
 
     def flush(self) -> None:
-        """A softmax that met values with some of its keys alone is attention to those."""
+        """A softmax that met values with some of its keys alone is attention to those; one whose
+        sum with scalar values did not divide the weights is attention too."""
         contraction, self.sliced = self.sliced, None
         if contraction is not None:
             self._accept(contraction, None)
+        contraction, self.scalar_sum = self.scalar_sum, None
+        if contraction is not None and not contraction.mark.candidate.done:
+            contraction.mark.candidate.done = True
+            self._accept(contraction, None)
+
+    def drop_scalar_sum(self, candidate: Candidate) -> None:
+        """The scalars were a mask: weights are divided by the sum, or meet other values."""
+        if self.scalar_sum is not None and self.scalar_sum.mark.candidate is candidate:
+            self.scalar_sum = None
 
     def settle(self, mark: Mark, contraction: Contraction, weights: Tensor | None = None) -> None:
         candidate = mark.candidate
@@ -135,6 +152,7 @@ class Candidates:
                 self.sliced = None
                 self._accept(joint, None)
             return
+        self.drop_scalar_sum(candidate)
         self.flush()
         if candidate.done:
             return

@@ -182,7 +182,7 @@ class Pointwise:
             if tag.scores is not None:
                 blended.scores = tag.scores
             if tag.mark is not None and not _only_adds(tag.mark, blended.mark):
-                blended.mark = _carried(tag.mark, tensor, output)
+                blended.mark = _joined_marks(blended.mark, _carried(tag.mark, tensor, output))
             if tag.log is not None:
                 blended.log = _carried(tag.log, tensor, output)
         blended.factors = self.factors(inputs, output)
@@ -257,6 +257,13 @@ def _only_adds(mark: Mark, to: Mark | None) -> bool:
     result has the weights of the latter."""
     constant = mark.candidate.kind == "constant"
     return constant and to is not None and to.candidate.kind != "constant"
+
+
+def _joined_marks(mark: Mark | None, other: Mark) -> Mark:
+    """The mark of two softmaxes in one tensor, such as their difference: the first's axes."""
+    if mark is None or mark.candidate is other.candidate or mark.candidate.kind == "constant":
+        return other
+    return mark._replace(others=(*mark.others, other.candidate, *other.others))
 
 
 def _carried(mark: Mark, source: Tensor, output: Tensor) -> Mark:

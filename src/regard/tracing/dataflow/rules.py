@@ -65,6 +65,9 @@ _CALLS: dict[str, Rule] = {
         a[0], _argument(a, k, 2, "dim", -1), out
     ),
     "_log_softmax log_softmax": lambda f, a, k, out: f.softmaxes.log_softmax(a[0], a[1], out),
+    "_sparse_softmax": lambda f, a, k, out: f.candidates.unfollowed(
+        "a softmax of a sparse tensor is not followed to values"
+    ),
     "exp": lambda f, a, k, out: f.softmaxes.exponential(a[0], out),
     "logsumexp": lambda f, a, k, out: f.softmaxes.log_sum_exp(a[0], a[1], out),
     "sub": lambda f, a, k, out: (
@@ -100,6 +103,9 @@ _CALLS: dict[str, Rule] = {
     "mm bmm": lambda f, a, k, out: f.products.product(a[0], a[1], out),
     "addmm baddbmm _addmm_activation": lambda f, a, k, out: f.products.product(a[1], a[2], out),
     "mv": lambda f, a, k, out: f.products.product(a[0], a[1].unsqueeze(1), out.unsqueeze(1)),
+    "dot": lambda f, a, k, out: f.products.product(
+        a[0].unsqueeze(0), a[1].unsqueeze(1), out.view(1, 1)
+    ),
     "addmv": lambda f, a, k, out: f.products.product(a[1], a[2].unsqueeze(1), out.unsqueeze(1)),
     "linear_dynamic linear mkldnn_linear _linear_pointwise": lambda f, a, k, out: f.moves.linear(
         a[0], out

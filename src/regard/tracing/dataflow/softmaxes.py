@@ -119,6 +119,9 @@ class Softmaxes:
                 tag.scores = self.tags.box(left.detach(), self.tags.dims(left))
 
     def divide(self, numerator: Tensor, denominator: Tensor, output: Tensor) -> None:
+        sum_tag = self.tags.tag(denominator)
+        if sum_tag is not None and sum_tag.weight_sum is not None:
+            self.candidates.drop_scalar_sum(sum_tag.weight_sum.candidate)
         if not (
             self._recognise_softmax(numerator, denominator, output, logs=False)
             or self._recognise_late_softmax(numerator, denominator, output)
@@ -196,6 +199,7 @@ class Softmaxes:
             if self._spread(tag.mark, weights, factor, output):
                 return
             self.pointwise.apply((left, right), output, kind="partial")
+            self._weigh_scalars(tag.mark, weights, factor, output)
             return
         sides = None
         if not (self.tags.constant(left) or self.tags.constant(right)):
@@ -206,6 +210,10 @@ class Softmaxes:
         tag = self.tags.tag(output)
         if tag is not None and self.tags.token(left) != self.tags.token(right):
             tag.multiplied = sides
+        broadcast = stretched(left, output) or stretched(right, output)
+        if tag is not None and broadcast and output is not left:
+            tag.weighted_powers = self._weighted_powers(left, right)
+            tag.weighted_powers = tag.weighted_powers or self._weighted_powers(right, left)
 
     def _spread(self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor) -> bool:
         """Weights broadcast over a feature axis of the values, to be summed over the keys."""
@@ -215,24 +223,42 @@ class Softmaxes:
         value_tag = self.tags.tag(values)
         if value_tag is not None and (value_tag.of_weights or value_tag.mark or value_tag.log):
             return False  # an entropy
-        box = self.tags.weights_box(weights, mark)
         tag = Tag()
-        dims = self.tags.dims(values)
-        tag.weighted_values = WeightedValues(
-            mark,
-            self._uses(mark, weights, dims),
-            self.tags.constant(values),
-            values.detach(),
-            dims,
-            self.tags.view(values),
-            tuple(weights.shape),
-            box,
-        )
+        tag.weighted_values = self._weighted_values(mark, weights, values)
         tag.factors = self.pointwise.factors((weights, values), output)
         if not mark.candidate.keys and mark.candidate.segments is None:  # one key: nothing to sum
             self.candidates.settle(mark, Contraction.of_sum(tag.weighted_values, output))
         self.tags.put(output, tag)
         return True
+
+    def _weigh_scalars(self, mark: Mark, weights: Tensor, values: Tensor, output: Tensor) -> None:
+        """Values without features, the same for all queries; or a mask of the keys."""
+        tag = self.tags.tag(output)
+        fits = values.is_floating_point() and not stretched(weights, output)
+        fits = fits and output is not weights
+        if tag is not None and fits and not self.tags.constant(values):
+            scalars = self._weighted_values(mark, weights, values)
+            tag.weighted_scalars = scalars if "row" in scalars.uses.values() else None
+
+    def _weighted_powers(self, powers: Tensor, values: Tensor) -> tuple[Tag, WeightedValues] | None:
+        """Exponentials times values, which may be summed over keys."""
+        tag = self.tags.tag(powers)
+        if tag is None or not tag.exp or self.tags.constant(values):
+            return None
+        return tag, self._weighted_values(Mark(Candidate(None, 0, ())), powers, values)
+
+    def _weighted_values(self, mark: Mark, weights: Tensor, values: Tensor) -> WeightedValues:
+        dims = self.tags.dims(values)
+        return WeightedValues(
+            mark,
+            _uses(mark, self.tags.dims(weights), dims),
+            self.tags.constant(values),
+            values.detach(),
+            dims,
+            self.tags.view(values),
+            tuple(weights.shape),
+            self.tags.weights_box(weights, mark),
+        )
 
     def _of_each_feature(self, mark: Mark, weights: Tensor) -> bool:
         """Whether every feature has its own weights, from a linear map (pooling)."""
@@ -246,39 +272,33 @@ class Softmaxes:
         ]
         return any(origin.kind == "feature" for origin in others)
 
-    def _uses(self, mark: Mark, weights: Tensor, values: Dims) -> Uses:
-        """The use of each axis of the weights in an elementwise product with values."""
-        uses: Uses = {}
-        shift = len(values) - weights.dim()
-        for dim, pieces in enumerate(self.tags.dims(weights)):
-            shared = dim + shift >= 0 and bool(values[dim + shift])
-            for _, origin in pieces:
-                key = mark.candidate.has_key(origin)
-                uses[origin] = "key" if key else "shared" if shared else "row"
-        return uses
-
     def summed(self, tensor: Tensor, dims: Sequence[int], output: Tensor) -> None:
         """A sum of exponentials, of weights times values, or of anything else."""
         tag = self.tags.tag(tensor)
         if tag is None:
             return
         reduced_dims = [dim % tensor.dim() for dim in dims] if tensor.dim() else []
-        if tag.weighted_values is not None:
-            candidate = tag.weighted_values.mark.candidate
-            keys = candidate.keys
+        spread = tag.weighted_values or tag.weighted_scalars
+        if spread is not None:
+            candidate = spread.mark.candidate
             key_dims = [
                 dim
                 for dim, pieces in enumerate(self.tags.dims(tensor))
                 if any(candidate.has_key(origin) for _, origin in pieces)
             ]
-            if not keys or (key_dims and all(dim in reduced_dims for dim in key_dims)):
-                self.candidates.settle(
-                    tag.weighted_values.mark, Contraction.of_sum(tag.weighted_values, output)
-                )
+            contraction = Contraction.of_sum(spread, output)
+            if tag.weighted_values is None:
+                self.candidates.scalar_sum = contraction if key_dims == reduced_dims else None
+            elif not candidate.keys or (key_dims and set(key_dims) <= set(reduced_dims)):
+                self.candidates.settle(spread.mark, contraction)
+        if tag.weighted_values is not None:
             return
         if tag.exp and len(reduced_dims) == 1 and not tag.late:
             total = self._reduced(tensor, reduced_dims, output)
             total.total = ExpSum(frozenset((tag.exp,)), total.widths)
+            if tag.weighted_powers is not None:
+                dim = reduced_dims[0] - tensor.dim()
+                total.late = _late_sum(*tag.weighted_powers, dim, output)
             self.tags.put(output, total)
         elif tag.constant:
             self.pointwise.apply((tensor,), output)
@@ -368,6 +388,35 @@ class Softmaxes:
             self.summed(tensor, dims, output)
         elif self.tags.constant(tensor):
             self.pointwise.apply((tensor,), output)
+
+
+def _uses(mark: Mark, weights: Dims, values: Dims) -> Uses:
+    """The use of each axis of the weights in an elementwise product with values."""
+    uses: Uses = {}
+    shift = len(values) - len(weights)
+    for dim, pieces in enumerate(weights):
+        shared = dim + shift >= 0 and bool(values[dim + shift])
+        for _, origin in pieces:
+            key = mark.candidate.has_key(origin)
+            uses[origin] = "key" if key else "shared" if shared else "row"
+    return uses
+
+
+def _late_sum(
+    powers: Tag, weighted: WeightedValues, dim: int, output: Tensor
+) -> tuple[LateSoftmax, ...]:
+    """Exponentials times values, summed along a dimension, which is counted from the last."""
+    dims = weighted.box.dims
+    keys = tuple(origin for _, origin in dims[dim]) if -dim <= len(dims) else ()
+    if not keys or any(origin.kind == "feature" for origin in keys):
+        return ()
+    weighted.mark.candidate.keys = keys
+    uses = _uses(weighted.mark, dims, weighted.value_dims)
+    contraction = Contraction.of_sum(weighted._replace(uses=uses), output)
+    late = LateSoftmax(
+        powers.exp, keys, contraction, weighted.box, powers.scores, powers.sides, powers.widths
+    )
+    return (late,)
 
 
 def late_weights(late: Sequence[LateSoftmax], candidate: Candidate, sums: Tensor) -> Tensor | None:

@@ -82,7 +82,7 @@ class Mark(NamedTuple):
 
     candidate: Candidate
     before: Box | None = None
-    others: tuple[Candidate, ...] = ()  # of concatenated weights
+    others: tuple[Candidate, ...] = ()  # of concatenated or subtracted weights
     kind: Kind | None = None  # after later operators; None: that of the softmax
     power: bool = False  # whether they were multiplied by themselves
 
@@ -181,12 +181,14 @@ class Tag:
     exp = 0  # number of exponentials not yet divided by their sum
     total: ExpSum | None = None  # a sum of exponentials, or a log-sum-exp
     scores: Box | None = None  # of exponentials: their exponents, before a maximum was subtracted
-    late: tuple[LateSoftmax, ...] = ()  # exponentials times values, not yet divided
+    weighted_powers: tuple[Tag, WeightedValues] | None = None  # exponentials times values
+    late: tuple[LateSoftmax, ...] = ()  # the same, summed over keys and not yet divided
     weight_sum: WeightSum | None = None
     pairing: Pairing | None = None
     of_weights = False  # computed from weights alone, as their inverse is
     normaliser = False  # computed from log-sum-exps
     weighted_values: WeightedValues | None = None
+    weighted_scalars: WeightedValues | None = None  # the same, unless the values are a mask
     noise = False  # random: a dropout mask
     negated_mask: NegatedMask | None = None
 
