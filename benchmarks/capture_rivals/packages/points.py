@@ -217,6 +217,12 @@ def enformer():
     return model, (torch.rand(2, 128 * 6, 4),), {}
 
 
+def enformer_truth(run):
+    """Seven pools, in which each channel weighs two neighbours, and one attention."""
+    pools = [rearrange(weights, "b d n p -> (b n) d 1 p") for weights in run.weights[:-1]]
+    return [*pools, run.weights[-1]]
+
+
 POINT = "point-transformer-pytorch"
 TARGETS = [
     Target("PointTransformerLayer", POINT, point_layer(), each("b q k d -> b d q k"), "self"),
@@ -238,6 +244,6 @@ TARGETS = [
     Target("MAT", "molecule-attention-transformer", molecule, molecule_truth, "self"),
     Target("LieTransformer", "lie-transformer-pytorch", lie, PLAIN, "self"),
     Target("Tranception", "tranception-pytorch", tranception, PLAIN, "self"),
-    # its pools weigh neighbours for each channel by itself, which is no attention between tokens
-    Target("Enformer", "enformer-pytorch", enformer, lambda run: run.weights[-1:], "self"),
+    Target("Enformer", "enformer-pytorch", enformer, enformer_truth,
+           (*[None] * 7, "self")),
 ]  # fmt: skip

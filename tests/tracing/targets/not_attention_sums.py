@@ -134,3 +134,16 @@ def policy_over_nodes(self, x: Tensor) -> Tensor:
     powers = self.score(x[0])[:, 0].exp()
     chances = powers / x.new_zeros(2).index_add(0, graph, powers)[graph]
     return x.new_zeros(2).index_add(0, graph, -chances * chances.log())
+
+
+@negative
+def soft_maximum(self, x: Tensor) -> Tensor:
+    """Pooling by a soft maximum (SOFTS, Han et al. 2024): weighted by its own softmax."""
+    features = F.gelu(self.v(x))
+    return (features * features.softmax(1)).sum(1)
+
+
+@negative
+def soft_maximum_of_projections(self, x: Tensor) -> Tensor:
+    features = self.v(x)
+    return (features.softmax(1) * features).sum(1)

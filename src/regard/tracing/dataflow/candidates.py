@@ -71,6 +71,7 @@ class Candidates:
         candidate = Candidate(call_site, dim, tuple(output.shape))
         tag = self.tags.tag(scores)
         if tag is not None:
+            candidate.scores = (self.tags.token(scores), self.tags.view(scores))
             candidate.sides, candidate.widths = tag.sides, tag.widths
             if tag.constant:
                 candidate.kind = "constant"

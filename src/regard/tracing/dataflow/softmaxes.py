@@ -223,6 +223,8 @@ class Softmaxes:
         value_tag = self.tags.tag(values)
         if value_tag is not None and (value_tag.of_weights or value_tag.mark or value_tag.log):
             return False  # an entropy
+        if mark.candidate.scores == (self.tags.token(values), self.tags.view(values)):
+            return False  # a soft maximum: scores weighted by their own softmax
         tag = Tag()
         tag.weighted_values = self._weighted_values(mark, weights, values)
         tag.factors = self.pointwise.factors((weights, values), output)
@@ -235,7 +237,7 @@ class Softmaxes:
         """Values without features, the same for all queries; or a mask of the keys."""
         tag = self.tags.tag(output)
         fits = values.is_floating_point() and not stretched(weights, output)
-        fits = fits and output is not weights
+        fits = fits and stretched(values, output) and output is not weights
         if tag is not None and fits and not self.tags.constant(values):
             scalars = self._weighted_values(mark, weights, values)
             tag.weighted_scalars = scalars if "row" in scalars.uses.values() else None

@@ -50,8 +50,8 @@ class Candidate:
     """A softmax that may be attention."""
 
     __slots__ = (
-        "call_site", "done", "key", "keys", "kind", "origins", "reason", "segments", "shape",
-        "sides", "softmax_output", "widths",
+        "call_site", "done", "key", "keys", "kind", "origins", "reason", "scores", "segments",
+        "shape", "sides", "softmax_output", "widths",
     )  # fmt: skip
 
     def __init__(self, call_site: Any, key: int, shape: tuple[int, ...]) -> None:
@@ -59,6 +59,7 @@ class Candidate:
         self.key = key  # which axis of its marks is the softmax axis
         self.shape = shape
         self.kind = "distribution"
+        self.scores: tuple[int, View] | None = None  # the token and view of its input
         self.reason: str | None = None  # why it is not attention, if it is not
         self.sides: tuple[Sources, Sources] | None = None
         self.keys: tuple[Origin, ...] = ()  # the axes that the softmax runs over
