@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.kernel.local import edges_of, local_attention
+from regard.kernel.image_windows import edges_of, local_attention
 from regard.recipe import Offsets
 
 KERNEL = torch.tensor(list(itertools.product((-1, 0, 1), repeat=2)))  # (head, axis)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.kernel.local import edges_of, local_attention
+from regard.kernel.image_windows import edges_of, local_attention
 
 SIDE, SIZE, QUERY = 32, 15, (12, 17)
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import DtypeError, RegardError, ShapeError
-from regard.normalise import autocasting
+from regard.softmax import autocasting
 
 
 def check_sizes(owner: str, **sizes: Any) -> None:

@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.bias import Bias
+from regard.cache_buffer import Room, extended, shortened
 from regard.errors import RegardError, StateError
 from regard.masks import Mask, lasting
 from regard.recipe import Recipe
-from regard.room import Room, extended, shortened
 from regard.types import Kind, Weights, brief, register_pytree
 
 

@@ -8,7 +8,7 @@ from explain_models import CLS, padded, same, untrained
 
 import regard
 from regard import RegardError, explain
-from regard.explain import evaluation
+from regard.explain import evaluation_result
 
 
 def test_truth_beats_random_and_its_reverse_does_not(additive):
@@ -16,7 +16,7 @@ def test_truth_beats_random_and_its_reverse_does_not(additive):
     noise = torch.rand(ids.shape, generator=torch.Generator().manual_seed(1))
     given = {"truth": truth, "reverse": -truth, "noise": noise}
     result = explain.evaluate(model, ids, given, same, replacements=explain.ZeroEmbedding())
-    for metric in evaluation.METRICS:
+    for metric in evaluation_result.METRICS:
         assert result.beats_random("truth", metric)
         assert not result.beats_random("reverse", metric)
         assert not result.beats_random("noise", metric)
@@ -53,7 +53,7 @@ def test_luck_is_rare():
         values = torch.randn(10, 40, generator=generator).double()
         methods = [*(f"noise {i}" for i in range(9)), "random"]
         measured = {
-            ("way", method): evaluation.Measurement(
+            ("way", method): evaluation_result.Measurement(
                 method,
                 "way",
                 {"comprehensiveness": values[i]},
@@ -63,7 +63,7 @@ def test_luck_is_rare():
             )
             for i, method in enumerate(methods)
         }
-        result = evaluation.Evaluation(measured, methods, torch.eye(10), 40, seed=trial)
+        result = evaluation_result.Evaluation(measured, methods, torch.eye(10), 40, seed=trial)
         lucky += result.best() is not None
     assert lucky <= 4  # 2.5 % would be 1.5
 
@@ -101,7 +101,7 @@ def test_replacements_that_disagree_are_told():
     def measured(method, way, value):
         noise = torch.randn(30, generator=torch.Generator().manual_seed(len(method))).double()
         values = {"comprehensiveness": value + 0.1 * noise}
-        return evaluation.Measurement(method, way, values, *[torch.zeros(1)] * 3)
+        return evaluation_result.Measurement(method, way, values, *[torch.zeros(1)] * 3)
 
     means = {"a": (0.9, 0.3), "b": (0.4, 0.8), "random": (0.0, 0.0)}
     both = {
@@ -109,7 +109,7 @@ def test_replacements_that_disagree_are_told():
         for i, way in enumerate(["first", "second"])
         for method in means
     }
-    result = evaluation.Evaluation(both, list(means), torch.eye(3), 30)
+    result = evaluation_result.Evaluation(both, list(means), torch.eye(3), 30)
     assert result.best(replacement="first") == "a" and result.best(replacement="second") == "b"
     assert "The replacements do not agree" in result.verdict()
 

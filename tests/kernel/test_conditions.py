@@ -5,7 +5,7 @@ import torch
 
 import regard
 from regard import masks
-from regard.kernel import dense, tiles
+from regard.kernel import dense, tile_walk
 from regard.recipe import Dot
 
 
@@ -22,7 +22,7 @@ def two_threads():
     "reducer", [regard.ReceivedAttention(), regard.HeadMean(), regard.HeadMax()]
 )
 def test_inference_mode_with_threads(monkeypatch, reducer):
-    monkeypatch.setattr(tiles, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(tile_walk, "_WORTH_THREADS", 0)
     x = torch.randn(1, 1, 80, 8)
     want = regard.attend(x, x, x, reduce=[reducer]).reductions[0]
     with torch.inference_mode():

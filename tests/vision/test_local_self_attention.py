@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.errors import DtypeError, ShapeError
-from regard.kernel.local import local_attention
+from regard.kernel.image_windows import local_attention
 from regard.vision import LocalSelfAttention
 
 

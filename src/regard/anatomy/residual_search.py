@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.anatomy.attribute_names import NORM
-from regard.kernel.tiles import one_torch_thread
+from regard.kernel.tile_walk import one_torch_thread
 from regard.masks import Mask, clean
 from regard.recipe import Recipe
 from regard.recipe.base import per_head

@@ -12,7 +12,7 @@ from regard.contract import BlockOutput, Mechanism, RecurrentState, State
 from regard.errors import DtypeError, RegardError, StateError
 from regard.masks import Mask
 from regard.mechanisms.inputs import finite
-from regard.normalise import autocasting
+from regard.softmax import autocasting
 from regard.types import Shape
 
 

@@ -4,7 +4,7 @@ from regard.explain.adversarial import Adversary, adversarial, jensen_shannon
 from regard.explain.agreement import kendall
 from regard.explain.baselines import gradient_norm, input_gradient, integrated_gradients
 from regard.explain.evaluate import evaluate
-from regard.explain.evaluation import Evaluation, Measurement
+from regard.explain.evaluation_result import Evaluation, Measurement
 from regard.explain.intervals import Interval, bootstrap, sign_flips
 from regard.explain.metrics import (
     BINS,

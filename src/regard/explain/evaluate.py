@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.explain import baselines
 from regard.explain.agreement import pairwise
-from regard.explain.evaluation import (
+from regard.explain.evaluation_result import (
     BASELINES,
     METRICS,
     RANDOM,

@@ -8,7 +8,7 @@ from typing import Any
 from regard.errors import UnavailableError
 from regard.explain.aggregations import Token, aggregated
 from regard.explain.evaluate import Attributions, Options, measure
-from regard.explain.evaluation import Evaluation
+from regard.explain.evaluation_result import Evaluation
 from regard.explain.metrics import BINS
 from regard.explain.tasks.passes import Model
 from regard.explain.tasks.replacements import Replacement

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from regard.anatomy.head_sites import HeadSite, Sites, head_sites
 from regard.errors import RegardError, ShapeError
-from regard.heads.cuts import Cut, plan_cut
 from regard.heads.passes import Run, run_on, undisturbed
+from regard.heads.projection_cuts import Cut, plan_cut
 
 Metric = Callable[..., Any]
 

@@ -1,9 +1,16 @@
 """Hooks for capture, edit and graft: kernels, module calls, threads, process state."""
 
 from regard.interception.calls import Calls, unwrap_calls, wrap_calls
-from regard.interception.kernels import OPERATORS, SPELLINGS, Listener, available, listen, unlisten
 from regard.interception.process import LOCK, in_forked_child, pass_signals_on
-from regard.interception.threads import Block
+from regard.interception.thread_local_kernels import (
+    OPERATORS,
+    SPELLINGS,
+    Listener,
+    available,
+    listen,
+    unlisten,
+)
+from regard.interception.thread_ownership import Block
 
 __all__ = [
     "LOCK",

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.normalise import product
+from regard.softmax import product
 
 
 def attention(

@@ -17,9 +17,9 @@ import torch
 
 from regard.errors import RegardError, UnavailableError
 from regard.kernel.reducers.base import Reducer
-from regard.kernel.tiles import dense, n_threads, small, walk
-from regard.normalise import autocasting
+from regard.kernel.tile_walk import dense, n_threads, small, walk
 from regard.recipe import Recipe
+from regard.softmax import autocasting
 
 ROWS, COLUMNS = 256, 512  # a tile of float32 stays in a core's cache
 _WHY = {

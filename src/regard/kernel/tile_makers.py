@@ -17,9 +17,9 @@ from torch import Tensor
 from regard.bias import Bias, bias_at, bias_block
 from regard.masks import clean
 from regard.masks.parts import Band, Mask
-from regard.normalise import exp
 from regard.recipe import Dot, Edges, Recipe, Recurrent, Softmaxed
 from regard.recipe.base import logarithms
+from regard.softmax import exp
 from regard.types import NEVER, Block, pieces
 
 _MASKED = 512  # columns of a mask looked at together

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.contract import Traits
 from regard.mechanisms.stepwise import Stepwise
-from regard.normalise import product, softmax
+from regard.softmax import product, softmax
 from regard.types import Weights
 
 

@@ -13,7 +13,7 @@ from regard.contract import Mechanism, RecurrentState, State
 from regard.errors import DtypeError, ShapeError, StateError
 from regard.masks import Mask
 from regard.masks.parts import Band
-from regard.normalise import autocasting
+from regard.softmax import autocasting
 from regard.types import Shape
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from regard.bias import Bias, bias_block
 from regard.masks import Mask, clean
 from regard.mechanisms.inputs import Widths
-from regard.normalise import softmax
 from regard.recipe import Additive, Dot, Given, Recipe
+from regard.softmax import softmax
 from regard.types import whole
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from regard.contract import Traits
 from regard.errors import RegardError
 from regard.mechanisms.stepwise import Stepwise
-from regard.normalise import product
+from regard.softmax import product
 
 
 class Monotonic(Stepwise):

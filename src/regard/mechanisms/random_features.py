@@ -24,7 +24,7 @@ from torch import Tensor
 
 from regard.errors import RegardError, ShapeError
 from regard.mechanisms.feature_maps import FeatureMap, Side
-from regard.normalise import exp, product
+from regard.softmax import exp, product
 from regard.types import is_eager
 
 _LARGEST = 60.0  # of a key's exponent: sums over any number of keys stay within float32

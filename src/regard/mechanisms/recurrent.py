@@ -29,9 +29,9 @@ from regard.mechanisms.feature_maps import Side, advance, draw_number
 from regard.mechanisms.from_recipe import FromRecipe
 from regard.mechanisms.heads import Heads
 from regard.mechanisms.inputs import Inputs, Widths, check_features, finite
-from regard.normalise import autocasting
 from regard.recipe import Recipe, Recurrent
 from regard.recipe.linear import key_mask
+from regard.softmax import autocasting
 from regard.types import Shape
 
 

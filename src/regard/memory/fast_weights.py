@@ -13,8 +13,8 @@ from regard.contract import Attended, RecurrentState
 from regard.errors import DtypeError, RegardError, ShapeError, StateError, UnavailableError
 from regard.kernel.attend import run
 from regard.memory.checks import check_features
-from regard.normalise import autocasting
 from regard.recipe import Delta, Linear, Recurrent
+from regard.softmax import autocasting
 from regard.types import Features, Kind
 
 

@@ -14,8 +14,8 @@ from regard.checks import check_sizes
 from regard.errors import DtypeError, RegardError, ShapeError, StateError, UnavailableError
 from regard.memory.checks import check_features
 from regard.memory.steps import step_trace
-from regard.normalise import autocasting
 from regard.record import Trace
+from regard.softmax import autocasting
 from regard.types import Features, Kind, Weights, brief, register_pytree
 
 #: What the weights are named, and what they are.

@@ -16,8 +16,8 @@ from regard.errors import ShapeError, StateError, UnavailableError
 from regard.memory.checks import check_features
 from regard.memory.controllers import Controller, ControllerState, LSTMController
 from regard.memory.steps import step_trace
-from regard.normalise import autocasting
 from regard.record import Trace
+from regard.softmax import autocasting
 from regard.types import Kind, Weights, brief, register_pytree
 
 

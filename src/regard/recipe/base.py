@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.bias import Bias
 from regard.errors import ShapeError, UnavailableError
 from regard.masks import Mask
-from regard.normalise import product
+from regard.softmax import product
 from regard.types import (
     NEVER,
     Block,

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from regard.bias import Bias
 from regard.masks import Mask
-from regard.normalise import product
 from regard.recipe.base import per_head
 from regard.recipe.given import Given
 from regard.recipe.normalisers import Normaliser
 from regard.recipe.softmaxed import Softmaxed
+from regard.softmax import product
 from regard.types import Block, Keys, LogSumExp, Queries, Scores, Values, register_pytree
 
 ScoreMod = Callable[..., Tensor]

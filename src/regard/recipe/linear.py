@@ -21,8 +21,8 @@ from regard.checks import check_axes
 from regard.errors import MaskError, ShapeError
 from regard.masks import Mask, clean
 from regard.masks.parts import Band, Padding, Pairs, parts
-from regard.normalise import exp, product
 from regard.recipe.base import QueryKeyRecipe, heads_of, per_head, span
+from regard.softmax import exp, product
 from regard.types import (
     Keys,
     Kind,

@@ -12,9 +12,9 @@ from torch import Tensor
 from regard.errors import DtypeError, ShapeError
 from regard.masks import Mask, both, clean
 from regard.masks.parts import Pairs
-from regard.normalise import product
 from regard.recipe.base import Recipe, heads_of
 from regard.recipe.softmaxed import Softmaxed
+from regard.softmax import product
 from regard.types import Kind, Mixed, Shape, Values, Weights, register_pytree
 
 Coefficients = Float[Tensor, "head *_"]  # (head,) or (head, part head)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.normalise import softmax
+from regard.softmax import softmax
 from regard.types import Kind, Scores, Weights, register_pytree
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from regard.bias import Bias, bias_at, bias_block, bias_of_heads
 from regard.errors import UnavailableError
 from regard.masks import Mask, clean
-from regard.normalise import exp, log_softmax, log_sum_exp, product
 from regard.recipe.base import QueryKeyRecipe, heads_of, per_head, span
 from regard.recipe.normalisers import SOFTMAX, Normaliser, Softmax
+from regard.softmax import exp, log_softmax, log_sum_exp, product
 from regard.types import (
     NEVER,
     Block,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.aggregate.combine_heads import Fusion, one_head, weighting
 from regard.checks import check_sizes
 from regard.errors import RegardError, ShapeError
-from regard.normalise import product
+from regard.softmax import product
 from regard.types import Features, Weights
 
 _RULES = ("mean", "max", "min", "concat")

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from regard.checks import check_sizes
 from regard.errors import RegardError
-from regard.normalise import product
 from regard.reuse.heads import HeadJoin, Joining
 from regard.reuse.rows import ROW_SIDES, row_side, rows_of
 from regard.reuse.source import Side, Source
+from regard.softmax import product
 
 #: Where bins start: one a near offset, wider ones further away.
 STARTS = (-127, -63, -31, -15, -7, -3, -2, -1, 0, 1, 2, 3, 4, 8, 16, 32, 64, 128)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from regard.checks import check_sizes
 from regard.errors import RegardError
-from regard.normalise import product
 from regard.reuse.heads import HeadJoin, Joining
 from regard.reuse.source import Side, Source
+from regard.softmax import product
 
 #: Rows of weights belong to queries.
 ROW_SIDES: tuple[Side, ...] = ("query", "self")

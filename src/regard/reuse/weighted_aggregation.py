@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from regard.checks import check_module_dtype, check_sizes
 from regard.errors import RegardError
 from regard.masks import Mask, clean
-from regard.normalise import product
 from regard.reuse.heads import HeadJoin, Joining, OwnProjections, OwnSlices
 from regard.reuse.source import source_of
+from regard.softmax import product
 from regard.types import Features
 
 

@@ -30,7 +30,7 @@ from regard.record.stored_attention import (
 )
 from regard.record.tokens import count
 from regard.tracing.dataflow.axes import Origin, apart
-from regard.tracing.dataflow.contraction import Contraction, Roles
+from regard.tracing.dataflow.axis_roles import Contraction, Roles
 from regard.tracing.dataflow.dataflow import DataFlow
 from regard.tracing.dataflow.tags import Candidate, local_tensor, plain_tensors, storage_address
 from regard.tracing.delta_rule import EARLIER, JOINED, STATE, DeltaRules, RuleCall

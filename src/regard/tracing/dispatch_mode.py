@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import (
 from regard.interception import SPELLINGS
 from regard.tracing import registry
 from regard.tracing.dataflow.dataflow import Rule
-from regard.tracing.dataflow.rules import default_rule, rule_of
+from regard.tracing.dataflow.operator_rules import default_rule, rule_of
 from regard.tracing.operators import FLEX_ARGUMENTS, Reader, reader_of
 from regard.tracing.registry import Reads, registered
 

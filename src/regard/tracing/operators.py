@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.errors import UnavailableError
 from regard.interception.scaled_dot_product import four_axes, scaled_dot_product
-from regard.kernel import blockwise, local
+from regard.kernel import blockwise, image_windows
 from regard.kernel.positions import AlibiBias
 from regard.masks.parts import Band, Mask, Padding, Pairs, Segments
 from regard.recipe import Dot, Flex, Projected, Recipe
@@ -79,11 +79,11 @@ def _blockwise(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading
     return Reading(recipe, query, key, value, out[0])
 
 
-@_for(local.OPERATOR)
+@_for(image_windows.OPERATOR)
 def _local(arguments: Arguments, out: Any, allowed_by: AllowedBy) -> Reading:
     size = (arguments["rows"].shape[2], arguments["columns"].shape[2])
     value = arguments["value"].flatten(3).mT
-    recipe = local.edges_of(out[1], size)
+    recipe = image_windows.edges_of(out[1], size)
     by_position = lambda maps: maps.flatten(3).mT
     return Reading(recipe, arguments["query"], arguments["key"], value, out[0], arrange=by_position)
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import run
 from regard.kernel.positions import sinusoids
-from regard.normalise import product
 from regard.recipe import Dot, Recipe
+from regard.softmax import product
 from regard.vision.contract import ImageMechanism
 
 

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.kernel.local import edges_of, local_attention
-from regard.normalise import product
+from regard.kernel.image_windows import edges_of, local_attention
 from regard.recipe import Recipe
+from regard.softmax import product
 from regard.vision.contract import ImageMechanism
 
 

@@ -23,7 +23,7 @@ from regard.aggregate.sources import Layer, token_positions
 from regard.anatomy.residual_search import apply_norm, attention_output, values_of
 from regard.anatomy.residual_stream import Surroundings
 from regard.errors import RegardError, ShapeError, UnavailableError
-from regard.kernel.tiles import one_torch_thread
+from regard.kernel.tile_walk import one_torch_thread
 from regard.recipe import Recipe
 from regard.record import Record
 from regard.types import Features, pieces

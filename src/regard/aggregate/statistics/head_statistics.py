@@ -27,8 +27,8 @@ from regard.kernel.reduce import reduce
 from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum
 from regard.kernel.reducers.base import Matrix, Reducer, Sum
 from regard.kernel.reducers.positions import upright
-from regard.normalise import product
 from regard.recipe import Edges, Recipe
+from regard.softmax import product
 from regard.types import Kind, Shape
 
 _SMALL = 1 << 14  # weights of a matrix up to which heads are computed together,

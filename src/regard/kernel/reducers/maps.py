@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.kernel.reducers.base import Matrix, Reducer, Sum
-from regard.normalise import exp
 from regard.recipe import Recipe
+from regard.softmax import exp
 from regard.types import NEVER, Kind
 
 

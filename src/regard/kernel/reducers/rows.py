@@ -12,8 +12,8 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.kernel.reducers.base import Matrix, Reducer, Sum
-from regard.normalise import exp
 from regard.recipe import Recipe
+from regard.softmax import exp
 from regard.types import NEVER
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.record.stored_attention import detached
 from regard.tracing.dataflow.axes import Dims, Factor, Origin, laid_out
-from regard.tracing.dataflow.contraction import Contraction
+from regard.tracing.dataflow.axis_roles import Contraction
 from regard.tracing.dataflow.tags import Candidate, Mark, Tag, TagStore
 from regard.tracing.module_paths import CallSite
 

@@ -19,7 +19,7 @@ from regard.tracing.dataflow.axes import (
     laid_out,
     merged,
 )
-from regard.tracing.dataflow.movement import Again, Movement, along_dim, expanded, same_index
+from regard.tracing.dataflow.entry_maps import Again, Movement, along_dim, expanded, same_index
 from regard.tracing.dataflow.pointwise import Pointwise
 from regard.tracing.dataflow.tags import (
     NOBODY,

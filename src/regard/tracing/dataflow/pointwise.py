@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.tracing.dataflow.axes import Factor, axis, laid_out, merged
-from regard.tracing.dataflow.movement import Again, Movement, expanded
+from regard.tracing.dataflow.entry_maps import Again, Movement, expanded
 from regard.tracing.dataflow.tags import (
     NOBODY,
     Mark,

@@ -15,8 +15,8 @@ from regard.tracing.dataflow.axes import (
     merged,
     other_positions,
 )
+from regard.tracing.dataflow.axis_roles import Contraction
 from regard.tracing.dataflow.candidates import Candidates
-from regard.tracing.dataflow.contraction import Contraction
 from regard.tracing.dataflow.moves import Moves, end_of, entries_of
 from regard.tracing.dataflow.tags import Candidate, LateSoftmax, Mark, Pairing, Tag, TagStore, Uses
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from regard.tracing.dataflow.axes import Dims, axis, laid_out
+from regard.tracing.dataflow.axis_roles import Contraction
 from regard.tracing.dataflow.candidates import FROM_PARAMETER, Candidates
-from regard.tracing.dataflow.contraction import Contraction
-from regard.tracing.dataflow.movement import along_dim, same_index
+from regard.tracing.dataflow.entry_maps import along_dim, same_index
 from regard.tracing.dataflow.pointwise import Pointwise, asks
 from regard.tracing.dataflow.tags import (
     Candidate,

@@ -25,7 +25,7 @@ from regard.tracing.dataflow.axes import (
     laid_out,
     with_slices,
 )
-from regard.tracing.dataflow.movement import Movement, Start, View
+from regard.tracing.dataflow.entry_maps import Movement, Start, View
 from regard.types import Kind
 
 Sources = frozenset[int]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.tracing.dataflow.axes import Factor, Piece, axis, dims_of, laid_out
 from regard.tracing.dataflow.candidates import Candidates
-from regard.tracing.dataflow.movement import Movement, View
+from regard.tracing.dataflow.entry_maps import Movement, View
 from regard.tracing.dataflow.tags import NOBODY, Tag, TagStore, covers, joined
 
 

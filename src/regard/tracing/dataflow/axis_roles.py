@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.recipe import Edges
 from regard.record.stored_attention import Layout
 from regard.tracing.dataflow.axes import Dims, Origin, Piece
-from regard.tracing.dataflow.movement import View, along_dim, other_axes, positions
+from regard.tracing.dataflow.entry_maps import View, along_dim, other_axes, positions
 from regard.tracing.dataflow.tags import Box, Mark, Use, Uses, WeightedValues
 from regard.types import Kind
 

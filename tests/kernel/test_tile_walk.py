@@ -11,7 +11,7 @@ import torch
 import regard
 from regard import masks
 from regard.errors import UnavailableError
-from regard.kernel import dense, tiles
+from regard.kernel import dense, tile_walk
 from regard.recipe import Additive, Dot, Given
 
 
@@ -138,7 +138,7 @@ def test_other_answers_are_detached_and_grad_mode_is_kept(tile):
 def two_threads(monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    monkeypatch.setattr(tiles, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(tile_walk, "_WORTH_THREADS", 0)
     yield
     torch.set_num_threads(before)
 
@@ -184,7 +184,7 @@ def test_threads_change_no_answer(monkeypatch, heads, across):
     reducers += [regard.HeadMean(), regard.HeadMax()] if across else []
     recipe = dot(40, 30, heads, key=random(2, 1, 30, 4, seed=2))
     parallel = regard.reduce(recipe, reducers, tile=(3, 7))
-    monkeypatch.setattr(tiles, "_WORTH_THREADS", 1 << 60)
+    monkeypatch.setattr(tile_walk, "_WORTH_THREADS", 1 << 60)
     alone = regard.reduce(recipe, reducers, tile=(3, 7))
     for one, other in zip(parallel, alone):
         torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
@@ -229,7 +229,7 @@ def test_a_reducer_that_raises_leaves_no_trace(where, heads):
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("leaves_first", ["main", "other"])
 def test_two_walks_at_once_give_the_threads_back(monkeypatch, leaves_first):
-    monkeypatch.setattr(tiles, "_WORTH_THREADS", 1 << 60)
+    monkeypatch.setattr(tile_walk, "_WORTH_THREADS", 1 << 60)
     recipe = dot(heads=1)
     other_is_in, main_is_out = threading.Event(), threading.Event()
 

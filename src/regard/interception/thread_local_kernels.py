@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from regard.interception.process import LOCK
-from regard.kernel import blockwise, local
+from regard.kernel import blockwise, image_windows
 
 _NAME = "TESTING_ONLY_GenericMode"
 _KEY: Any = torch._C._parse_dispatch_key(_NAME)
@@ -36,7 +36,7 @@ OPERATORS = (
     "_native_multi_head_attention",
     "_transformer_encoder_layer_fwd",
     blockwise.OPERATOR,
-    local.OPERATOR,
+    image_windows.OPERATOR,
 )
 #: Operators by which models spell attention.
 SPELLINGS = (

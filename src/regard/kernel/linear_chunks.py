@@ -25,9 +25,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import UnavailableError
-from regard.normalise import autocasting, exp
 from regard.recipe import Linear, Recurrent
 from regard.recipe.linear import CHUNK, decays, divided
+from regard.softmax import autocasting, exp
 from regard.types import Mixed
 
 Rows = Float[Tensor, "matrix query features"]
