@@ -12,7 +12,13 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 import regard
 from regard.errors import RegardError, ShapeError
-from regard.kernel.positions import AlibiBias, BucketedTable, RelativeTable, alibi_slopes, rotate
+from regard.kernel.position_encodings import (
+    AlibiBias,
+    BucketedTable,
+    RelativeTable,
+    alibi_slopes,
+    rotate,
+)
 from regard.mechanisms import (
     Alibi,
     BucketedBias,

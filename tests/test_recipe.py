@@ -7,7 +7,7 @@ from torch.utils import _pytree
 from regard import masks
 from regard.errors import UnavailableError
 from regard.kernel import dense
-from regard.kernel.positions import AlibiBias, RelativeTable
+from regard.kernel.position_encodings import AlibiBias, RelativeTable
 from regard.recipe import Additive, Dot, Edges, Given
 from regard.softmax import exp, log_sum_exp, softmax
 from regard.types import NEVER, Block, whole

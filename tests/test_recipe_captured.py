@@ -14,7 +14,7 @@ import regard
 from regard import masks
 from regard.bias import Bias
 from regard.errors import UnavailableError
-from regard.kernel.positions import AlibiBias, RelativeTable
+from regard.kernel.position_encodings import AlibiBias, RelativeTable
 from regard.recipe import Additive, Dot, Flex, Given, Projected
 from regard.types import NEVER, Block, whole
 

@@ -12,7 +12,7 @@ from regard import masks
 from regard.errors import DtypeError, ShapeError, UnavailableError
 from regard.kernel import fused
 from regard.kernel.attend import run
-from regard.kernel.positions import AlibiBias
+from regard.kernel.position_encodings import AlibiBias
 from regard.recipe import Dot, Edges, Given, Identity, Mixture, Uniform, tensors
 from regard.record.store import storable
 from regard.types import whole

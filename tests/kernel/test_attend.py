@@ -10,7 +10,7 @@ from regard import attend, masks
 from regard.errors import DtypeError, MaskError, RegardError, ShapeError
 from regard.kernel import dense, reduce
 from regard.kernel.attend import run
-from regard.kernel.positions import RelativeTable
+from regard.kernel.position_encodings import RelativeTable
 from regard.recipe import Additive, Dot, Given
 
 

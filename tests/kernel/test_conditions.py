@@ -102,7 +102,7 @@ def test_extreme_sinks(sink, scale):
 
 
 def test_alibi_is_computed_in_float32():
-    from regard.kernel.positions import AlibiBias, alibi_slopes
+    from regard.kernel.position_encodings import AlibiBias, alibi_slopes
     from regard.types import whole
 
     exact = AlibiBias(alibi_slopes(8)).block(whole(700, 700))

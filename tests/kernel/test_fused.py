@@ -6,7 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard import masks
 from regard.kernel import dense, fused
-from regard.kernel.positions import AlibiBias, RelativeTable
+from regard.kernel.position_encodings import AlibiBias, RelativeTable
 from regard.recipe import Dot
 from regard.types import whole
 

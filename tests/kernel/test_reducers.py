@@ -13,7 +13,7 @@ import regard
 from regard import masks
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.kernel import dense, tile_makers
-from regard.kernel.positions import AlibiBias
+from regard.kernel.position_encodings import AlibiBias
 from regard.kernel.reducers.base import Matrix
 from regard.recipe import Dot, Given
 from regard.types import NEVER, whole

@@ -8,7 +8,7 @@ from regard import masks
 from regard.bias import CachedBias, GappedBias
 from regard.blocks import DecoderBlock, EncoderBlock, FeedForward, PreNorm, Stack
 from regard.errors import MaskError, RegardError, ShapeError, StateError
-from regard.kernel.positions import AlibiBias
+from regard.kernel.position_encodings import AlibiBias
 from regard.mechanisms import Alibi, DotProduct, MultiHead, RelativeBias, Rotary, Window
 from regard.types import whole
 

@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import flex_attention
 import regard
 from regard import masks
 from regard.errors import RegardError
-from regard.kernel.positions import AlibiBias
+from regard.kernel.position_encodings import AlibiBias
 from regard.mechanisms import Coverage, Monotonic, Pointer
 from regard.recipe import (
     Additive,

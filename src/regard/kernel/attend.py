@@ -61,7 +61,7 @@ def attend(
         mask: a `Mask`, or a boolean tensor (batch or 1, head or 1, query or 1, key);
             True means "may attend".
         bias: added to the scores; a tensor (batch or 1, head or 1, query or 1, key or 1) or a
-            structured part such as `regard.kernel.positions.AlibiBias`.
+            structured part such as `regard.kernel.position_encodings.AlibiBias`.
         causal: a query attends to its own position and before, the last query to every key;
             intersected with `mask`.
         scale: what dot products are multiplied by; 1/√width when None.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.bias import Bias
 from regard.errors import RegardError, ShapeError
-from regard.kernel.positions import (
+from regard.kernel.position_encodings import (
     AlibiBias,
     BucketedTable,
     GridTable,

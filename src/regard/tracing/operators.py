@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.errors import UnavailableError
 from regard.interception.scaled_dot_product import four_axes, scaled_dot_product
 from regard.kernel import blockwise, image_windows
-from regard.kernel.positions import AlibiBias
+from regard.kernel.position_encodings import AlibiBias
 from regard.masks.parts import Band, Mask, Padding, Pairs, Segments
 from regard.recipe import Dot, Flex, Projected, Recipe
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.aggregate import Words
 from regard.aggregate.sources import layer_of, layers_of, several_passes
 from regard.aggregate.statistics.head_statistics import layer_numbers
-from regard.aggregate.statistics.positions import is_special
+from regard.aggregate.statistics.token_positions import is_special
 from regard.errors import RegardError, UnavailableError
 from regard.record import Record, Trace, forms
 from regard.record.site import Site as RecordSite

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError, ShapeError
 from regard.kernel.attend import run
-from regard.kernel.positions import sinusoids
+from regard.kernel.position_encodings import sinusoids
 from regard.recipe import Dot, Recipe
 from regard.softmax import product
 from regard.vision.contract import ImageMechanism

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import DtypeError, ShapeError
-from regard.kernel.positions import sinusoids
+from regard.kernel.position_encodings import sinusoids
 
 
 class GridSinusoids(nn.Module):

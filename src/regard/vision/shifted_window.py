@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.bias import Bias
 from regard.errors import RegardError
-from regard.kernel.positions import GridTable
+from regard.kernel.position_encodings import GridTable
 from regard.vision.groups import GroupAttention, Groups, windows
 
 

@@ -8,7 +8,7 @@ from statistics_loops import softmaxed
 
 import regard
 from regard.aggregate.statistics.head_statistics import head_statistics
-from regard.aggregate.statistics.positions import is_special
+from regard.aggregate.statistics.token_positions import is_special
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.recipe import Given
 

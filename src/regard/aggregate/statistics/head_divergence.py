@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
 from regard.aggregate.statistics.head_statistics import is_cross, layer_numbers
-from regard.aggregate.statistics.positions import positions_of
+from regard.aggregate.statistics.token_positions import positions_of
 from regard.errors import RegardError, ShapeError
 from regard.types import Kind, pieces
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from regard.aggregate.sources import Layer, layer_of, layers_of, outside_graph_and_autocast
 from regard.aggregate.statistics.head_statistics import layer_numbers
-from regard.aggregate.statistics.positions import is_special
+from regard.aggregate.statistics.token_positions import is_special
 from regard.aggregate.words.marks import Marks
 from regard.aggregate.words.words import Words
 from regard.errors import RegardError

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
-from regard.aggregate.statistics.positions import Positions, positions_of
+from regard.aggregate.statistics.token_positions import Positions, positions_of
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import reduce
 from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum
