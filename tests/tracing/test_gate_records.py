@@ -550,7 +550,7 @@ def test_in_the_graph():
 
 def test_no_values():
     (record,) = captured(Network(Squeeze()), image(), values=True)
-    with pytest.raises(regard.RegardError, match="a gate multiplies; it has no values"):
+    with pytest.raises(regard.RegardError, match="a gate multiplies, and mixes no values"):
         record.mixed()
 
 

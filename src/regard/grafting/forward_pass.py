@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any, NoReturn
 
@@ -262,10 +262,18 @@ def refuse_checkpoint(name: str, into: Site) -> None:
         )
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+#: `refuse_checkpoint`, kept outside compiled graphs; made when there is a compiler.
+_outside_graphs: list[Callable[[str, Site], None]] = []
+
+
 def refuse_recomputation(name: str, into: Site) -> None:
     """The same in the backward pass, for compiled code, which cannot look at its callers."""
-    refuse_checkpoint(name, into)
+    if "torch._dynamo" not in sys.modules:
+        refuse_checkpoint(name, into)
+        return
+    if not _outside_graphs:
+        _outside_graphs.append(torch._dynamo.disable(refuse_checkpoint))
+    _outside_graphs[0](name, into)
 
 
 def refuse_reentrant(name: str, reads: Site) -> None:

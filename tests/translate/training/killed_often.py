@@ -26,14 +26,23 @@ def child(config: Config, out: Path, before: Callable[[], None] = lambda: None) 
     os._exit(0)
 
 
-def live(config: Config, out: Path, seconds: float | None) -> int:
+def live(config: Config, out: Path, rows: int | None = None, seconds: float = 0.0) -> int:
+    """The status of a life that is killed so many seconds after its log has so many rows."""
     number = os.fork()
     if number == 0:
         child(config, out)
-    if seconds is not None:
+    if rows is not None:
+        while logged(out) < rows:
+            time.sleep(0.001)
         time.sleep(seconds)
         os.kill(number, signal.SIGKILL)
     return os.waitpid(number, 0)[1]
+
+
+def logged(out: Path) -> int:
+    """The rows of a log."""
+    log = out / "log.csv"
+    return len(log.read_text().splitlines()) if log.exists() else 0
 
 
 def die_at(rename: int, when: str) -> Callable[[], None]:
@@ -56,7 +65,7 @@ def die_at(rename: int, when: str) -> Callable[[], None]:
 
 def at_every_rename(config: Config, folder: Path) -> None:
     """Prints how often a run died; each time it is resumed, and ends well."""
-    assert live(config, folder / "whole", None) == 0
+    assert live(config, folder / "whole") == 0
     died = 0
     for when in ("before", "after"):
         rename, alive = 0, False
@@ -67,7 +76,7 @@ def at_every_rename(config: Config, folder: Path) -> None:
             if number == 0:
                 child(config, out, die_at(rename, when))
             alive = not os.WIFSIGNALED(os.waitpid(number, 0)[1])
-            assert live(config, out, None) == 0, f"{when} rename {rename}"
+            assert live(config, out) == 0, f"{when} rename {rename}"
             died += not alive
     print(died)
 
@@ -78,15 +87,13 @@ if __name__ == "__main__" and len(sys.argv) == 2:
 elif __name__ == "__main__":
     folder, seed, deaths = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     read = Config.from_file(folder / "config.toml")
-    assert live(read, folder / "whole", None) == 0
-    started = time.monotonic()
-    assert live(read, folder / "timed", None) == 0
-    whole = time.monotonic() - started
+    assert live(read, folder / "whole") == 0
     chooser = random.Random(seed)
+    rows = logged(folder / "whole")
     died = 0
-    for _ in range(deaths):
-        status = live(read, folder / "killed", chooser.uniform(0.02, 0.6) * whole)
+    for row in sorted(chooser.choices(range(rows * 3 // 4), k=deaths)):
+        status = live(read, folder / "killed", row, chooser.uniform(0, 0.02))
         died += os.WIFSIGNALED(status)
         assert os.WIFSIGNALED(status) or status == 0, status
-    assert live(read, folder / "killed", None) == 0
+    assert live(read, folder / "killed") == 0
     print(died)

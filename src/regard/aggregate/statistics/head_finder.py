@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,16 +32,15 @@ from regard.errors import RegardError
 from regard.kernel.reduce import reduce
 from regard.kernel.reducers import QueryRows
 from regard.record import Trace
-from regard.record.tokens import nested
+from regard.record.tokens import Tokens, nested
 from regard.types import Kind
 
-Pattern = Literal["previous", "next", "same", "first"]
+PATTERNS = ("previous", "next", "same", "first")
 _MARKS: dict[str, Marks] = {"##": "wordpiece", "▁": "sentencepiece", "Ġ": "byte_level"}
 _BLOCK = 64  # query words whose rows are made together
 _SHOWN = 10  # heads that a printed ranking lists
 
 Word = str | int
-WordList = Words | Sequence[str]
 ByWord = Float[Tensor, "head query_word key_word"]
 
 
@@ -105,8 +104,8 @@ def find_heads(
     query: Word | None = None,
     key: Word | None = None,
     *,
-    pattern: Pattern | None = None,
-    words: WordList | tuple[WordList, WordList] | None = None,
+    pattern: str | None = None,
+    words: Tokens | Words | tuple[Tokens | Words, Tokens | Words] | None = None,
     special: bool = False,
     example: int = 0,
     part: str | None = None,
@@ -170,7 +169,7 @@ class _Question:
         keys: Words,
         query: Word | None,
         key: Word | None,
-        pattern: Pattern | None,
+        pattern: str | None,
         special: bool,
     ) -> None:
         self.queries = queries
@@ -261,8 +260,8 @@ class _Question:
 
 
 def _check_question(query: Word | None, key: Word | None, pattern: str | None) -> None:
-    if pattern is not None and pattern not in get_args(Pattern):
-        raise RegardError(f"pattern={pattern!r}, expected one of {', '.join(get_args(Pattern))}")
+    if pattern is not None and pattern not in PATTERNS:
+        raise RegardError(f"pattern={pattern!r}, expected one of {', '.join(PATTERNS)}")
     if key is not None and pattern is not None:
         raise RegardError(f"key={key!r} and pattern={pattern!r}: expected one of the two")
     if query is None and key is None and pattern is None:
