@@ -61,8 +61,9 @@ layers: $(READY)
 # worker, so that its fixtures, and the examples of a page, run once.
 # Shapes and dtypes of calls are checked at run time (jaxtyping), except where torch compiles.
 unit: setup
+	shaped=$(if $(SLOW),regard,$$($(BIN)/python tools/shaped_modules.py)); \
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m "not compiled$(if $(SLOW),, and not slow)" --doctest-modules \
-		--jaxtyping-packages=$$(python3 tools/shaped_modules.py),beartype.beartype tests src docs README.md
+		--jaxtyping-packages=$${shaped:?},beartype.beartype tests src docs README.md
 
 compiled: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "compiled$(if $(SLOW),, and not slow)" tests

@@ -71,4 +71,5 @@ def test_numbers_of_heads_by_their_usual_names(numbers, heads):
 
 
 def test_capture_hears_every_name():
-    assert head_counts(Attention(h=7, head_num=3, n_head=0, heads=True)) == {3, 7}
+    assert head_counts(Attention(h=7, head_num=3, n_head=0, heads=True)) == {3}
+    assert head_counts(Attention(h=7)) == {7}

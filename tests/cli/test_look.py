@@ -298,9 +298,26 @@ def test_a_word_alone_has_its_clearest_head_in_a_sentence(tmp_path):
     ("options", "message"),
     [
         (["--to", "girl"], "--to 'girl' needs --word"),
-        (["--word", "that", "--to", "dog"], "key='dog' is not among the words: see that girl run"),
+        (["--word", "that", "--to", "dog"], "--to 'dog' is not among the words: see that girl run"),
     ],
 )
 def test_a_partner_that_cannot_be_found_is_said(tmp_path, options, message):
     done = look(tmp_path, "see that girl run", *options)
     assert done.returncode == 1 and message in done.stderr
+
+
+def test_a_chosen_layer_is_ranked_alone(tmp_path):
+    done = look(tmp_path, "see that girl run", "--word", "that", "--to", "girl", "--layer", "2")
+    assert done.stdout.startswith("that -> girl 70 % in layer 2 head 8\n")
+    done = look(tmp_path, "see that girl run", "--word", "that", "--to", "girl", "--layer", "9")
+    assert done.returncode == 1 and done.stdout == ""
+
+
+def test_the_second_occurrence_of_a_word(tmp_path):
+    done = look(tmp_path, "it was it", "--word", "it#2", "--to", "was")
+    assert done.returncode == 0 and done.stdout.startswith("it -> was ")
+
+
+def test_a_text_of_one_word(tmp_path):
+    done = look(tmp_path, "hello", "--word", "hello")
+    assert done.returncode == 0, done.stderr

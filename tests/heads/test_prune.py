@@ -270,6 +270,16 @@ def test_structures_that_are_masked_instead(spoil, told):
         near(model(x), want, 1e-6)
 
 
+def test_hand_written_attention_is_masked_without_data():
+    """Its code may take the number of heads from elsewhere, and then mix features in silence."""
+    model = Plain()
+    x = torch.randn(2, LENGTH, WIDTH)
+    want = masked_by_hand(model, {"Plain": [1]})(x)
+    result = prune(model, {0: [1]})
+    assert result.masked == {"Plain": [1]} and "pass data=" in result.reasons["Plain"]
+    near(model(x), want, 1e-6)
+
+
 def test_projections_that_are_shared():
     """Two attentions with one projection of queries, and two with one of the output."""
 

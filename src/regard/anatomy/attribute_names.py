@@ -57,5 +57,8 @@ def whole_number(owner: Any, name: str) -> int:
 
 def head_counts(module: Any) -> set[int]:
     """Numbers of heads that a module speaks of."""
-    names = (*HEAD_COUNTS, *SHORT_HEAD_COUNTS)
-    return {count for name in names if (count := whole_number(module, name))}
+    for names in (HEAD_COUNTS, SHORT_HEAD_COUNTS):
+        counts = {count for name in names if (count := whole_number(module, name))}
+        if counts:
+            return counts
+    return set()

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from regard.aggregate import HeadMatch, HeadRanking, Words
+from regard.aggregate import HeadMatch, Words
 from regard.cli.models import EXAMPLES, FILES, PACKAGED, look_at, over_words
 from regard.cli.packaged import LookResult
 from regard.cli.terminal import Ink, heatmap, ink_of, label
@@ -119,16 +119,22 @@ def _show(
     words = result.words[0] if result.words else None
     ink = ink_of(console)
     weights, names = _in_words(_stacked(records), words, pieces)
-    position = _position(names, word, weights.float().mean((0, 1)))
-    if words is not None and word is not None:
-        ranking = Trace(records).find(word, to, words=Words.each(names) if pieces else words)
-        console.print(Text(_in_ink(_sentence(ranking[0]), ink), "bold"))
-        if to is not None:
-            console.print(_ranking_table(ranking, ink))
-            if layer is None and head is None:
-                layer = [record.name for record in records].index(ranking[0].name)
-                head = ranking[0].head
+    shown_words = Words.each(names) if words is None or pieces else words
+    position = _position(shown_words, word, weights.float().mean((0, 1)))
     maps, columns, which = _chosen(weights, layer, head)
+    if words is not None and word is not None:
+        if to is not None:
+            shown_words.without_special().index(to, "--to ")
+        chosen = records if layer is None else records[layer : layer + 1]
+        ranking = Trace(chosen).find(word, to, words=shown_words)
+        matches = [match for match in ranking if head in (None, match.head)]
+        if matches:  # a text of one word has no other
+            console.print(Text(_in_ink(_sentence(matches[0]), ink), "bold"))
+        if to is not None:
+            console.print(_ranking_table(matches, ink))
+            if layer is None and head is None:
+                layer = [record.name for record in records].index(matches[0].name)
+                maps, columns, which = _chosen(weights, layer, matches[0].head)
     title = f"{result.title}, {which}"
     every = maps.float().mean(0)
     picture = Heatmap(every, names, names, title)
@@ -173,16 +179,13 @@ def _chosen(weights: Weights, layer: int | None, head: int | None) -> tuple[Maps
     return weights.mean(1), columns, f"mean of {layers} layers × {heads} heads"
 
 
-def _position(names: list[str], word: str | None, every: Float[Tensor, "word word"]) -> int:
-    """The position of the word; by default the second word, or the last one if attention is causal,
+def _position(words: Words, word: str | None, every: Float[Tensor, "word word"]) -> int:
+    """The number of the word; by default the second word, or the last one if attention is causal,
     since it sees all others."""
-    if word is None:
-        causal = not bool(every.triu(1).any())
-        return len(names) - 1 if causal else max(0, min(2, len(names) - 2))
-    positions = [i for i, name in enumerate(names) if name.lower() == word.lower()]
-    if not positions:
-        raise RegardError(f"--word {word!r} is not among the words: {' '.join(names)}")
-    return positions[0]
+    if word is not None:
+        return words.index(word, "--word ")
+    causal = not bool(every.triu(1).any())
+    return len(words.names) - 1 if causal else max(0, min(2, len(words.names) - 2))
 
 
 def _table(
@@ -217,15 +220,17 @@ def _sentence(match: HeadMatch) -> str:
     return str(replace(match, query=label(match.query), key=label(match.key)))
 
 
-def _ranking_table(ranking: HeadRanking, ink: Ink) -> Group:
+def _ranking_table(matches: list[HeadMatch], ink: Ink) -> Group:
     """The heads that give the word most."""
-    best = ranking[0]
+    best = matches[0]
     title = _in_ink(f"heads by what “{label(best.query)}” gives “{label(best.key)}”", ink)
     table = Table(box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
     for column in ("layer", "head", "percent"):
         table.add_column(column, justify="right")
-    for match in ranking[:_HEADS]:
-        table.add_row(str(match.layer), str(match.head), f"{100 * match.weight:.0f}")
+    for match in matches[:_HEADS]:
+        table.add_row(
+            match.layer_name.removeprefix("layer "), str(match.head), f"{100 * match.weight:.0f}"
+        )
     return Group(Text(title, "italic"), table)
 
 

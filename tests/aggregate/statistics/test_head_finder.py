@@ -78,7 +78,7 @@ def test_a_query_alone_finds_its_strongest_partner_and_never_itself():
 
 def test_special_tokens_are_words_when_asked_for():
     close(find_heads(LAYERS, "saw", "[CLS]", words=TEXT, special=True), truth(lambda w: w[3, 0]))
-    with pytest.raises(RegardError, match=r"key='\[CLS\]' is not among the words: the cat saw"):
+    with pytest.raises(RegardError, match=r"key='\[CLS\]' is a special token, which is left out"):
         find_heads(LAYERS, "saw", "[CLS]", words=TEXT)
     with pytest.raises(RegardError, match=r"key=0 is the special token '\[CLS\]'"):
         find_heads(LAYERS, "saw", 0, words=TEXT)
@@ -102,12 +102,12 @@ def test_patterns_are_means_over_the_words_that_have_such_a_key(pattern):
 
 def test_a_pattern_of_one_word():
     close(find_heads(LAYERS, "cat", pattern="previous", words=TEXT), truth(lambda w: w[2, 1]))
-    with pytest.raises(RegardError, match=r"pattern='same': no word of .* has such a key"):
+    with pytest.raises(RegardError, match="pattern='same': no word has its other occurrences"):
         find_heads(LAYERS, "cat", pattern="same", words=TEXT)
 
 
-def test_a_key_alone_is_the_mean_over_all_words():
-    close(find_heads(LAYERS, key="run", words=TEXT), truth(lambda w: w[1:7, 6].mean()))
+def test_a_key_alone_is_the_mean_over_all_other_words():
+    close(find_heads(LAYERS, key="run", words=TEXT), truth(lambda w: w[1:6, 6].mean()))
 
 
 def test_long_texts_go_in_blocks():
@@ -132,6 +132,12 @@ def test_examples_of_a_batch():
     other = [token.upper() for token in TEXT]
     ranking = find_heads(batch, "SAW", "RUN", words=[TEXT, other], example=1)
     assert as_map(ranking)[0, 1] == pytest.approx(float(batch[1, 1, 3, 7]))
+    with pytest.raises(RegardError, match="example=1, but the tokens are those of one text"):
+        find_heads(batch, "saw", "run", words=TEXT, example=1)
+    with pytest.raises(
+        RegardError, match=r"not among the words.*example= chooses another of the 2"
+    ):
+        find_heads(batch, "dog", words=[TEXT, other])
     with pytest.raises(RegardError, match="example=2, but the batch has 2"):
         find_heads(batch, "saw", "run", words=TEXT, example=2)
 
@@ -153,8 +159,9 @@ def test_encoder_decoder_models_are_searched_whole():
     assert {match.name for match in crossing} == {"multihead_attn"}
     record = trace["multihead_attn"]
     assert as_map(crossing) == pytest.approx(
-        {(crossing[0].layer, head): float(record.weights()[0, head, 2, 1]) for head in range(2)}
+        {(None, head): float(record.weights()[0, head, 2, 1]) for head in range(2)}
     )
+    assert f"in multihead_attn head {crossing[0].head}" in repr(crossing)
 
 
 def test_gradients_and_autocast_change_nothing():
@@ -170,7 +177,7 @@ def test_a_ranking_prints_its_best_head_as_a_sentence():
     best = ranking[0]
     share = f"{100 * best.weight:.0f} %"
     assert first == f"saw → cats {share} in layer {best.layer} head {best.head}"
-    assert heading.split() == ["layer", "head", "weight", "to"] and len(rows) == 6
+    assert heading.split() == ["head", "weight", "to"] and len(rows) == 6
     assert ranking.to_dict()["head"] == [match.head for match in ranking]
     assert repr(HeadRanking([])) == "HeadRanking of no heads"
 
@@ -196,3 +203,32 @@ def test_what_cannot_be_answered_is_said(options, message):
 def test_a_trace_without_words_says_how_to_give_them():
     with pytest.raises(RegardError, match=r"capture\(model, tokens=…\)"):
         decoder_trace().find("love")
+
+
+def test_positions_need_no_words():
+    trace = decoder_trace()
+    weights = trace["self_attn"].weights()
+    ranking = trace.find(2, 3, part="encoder")
+    assert as_map(ranking) == pytest.approx(
+        {(None, h): float(weights[0, h, 2, 3]) for h in range(2)}
+    )
+    previous = trace.find(pattern="previous", part="encoder")
+    expected = weights[0].diagonal(-1, 1, 2).mean(-1)
+    assert as_map(previous) == pytest.approx({(None, h): float(expected[h]) for h in range(2)})
+    assert as_map(trace.find(torch.tensor(2), 3, part="encoder")) == as_map(ranking)
+
+
+def test_marks_of_other_tokenizers_are_not_taken_for_wordpiece():
+    tokens = ["###", "ĠInst", "ruction", "Ġdo"]
+    assert find_heads(weights(4, 1, 2, 4, 4), "Instruction", "do", words=tokens)[0].key == "do"
+
+
+def test_a_text_of_one_word_has_no_partner():
+    assert len(find_heads(weights(5, 1, 2, 1, 1), "alone", words=["alone"])) == 0
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("query", [1.5, ["the"], True])
+def test_what_is_no_word_and_no_position_is_said(query):
+    with pytest.raises(RegardError, match="expected a word or a position"):
+        find_heads(LAYERS, query, words=TEXT)

@@ -44,6 +44,19 @@ class Summed(Broadcast):
         return (self.weigh(x[:, None] - keys) * values).sum(-1)
 
 
+class SummedTogether(Broadcast):
+    """Two softmaxes before either meets its values."""
+
+    def forward(self, x, keys, values):
+        near, far = self.weigh(x[:, None] - keys), self.weigh((x[:, None] - keys) / 2)
+        return (near * values).sum(-1) + (far * values).sum(-1)
+
+    def truth(self, x, keys, values):
+        [near], first = super().truth(x, keys, values)
+        [far], second = super().truth(x / 2, keys / 2, values)
+        return [near, far], first + second
+
+
 class SummedExamples(Broadcast):
     """The same with a batch, where values are (batch, 1, key)."""
 
@@ -154,7 +167,7 @@ class OthersAsKeys(Broadcast):
 
 
 KINDS = (
-    Broadcast, Summed, SummedExamples, NormalisedLate, Reliable, EachQuery, RepeatedKeys,
-    ExpandedKeys, OwnKeys, OthersAsKeys,
+    Broadcast, Summed, SummedTogether, SummedExamples, NormalisedLate, Reliable, EachQuery,
+    RepeatedKeys, ExpandedKeys, OwnKeys, OthersAsKeys,
 )  # fmt: skip
 TARGETS = [formulas.target(kind, "regression") for kind in KINDS]

@@ -14,7 +14,6 @@ that → girl 100 % in layer 0 head 1
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,8 +34,14 @@ from regard.record import Trace
 from regard.record.tokens import Tokens, nested
 from regard.types import Kind
 
-PATTERNS = ("previous", "next", "same", "first")
-_MARKS: dict[str, Marks] = {"##": "wordpiece", "▁": "sentencepiece", "Ġ": "byte_level"}
+#: The patterns, and what the key of each is called.
+_KEYS = {
+    "previous": "the previous word",
+    "next": "the next word",
+    "same": "its other occurrences",
+    "first": "its first occurrence",
+}
+_MARKS: dict[str, Marks] = {"▁": "sentencepiece", "Ġ": "byte_level", "##": "wordpiece"}
 _BLOCK = 64  # query words whose rows are made together
 _SHOWN = 10  # heads that a printed ranking lists
 
@@ -48,7 +53,7 @@ ByWord = Float[Tensor, "head query_word key_word"]
 class HeadMatch:
     """What one head gives: the share of the query word's attention that goes to the key word."""
 
-    layer: int
+    layer: int | None  #: None where several attentions have the same layer number
     head: int
     name: str  #: the site, as in the trace
     query: str
@@ -57,7 +62,12 @@ class HeadMatch:
 
     def __str__(self) -> str:
         share = f"{100 * self.weight:.0f} %"
-        return f"{self.query} → {self.key} {share} in layer {self.layer} head {self.head}"
+        return f"{self.query} → {self.key} {share} in {self.layer_name} head {self.head}"
+
+    @property
+    def layer_name(self) -> str:
+        """Its layer in words, or its site where the number would not tell."""
+        return self.name if self.layer is None else f"layer {self.layer}"
 
 
 class HeadRanking(Sequence[HeadMatch]):
@@ -81,17 +91,18 @@ class HeadRanking(Sequence[HeadMatch]):
     def __repr__(self) -> str:
         if not self.matches:
             return "HeadRanking of no heads"
-        width = max(len(match.key) for match in self.matches[:_SHOWN])
+        shown = self.matches[:_SHOWN]
+        width = max(len(match.layer_name) for match in shown)
         lines = [
-            f"{match.layer:5}  {match.head:4}  {100 * match.weight:5.1f} %  {match.key:{width}}"
-            for match in self.matches[:_SHOWN]
+            f"{match.layer_name:{width}}  {match.head:4}  {100 * match.weight:5.1f} %  {match.key}"
+            for match in shown
         ]
         rest = len(self) - len(lines)
         return "\n".join(
             [
                 str(self[0]),
-                "layer  head   weight  to",
-                *(line.rstrip() for line in lines),
+                f"{'':{width}}  head   weight  to",
+                *lines,
                 *([f"and {rest} more"] if rest > 0 else []),
                 *self.notes,
             ]
@@ -119,14 +130,15 @@ def find_heads(
 
     Args:
         attention: a Trace, a Record, or tensors, as for `combine_heads`.
-        query: a word, its n-th occurrence as "it#2", or a position; all words when None.
+        query: a word, its n-th occurrence as "it#2", or the position of a token, which means its
+            word; the mean over all other words when None.
         key: the same, of the word that is attended to.
         pattern: instead of a key, "previous" or "next" word, other occurrences of the "same" word,
-            or its "first" occurrence.
+            or its "first" occurrence; without a query, the mean over the words that have one.
         words: the words of the text, as `Words` or a list of tokens, or a pair of them for queries
             and keys; by default the tokens of the trace.
-        special: whether special tokens ([CLS], </s>) are among the words. What the query gives
-            them counts in either case: weights are shares of all its attention.
+        special: whether special tokens ([CLS], </s>) may be keys. Weights are shares of all the
+            query's attention in either case.
         example: which example of the batch.
         part: of an encoder–decoder model, "encoder", "decoder" or "cross"; all when None.
         axes: the order of a tensor's axes.
@@ -138,13 +150,15 @@ def find_heads(
     else:
         layers = layers_of(attention, axes=axes, kind=kind, part=part)
     layers = [layer for layer in layers if layer.recipe.kind in ("distribution", "partial")]
-    numbers, _ = layer_numbers(layers)
+    numbers, by_site = layer_numbers(layers)
+    textual = isinstance(query, str) or isinstance(key, str) or pattern in ("same", "first")
     matches: list[HeadMatch] = []
     missing: list[RegardError] = []
+    answered = False
     skipped = 0
     for number, layer in zip(numbers, layers):
         _check_example(layer, example)
-        sides = _sides(layer, words, example)
+        sides = _sides(layer, words, example, textual)
         if sides is None or (pattern in ("previous", "next") and sides[0] is not sides[1]):
             skipped += 1
             continue
@@ -153,9 +167,14 @@ def find_heads(
         except RegardError as error:  # this text lacks the word; that of another layer may have it
             missing.append(error)
             continue
-        matches += question.matches(number, layer, example)
-    if not matches:
-        raise missing[0] if missing else RegardError(_without_words(layers, words, pattern))
+        answered = True
+        matches += question.matches(None if by_site else number, layer, example)
+    if missing and not answered:
+        batch = layers[0].recipe.shape.batch
+        hint = f"; example= chooses another of the {batch} texts" if batch > 1 else ""
+        raise RegardError("; ".join(dict.fromkeys(map(str, missing))) + hint)
+    if not answered:
+        raise RegardError(_without_words(layers, words, pattern))
     notes = [f"{skipped} attentions over other positions are left out"] if skipped else []
     return HeadRanking(matches, notes)
 
@@ -176,18 +195,23 @@ class _Question:
         self.shared = queries is keys
         self.keys = keys if special else keys.without_special()
         self.query, self.key, self.pattern = query, key, pattern
-        asked = range(len(queries.names)) if query is None else [_index(queries, query, "query")]
-        self.target = None if key is None else _index(self.keys, key, "key")
+        asked = range(len(queries.names)) if query is None else [queries.index(query, "query=")]
+        self.target = None if key is None else self.keys.index(key, "key=")
+
+        def own(word: int) -> bool:
+            return self.target is not None and self._own(word) == self.target
+
         self.asked = [
             word
             for word in asked
             if query is not None or special or word not in queries.special
+            if query is not None or not own(word)
             if pattern is None or bool(self._targets([word]).any())
         ]
         if not self.asked:
-            raise RegardError(f"pattern={pattern!r}: no word of {_listed(queries)} has such a key")
+            raise RegardError(f"pattern={pattern!r}: no word has {_KEYS[pattern or 'same']}")
 
-    def matches(self, number: int, layer: Layer, example: int) -> Iterator[HeadMatch]:
+    def matches(self, number: int | None, layer: Layer, example: int) -> Iterator[HeadMatch]:
         """A match for each head of a layer."""
         totals: Tensor | None = None
         for start in range(0, len(self.asked), _BLOCK):
@@ -196,10 +220,14 @@ class _Question:
             if self.key is None and self.pattern is None:
                 yield from self._partners(number, layer, by_word[:, 0])
                 return
-            gained = (by_word * self._targets(block)).sum((1, 2))
+            gained = (by_word * self._targets(block).to(by_word.device)).sum((1, 2))
             totals = gained if totals is None else totals + gained
         assert totals is not None
-        key = self.keys.names[self.target] if self.target is not None else f"{self.pattern} word"
+        key = (
+            self.keys.names[self.target]
+            if self.target is not None
+            else _KEYS[self.pattern or "same"]
+        )
         query = "each word" if self.query is None else self.queries.names[self.asked[0]]
         for head, total in enumerate((totals / len(self.asked)).tolist()):
             yield HeadMatch(number, head, layer.name, query, key, total)
@@ -245,7 +273,7 @@ class _Question:
         return self.keys.pieces[piece]
 
     def _partners(
-        self, number: int, layer: Layer, rows: Float[Tensor, "head key_word"]
+        self, number: int | None, layer: Layer, rows: Float[Tensor, "head key_word"]
     ) -> Iterator[HeadMatch]:
         """For each head the key word with most weight, other than the query word itself."""
         own = self._own(self.asked[0])
@@ -260,8 +288,8 @@ class _Question:
 
 
 def _check_question(query: Word | None, key: Word | None, pattern: str | None) -> None:
-    if pattern is not None and pattern not in PATTERNS:
-        raise RegardError(f"pattern={pattern!r}, expected one of {', '.join(PATTERNS)}")
+    if pattern is not None and pattern not in _KEYS:
+        raise RegardError(f"pattern={pattern!r}, expected one of {', '.join(_KEYS)}")
     if key is not None and pattern is not None:
         raise RegardError(f"key={key!r} and pattern={pattern!r}: expected one of the two")
     if query is None and key is None and pattern is None:
@@ -274,25 +302,40 @@ def _check_example(layer: Layer, example: int) -> None:
         raise RegardError(f"{layer.name}: example={example}, but the batch has {batch}")
 
 
-def _sides(layer: Layer, words: Any, example: int) -> tuple[Words, Words] | None:
+def _sides(layer: Layer, words: Any, example: int, textual: bool) -> tuple[Words, Words] | None:
     """The words of queries and keys; None where there are none for these positions."""
+    batch, _, *sizes = layer.recipe.shape
     if words is None:
         record = layer.record
-        if record is None or record.query_tokens is None or record.key_tokens is None:
+        if record is not None and record.query_tokens and record.key_tokens:
+            pair = (record.query_tokens, record.key_tokens)
+        elif textual:
             return None
-        pair = (record.query_tokens, record.key_tokens)
+        else:  # positions alone
+            queries, keys = ([str(position) for position in range(size)] for size in sizes)
+            pair = (queries, keys)
+            batch = 1  # the same names serve every example
         words = pair if pair[0] != pair[1] else pair[0]
-    sides = [_words(side, example) for side in (words if isinstance(words, tuple) else (words,))]
-    queries, keys = sides[0], sides[-1]
-    if (len(queries.pieces), len(keys.pieces)) != tuple(layer.recipe.shape[2:]):
+    sides = [_words(side, example, batch) for side in (words if _is_pair(words) else (words,))]
+    if [len(sides[0].pieces), len(sides[-1].pieces)] != sizes:
         return None
-    return queries, keys
+    return sides[0], sides[-1]
 
 
-def _words(words: Any, example: int) -> Words:
+def _is_pair(words: Any) -> bool:
+    """Whether queries and keys have words of their own."""
+    return isinstance(words, tuple) and len(words) == 2 and not isinstance(words[0], str)
+
+
+def _words(words: Any, example: int, batch: int) -> Words:
     """Words of tokens: pieces are joined where their marks tell."""
     if isinstance(words, Words):
         return words
+    if example and batch > 1 and not nested(words):
+        raise RegardError(
+            f"find: example={example}, but the tokens are those of one text; give a list of tokens "
+            f"for each of the {batch} examples, or words= of this one"
+        )
     tokens = list(words[example] if nested(words) else words)
     special = [is_special(token) for token in tokens]
     for prefix, marks in _MARKS.items():
@@ -302,43 +345,8 @@ def _words(words: Any, example: int) -> Words:
     return Words(tokens, list(range(len(tokens))), tokens, marked)
 
 
-def _index(words: Words, word: Word, side: str) -> int:
-    """The number of a word, given as a word, its n-th occurrence or a position."""
-    if isinstance(word, int):
-        size = len(words.pieces)
-        if not -size <= word < size:
-            raise RegardError(f"{side}={word} is outside the {size} positions")
-        index = words.pieces[word]
-        if index is None:
-            raise RegardError(
-                f"{side}={word} is the special token {words.tokens[word]!r}, which is no word; "
-                "special=True makes it one"
-            )
-        return index
-    for name, occurrence in _readings(word):
-        copies = [index for index, other in enumerate(words.names) if _same(other, name)]
-        if len(copies) >= occurrence:
-            return copies[occurrence - 1]
-    near = difflib.get_close_matches(word, words.names, n=3, cutoff=0.5)
-    hint = f"; near: {', '.join(near)}" if near else ""
-    raise RegardError(f"{side}={word!r} is not among the words: {_listed(words)}{hint}")
-
-
-def _readings(word: str) -> Iterator[tuple[str, int]]:
-    """A word as it stands, and "it#2" as the second "it"."""
-    yield word, 1
-    name, mark, number = word.rpartition("#")
-    if mark and number.isdecimal() and int(number) > 0:
-        yield name, int(number)
-
-
 def _same(word: str, other: str) -> bool:
     return word.casefold() == other.casefold()
-
-
-def _listed(words: Words) -> str:
-    names = words.names
-    return " ".join(names[:40]) + " …" * (len(names) > 40)
 
 
 def _without_words(layers: list[Layer], words: Any, pattern: str | None) -> str:

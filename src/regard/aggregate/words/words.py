@@ -17,6 +17,8 @@ tensor([0., 1., 0., 0.])
 
 from __future__ import annotations
 
+import difflib
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -191,6 +193,47 @@ class Words:
     def pooled_special(self, name: str = "[special]") -> Words:
         """With one word, the last, in the place of all special tokens."""
         return self._special_at(name) if self.special else self
+
+    def index(self, word: str | int, name: str = "word=") -> int:
+        """The number of a word.
+
+        Args:
+            word: the word, whatever its case; its n-th occurrence, as "it#2"; or the position of a
+                token, which means the word it belongs to.
+            name: what errors call it.
+        """
+        if not isinstance(word, str):
+            return self._index_of_position(word, name)
+        readings = [(word, 1)]
+        base, mark, number = word.rpartition("#")
+        if mark and number.isdecimal() and int(number):
+            readings.append((base, int(number)))
+        for text, occurrence in readings:
+            folded = text.casefold()
+            copies = [index for index, own in enumerate(self.names) if own.casefold() == folded]
+            if len(copies) >= occurrence:
+                return copies[occurrence - 1]
+        words = " ".join(self.names[:40]) + " …" * (len(self.names) > 40)
+        if word in self.tokens:
+            raise RegardError(f"{name}{word!r} is a special token, which is left out of: {words}")
+        near = difflib.get_close_matches(word, dict.fromkeys(self.names), n=3, cutoff=0.5)
+        hint = f"; near: {', '.join(near)}" if near else ""
+        raise RegardError(f"{name}{word!r} is not among the words: {words}{hint}")
+
+    def _index_of_position(self, position: Any, name: str) -> int:
+        try:
+            if isinstance(position, bool):
+                raise TypeError
+            number = operator.index(position)
+        except TypeError:
+            raise RegardError(f"{name}{position!r}, expected a word or a position") from None
+        if not -len(self.pieces) <= number < len(self.pieces):
+            raise RegardError(f"{name}{number} is outside the {len(self.pieces)} positions")
+        index = self.pieces[number]
+        if index is None:
+            token = self.tokens[number]
+            raise RegardError(f"{name}{number} is the special token {token!r}, which is left out")
+        return index
 
     def merge(
         self,

@@ -140,6 +140,13 @@ class Candidates:
             contraction.mark.candidate.done = True
             self._accept(contraction, None)
 
+    def keep_scalar_sum(self, contraction: Contraction) -> None:
+        """Weights met scalars, which may be values, or a mask of the keys: what follows tells."""
+        pending = self.scalar_sum
+        if pending is not None and pending.mark.candidate is not contraction.mark.candidate:
+            self.flush()
+        self.scalar_sum = contraction
+
     def drop_scalar_sum(self, candidate: Candidate) -> None:
         """The scalars were a mask: weights are divided by the sum, or meet other values."""
         if self.scalar_sum is not None and self.scalar_sum.mark.candidate is candidate:

@@ -290,7 +290,8 @@ class Softmaxes:
             ]
             contraction = Contraction.of_sum(spread, output)
             if tag.weighted_values is None:
-                self.candidates.scalar_sum = contraction if key_dims == reduced_dims else None
+                if key_dims == reduced_dims:
+                    self.candidates.keep_scalar_sum(contraction)
             elif not candidate.keys or (key_dims and set(key_dims) <= set(reduced_dims)):
                 self.candidates.settle(spread.mark, contraction)
         if tag.weighted_values is not None:
