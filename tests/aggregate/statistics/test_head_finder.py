@@ -215,7 +215,6 @@ def test_positions_need_no_words():
     previous = trace.find(pattern="previous", part="encoder")
     expected = weights[0].diagonal(-1, 1, 2).mean(-1)
     assert as_map(previous) == pytest.approx({(None, h): float(expected[h]) for h in range(2)})
-    assert as_map(trace.find(torch.tensor(2), 3, part="encoder")) == as_map(ranking)
 
 
 def test_marks_of_other_tokenizers_are_not_taken_for_wordpiece():
@@ -232,3 +231,9 @@ def test_a_text_of_one_word_has_no_partner():
 def test_what_is_no_word_and_no_position_is_said(query):
     with pytest.raises(RegardError, match="expected a word or a position"):
         find_heads(LAYERS, query, words=TEXT)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_positions_may_be_numbers_of_other_packages():
+    ranking = find_heads(LAYERS, torch.tensor(3), "run", words=TEXT)
+    assert as_map(ranking) == as_map(find_heads(LAYERS, "saw", "run", words=TEXT))

@@ -4,7 +4,7 @@ One image of 64 channels, 64 × 64, 8 heads, 7 × 7, one torch thread: forward a
 backward. Time is processor time, in turn in one process. Memory is the growth of the process at its
 peak, each in a process of its own, after a call on a small image.
 
-    python benchmarks/local_attention.py [--quick]
+    python benchmarks/local_self_attention.py [--quick]
 """
 
 from __future__ import annotations
