@@ -157,7 +157,7 @@ def measure_apart(target: Target, seconds: float, verbose: bool) -> Result:
     result = Result(**json.loads(lines[-1][7:])) if lines else Result(target.key)
     for line in text.splitlines():
         if line.startswith("MODULES "):
-            import_all(line.split()[1:])
+            import_all(list(dict.fromkeys(name.partition(".")[0] for name in line.split()[1:])))
     if code < 0:
         result.harmed = f"{result.harmed} ended by {signal.Signals(-code).name}".strip()
     if not lines:
