@@ -119,6 +119,28 @@ class Levels(formulas.Model):
         return sites, levels.transpose(1, 2)
 
 
+class PooledChannels(formulas.Model):
+    """Enformer's pools (Avsec et al. 2021): each channel weighs the positions of a window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.logits = nn.Conv1d(D, D, 3, padding=1), nn.Conv2d(D, D, 1, bias=False)
+
+    @staticmethod
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(B, D, 14),)
+
+    def forward(self, x):
+        windows = self.conv(x).view(B, D, 7, 2)
+        return (windows * self.logits(windows).softmax(-1)).sum(-1)
+
+    def truth(self, x):
+        windows = self.conv(x).view(B, D, 7, 2)
+        weights = dense.softmax(self.logits(windows)).permute(0, 2, 1, 3)  # (batch, window, D, 2)
+        output = (windows * weights.transpose(1, 2)).sum(-1)
+        return [weights.reshape(B * 7, D, 1, 2)], output
+
+
 class Separable(formulas.Model):
     """MobileViTv2 (Mehta & Rastegari 2022): one context for each of four pixels of a patch."""
 
@@ -452,6 +474,6 @@ class RepeatedState(formulas.Model):
 KINDS = (
     *(ChannelQueries, HeadsOfTheProjection, LearnedMultiQuery, RepeatedState),
     *(Bottleneck, MultiQuery, SingleKey, Compressed, LearnedState, AllPairs, RowsOfAll),
-    *(Levels, Separable, Fields, Depth, Support, Agents),
+    *(Levels, PooledChannels, Separable, Fields, Depth, Support, Agents),
 )
 TARGETS = [formulas.target(kind, "folded") for kind in KINDS]

@@ -231,6 +231,7 @@ class Contraction:
         query = [axis for axis in rows if axis not in head]
         pairs = self._value_origins()
         cut = [axis for axis in shared if {axis.origin.ancestor, pairs.get(axis.origin)} & widths]
+        cut = cut or [axis for axis in shared if axis.origin.kind == "feature"]
         cut = cut or [axis for axis in shared if _of_channels(axis, bool(summed))]
         head = [axis for axis in axes if axis in head or axis in cut]
         batch = [axis for axis in shared if axis not in head]
