@@ -52,9 +52,9 @@ def align(
     reading: Annotated[
         str | None,
         typer.Option(
-            help="Row that belongs to a word: output (of the step that predicts it) or input (of "
-            "the step that is fed it). Default: chosen by --gold or --backward, else the model's "
-            "own (input for Transformers)."
+            help="Whose attention counts as a word's: output, the step that predicts the word, or "
+            "input, the next step, which reads it. Default: chosen by --gold or --backward, else "
+            "the model's own (input for Transformers)."
         ),
     ] = None,
     rule: Annotated[
@@ -92,9 +92,10 @@ def align(
 ) -> None:
     """Link the words of sentences with those of their translations, by a translator's attention.
 
-    With --gold, the alignment error rate is printed and the head with the lowest one is read; with
-    --backward alone, the pair of heads that agree most. Readings are chosen likewise. The head is
-    reported on standard error, and so is a large share of unknown words.
+    Which head is read: with --gold, the one with the lowest alignment error rate, which is printed;
+    with --backward alone, the two (one per model) that agree most; else the model's usual one.
+    --reading is chosen in the same way. Standard error reports the head, and a large share of
+    unknown words.
 
     `regard align --links FILE --gold FILE` scores existing links.
     """

@@ -142,15 +142,16 @@ def translate(
     reading: Annotated[
         str | None,
         typer.Option(
-            help="Row that belongs to a word: output (of the step that predicts it) or input (of "
-            "the step that is fed it); default: the model's own.",
+            help="Whose attention counts as a word's: output, the step that predicts the word, or "
+            "input, the next step, which reads it (default: the model's own).",
             rich_help_panel=_ATTENTION,
         ),
     ] = None,
     end: Annotated[
         str,
         typer.Option(
-            help=f"Attention to the end of the source: {', '.join(_ENDS)}.",
+            help="Attention to the end-of-sentence token: left-out; renormalised (left out, and "
+            "rows sum to 1 again); or kept, as a word.",
             rich_help_panel=_ATTENTION,
         ),
     ] = "left-out",
