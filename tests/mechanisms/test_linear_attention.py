@@ -4,11 +4,13 @@ import pytest
 import torch
 from memory_loops import elu_plus_one, heads_of, katharopoulos
 from torch import Tensor, nn
+from torch._subclasses.fake_utils import CrossRefFakeMode
 
 from regard import Entropy, HeadMean, masks
 from regard.errors import MaskError, RegardError, ShapeError, StateError, UnavailableError
 from regard.mechanisms import (
     DeltaRule,
+    EluPlusOne,
     FixedDecay,
     GatedDecay,
     Heads,
@@ -309,3 +311,21 @@ def test_a_graph_exported_for_one_length_keeps_its_chunks(mechanism):
     pairs = [v.shape[-2] * v.shape[-1] for v in values if isinstance(v, Tensor) and v.dim() == 3]
     assert max(pairs) <= max(CHUNK * CHUNK, 8 * x.shape[1])  # no matrix of all queries and keys
     torch.testing.assert_close(program.module()(x), causal(x))
+
+
+@pytest.mark.parametrize("mechanism", [LinearAttention, DeltaRule])
+def test_gradients_lie_as_a_compiled_graph_expects(mechanism):
+    """Operators whose gradient has other strides than their meta kernel says (elu, softplus) break
+    the backward pass of a compiled block."""
+    attn = mechanism(16, 4, decay=GatedDecay(16, 4))
+    keep = torch.tensor([[True] * 4 + [False]])
+    with CrossRefFakeMode(check_strides=True, check_aliasing=False):
+        x = torch.randn(1, 5, 16, requires_grad=True)
+        attended = attn(x, mask=masks.padding(keep), weights=True)
+        (attended.output.sin().sum() + attended.weights.sin().sum()).backward()
+
+
+def test_features_far_below_zero_are_above_zero():
+    features = EluPlusOne()(torch.tensor([[[[-30.0, -200.0]]]]), "key")
+    torch.testing.assert_close(features[..., :1], torch.full((1, 1, 1, 1), -30.0).exp())
+    assert (features > 0).all()

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard.errors import RegardError
 
@@ -86,5 +85,8 @@ class GatedDecay(Decay):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = torch.promote_types(self.log_speed.dtype, torch.float32)
-        rate = F.softplus(self.to_rate(x).to(dtype))  # (batch, position, head)
+        logits = self.to_rate(x).to(dtype)
+        # log(1 + eˣ) is softplus; compiled graphs expect the gradient of F.softplus in a layout
+        # (strides) other than the one it has
+        rate = torch.logaddexp(logits, torch.zeros_like(logits))  # (batch, position, head)
         return (-self.log_speed.to(dtype).exp() * rate).mT

@@ -23,9 +23,9 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard.errors import RegardError
+from regard.softmax import exp
 
 Side = Literal["query", "key"]
 
@@ -70,7 +70,9 @@ class EluPlusOne(FeatureMap):
     nonnegative = True
 
     def forward(self, x: Tensor, side: Side) -> Tensor:
-        return F.elu(x) + 1.0
+        # Not F.elu: exp(x) - 1 + 1 rounds to 0, and compiled graphs expect its gradient in a layout
+        # (strides) other than the one it has.
+        return x.relu() + exp(x.clamp(max=0.0))
 
 
 class DPFP(FeatureMap):
