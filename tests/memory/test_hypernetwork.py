@@ -137,7 +137,6 @@ def test_what_does_not_fit_is_named():
 
 @pytest.mark.slow
 def test_digits_are_read_as_well_as_with_a_plain_kernel():
-    pytest.importorskip("sklearn")
     spec = importlib.util.spec_from_file_location("hypernetwork_digits", SCRIPT)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
