@@ -26,13 +26,9 @@ from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import reduce
 from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum
 from regard.kernel.reducers.base import Matrix, Reducer, Sum
-from regard.kernel.reducers.positions import upright
 from regard.recipe import Edges, Recipe
-from regard.softmax import product
 from regard.types import Kind, Shape
 
-_SMALL = 1 << 14  # weights of a matrix up to which heads are computed together,
-_MANY = 1 << 22  # if there are no more than these in all
 _NOTHING = 0.01  # nats from even attention below which there is nothing to explain
 
 PerHead = Float[Tensor, " head"]
@@ -159,6 +155,7 @@ class _Squares(Sum):
     """Σⱼ Aᵢⱼ² of each row."""
 
     needs_log_weights = False
+    stackable = True
 
     def start(self, matrix: Matrix) -> None:
         self.total = matrix.zeros(matrix.queries)
@@ -167,7 +164,7 @@ class _Squares(Sum):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        self.total[rows] += torch.linalg.vector_norm(weights, dim=1).square()
+        self.total[..., rows] += torch.linalg.vector_norm(weights, dim=-1).square()
 
 
 class _Walk:
@@ -184,14 +181,13 @@ class _Walk:
         if ordered and positions.tokens is not None:
             for after, name in enumerate(("duplicate", "induction")):
                 self.scores[name] = Repeats(positions.tokens, after, positions.ordinary)
-        small = math.prod(recipe.shape[2:]) <= _SMALL and math.prod(recipe.shape) <= _MANY
-        self.answers = self._at_once(recipe) if small else self._streamed(recipe)
+        self.answers = self._answers(recipe)
         self.mass = self.answers["sums"][:, :, 0]  # (batch, head, query)
         self.counted = positions.rows[:, None] & (self.mass > 0)
         #: of each row, divided by its sum
         self.entropy = self.answers["entropy"] / _safe(self.mass) + _safe(self.mass).log()
 
-    def _streamed(self, recipe: Recipe) -> dict[str, Tensor]:
+    def _answers(self, recipe: Recipe) -> dict[str, Tensor]:
         rows, dtype = self.positions.rows, recipe.dtype
         reducers: dict[str, Reducer] = {
             "entropy": Entropy(),
@@ -204,26 +200,6 @@ class _Walk:
             reducers["offsets"] = Offsets(rows, self.positions.keys)
         answers = reduce(recipe, list(reducers.values()))
         return {name: answer.cpu().double() for name, answer in zip(reducers, answers)}
-
-    @torch.no_grad()
-    def _at_once(self, recipe: Recipe) -> dict[str, Tensor]:
-        """The same for all heads together, which is faster for small matrices."""
-        weights = recipe.detach().plain().weights().cpu()
-        marks = (self.vectors, self.positions.rows, self.positions.keys)
-        vectors, rows, keys = (mark.to(weights.dtype) for mark in marks)
-        logs = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_()
-        answers = {
-            "entropy": -(weights * logs).sum(3),
-            "squares": weights.square().sum(3),
-            "sums": product(vectors[:, None], weights.mT),
-            "received": product(rows[:, None, None], weights),
-        }
-        for name, score in self.scores.items():
-            answers[name] = (weights * score.pairs(self.shape.queries)[:, None]).sum(3)
-        if self.ordered:
-            counted = weights * rows[:, None, :, None] * keys[:, None, None]
-            answers["offsets"] = upright(counted).sum(2)
-        return {name: answer.double() for name, answer in answers.items()}
 
     def number(self, where: Bool[Tensor, "_ query"] | None = None) -> PerHead:
         """How many rows count, of those in `where`."""
