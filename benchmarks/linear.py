@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from timing import table
 
 from regard import masks
-from regard.kernel.linear_chunks import Store, additive_step, delta_step, recur
+from regard.kernel.linear_delta_chunks import Store, additive_step, delta_step, recur
 from regard.recipe import Delta, Linear, Recurrent
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))

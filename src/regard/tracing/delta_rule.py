@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.kernel.linear_chunks import read_memory
+from regard.kernel.linear_delta_chunks import read_memory
 from regard.masks.parts import Band
 from regard.recipe import Delta, Recipe, Recurrent
 from regard.record.stored_attention import (
