@@ -175,7 +175,7 @@ def test_what_is_refused():
     feed_forward = NTM(4, 2, slots=6, slot_width=3, controller=FeedForwardController(7))
     with pytest.raises(StateError, match="the controller holds 0 tensors, expected 2"):
         machine(x, state=feed_forward(x).state)
-    with pytest.raises(DtypeError, match="state: memory is torch.float32, expected torch.float64"):
+    with pytest.raises(DtypeError, match=r"memory is torch\.float32, expected torch\.float64"):
         copy.deepcopy(machine).double()(x.double(), state=machine(x).state)
     with pytest.raises(ShapeError, match="NTM: x is a nested tensor, expected a padded one"):
         machine(torch.nested.nested_tensor([x[0], x[1, :3]], layout=torch.jagged))
