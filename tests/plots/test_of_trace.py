@@ -7,7 +7,9 @@ from torch import nn
 import regard
 from regard import plots
 from regard.aggregate import Words
+from regard.blocks import EncoderBlock, FeedForward, PreNorm, Stack
 from regard.errors import RegardError, ShapeError
+from regard.mechanisms import DeltaRule, MultiHead
 
 WORDS = ["[CLS]", "un", "##believable", "news", "[SEP]"]
 
@@ -54,6 +56,23 @@ def test_a_grid_of_all_heads_with_their_types(trace):
     types = [row.type for row in trace.report()]
     assert [name for names in spec.names for name in names] == types
     assert plots.grid(list(trace.attentions)).names is None
+
+
+def test_a_grid_names_the_kind_of_heads_that_have_no_type(tmp_path):
+    torch.manual_seed(0)
+    layers = [MultiHead(16, 2), DeltaRule(16, 2)]
+    blocks = [EncoderBlock(PreNorm(16, layer), PreNorm(16, FeedForward(16))) for layer in layers]
+    with torch.no_grad(), regard.capture(Stack(blocks)) as both:
+        Stack(blocks)(torch.randn(1, 5, 16), causal=True)
+    types = [row.type for row in both.report()]
+    assert plots.grid(both).names == [types, ["signed", "signed"]]
+    alone = both.layers(1)
+    assert plots.grid(alone).names == [["signed", "signed"]]
+    pictures = [
+        plots.grid(alone, colour=colour).save(tmp_path / f"{colour}.png").read_bytes()
+        for colour in ("log", "linear")
+    ]
+    assert pictures[0] == pictures[1]  # a logarithm would show all negative weights alike
 
 
 def test_a_grid_of_long_attention_is_pooled():

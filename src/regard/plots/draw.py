@@ -148,14 +148,14 @@ def _scale(figure: Any, axes: Any, image: Any, values: Tensor, **options: Any) -
 
 def _norm(colour: Colour, values: Tensor, clip: bool) -> Any:
     """How weights become colours; clipped ones share the colour of the 99th percentile, of
-    positive and of negative weights."""
+    positive and of negative weights. Negative ones have no logarithm: then colours are linear."""
     from matplotlib.colors import LogNorm, Normalize
 
     positive = values[values.isfinite() & (values > 0)]
     if not positive.numel():
         return Normalize(0.0, 1.0)
     most = float(positive.max())
-    if colour == "log":
+    if colour == "log" and not (values < 0).any():
         return LogNorm(max(float(positive.min()), most * 1e-6), most, clip=True)
     if not clip:
         return Normalize(min(0.0, float(values[values.isfinite()].min())), most)

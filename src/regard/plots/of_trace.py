@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.aggregate import Words, mean_attention
 from regard.aggregate.combine_heads import Fusion, fused_map
-from regard.aggregate.sources import Layer, check_drawable, layers_of, token_positions
+from regard.aggregate.sources import Layer, check_drawable, has_shares, layers_of, token_positions
 from regard.aggregate.statistics.head_statistics import FIGURES
 from regard.aggregate.statistics.report import Report
 from regard.errors import RegardError
@@ -88,10 +88,11 @@ def grid(
         trace: a Trace, or a list of tensors (batch, head, query, key).
         example: which one of the batch.
         part: of an encoder–decoder model, "encoder", "decoder" or "cross"; all when None.
-        types: whether each head's type, of `trace.report()`, stands below it.
+        types: whether each head's type, of `trace.report()`, stands below it; the kind of its
+            weights where they are no shares and heads have no type.
         real: for the types, which positions are not padding, (position,) or (batch, position).
         title: above all of them.
-        colour: "log" shows faint structure, "linear" what is strong.
+        colour: "log" shows faint structure, "linear" what is strong; signed weights are linear.
     """
     every = isinstance(trace, Trace) and part is None
     layers = layers_of(forms.attending(trace) if every else trace, part=part)
@@ -106,9 +107,13 @@ def grid(
     names = None
     if types and isinstance(trace, Trace):
         by_layer: dict[str, list[str]] = {}
-        for row in trace.report(part=part, real=real):
-            by_layer.setdefault(row.name, []).append(row.type)
-        names = [by_layer[layer.name] for layer in layers]
+        if any(map(has_shares, layers)):
+            for row in trace.report(part=part, real=real):
+                by_layer.setdefault(row.name, []).append(row.type)
+        names = [
+            by_layer.get(layer.name, [layer.recipe.kind] * layer.recipe.shape.heads)
+            for layer in layers
+        ]
     return Grid(maps, names, title, colour)
 
 

@@ -9,7 +9,7 @@ A call that continues from a state has earlier keys. The state is compared with 
 earlier calls, also in another order, as after beam search; nothing is assumed about caches. If it
 is one of them, the keys of all these calls are the columns of the weights.
 
-Our own mechanisms read their memories in `kernel.linear`, which has the recipe already.
+Our own mechanisms read their memories in `read_memory`, which has the recipe already.
 """
 
 from __future__ import annotations
