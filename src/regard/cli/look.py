@@ -152,7 +152,6 @@ def _show(console: Console, result: LookResult, attention: WordAttention) -> Non
     console.print(_table(attention, console.width, ink))
     for remark in _remarks(attention):
         console.print(Text(_in_ink(remark, ink), "dim"))
-    weights, names = attention.map()
     layer, head = attention.shown
     console.print(
         Text(
@@ -161,7 +160,8 @@ def _show(console: Console, result: LookResult, attention: WordAttention) -> Non
         + Text(f"in percent{_renormalised(attention)}"),
         style="italic",
     )
-    console.print(heatmap(weights, names, names, width=console.width, ink=ink))
+    names = attention.names
+    console.print(heatmap(attention.map, names, names, width=console.width, ink=ink))
 
 
 def _sentence(head: RankedHead) -> str:
@@ -192,7 +192,8 @@ def _renormalised(attention: WordAttention) -> str:
     if not names:
         return ""
     listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
-    return f"; {listed} set aside, rows renormalised"
+    empty = " (empty under 1 %)" if bool((attention.map.sum(-1) == 0).any()) else ""
+    return f"; {listed} set aside, rows renormalised{empty}"
 
 
 def _columns(attention: WordAttention) -> tuple[str, list[tuple[int, int, str]]]:
@@ -256,13 +257,13 @@ def _fitting(names: list[str], columns: list[str], width: int) -> int:
 
 def _picture(result: LookResult, attention: WordAttention) -> Heatmap:
     """The map of the clearest head, with the finding as its title."""
-    weights, names = attention.map()
+    names = attention.names
     layer, head = attention.shown
     title = f"{result.title}, layer {layer} head {head}"
     if attention.ranking:
         match = attention.ranking[0].match
         title = f"{match.query} → {match.key} {100 * match.weight:.0f} %: {title}"
-    return Heatmap(weights, names, names, title + _renormalised(attention))
+    return Heatmap(attention.map, names, names, title + _renormalised(attention))
 
 
 def _start(result: LookResult, attention: WordAttention, pieces: bool) -> str:

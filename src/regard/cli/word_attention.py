@@ -19,6 +19,7 @@ from regard.record import Record, Trace
 
 _ALWAYS = 0.9  # of the attention at one distance: what such a head does, it does for every word
 _SINK = 0.25  # of the attention, in the mean over heads, on the first word of a causal model
+_LEAST = 0.01  # of the attention of a row that is renormalised; noise would fill it otherwise
 _DISTANCES = {-1: "the word before it", 0: "itself", 1: "the word after it"}
 
 
@@ -161,17 +162,26 @@ class WordAttention:
         """Names of what is left out of the map."""
         return list(dict.fromkeys(self.words.names[word] for word in sorted(self.words.special)))
 
-    def map(self) -> tuple[Float[Tensor, "word word"], list[str]]:
-        """The map of the clearest head, renormalised over words."""
+    @cached_property
+    def map(self) -> Float[Tensor, "word word"]:
+        """The map of the clearest head over ordinary words, renormalised; empty where under 1 %
+        of a row is left."""
         layer, head = self.shown
-        ordinary = self.words.without_special()
         weights = self.records[layer].recipe.at(0, head).weights()[0, 0]  # (query, key)
-        return ordinary.merge(weights.float(), renormalise=True), ordinary.names
+        ordinary = self.words.without_special().merge(weights.float())
+        left = ordinary.sum(-1, keepdim=True)
+        if not self.words.special:
+            return ordinary
+        return torch.where(left < _LEAST, 0.0, ordinary / torch.where(left == 0, 1.0, left))
+
+    @property
+    def names(self) -> list[str]:
+        """The words of the map."""
+        return self.words.without_special().names
 
     def as_dict(self) -> dict[str, Any]:
         """The finding as data: all heads, and the map of the clearest one."""
         layer, head = self.shown
-        weights, names = self.map()
         return {
             "words": self.words.names,
             "set_aside": sorted(self.words.special),
@@ -181,7 +191,12 @@ class WordAttention:
                 {"layer": key[0], "head": key[1], "looks_at": habit}
                 for key, habit in self.habitual.items()
             ],
-            "map": {"layer": layer, "head": head, "words": names, "weights": weights.tolist()},
+            "map": {
+                "layer": layer,
+                "head": head,
+                "words": self.names,
+                "weights": self.map.tolist(),
+            },
         }
 
     def _without_sink(self) -> WordAttention:
