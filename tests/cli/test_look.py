@@ -215,7 +215,7 @@ def test_a_model_that_looks_back_is_asked_for_its_last_word(tmp_path):
     assert scene["steps"] == {"prompt": len(prompt.tokens), "sequence": 0}
     (sequence,) = scene["sequences"]
     assert f'what "{sequence["words"]["names"][-1]}" attends to' in done.stdout
-    assert len(sequence["tokens"]) == len(prompt.tokens) + 3, "the last one was never fed"
+    assert len(sequence["tokens"]) == len(prompt.tokens) + 4, "the last one too"
     assert len(scene["sites"]) == 30 and all(len(site["types"]) == 9 for site in scene["sites"])
 
 

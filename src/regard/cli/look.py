@@ -147,6 +147,8 @@ def _show(console: Console, result: LookResult, attention: WordAttention) -> Non
     ink = ink_of(console)
     if result.written is not None:
         console.print(Text.assemble("it went on: ", (label(result.written), "bold")))
+    if result.end is not None:
+        console.print(Text(f"it ended with {label(result.end)}, which was not fed: it has no row"))
     if attention.ranking:  # a text of one word has no other
         console.print(Text(_in_ink(_sentence(attention.ranking[0]), ink), "bold"))
     console.print(_table(attention, console.width, ink))
@@ -309,6 +311,7 @@ def _as_dict(
         "model": result.title,
         **attention.as_dict(),
         "written": result.written,
+        "end": result.end,
         **{kind: None if path is None else str(path) for kind, path in files.items()},
     }
 
