@@ -38,7 +38,7 @@ def test_a_heatmap_has_the_tokens_and_the_weights(trace):
     spec = plots.heatmap(trace[1], heads=2, example=1)
     torch.testing.assert_close(spec.values, trace[1].weights()[1, 2])
     assert list(spec.rows) == list(spec.columns) == WORDS
-    assert spec.title == f"{trace[1].name}, head 2"
+    assert spec.title == "layer 1, head 2"
     assert plots.heatmap(trace[0]).title.endswith("mean of heads")
 
 
@@ -104,9 +104,13 @@ def test_statistics_by_head_and_by_layer(trace):
 @pytest.mark.parametrize("how", ["rollout", "relevance", "mean"])
 def test_a_sentence_in_colours(trace, how):
     ask = {"rollout": regard.rollout, "relevance": regard.relevance, "mean": regard.mean_attention}
-    spec = plots.text(trace, 3, how=how, example=1)
+    spec = plots.text(trace, 3, how=how, example=1, special=True)
     torch.testing.assert_close(spec.values, ask[how](trace, 3)[1])
     assert spec.words == WORDS and list(spec.marked) == [3] and "news" in spec.title
+    aside = plots.text(trace, 3, how=how, example=1)
+    torch.testing.assert_close(aside.values[1:4], spec.values[1:4])
+    assert aside.values.isnan().tolist() == [True, False, False, False, True]
+    assert aside.title == f"{how} to “news”; [CLS], [SEP] set aside"
 
 
 def test_a_sentence_in_words(trace):
@@ -114,8 +118,8 @@ def test_a_sentence_in_words(trace):
     spec = plots.text(trace, 1, words=words)
     pieces = regard.rollout(trace, [1, 2])[0].mean(0)
     truth = torch.stack([pieces[0], pieces[1] + pieces[2], pieces[3], pieces[4]])
-    torch.testing.assert_close(spec.values, truth)
-    assert list(spec.marked) == [1]
+    torch.testing.assert_close(spec.values[1:3], truth[1:3])
+    assert list(spec.marked) == [1] and spec.values.isnan().tolist() == [True, False, False, True]
 
 
 def test_an_image_under_attention():

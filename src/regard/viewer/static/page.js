@@ -478,7 +478,7 @@
     }
   }
   var fragmentTimer = 0;
-  function writeFragment(fragment, pause = 200) {
+  function writeFragment(fragment, pause2 = 200) {
     clearTimeout(fragmentTimer);
     const before = readFragment();
     fragmentTimer = setTimeout(() => {
@@ -487,7 +487,7 @@
         globalThis.history.replaceState(null, "", `#${fragment()}`);
       } catch {
       }
-    }, pause);
+    }, pause2);
   }
   function linkTo(fragment) {
     return `${pageAddress()}#${fragment}`;
@@ -676,6 +676,31 @@
     }
   };
 
+  // drawing/labels.js
+  function visibleLabel(token) {
+    const label = unmarked(token);
+    if (label === "") return "\u2205";
+    if (label.trim() !== "") return label;
+    return label.replace(/\n/g, "\u21B5").replace(/\t/g, "\u21E5").replace(/[^\u21B5\u21E5]/g, "\u2423");
+  }
+  function unmarked(label) {
+    if (/^[\u0120\u2581\u010A]+$/.test(label)) return label.replace(/[\u0120\u2581]/g, " ").replace(/\u010A/g, "\n");
+    const plain = label.replace(/\u010A+$/, (ends) => "\u21B5".repeat(ends.length));
+    return /^[\u0120\u2581]{2}/.test(plain) ? plain.replace(/^[\u0120\u2581]+/, (marks) => "\u2423".repeat(marks.length)) : plain.replace(/^[\u0120\u2581]/, "");
+  }
+  function withoutControls(text) {
+    return text.replace(/[\u202A-\u202E\u2066-\u2069]/g, (control) => `\\u${control.charCodeAt(0).toString(16)}`);
+  }
+  function isolated(label) {
+    return `\u2068${withoutControls(visibleLabel(label))}\u2069`;
+  }
+  function textWithLabels(text) {
+    return text.split(/(\u2068[^\u2069]*\u2069)/).filter(Boolean).map((part) => part.startsWith("\u2068") ? make("bdi", {}, part.slice(1, -1)) : part);
+  }
+  function capitalised(text) {
+    return text.charAt(0).toUpperCase() + text.slice(1);
+  }
+
   // live/form.js
   var DEFAULT_TOKENS = 24;
   function createLiveForm(catalogue, suffix, actions) {
@@ -816,10 +841,10 @@
       if (isBusy) this.showError("");
     }
     showProgress(text) {
-      this.progress.textContent = text;
+      this.progress.textContent = withoutControls(text);
     }
     showError(text) {
-      this.error.textContent = text;
+      this.error.textContent = withoutControls(text);
       this.error.hidden = text === "";
     }
   };
@@ -929,7 +954,7 @@
   function inputName({ title, text, file }) {
     const content = text ?? file?.name;
     if (content === void 0) return title;
-    const line = [...content.replace(/\s+/g, " ").trim()];
+    const line = [...withoutControls(content).replace(/\s+/g, " ").trim()];
     return `${title}: \u201C${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}\u2026` : line.join("")}\u201D`;
   }
   function isSameInput(current, previous) {
@@ -948,6 +973,8 @@
   }
 
   // live/requests.js
+  var ATTEMPTS = 6;
+  var PAUSE = 2;
   async function fetchJson(path, options = {}) {
     return (await fetchResponse(path, options)).json();
   }
@@ -972,15 +999,33 @@
     return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   }
   async function fetchResponse(path, options) {
-    let response;
+    for (let attempt = 1; ; attempt += 1) {
+      const response = await fetchOnce(path, options);
+      if (response.ok) return response;
+      if (response.status !== 503 || attempt === ATTEMPTS) throw new Error(await refusalMessage(response));
+      await pause(Number(response.headers.get("Retry-After")) || PAUSE, options.signal);
+    }
+  }
+  async function fetchOnce(path, options) {
     try {
-      response = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
+      return await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
     } catch (problem) {
       if (problem.name === "AbortError") throw problem;
       throw new Error("The server cannot be reached. Is it still running?");
     }
-    if (!response.ok) throw new Error(await refusalMessage(response));
-    return response;
+  }
+  function pause(seconds, signal) {
+    return new Promise((resolve, reject) => {
+      const stop = () => {
+        clearTimeout(timer);
+        reject(signal.reason);
+      };
+      const timer = setTimeout(() => {
+        signal?.removeEventListener("abort", stop);
+        resolve();
+      }, 1e3 * seconds);
+      signal?.addEventListener("abort", stop, { once: true });
+    });
   }
 
   // live/live_page.js
@@ -1766,28 +1811,6 @@
   }
   function keyCaps(keys) {
     return keys.split(" ").map((key) => key === "\u2013" ? make("span", {}, "\u2013") : make("kbd", {}, key));
-  }
-
-  // drawing/labels.js
-  function visibleLabel(token) {
-    const label = unmarked(token);
-    if (label === "") return "\u2205";
-    if (label.trim() !== "") return label;
-    return label.replace(/\n/g, "\u21B5").replace(/\t/g, "\u21E5").replace(/[^\u21B5\u21E5]/g, "\u2423");
-  }
-  function unmarked(label) {
-    if (/^[\u0120\u2581\u010A]+$/.test(label)) return label.replace(/[\u0120\u2581]/g, " ").replace(/\u010A/g, "\n");
-    const plain = label.replace(/\u010A+$/, (ends) => "\u21B5".repeat(ends.length));
-    return /^[\u0120\u2581]{2}/.test(plain) ? plain.replace(/^[\u0120\u2581]+/, (marks) => "\u2423".repeat(marks.length)) : plain.replace(/^[\u0120\u2581]/, "");
-  }
-  function isolated(label) {
-    return `\u2068${visibleLabel(label)}\u2069`;
-  }
-  function textWithLabels(text) {
-    return text.split(/(\u2068[^\u2069]*\u2069)/).filter(Boolean).map((part) => part.startsWith("\u2068") ? make("bdi", {}, part.slice(1, -1)) : part);
-  }
-  function capitalised(text) {
-    return text.charAt(0).toUpperCase() + text.slice(1);
   }
 
   // controls/control_bar.js
@@ -3501,7 +3524,7 @@
       const { parts, state, frame } = this;
       const count = active?.tokens.length ?? 0;
       const axis = active?.side === "right" ? frame.columns : frame.rows;
-      const subject = count === 1 ? `weights of \u201C${visibleLabel(axis.labels[active.tokens[0]])}\u201D` : `mean weights of ${count} ${unitName(state)}s`;
+      const subject = count === 1 ? `weights of \u201C${withoutControls(visibleLabel(axis.labels[active.tokens[0]]))}\u201D` : `mean weights of ${count} ${unitName(state)}s`;
       for (const side of LINE_SIDES) parts.captions[side].textContent = sideWeights?.side === side ? subject : `${unitName(state)}s ${SIDE_ROLES[side]}`;
       parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
       parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);
@@ -4078,9 +4101,9 @@
     function forgetTile(key, reason, isCurrent) {
       tiles.delete(key);
       const count = (failures.get(key)?.count ?? 0) + 1;
-      const pause = RETRY_PAUSES[count - 1];
-      failures.set(key, { count, until: performance.now() + (pause ?? LAST_PAUSE), reason: pause ? null : reason });
-      setTimeout(() => isCurrent() && changed(), pause ? pause + 1 : 0);
+      const pause2 = RETRY_PAUSES[count - 1];
+      failures.set(key, { count, until: performance.now() + (pause2 ?? LAST_PAUSE), reason: pause2 ? null : reason });
+      setTimeout(() => isCurrent() && changed(), pause2 ? pause2 + 1 : 0);
     }
     return {
       /** Forgets tiles of another frame or colouring. */
