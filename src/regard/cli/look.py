@@ -47,7 +47,8 @@ def look(
         str,
         typer.Option(
             help=f"{', '.join(PACKAGED)}; a folder saved by transformers; or module:function, "
-            "which returns a model and its inputs, optionally also the tokens. With --html also "
+            "called with the text if it takes one, which returns a model, its inputs and, if it "
+            "likes, the tokens. With --html also "
             f"{', '.join(FILES)}: the text is then the path of a file."
         ),
     ] = "minilm",
@@ -57,11 +58,13 @@ def look(
     ] = None,
     word: Annotated[
         str | None,
-        typer.Option(help="The word that attends, or its second occurrence as it#2."),
+        typer.Option(
+            help="The word that attends; it#2 is the second occurrence of it (default: a word that suits the text)."
+        ),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(help="Rank the heads by what --word gives this word."),
+        typer.Option(help="Rank the heads by the attention from --word to this word."),
     ] = None,
     pieces: Annotated[bool, typer.Option("--pieces", help="Show tokens instead of words.")] = False,
     out: Annotated[
@@ -78,7 +81,10 @@ def look(
         ),
     ] = None,
     generate: Annotated[
-        int, typer.Option(help="Generate this many tokens, and show their attention too.")
+        int,
+        typer.Option(
+            help="Number of tokens to generate; their attention is shown too (smollm2 only)."
+        ),
     ] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the words, heads and map as JSON instead.")

@@ -32,8 +32,8 @@ def serve(
         list[str] | None,
         typer.Argument(
             help=f"Models to run: {', '.join(PACKAGED)}, {TRANSLATOR}, mobilesam; a folder saved "
-            "by transformers; or module:function, which takes a text and returns a model and its "
-            "inputs (default: minilm)."
+            "by transformers; or module:function, called with the text if it takes one, which "
+            "returns a model, its inputs and, if it likes, the tokens (default: minilm)."
         ),
     ] = None,
     translator: Annotated[
@@ -45,12 +45,15 @@ def serve(
     ] = None,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on; any but the local default needs --token."),
+        typer.Option(help="Address to listen on; anything but a loopback address needs --token."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 8765,
     token: Annotated[
         str | None,
-        typer.Option(envvar="REGARD_TOKEN", help="Access token for visitors; auto makes one."),
+        typer.Option(
+            envvar="REGARD_TOKEN",
+            help="Access token of visitors, at least 12 characters; auto generates and prints one.",
+        ),
     ] = None,
     browser: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
