@@ -59,7 +59,8 @@ def look(
     word: Annotated[
         str | None,
         typer.Option(
-            help="The word that attends; it#2 is the second occurrence of it (default: a word that suits the text)."
+            help="The word that attends; it#2 is the second occurrence of it (default: a word "
+            "that suits the text)."
         ),
     ] = None,
     to: Annotated[
