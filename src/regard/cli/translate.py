@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli.threads import use_free_cores
 from regard.cli.translation_output import (
     LineRemarks,
     check_words,
@@ -183,6 +184,7 @@ def translate(
     if longest is not None and longest < 1:
         raise RegardError(f"--longest is {longest}, expected at least 1")
     _check_options(text, file, out, n_best, plot, html, pharaoh)
+    use_free_cores()
     translator = _load(model, head, reading, end)
     _check_attention(translator, plot, html, pharaoh)
     console = Console(stderr=text is not None and str(pharaoh) == "-")
