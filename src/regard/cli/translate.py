@@ -12,12 +12,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.threads import use_free_cores
+from regard.cli.threads import checked_device, use_free_cores
 from regard.cli.translation_output import (
     LineRemarks,
+    answer_prompts,
     check_words,
     no_attention,
     show,
+    write_json,
     write_lines,
     write_links_of,
 )
@@ -40,7 +42,7 @@ def translate(
         str | None,
         typer.Argument(
             help="The text, in quotes. Without it, or with -, lines are read from --file or "
-            "standard input."
+            "standard input; on a terminal, a prompt asks for texts."
         ),
     ] = None,
     model: Annotated[
@@ -84,6 +86,18 @@ def translate(
         int,
         typer.Option(min=1, help="Maximum sentences translated at once.", rich_help_panel=_FILES),
     ] = 64,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Write a line of JSON for each text: a list of its translations, each with words, "
+            "weights, links, score and remarks.",
+            rich_help_panel=_FILES,
+        ),
+    ] = False,
+    device: Annotated[
+        str, typer.Option(help="Device of the model, such as cuda or cuda:1.")
+    ] = "cpu",
     split: Annotated[
         bool,
         typer.Option(
@@ -183,9 +197,14 @@ def translate(
     text = None if text == "-" else text
     if longest is not None and longest < 1:
         raise RegardError(f"--longest is {longest}, expected at least 1")
+    prompted = text is None and file is None and sys.stdin.isatty()
     _check_options(text, file, out, n_best, plot, html, pharaoh)
+    if as_json and (plot, html, pharaoh) != (None, None, None):
+        raise RegardError(
+            "--json has words, weights and links: --plot, --html and --pharaoh go without"
+        )
     use_free_cores()
-    translator = _load(model, head, reading, end)
+    translator = _load(model, head, reading, end, device)
     _check_attention(translator, plot, html, pharaoh)
     console = Console(stderr=text is not None and str(pharaoh) == "-")
     search: dict[str, Any] = {
@@ -199,6 +218,14 @@ def translate(
     overrides = {name: value for name, value in search.items() if value is not None}
     overrides |= {"n_best": n_best, "split": split, "copy": copy}
     unknown = UnknownWords(translator.checkpoint.source)
+    if prompted:
+        overrides |= {"prefix": None if prefix is None else [prefix]}
+        answer_prompts(translator, console, as_json=as_json, **overrides)
+        return
+    if as_json:
+        whole = _lines(file) if text is None else [text]
+        write_json(translator.stream(whole, batch=batch, empty=True, **overrides), out)
+        return
     if text is None:
         linked = pharaoh is not None
         translated = translator.stream(
@@ -280,12 +307,12 @@ def _check_apart(files: dict[str, Path | None]) -> None:
         taken[path.resolve()] = option
 
 
-def _load(model: Path | None, head: str | None, reading: Any, end: str) -> Translator:
+def _load(model: Path | None, head: str | None, reading: Any, end: str, device: str) -> Translator:
     """The translator, with the attention options."""
     if end not in _ENDS:
         raise RegardError(f"--end {end}, expected one of {', '.join(_ENDS)}")
     try:
-        translator = Translator.load(model)
+        translator = Translator.load(model, device=checked_device(device))
     except RegardError as error:
         if model is not None:
             raise
@@ -331,8 +358,6 @@ def _is_file(text: str) -> bool:
 
 def _lines(file: Path | None) -> Iterator[str]:
     """The lines of a file or of standard input, as they are needed; some may be empty."""
-    if file is None and sys.stdin.isatty():
-        raise RegardError("there is no text: give one, or --file, or lines on standard input")
     piped = file is None or str(file) == "-"
     name = "standard input" if piped else str(file)
     return (line for _, line in lines(sys.stdin.buffer if piped else Path(name), name))
