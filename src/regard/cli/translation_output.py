@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from regard.cli.terminal import heatmap, ink_of, label
+from regard.cli.unknown_words import remark
 from regard.errors import RegardError
 from regard.files import written_whole
 from regard.translate.alignment import Matrix, write_pharaoh
 from regard.translate.alignment.heads import preferred_head
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.translator import Translation, Translator
+
+_TOLD = 5  # remarks on lines
 
 
 def no_attention(checkpoint: Checkpoint) -> str:
@@ -39,11 +43,13 @@ def show(console: Console, translator: Translator, translations: list[Translatio
     dash = "-" if ink_of(console) == "ascii" else "–"
     first = "of the first, " if len(translations) > 1 else ""
     if best.matrix is not None:
-        if best.matrix.target:
+        sentences = [part for part in best.parts or (best,) if part.matrix and part.matrix.target]
+        for part in sentences:
             caption = f"{first}each row: what its word looked at, in percent "
             caption += f"{dash} {translator.head} ({translator.reading})"
-            _draw(console, best.matrix, caption)
-            _report_end_attention(console, translator, best)
+            _draw(console, part.matrix, caption if part is sentences[0] else "")
+            _report_end_attention(console, translator, part)
+        if sentences:
             _explain_reading(console, translator)
         return
     inner = "" if best.inside is not None else ", nor any inside its encoder"
@@ -53,11 +59,14 @@ def show(console: Console, translator: Translator, translations: list[Translatio
         _draw(console, best.inside, caption + ", ".join(translator.inside))
 
 
-def _draw(console: Console, matrix: Matrix, caption: str) -> None:
+def _draw(console: Console, matrix: Matrix | None, caption: str) -> None:
+    assert matrix is not None
     console.print(Text(f"\n{caption}"))
     ink = ink_of(console)
     console.print(
-        heatmap(matrix.weights, matrix.target, matrix.source, width=console.width, ink=ink)
+        heatmap(
+            matrix.weights, matrix.target, matrix.source, width=console.width, ink=ink, peak=1.0
+        )
     )
 
 
@@ -99,6 +108,67 @@ def check_words(translation: Translation) -> None:
         raise RegardError(
             "--plot and --html: the translation is empty, so there is nothing to show"
         )
+
+
+def answer_prompts(
+    translator: Translator, console: Console, *, as_json: bool, **options: Any
+) -> None:
+    """Ask for texts on the terminal and show each translation, until an empty line or its end."""
+    console.print(Text("a text to translate; an empty line ends", "dim"))
+    while True:
+        try:
+            text = input("> ")
+        except EOFError:
+            return
+        if not text.strip():
+            return
+        try:
+            (translations,) = translator.translate([text], **options)
+        except RegardError as error:  # of this text; the next one may do
+            remark(str(error))
+            continue
+        if as_json:
+            print(_json_line(translations), end="")
+            continue
+        show(console, translator, translations)
+        for each in translations[0].remarks:
+            remark(each)
+
+
+def write_json(translated: Iterator[list[Translation]], out: Path | None) -> None:
+    """A line of JSON for each text: a list of its translations."""
+    with _lines_into(out or Path("-")) as file:
+        for translations in translated:
+            file.write(_json_line(translations))
+
+
+def _json_line(translations: list[Translation]) -> str:
+    tables = [translation.table() for translation in translations]
+    return json.dumps(tables, ensure_ascii=False) + "\n"
+
+
+class LineRemarks:
+    """Remarks on the translations of lines, of which the first are told."""
+
+    def __init__(self) -> None:
+        self.first: list[str] = []
+        self.count = 0
+
+    def collected(self, translated: Iterator[list[Translation]]) -> Iterator[list[Translation]]:
+        """The translations as they are."""
+        for number, translations in enumerate(translated, 1):
+            for each in translations[0].remarks if translations else ():
+                self.count += 1
+                if len(self.first) < _TOLD:
+                    self.first.append(f"line {number}: {each}")
+            yield translations
+
+    def report(self) -> None:
+        """Tell them on standard error."""
+        for each in self.first:
+            remark(each)
+        if self.count > len(self.first):
+            remark(f"and {self.count - len(self.first):,} more remarks on other lines")
 
 
 def write_lines(

@@ -39,6 +39,12 @@ class Translation:
     |              | other; the trace then holds it too                                         |
     | `reading`    | which row belongs to a word: that of the step that predicts it ("output"), |
     |              | or that is fed it ("input")                                                |
+    | `parts`      | the translations of its sentences, if the text has several; `matrix` and   |
+    |              | `trace` are then block-diagonal                                            |
+    | `remarks`    | what a reader should know: what was cut, copied or lost, what the model    |
+    |              | is unsure of, and whether the text is unlike those it learned from         |
+    | `confidence` | the chrF it may be expected to have, from 0 to 1; None if the checkpoint   |
+    |              | was not calibrated                                                         |
 
     Words are the tokeniser's: "t'aime." has three of them. `Translator.between_spaces` gives the
     matrix of the words between spaces.
@@ -54,6 +60,9 @@ class Translation:
     head: Head | None = None
     inside: Matrix | None = None
     reading: Reading = "output"
+    parts: tuple[Translation, ...] = ()
+    remarks: tuple[str, ...] = ()
+    confidence: float | None = None
 
     @property
     def links(self) -> Links:
@@ -156,6 +165,32 @@ class Translation:
             return UnavailableError(NO_ALIGNMENT)
         reason = "this translation was made with weights=False, so there is no alignment"
         return UnavailableError(reason)
+
+    def table(self) -> dict[str, Any]:
+        """As JSON holds it: both texts, words, weights (target, source), links, remarks, parts.
+
+        Words, weights and links are left out without attention from target to source.
+        """
+        table: dict[str, Any] = {
+            "source": self.source,
+            "text": self.text,
+            "score": self.score,
+            "log_probability": self.hypothesis.log_probability,
+            "confidence": self.confidence,
+            "remarks": list(self.remarks),
+        }
+        if self.matrix is not None and self.head is not None:
+            table |= {
+                "head": self.head.name,
+                "reading": self.reading,
+                "source_words": self.matrix.source,
+                "target_words": self.matrix.target,
+                "weights": [[round(w, 6) for w in row] for row in self.matrix.weights.tolist()],
+                "links": sorted(self.links),
+            }
+        if self.parts:
+            table["parts"] = [[part.source, part.text] for part in self.parts]
+        return table
 
     def __str__(self) -> str:
         return self.text

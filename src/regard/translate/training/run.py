@@ -12,7 +12,8 @@ import torch
 
 from regard.errors import RegardError
 from regard.files import write_text
-from regard.translate.checkpoint import FILE, load_checkpoint
+from regard.translate.checkpoint import FILE, add_extra, load_checkpoint
+from regard.translate.confidence import Familiarity, extra_entry
 from regard.translate.config import Config
 from regard.translate.training.corpus import Pairs, fingerprint, read_data
 from regard.translate.training.folder import (
@@ -23,6 +24,7 @@ from regard.translate.training.folder import (
     average_files,
     event_writer,
 )
+from regard.translate.training.guidance import head_entry, new_guidance
 from regard.translate.training.loop import Ending, Loop, TrainingSetup, Watcher
 from regard.translate.training.processes import new_fabric
 from regard.translate.training.resuming import (
@@ -37,7 +39,7 @@ from regard.translate.training.resuming import (
     restore_random_states,
     seed_all,
 )
-from regard.translate.training.scoring import FinalScores, as_json, final_scores
+from regard.translate.training.scoring import FinalScores, as_json, calibrated, final_scores
 from regard.translate.training.setup import (
     check_forcing,
     check_search,
@@ -151,7 +153,10 @@ def _train(
         check_surroundings(state.position, position)
         position = replace(state.position, valid=position.valid)
     optimiser = new_optimiser(config.training.optimiser, setting.model)
-    stepper = Stepper(fabric, setting.model, optimiser, setting.train, config.training)
+    guidance = None
+    if config.training.guidance.weight:
+        guidance = new_guidance(config.training.guidance, setting.model, setting.train)
+    stepper = Stepper(fabric, setting.model, optimiser, setting.train, config.training, guidance)
     if state is None:
         seed_all(config.training.seed + fabric.global_rank)
     else:
@@ -216,8 +221,10 @@ def finish(
     """
     folder, search = setting.folder, setting.config.search
     folder.prune(best)
-    _write_translators(folder, best)
+    _write_translators(folder, best, head_entry(setting.config.training.guidance, setting.model))
     scores = {}
+    size = len(setting.vocabularies.source)
+    familiarity = Familiarity.measured(setting.train.source, setting.valid.source, size)
     for name, path in (("best", folder.best), ("average", folder.average)):
         checkpoint = load_checkpoint(path, setting.fabric.device)
         for split, split_pairs in (("valid", pairs.valid), ("test", pairs.test)):
@@ -228,21 +235,30 @@ def finish(
                 scores[name, split] = final_scores(
                     checkpoint, split_pairs, search, setting.fabric.device
                 )
+        if asked:
+            return None
+        confidence = calibrated(checkpoint, pairs.valid, search, setting.fabric.device)
+        add_extra(path, extra_entry(familiarity) | extra_entry(confidence))
     if asked:
         return None
     write_text(folder.scores, as_json(scores, search))
     return scores
 
 
-def _write_translators(folder: RunFolder, best: Best) -> None:
-    """Write the best and the averaged translator, unless they are there (with a preferred head)."""
+def _write_translators(folder: RunFolder, best: Best, head: dict[str, Any]) -> None:
+    """Write the best and the averaged translator, unless they are there (with a preferred head).
+
+    `head` is the guided one, which both remember.
+    """
     steps = [ranked.step for ranked in best.kept]
     if _extra(folder.best).get("step") != steps[0]:
         folder.publish(steps[0])
     if _extra(folder.average).get("steps") != steps:
         kept = [folder.kept(step) for step in steps]
         header = FILE.header(kept[0])
-        FILE.write(folder.average, average_files(kept), {**header, "extra": {"steps": steps}})
+        FILE.write(
+            folder.average, average_files(kept), {**header, "extra": {"steps": steps, **head}}
+        )
 
 
 def _extra(path: Path) -> dict[str, Any]:
