@@ -175,7 +175,7 @@ def types_of(record: Record, example: int) -> list[str] | None:
         seen = reduce(heads[0], [ReceivedAttention()])[0][0, 0].cpu() > 0  # nobody sees padding
         seen = None if bool(seen.all()) else seen
     report = Report.of(heads, tokens=tokens, real=seen, cross=cross)
-    return [row.type for row in report]
+    return [row.label for row in report]
 
 
 def _peak(weights: Map, where: str) -> float:
