@@ -123,7 +123,7 @@ def _site(scene: Scene, number: int, plan: Plan, stack: Stack, chunks: Chunks) -
             plan.far.add(number)
     return {
         **about(scene, number),
-        "types": types_of(record, scene.example),
+        **judged(record, scene.example),
         "peak": peaks,
         "form": {**form, "top": tops} if tops else form,
         "thumbnails": chunks.add(torch.stack(thumbnails)),
@@ -160,10 +160,10 @@ def thumbnail(weights: Map, peak: float) -> Tensor:
     return small.mul(255 / (peak or 1.0)).round().byte()
 
 
-def types_of(record: Record, example: int) -> list[str] | None:
-    """What each head is, in a word, on one example; padding does not count."""
+def judged(record: Record, example: int) -> dict[str, list[Any] | None]:
+    """The type, entropy and distance of each head on one example; padding does not count."""
     if record.kind in ("signed", "gate"):  # no shares of a whole
-        return None
+        return {"types": None, "entropy": None, "distance": None}
     recipe, shape = record.recipe.plain(), record.shape
     cross = record.attends == "cross" or shape.queries > shape.keys  # keys of every second row
     heads = [recipe.at(example, head) for head in range(shape.heads)]
@@ -175,7 +175,16 @@ def types_of(record: Record, example: int) -> list[str] | None:
         seen = reduce(heads[0], [ReceivedAttention()])[0][0, 0].cpu() > 0  # nobody sees padding
         seen = None if bool(seen.all()) else seen
     report = Report.of(heads, tokens=tokens, real=seen, cross=cross)
-    return [row.label for row in report]
+    return {
+        "types": [row.label for row in report],
+        "entropy": _figures([row.entropy for row in report]),
+        "distance": _figures([row.distance for row in report]),
+    }
+
+
+def _figures(values: list[float]) -> list[Any] | None:
+    """A figure of each head; None where there is none."""
+    return None if any(map(math.isnan, values)) else [round(value, 4) for value in values]
 
 
 def _peak(weights: Map, where: str) -> float:

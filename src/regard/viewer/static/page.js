@@ -276,12 +276,13 @@
     view: VIEWS,
     mode: MODES,
     unit: ["pieces", "words"],
-    special: ["shown", "folded"],
+    special: ["shown", "folded", "hidden"],
     colour: ["linear", "log"],
     theme: ["auto", "light", "dark"],
-    direction: ["from", "to"]
+    direction: ["from", "to"],
+    sort: ["layer", "type", "entropy", "distance", "pair"]
   };
-  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit"];
+  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair"];
   function initialState() {
     return {
       view: "map",
@@ -299,7 +300,10 @@
       direction: "from",
       limit: { kind: "top", value: 5 },
       step: null,
-      zoom: null
+      zoom: null,
+      sort: "layer",
+      type: "",
+      pair: []
     };
   }
   function hasSpecial(scene) {
@@ -331,9 +335,16 @@
     next.head = boundedInteger(next.head, site ? site.heads : 1);
     if (next.unit === "words" && !hasWords(scene)) next.unit = "pieces";
     if (next.view === "image" && !scene.image) next.view = "matrix";
+    next.pair = settledPair(scene, site, next.pair);
+    if (next.sort === "pair" && next.pair.length === 0) next.sort = "layer";
     if (!scene.steps) next.step = null;
     else if (next.step !== null) next.step = Math.max(next.step, leastStep(scene));
     return next;
+  }
+  function settledPair(scene, site, pair) {
+    const sequences = [site?.query_sequence, site?.key_sequence];
+    const fits = (position, index) => position < (scene.sequences[sequences[index]]?.tokens.length ?? 0);
+    return pair.length <= 2 && pair.every(fits) ? pair : [];
   }
   function leastStep(scene) {
     return scene.steps.prompt > 0 ? 0 : 1;
@@ -448,7 +459,8 @@
     if (key === "layer" && text === "all") return "all";
     if (key === "step" && text === "") return null;
     if (["part", "layer", "head", "step"].includes(key)) return /^\d{1,9}$/.test(text) ? Number(text) : void 0;
-    if (key === "selected" || key === "hidden") return text === "" ? [] : numbersOf(text, Number.isInteger);
+    if (key === "type") return /^[a-z]*$/.test(text) ? text : void 0;
+    if (["selected", "hidden", "pair"].includes(key)) return text === "" ? [] : numbersOf(text, Number.isInteger);
     if (key === "pinned") return text === "true";
     if (key === "zoom") return zoomValue(text);
     if (key === "limit") return limitValue(text);
@@ -1214,6 +1226,10 @@
       },
       show(isShown) {
         this.element.hidden = !isShown;
+      },
+      setProblem(problem) {
+        select.disabled = problem !== null;
+        select.title = problem ?? label;
       }
     };
   }
@@ -1384,6 +1400,7 @@
   }
 
   // data/head_types.js
+  var WITH_SINK = ", with a sink";
   var HEAD_TYPES = {
     previous: "at least 40 % of the attention goes to the token just before",
     next: "at least 40 % of the attention goes to the token just after",
@@ -1401,7 +1418,15 @@
   };
   function typeTitle(type) {
     if (!type) return null;
-    return HEAD_TYPES[type] ? `${type}: ${HEAD_TYPES[type]}` : type;
+    const meaning = HEAD_TYPES[headType(type)];
+    const beside = hasSink(type) ? `what does not go to special tokens or one favourite, which take at least 40 %: ${meaning}` : meaning;
+    return meaning ? `${type}: ${beside}` : type;
+  }
+  function headType(label) {
+    return label.replace(WITH_SINK, "");
+  }
+  function hasSink(label) {
+    return label.endsWith(WITH_SINK);
   }
 
   // data/frame.js
@@ -1422,7 +1447,9 @@
     const rows = axisOf(scene, state, site.query_sequence, shownCount);
     const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
     const signed = site.kind === "signed";
-    const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount };
+    const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
+    const isRenormalised = state.special === "hidden" && hasSpecial2 && !signed && site.kind !== "gate";
+    const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount, isRenormalised };
     if (map.data === null) return remoteFrame(frame, scene, state, siteNumber);
     return wholeFrame(frame, map);
   }
@@ -1454,10 +1481,10 @@
     const sequence = scene.sequences[number];
     const groups = groupsOf(sequence, state.unit === "words");
     const shownGroups = groups.filter((group) => shownCount === null || group.members.every((i) => i < shownCount));
-    if (state.special !== "folded") return axisOfGroups(shownGroups, prompt, sequence.name);
+    if (state.special === "shown") return axisOfGroups(shownGroups, prompt, sequence.name);
     const specialGroups = shownGroups.filter((group) => group.special);
     const otherGroups = shownGroups.filter((group) => !group.special);
-    if (specialGroups.length) {
+    if (specialGroups.length && state.special === "folded") {
       otherGroups.push({ label: FOLDED_LABEL, special: true, members: specialGroups.flatMap((group) => group.members) });
     }
     return axisOfGroups(otherGroups, prompt, sequence.name);
@@ -1485,6 +1512,7 @@
     const { rows, columns } = frame;
     const plain = isPlain(rows, map.queries) && isPlain(columns, map.keys);
     const whole = plain ? map.data : mergedWeights(map, rows, columns);
+    if (frame.isRenormalised) divideRows(whole, columns.labels.length);
     const breadth = columns.labels.length;
     const pyramid = [whole];
     frame.whole = whole;
@@ -1520,6 +1548,13 @@
       for (let j = 0; j < breadth; j += 1) whole[i * breadth + j] = row[j] / Math.max(1, members.length);
     });
     return whole;
+  }
+  function divideRows(whole, breadth) {
+    for (let start = 0; start < whole.length; start += breadth) {
+      const row = whole.subarray(start, start + breadth);
+      const sum = row.reduce((total, weight) => total + weight, 0);
+      if (sum > 0) for (let j = 0; j < breadth; j += 1) row[j] /= sum;
+    }
   }
   function isTopWeight(top, i, j) {
     if (!top) return false;
@@ -1615,7 +1650,7 @@
     ["Escape", "unpin, clear, go back to the map"],
     ["h", "hide a word or token of the lines"],
     ["w", "words or pieces"],
-    ["s", "special tokens shown or folded"],
+    ["s", "special tokens shown, folded into one, hidden"],
     ["l", "linear or logarithmic colours"],
     ["d", "attends to, or attended by (lines, text, image)"],
     ["t", "light, dark, as the system"],
@@ -1657,7 +1692,7 @@
     return action(pane, pane.store.get(), page) !== false;
   }
   function flipSetting(key, ...values) {
-    return (_pane, state, page) => state.view !== "map" && page.flip(key, values);
+    return (_pane, _state, page) => page.flip(key, values);
   }
   function flipDirection(pane, state) {
     if (!["lines", "text", "image"].includes(state.view)) return false;
@@ -1720,7 +1755,7 @@
     m: nextMode,
     t: nextTheme,
     w: flipSetting("unit", "pieces", "words"),
-    s: flipSetting("special", "shown", "folded"),
+    s: flipSetting("special", ...CHOICES.special),
     l: flipSetting("colour", "linear", "log"),
     d: flipDirection,
     g: moveStep(1),
@@ -1791,6 +1826,8 @@
   }
 
   // controls/control_bar.js
+  var SORT_NAMES = { layer: "By layer", type: "By type", entropy: "By entropy", distance: "By distance", pair: "By chosen words" };
+  var SPECIAL_NAMES = { shown: "Special shown", folded: "Special folded", hidden: "Special hidden" };
   var MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest of heads", rollout: "Rollout", relevance: "Relevance" };
   var NARROW_PAGE = "(max-width: 820px)";
   function createControlBar(host, context, actions, actionHost = null) {
@@ -1809,7 +1846,7 @@
       this.more = createIconButton("controls-more", "more", "More controls", () => this.toggleDrawer());
       this.more.classList.add("more-button");
       this.more.setAttribute("aria-expanded", "false");
-      chosen.append(this.part.element, this.layer.element, this.mode.element, this.head.element, this.more);
+      chosen.append(this.part.element, this.layer.element, this.mode.element, this.head.element, this.sort.element, this.type.element, this.more);
       drawer.append(this.unit.element, this.special.element, this.colour.element, this.direction.element, this.limit);
       this.drawer = drawer;
       this.placeExports(this.exportGroup(actions), actionHost);
@@ -1830,6 +1867,9 @@
       this.layer = createSelect("layer-select", "Layer", (value) => this.set({ layer: value === "all" ? "all" : Number(value) }));
       this.mode = createSelect("mode-select", "One head, or several together", (value) => this.chooseMode(value));
       this.head = createSelect("head-select", "Head", (value) => this.set({ head: Number(value) }));
+      this.sort = createSelect("sort-select", "Order of the heads", (value) => this.set({ sort: value }));
+      this.type = createSelect("type-select", "Heads of one type", (value) => this.set({ type: value }));
+      this.special = createSelect("special-select", "Special tokens such as [CLS]: shown, folded into one, or hidden and each row divided by what is left of it", (value) => this.context.setAll({ special: value }));
       this.lastLayer = 0;
     }
     /** A single head needs a layer: the one last looked at. */
@@ -1841,7 +1881,6 @@
     buildToggles() {
       const flip = (key, values) => () => this.context.flip(key, values);
       this.unit = createToggle("unit-toggle", "Pieces or words", ["Pieces", "Words"], flip("unit", ["pieces", "words"]));
-      this.special = createToggle("special-toggle", "Special tokens shown or folded into one", ["Shown", "Folded"], flip("special", ["shown", "folded"]), "Special");
       this.colour = createToggle("colour-toggle", "Linear or logarithmic colours", ["Linear", "Log"], flip("colour", ["linear", "log"]), "Colour");
       const meaning = "What a word attends to, or what attends to it";
       this.direction = createToggle("direction-toggle", meaning, ["Attends to", "Attended by"], flip("direction", ["from", "to"]));
@@ -1923,12 +1962,13 @@
       this.head.fill(headOptions(site), state.head);
       const isMapView = state.view === "map";
       const isSingleHead = state.mode === "head" && !isWhole;
-      this.mode.select.disabled = isMapView;
-      this.mode.select.title = isMapView ? "The map has every head by itself; open one to see several together" : "One head, or several together";
       this.head.select.disabled = !isSingleHead;
       this.head.select.title = isSingleHead ? "Head" : "Several heads are shown together; choose \u201CSingle head\u201D to pick one";
       const hasChoice = [scene, ...this.context.scenes()].some((other) => !hasOneMap(other));
-      for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice);
+      for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice && !isMapView);
+      for (const field of [this.sort, this.type]) field.show(hasChoice && isMapView);
+      this.sort.fill(sortOptions(scene, state), state.sort);
+      this.type.fill(typeOptions(scene, part), state.type);
       this.showToggles(state);
       this.direction.set(state.direction === "to");
       this.direction.element.hidden = state.view !== "text";
@@ -1939,11 +1979,11 @@
     showToggles(state) {
       const scenes = [this.context.scene, ...this.context.scenes()];
       const states = [state, ...this.context.states()];
-      const mapProblem = state.view === "map" ? "The map is the same either way; open a head" : null;
-      const problem = (applies, text) => mapProblem ?? (scenes.some(applies) ? null : text);
+      const problem = (applies, text) => scenes.some(applies) ? null : text;
       this.unit.set(states.some((other) => other.unit === "words"), problem(hasWords, "It is not known which pieces make a word"));
-      this.special.set(states.some((other) => other.special === "folded"), problem(hasSpecial, "There are no special tokens"));
-      this.colour.set(state.colour === "log", mapProblem);
+      this.special.fill(CHOICES.special.map((value) => ({ value, text: SPECIAL_NAMES[value] })), state.special);
+      this.special.setProblem(problem(hasSpecial, "There are no special tokens"));
+      this.colour.set(state.colour === "log");
       this.nameExports();
     }
     showLimit(state) {
@@ -1972,6 +2012,22 @@
       const type = site.types?.[head];
       return { value: head, text: type ? `Head ${head} \xB7 ${type}` : `Head ${head}`, problem: null };
     });
+  }
+  function sortOptions(scene, state) {
+    const sites = scene.parts[state.part].sites.map((number) => scene.sites[number]);
+    const problems = {
+      type: sites.some((site) => site.types) ? null : "types are not known",
+      entropy: sites.some((site) => site.entropy) ? null : "not known here",
+      distance: sites.some((site) => site.distance) ? null : "queries and keys are different texts",
+      pair: state.pair.length ? null : "choose words in the text"
+    };
+    return CHOICES.sort.map((value) => ({ value, text: SORT_NAMES[value], problem: problems[value] ?? null }));
+  }
+  function typeOptions(scene, part) {
+    const counts = /* @__PURE__ */ new Map();
+    for (const number of part.sites) for (const label of scene.sites[number].types ?? []) counts.set(headType(label), (counts.get(headType(label)) ?? 0) + 1);
+    const types = [...counts].sort(([, a], [, b]) => b - a).map(([value, count]) => ({ value, text: `${capitalised(value)} (${count})` }));
+    return [{ value: "", text: "All types" }, ...types];
   }
 
   // data/numbers.js
@@ -3514,7 +3570,10 @@
       return `${state.selected.length} selected${pinned}.`;
     }
     select(side, token) {
-      const { selected } = this.context.store.get();
+      const { context } = this;
+      const { selected: kept } = context.store.get();
+      const selected = kept.join() === context.suggested?.join() ? [] : kept;
+      context.suggested = null;
       const isOther = side !== this.selectedSide();
       const others = isOther ? [] : selected.filter((other) => other !== token);
       const selection = others.length === selected.length || isOther ? [...others, token] : others;
@@ -3566,6 +3625,78 @@
     }
   };
 
+  // views/map/arrangement.js
+  var [LEAST_IN_ROW, MOST_IN_ROW] = [6, 12];
+  function arrangedHeads(scene, state, ranking) {
+    const sites = scene.parts[state.part].sites.map((number) => scene.sites[number]);
+    const rows = sites.map((site, layer) => {
+      const heads2 = Array.from({ length: site.heads }, (_, head) => ({ layer, head, value: "" }));
+      return { name: layerName(scene, state.part, layer), title: site.name, heads: heads2.filter(({ head }) => isOfType(site, head, state.type)) };
+    });
+    if (state.sort === "layer" || state.sort === "pair" && !ranking) return rows.filter((row) => row.heads.length);
+    const heads = rows.flatMap((row) => row.heads);
+    const size = Math.min(MOST_IN_ROW, Math.max(LEAST_IN_ROW, ...sites.map((site) => site.heads)));
+    if (state.sort === "type") return rowsByType(sites, heads).flatMap(({ name, heads: members }) => cutRows(members, size, name, ""));
+    const ordered = state.sort === "pair" ? rankedHeads(heads, ranking) : headsByFigure(sites, heads, state.sort);
+    return cutRows(ordered, size, null, null);
+  }
+  function cutRows(heads, size, first, others) {
+    const count = Math.ceil(heads.length / size);
+    return Array.from({ length: count }, (_, row) => ({ name: row ? others : first, title: null, heads: heads.slice(row * size, (row + 1) * size) }));
+  }
+  function isOfType(site, head, type) {
+    return !type || headType(site.types?.[head] ?? "") === type;
+  }
+  function rowsByType(sites, heads) {
+    const rows = /* @__PURE__ */ new Map();
+    for (const place of heads) {
+      const type = headType(sites[place.layer].types?.[place.head] ?? "");
+      rows.set(type, [...rows.get(type) ?? [], place]);
+    }
+    return [...rows].sort(([, a], [, b]) => b.length - a.length).map(([type, members]) => ({ name: capitalised(type), heads: members }));
+  }
+  function headsByFigure(sites, heads, figure) {
+    const number = ({ layer, head }) => sites[layer][figure]?.[head] ?? NaN;
+    const values = heads.filter((place) => !Number.isNaN(number(place)));
+    return values.sort((a, b) => number(a) - number(b)).map((place) => ({ ...place, value: readableWeight(number(place)) }));
+  }
+  function rankedHeads(heads, ranking) {
+    const shown = new Set(heads.map(({ layer, head }) => `${layer}-${head}`));
+    return ranking.filter(({ layer, head }) => shown.has(`${layer}-${head}`)).map(({ layer, head, weight, partner }) => {
+      return { layer, head, value: weight === null ? "not stored" : percent(weight), partner };
+    });
+  }
+  function percent(weight) {
+    const share = 100 * weight;
+    return share > 0 && share < 1 ? "<1 %" : `${share.toFixed(0)} %`;
+  }
+
+  // views/map/head_picture.js
+  var MOST_FOLLOWED = 512;
+  var MOST_EXACT = 64;
+  function pictureKey(scene, state) {
+    return JSON.stringify([state.unit, state.special, state.colour, scene.steps ? state.step : null]);
+  }
+  async function headPicture(scene, state, layer, head) {
+    const number = scene.parts[state.part].sites[layer];
+    const site = scene.sites[number];
+    if (!isFollowed(scene, state, site)) return { ...await thumbnail(scene, number, head), peak: 255 };
+    const frame = await headFrame(scene, state, layer, head);
+    const level = frame.levels - 1;
+    const data = await frame.tile(level, 0, 0);
+    const [height, width] = tileShape(frame, level, 0, 0);
+    return { data, height, width, peak: data.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0) };
+  }
+  function headFrame(scene, state, layer, head) {
+    return frameOf(scene, { ...state, layer, head, mode: "head" });
+  }
+  function isFollowed(scene, state, site) {
+    const longest = Math.max(site.queries, site.keys);
+    const isPlain2 = state.unit === "pieces" && state.special === "shown" && !(scene.steps && state.step !== null);
+    if (isPlain2) return state.colour === "log" && longest <= MOST_EXACT;
+    return longest <= MOST_FOLLOWED;
+  }
+
   // views/map/heads_grid.js
   var MOST_IN_RAIL_ROW = 9;
   function createHeadsGrid(host, context, kind, choose) {
@@ -3575,17 +3706,23 @@
     const watcher = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) drawCell(cells.get(entry.target.getAttribute("data-place")));
     }, { root: null, rootMargin: "200px" });
-    const model = { context, kind, choose, grid, cells, watcher, part: null, shape: "", scene: null, current: "", firstPicture: null };
+    const model = { context, kind, choose, grid, cells, watcher, state: null, shape: "", key: "", scene: null, current: "", firstPicture: null };
     grid.addEventListener("keydown", (event) => moveInGrid(model, event));
     return {
       grid,
       cells,
+      /** The rows of the grid. */
+      rows: () => model.rows,
       /** Follows the state; resolves when the first thumbnails are drawn. */
-      async update(state) {
-        const shape = gridShape(context.scene, state.part);
-        if (model.shape !== shape) fillGrid(model, state.part);
-        else if (model.scene !== context.scene) renewCells(model);
-        [model.shape, model.scene] = [shape, context.scene];
+      async update(state, ranking = null) {
+        const { scene } = context;
+        model.state = kind === "rail" ? { ...initialState(), part: state.part } : state;
+        model.rows = arrangedHeads(scene, model.state, ranking);
+        const shape = gridShape(scene, model.state.part, model.rows);
+        const key = pictureKey(scene, model.state);
+        if (model.shape !== shape) fillGrid(model);
+        else if (model.scene !== scene || model.key !== key) renewCells(model);
+        [model.shape, model.key, model.scene] = [shape, key, scene];
         markCurrent(model, state);
         recolour(model);
         return firstDrawn(model);
@@ -3597,48 +3734,48 @@
       }
     };
   }
-  function gridShape(scene, part) {
-    return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].label, scene.sites[number].heads, scene.sites[number].types])]);
+  function gridShape(scene, part, rows) {
+    const types = scene.parts[part].sites.map((number) => scene.sites[number].types);
+    return JSON.stringify([part, rows, types]);
   }
   function renewCells(model) {
-    const { scene } = model.context;
     model.watcher.disconnect();
     for (const cell of model.cells.values()) {
-      cell.number = scene.parts[model.part].sites[cell.layer];
-      cell.site = scene.sites[cell.number];
       cell.isRequested = false;
+      cell.frame = null;
       model.watcher.observe(cell.button);
     }
   }
-  function fillGrid(model, part) {
-    const { context, kind, cells, watcher } = model;
-    model.part = part;
+  function fillGrid(model) {
+    const { kind, cells, watcher, rows } = model;
+    const hadFocus = model.grid.contains(document.activeElement) ? document.activeElement.getAttribute("data-place") : null;
     watcher.disconnect();
     cells.clear();
-    const { scene } = context;
-    const sites = scene.parts[part].sites.map((number) => scene.sites[number]);
-    model.grid.setAttribute("aria-rowcount", String(sites.length));
-    model.grid.replaceChildren(...sites.map((site, layer) => gridRow(model, site, layer)));
-    model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(sites) : mostHeads(sites)));
+    model.grid.setAttribute("aria-rowcount", String(rows.length));
+    model.grid.replaceChildren(...rows.map((row, index) => gridRow(model, row, index)));
+    model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(rows) : mostHeads(rows)));
     for (const cell of cells.values()) watcher.observe(cell.button);
+    if (hadFocus) (cells.get(hadFocus) ?? cells.values().next().value)?.button.focus();
   }
-  function mostHeads(sites) {
-    return Math.max(1, ...sites.map((site) => site.heads));
+  function mostHeads(rows) {
+    return Math.max(1, ...rows.map((row) => row.heads.length));
   }
-  function railColumns(sites) {
-    const most = mostHeads(sites);
+  function railColumns(rows) {
+    const most = mostHeads(rows);
     if (most <= MOST_IN_RAIL_ROW) return Math.max(4, most);
     return [8, 6, 7, 5].find((columns) => most % columns === 0) ?? 8;
   }
-  function gridRow(model, site, layer) {
-    const { scene } = model.context;
-    const name = layerName(scene, model.part, layer);
-    const heads = Array.from({ length: site.heads }, (_, head) => headCell(model, site, layer, head));
-    const label = make("div", { class: "heads-layer", role: "rowheader", title: site.name }, name);
-    return make("div", { class: "heads-row", role: "row" }, label, make("div", { class: "heads-cells", role: "presentation" }, ...heads));
+  function gridRow(model, row, index) {
+    const heads = row.heads.map((place, column) => headCell(model, place, index, column));
+    const label = row.name === null ? [] : [make("div", { class: "heads-layer", role: "rowheader", title: row.title }, row.name)];
+    return make("div", { class: "heads-row", role: "row" }, ...label, make("div", { class: "heads-cells", role: "presentation" }, ...heads));
   }
-  function headCell(model, site, layer, head) {
+  function headCell(model, { layer, head, value, partner }, row, column) {
+    const { scene } = model.context;
+    const { part, sort } = model.state;
+    const site = scene.sites[scene.parts[part].sites[layer]];
     const type = site.types?.[head] ?? "";
+    const name = layerName(scene, part, layer);
     const canvas = make("canvas", { class: "thumb-picture", width: 1, height: 1, "aria-hidden": "true" });
     const place = `${layer}-${head}`;
     const button = make("button", {
@@ -3647,24 +3784,30 @@
       tabindex: "-1",
       "data-place": place,
       "data-testid": `${model.kind === "map" ? "thumb" : "rail"}-${place}`,
-      "aria-label": `${layerName(model.context.scene, model.part, layer)}, head ${head} ${type}`.trim(),
+      "aria-label": [`${name}, head ${head}`, type, partner ? `\u2192 ${visibleLabel(partner)}` : "", value].filter(Boolean).join(" "),
       title: model.kind === "rail" ? `head ${head}${type ? ` \xB7 ${typeTitle(type)}` : ""}` : null,
       onclick: () => model.choose(layer, head)
     }, canvas);
     if (model.kind === "map") {
-      button.append(make("span", { class: "thumb-head" }, `${head}`), " ", make("span", { class: "thumb-type", title: typeTitle(type) }, type));
+      const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}\xB7${head}`;
+      const title = typeTitle(type);
+      button.append(make("span", { class: "thumb-head" }, number), " ", make("span", { class: "thumb-value" }, value.replace(" %", "%")), " ");
+      if (partner) button.append(make("span", { class: "thumb-partner" }, "\u2192 ", make("bdi", {}, visibleLabel(partner))), " ");
+      if (type) button.append(make("span", { class: "thumb-type", title }, headType(type)));
+      if (hasSink(type)) button.append(" ", make("span", { class: "thumb-type", title }, "+ sink"));
     }
-    const number = model.context.scene.parts[model.part].sites[layer];
-    model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, paintedTheme: null, isRequested: false });
+    model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
     return make("div", { role: "gridcell", class: "heads-cell" }, button);
   }
   function drawCell(cell) {
     if (!cell || cell.isRequested) return;
     cell.isRequested = true;
     const { model } = cell;
-    const pending = Promise.resolve(thumbnail(model.context.scene, cell.number, cell.head)).then((data) => {
+    const { state } = model;
+    const pending = headPicture(model.context.scene, state, cell.layer, cell.head).then((data) => {
+      if (model.state !== state && pictureKey(model.context.scene, model.state) !== pictureKey(model.context.scene, state)) return;
       cell.data = data;
-      cell.paintedTheme = null;
+      cell.painted = null;
       paintCell(cell);
     });
     pending.catch((problem) => {
@@ -3674,15 +3817,18 @@
     model.firstPicture ??= pending.catch(() => void 0);
   }
   function paintCell(cell) {
-    const colours = cell.model.context.palette();
-    if (!cell.data || cell.paintedTheme === colours.theme) return;
-    cell.paintedTheme = colours.theme;
-    const { data, height, width } = cell.data;
+    const { context, state } = cell.model;
+    const colours = context.palette();
+    const look = `${colours.theme} ${state.colour}`;
+    if (!cell.data || cell.painted === look) return;
+    cell.painted = look;
+    const { data, height, width, peak } = cell.data;
     if (height === 0 || width === 0) return;
     cell.canvas.width = width;
     cell.canvas.height = height;
     const pixels = new ImageData(width, height);
-    paintWeights(pixels, data, 255, "linear", false, colours);
+    const signed = peak !== 255 && cell.site.kind === "signed";
+    paintWeights(pixels, data, peak, state.colour, signed, colours);
     cell.canvas.getContext("2d").putImageData(pixels, 0, 0);
     cell.canvas.classList.toggle("pixelated", width <= 40 && height <= 40);
   }
@@ -3698,7 +3844,7 @@
     const selectedPlace = `${state.layer === "all" ? 0 : state.layer}-${state.head}`;
     const isSingleHead = state.mode === "head" && state.layer !== "all";
     const isMoved = selectedPlace !== model.current;
-    model.current = model.cells.has(selectedPlace) ? selectedPlace : "0-0";
+    model.current = model.cells.has(selectedPlace) ? selectedPlace : model.cells.keys().next().value ?? "";
     for (const [place, cell] of model.cells) {
       const active = place === model.current;
       cell.button.tabIndex = active ? 0 : -1;
@@ -3707,7 +3853,7 @@
       else cell.button.removeAttribute("aria-current");
       cell.button.toggleAttribute("data-together", !isSingleHead && (state.layer === "all" || cell.layer === state.layer));
     }
-    if (isMoved) keepInSight(model);
+    if (isMoved && model.state.sort !== "pair") keepInSight(model);
   }
   function keepInSight(model) {
     const button = currentButton(model);
@@ -3727,67 +3873,277 @@
     if (!step || !from || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
-    const layer = from.layer + step[0];
-    const row = [...model.cells.values()].filter((cell) => cell.layer === layer);
-    const target = row[Math.min(from.head + step[1], step[1] === 0 ? row.length - 1 : Infinity)];
+    const row = [...model.cells.values()].filter((cell) => cell.row === from.row + step[0]);
+    const target = row[Math.min(from.column + step[1], step[1] === 0 ? row.length - 1 : Infinity)];
     if (!target) return;
     from.button.tabIndex = -1;
     target.button.tabIndex = 0;
     target.button.focus();
   }
 
+  // data/ranking.js
+  async function rankedByPair(scene, state) {
+    const [query, key] = state.pair;
+    const places = scene.parts[state.part].sites.flatMap((number, layer) => Array.from({ length: scene.sites[number].heads }, (_, head) => ({ layer, head })));
+    const matches = await Promise.all(places.map((place) => matchOfHead(scene, state, place, query, key)));
+    return matches.sort((a, b) => (b.weight ?? -1) - (a.weight ?? -1));
+  }
+  async function matchOfHead(scene, state, { layer, head }, query, key) {
+    const frame = await frameOf(scene, { ...state, layer, head, mode: "head" });
+    const i = indexOfPosition(frame.rows, query);
+    if (i < 0) return { layer, head, weight: null, partner: null };
+    const row = await frame.row(i);
+    if (key !== void 0) {
+      const weight = row[indexOfPosition(frame.columns, key)];
+      return { layer, head, weight: Number.isFinite(weight) ? weight : null, partner: null };
+    }
+    const j = strongestPartner(row, frame, i);
+    return j < 0 ? { layer, head, weight: null, partner: null } : { layer, head, weight: row[j], partner: frame.columns.labels[j] };
+  }
+  function strongestPartner(row, frame, i) {
+    let best = -1;
+    for (let j = 0; j < row.length; j += 1) {
+      const isOwn = frame.square && j === i;
+      if (!isOwn && !frame.columns.special[j] && Number.isFinite(row[j]) && (best < 0 || row[j] > row[best])) best = j;
+    }
+    return best;
+  }
+  function indexOfPosition(axis, position) {
+    return axis.members.findIndex((members) => members.includes(position));
+  }
+
+  // views/map/sentence.js
+  var STEPS = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
+  function createSentence(host, context) {
+    const sentence = new Sentence(context);
+    host.append(sentence.element);
+    return sentence;
+  }
+  var Sentence = class {
+    constructor(context) {
+      this.context = context;
+      this.frame = null;
+      this.state = null;
+      this.finding = make("p", { class: "map-finding", "data-testid": "map-finding" });
+      this.clear = make("button", { type: "button", class: "lines-tool", "data-testid": "map-clear", onclick: () => this.choose([]) }, "Clear");
+      this.texts = make("div", { class: "map-texts" });
+      this.element = make("section", { class: "map-sentence", "aria-label": "Text" }, this.texts, make("div", { class: "map-finding-row" }, this.finding, this.clear));
+      this.shape = "";
+      this.texts.addEventListener("click", (event) => this.press(event.target.closest("button")));
+      this.texts.addEventListener("keydown", (event) => this.move(event));
+    }
+    /** Words that can be chosen: those of the queries, and where they are another text those of the keys. */
+    show(frame, state) {
+      [this.frame, this.state] = [frame, state];
+      const shape = JSON.stringify([frame.square, frame.rows.labels, frame.columns.labels]);
+      if (shape !== this.shape) this.fill(frame);
+      this.shape = shape;
+      const [query, key] = state.pair;
+      this.mark("query", query, frame.square ? key : void 0);
+      if (!frame.square) this.mark("key", void 0, key);
+      this.clear.hidden = state.pair.length === 0;
+    }
+    fill(frame) {
+      const sides = frame.square ? [["query", frame.rows]] : [["query", frame.rows], ["key", frame.columns]];
+      const hadFocus = this.texts.contains(document.activeElement);
+      this.texts.replaceChildren(...sides.map(([side, axis]) => textOf(side, axis, frame.square)));
+      if (hadFocus) this.texts.querySelector("button")?.focus();
+    }
+    mark(side, query, key) {
+      const axis = side === "query" ? this.frame.rows : this.frame.columns;
+      const chosen = { query: query === void 0 ? -1 : indexOfPosition(axis, query), key: key === void 0 ? -1 : indexOfPosition(axis, key) };
+      const buttons = [...this.texts.querySelectorAll(`[data-side=${side}] button`)];
+      const isWaiting = side === "key" && this.state.pair.length === 0;
+      buttons.forEach((button, index) => {
+        const role = index === chosen.query ? "query" : index === chosen.key ? "key" : null;
+        button.setAttribute("aria-pressed", String(role !== null));
+        button.toggleAttribute("data-query", role === "query");
+        button.toggleAttribute("data-key", role === "key");
+        button.disabled = isWaiting;
+      });
+      const stop = buttons.find((button) => button.tabIndex === 0) ?? buttons[0];
+      buttons.forEach((button) => {
+        button.tabIndex = button === stop ? 0 : -1;
+      });
+    }
+    press(button) {
+      if (!button) return;
+      const side = button.closest("[data-side]").dataset.side;
+      const axis = side === "query" ? this.frame.rows : this.frame.columns;
+      const [position] = axis.members[Number(button.dataset.index)];
+      const [query, key] = this.state.pair;
+      if (side === "key") return this.choose(key === position ? [query] : [query, position]);
+      if (query === position) return this.choose([]);
+      const isSecond = this.frame.square && query !== void 0 && key === void 0;
+      return this.choose(isSecond ? [query, position] : [position]);
+    }
+    choose(pair) {
+      this.context.store.set({ pair, sort: pair.length ? "pair" : "layer" });
+    }
+    move(event) {
+      const step = STEPS[event.key];
+      if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+      const buttons = [...event.target.closest("[data-side]").querySelectorAll("button")];
+      const next = buttons[buttons.indexOf(event.target) + step];
+      event.preventDefault();
+      event.stopPropagation();
+      if (!next) return;
+      event.target.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    }
+    /** The strongest head in words, or what can be done. */
+    tell(ranking, nameOf) {
+      const { state, frame } = this;
+      const [query, key] = state.pair;
+      const unit = unitName(state);
+      const label = (axis, position) => visibleLabel(axis.labels[indexOfPosition(axis, position)] ?? "");
+      if (query === void 0) {
+        const keys = frame.square ? `then another for what it gives that ${unit}` : `then one of the other text for what it gives that`;
+        this.finding.textContent = `Choose a ${unit} to see which heads attend from it most clearly, ${keys}.`;
+        return;
+      }
+      const best = ranking[0];
+      const partner = key === void 0 ? best?.partner : label(frame.columns, key);
+      if (!best || best.weight === null || !partner) {
+        this.finding.textContent = key === void 0 ? `No head attends from \u201C${label(frame.rows, query)}\u201D to another ${unit}.` : "This pair is not stored in any head, or not shown.";
+        return;
+      }
+      const missing = ranking.filter(({ weight }) => weight === null).length;
+      const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
+      this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " \u2192 ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}.${note}`);
+      this.context.announce(this.finding.textContent);
+    }
+  };
+  function textOf(side, axis, isOnly) {
+    const name = axis.name ?? (isOnly ? null : side === "query" ? "Queries" : "Keys");
+    const words = axis.labels.map((label, index) => make("button", {
+      type: "button",
+      class: `map-word${axis.special[index] ? " is-special" : ""}${axis.written[index] ? " is-written" : ""}`,
+      "data-index": index,
+      "data-testid": `map-${side}-${index}`,
+      "aria-pressed": "false",
+      tabindex: "-1"
+    }, make("bdi", {}, visibleLabel(label))));
+    const box = make("div", { class: "map-words", role: "group", "data-side": side, "data-scrolls": true, "aria-label": name ?? "Words" }, ...words);
+    return name === null ? box : make("div", { class: "map-text" }, make("span", { class: "map-text-name" }, name), box);
+  }
+
   // views/map/map_view.js
   var PICTURE = { side: 96, gap: 16, left: 84, top: 16, caption: 34 };
   function createMapView(host, context) {
-    const box = make("div", { class: "map-view" });
-    const scroller = make("div", { class: "scroller", "data-scrolls": true }, box);
-    host.append(scroller);
-    const open = (layer, head) => {
-      context.store.set({ layer, head, mode: "head", view: "matrix" });
-      context.announce(`${layerName(context.scene, context.store.get().part, layer)}, head ${head}, opened as a matrix`);
-    };
-    const heads = createHeadsGrid(box, context, "map", open);
-    const moveToGrid = () => heads.focus();
+    const view = new MapView(host, context);
+    const moveToGrid = () => view.heads.focus();
     return {
-      update: (_frame, state) => heads.update(state),
-      picture: () => ({ svg: mapPicture(context, heads) }),
+      update: (_frame, state) => view.update(state),
+      picture: () => ({ svg: mapPicture(context, view.heads) }),
       resize() {
       },
       focus: moveToGrid,
-      keys: { ArrowLeft: moveToGrid, ArrowRight: moveToGrid, ArrowUp: moveToGrid, ArrowDown: moveToGrid },
-      destroy() {
-        heads.destroy();
-        scroller.remove();
-      }
+      keys: { ArrowLeft: moveToGrid, ArrowRight: moveToGrid, ArrowUp: moveToGrid, ArrowDown: moveToGrid, Escape: () => view.clear() },
+      destroy: () => view.destroy()
     };
   }
+  var MapView = class {
+    constructor(host, context) {
+      this.context = context;
+      this.box = make("div", { class: "map-view" });
+      this.scroller = make("div", { class: "scroller", "data-scrolls": true }, this.box);
+      host.append(this.scroller);
+      this.sentence = createSentence(this.box, context);
+      this.heads = createHeadsGrid(this.box, context, "map", (layer, head) => this.open(layer, head));
+      this.heads.grid.addEventListener("pointermove", (event) => this.point(event));
+      this.heads.grid.addEventListener("pointerleave", () => this.leave());
+      this.pointed = "";
+    }
+    destroy() {
+      this.leave();
+      this.heads.destroy();
+      this.scroller.remove();
+    }
+    async update(state) {
+      const { scene } = this.context;
+      this.state = state;
+      const frame = await headFrame(scene, state, 0, 0);
+      if (this.state !== state) return;
+      this.sentence.show(frame, state);
+      const ranking = state.pair.length ? await this.rank(scene, state) : null;
+      if (this.state !== state) return;
+      this.sentence.tell(ranking, ({ layer, head }) => `${layerName(scene, state.part, layer).toLowerCase()} head ${head}`);
+      await this.heads.update(state, ranking);
+    }
+    /** The heads by what the chosen words give; asked for again where something that it depends on has changed. */
+    rank(scene, state) {
+      const key = JSON.stringify([state.part, state.unit, state.special, state.step, state.pair]);
+      if (this.ranked?.scene !== scene || this.ranked.key !== key) this.ranked = { scene, key, ranking: rankedByPair(scene, state) };
+      return this.ranked.ranking;
+    }
+    open(layer, head) {
+      const { scene, store, announce } = this.context;
+      const rows = this.sentence.frame?.rows;
+      const [query] = store.get().pair;
+      const row = query === void 0 ? -1 : rows.members.findIndex((members) => members.includes(query));
+      const chosen = row < 0 ? {} : { selected: [row], direction: "from" };
+      store.set({ layer, head, mode: "head", view: "matrix", ...chosen });
+      announce(`${layerName(scene, store.get().part, layer)}, head ${head}, opened as a matrix`);
+    }
+    clear() {
+      if (this.context.store.get().pair.length === 0) return false;
+      this.sentence.choose([]);
+      return true;
+    }
+    // The pair under the pointer, read from the frame of that head and not from its picture.
+    async point(event) {
+      const canvas = event.target.closest(".thumb")?.querySelector(".thumb-picture");
+      const cell = canvas && this.heads.cells.get(canvas.parentElement.dataset.place);
+      const box = canvas?.getBoundingClientRect();
+      const [x, y] = box ? [(event.clientX - box.x) / box.width, (event.clientY - box.y) / box.height] : [-1, -1];
+      if (!cell || x < 0 || y < 0 || x >= 1 || y >= 1) return this.leave();
+      cell.frame ??= headFrame(this.context.scene, this.state, cell.layer, cell.head);
+      const here = `${cell.layer}-${cell.head} ${event.clientX} ${event.clientY}`;
+      this.pointed = here;
+      const frame = await cell.frame;
+      const [i, j] = [Math.floor(y * frame.rows.labels.length), Math.floor(x * frame.columns.labels.length)];
+      const { value, exact } = await frame.value(i, j);
+      if (this.pointed !== here) return void 0;
+      const { part } = this.state;
+      return this.context.tooltip.show(event.clientX, event.clientY, [
+        `${isolated(frame.rows.labels[i])} \u2192 ${isolated(frame.columns.labels[j])}`,
+        { text: markedWeight(value, exact), kind: "number" },
+        { text: `${layerName(this.context.scene, part, cell.layer)} \xB7 head ${cell.head}`, kind: "muted" }
+      ]);
+    }
+    leave() {
+      this.pointed = "";
+      this.context.tooltip.hide();
+    }
+  };
   function mapPicture(context, heads) {
     const { side, gap, left, top, caption } = PICTURE;
     const colours = context.palette();
-    const { part } = context.store.get();
     const cells = [...heads.cells.values()];
-    const columns = Math.max(...cells.map((cell) => cell.head)) + 1;
-    const rows = Math.max(...cells.map((cell) => cell.layer)) + 1;
+    const columns = Math.max(...cells.map((cell) => cell.column)) + 1;
+    const rows = heads.rows();
     const parts = [];
-    for (let layer = 0; layer < rows; layer += 1) {
-      const y = top + layer * (side + caption + gap) + side / 2;
-      parts.push(`<text x="16" y="${y}" font-size="13" fill="${colours.ink}">${svgEscape(layerName(context.scene, part, layer))}</text>`);
-    }
+    rows.forEach((row, index) => {
+      const y = top + index * (side + caption + gap) + side / 2;
+      if (row.name !== null) parts.push(`<text x="16" y="${y}" font-size="13" fill="${colours.ink}">${svgEscape(row.name)}</text>`);
+    });
     for (const cell of cells) parts.push(...cellPicture(cell, colours));
-    return svgDocument(left + columns * (side + gap), top + rows * (side + caption + gap), colours.surface, parts);
+    return svgDocument(left + columns * (side + gap), top + rows.length * (side + caption + gap), colours.surface, parts);
   }
   function cellPicture(cell, colours) {
     const { side, gap, left, top, caption } = PICTURE;
-    const x = left + cell.head * (side + gap);
-    const y = top + cell.layer * (side + caption + gap);
+    const x = left + cell.column * (side + gap);
+    const y = top + cell.row * (side + caption + gap);
     const source = cell.data ? cell.canvas.toDataURL("image/png") : null;
     const place = `x="${x}" y="${y}" width="${side}" height="${side}"`;
     const rendering = cell.canvas.classList.contains("pixelated") ? "pixelated" : "auto";
     const image = source ? `<image ${place} preserveAspectRatio="none" image-rendering="${rendering}" href="${source}"/>` : `<rect ${place} fill="${colours.line}"/>`;
-    const type = svgEscape(cell.site.types?.[cell.head] ?? "");
+    const [number, type] = [".thumb-head", ".thumb-type"].map((name) => svgEscape(cell.button.querySelector(name).textContent));
     return [
       image,
-      `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${cell.head}</text>`,
+      `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${number}</text>`,
       `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${type}</text>`
     ];
   }
@@ -3809,7 +4165,10 @@
     const [row0, column0, row1, column1] = window2;
     const requested = Math.min(plot.width / (column1 - column0) / fitted.scaleX, plot.height / (row1 - row0) / fitted.scaleY);
     const factor = Math.min(largestZoom(fitted), Math.max(1, requested));
-    const camera = { left: column0, top: row0, scaleX: fitted.scaleX * factor, scaleY: fitted.scaleY * factor };
+    const hasAllRows = row0 <= 0 && row1 >= rows;
+    const wide = Math.min(LARGEST_ZOOMED_CELL, plot.width / (column1 - column0));
+    const scaleX = hasAllRows ? Math.max(wide, fitted.scaleX) : fitted.scaleX * factor;
+    const camera = { left: column0, top: row0, scaleX, scaleY: fitted.scaleY * factor };
     return boundedCamera(camera, rows, columns, plot);
   }
   function pannedCamera(camera, deltaX, deltaY, rows, columns, plot) {
@@ -3822,7 +4181,7 @@
     const step = Math.min(largestZoom(fitted), Math.max(1, current * factor)) / current;
     const column = camera.left + (x - plot.x) / camera.scaleX;
     const row = camera.top + (y - plot.y) / camera.scaleY;
-    const [scaleX, scaleY] = [camera.scaleX * step, camera.scaleY * step];
+    const [scaleX, scaleY] = [camera.scaleX * step, Math.max(fitted.scaleY, camera.scaleY * step)];
     return boundedCamera({ left: column - (x - plot.x) / scaleX, top: row - (y - plot.y) / scaleY, scaleX, scaleY }, rows, columns, plot);
   }
   function cameraWithCell(camera, row, column, rows, columns, plot) {
@@ -3937,7 +4296,7 @@
   var LABEL_SPACING = 14;
   var LABEL_PADDING = 8;
   var LONGEST_MEASURED = 60;
-  var STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 5e3, 1e4];
+  var STEPS2 = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 5e3, 1e4];
   function createLabelSet({ name, labels, written }, measuring, most) {
     const shown = labels.map(visibleLabel);
     const widths = /* @__PURE__ */ new Map();
@@ -3973,7 +4332,7 @@
     return `${letters.slice(0, low).join("")}\u2026`;
   }
   function labelStep(scale) {
-    return STEPS.find((step) => step * scale >= LABEL_SPACING) ?? Infinity;
+    return STEPS2.find((step) => step * scale >= LABEL_SPACING) ?? Infinity;
   }
   function* labelledCells(start, length, scale, count) {
     const step = labelStep(scale);
@@ -4951,6 +5310,7 @@
   // page/pane.js
   var FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step"];
   var BUSY_DELAY = 160;
+  var LONGEST_SUGGESTED = 512;
   var VIEW_CREATORS = { map: createMapView, matrix: createMatrixView, lines: createLinesView, text: createTextView, image: createImageView };
   var paneCount = 0;
   function createPane(host, scene, options) {
@@ -4984,6 +5344,7 @@
       this.context.scenes = this.page.scenes;
       this.context.states = this.page.states;
       this.context.flip = this.page.flip;
+      this.context.setAll = this.page.setAll;
       this.context.exported = () => this.page.columnOf(this.page.active()?.store);
       this.context.legend = (scale) => this.showLegend(scale);
       this.build(host);
@@ -5070,6 +5431,7 @@
       this.slider?.update?.(this.frame, state);
       this.showRail(state);
       this.element.dataset.view = state.view;
+      this.element.toggleAttribute("data-single", headCount(this.context.scene, state.part) === 1);
       const needsFrame = changed.some((key) => FRAME_KEYS.includes(key)) || this.frame === null;
       if (needsFrame) [this.frameWanted, this.isRestored] = [true, false];
       if (state.view === "map") this.showMap(state);
@@ -5084,12 +5446,17 @@
     }
     openView(state) {
       if (this.shownView === state.view) return;
-      this.wantsFocus = this.viewHost.contains(document.activeElement);
+      this.wantsFocus = Boolean(this.shownView) && this.losesFocus(state.view);
       this.view?.destroy();
       this.viewHost.replaceChildren();
       this.viewHost.setAttribute("aria-label", `${state.view} view`);
       this.shownView = state.view;
       this.view = VIEW_CREATORS[state.view](this.viewHost, this.context);
+    }
+    /** Whether the keyboard is on what another view takes away, or nowhere. */
+    losesFocus(nextView) {
+      const focused = document.activeElement;
+      return focused === document.body || this.viewHost.contains(focused) || nextView === "map" && this.railHost.contains(focused);
     }
     async showRail(state) {
       try {
@@ -5148,6 +5515,7 @@
     async draw(state) {
       const { frame, view } = this;
       if (!frame || state.view === "map") return;
+      if (state.view === "lines" && this.suggestWord(frame, state)) return;
       this.status.textContent = statusText(this.context.scene, state, frame);
       this.status.title = this.status.textContent;
       this.showLegend(null);
@@ -5159,9 +5527,19 @@
       this.returnFocus();
       this.page.drawn();
     }
+    /** Lines begin with a word whose lines tell something; what is clicked first takes its place. */
+    suggestWord(frame, state) {
+      if (this.hasSuggested) return false;
+      this.hasSuggested = true;
+      const row = state.selected.length ? -1 : clearestRow(frame, state);
+      if (row < 0) return false;
+      this.context.suggested = [row];
+      this.store.set({ selected: [row], direction: "from" });
+      return true;
+    }
     /** A keyboard that was in the view before goes on in the view that took its place. */
     returnFocus() {
-      if (this.wantsFocus && document.activeElement === document.body) this.view.focus?.();
+      if (this.wantsFocus && this.losesFocus(this.shownView)) this.view.focus?.();
       this.wantsFocus = false;
     }
     showLegend(scale) {
@@ -5215,9 +5593,27 @@
       this.element.remove();
     }
   };
+  function headCount(scene, part) {
+    return scene.parts[part].sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
+  }
+  function clearestRow(frame, { pair, hidden }) {
+    if (pair.length) return frame.rows.members.findIndex((members) => members.includes(pair[0]));
+    const columns = frame.columns.labels.length;
+    if (!frame.whole || frame.whole.length > LONGEST_SUGGESTED ** 2) return frame.rows.special.findIndex((isSpecial) => !isSpecial);
+    let [best, strongest2] = [-1, 0];
+    for (let i = 0; i < frame.rows.labels.length; i += 1) {
+      if (frame.rows.special[i] || hidden.includes(i)) continue;
+      for (let j = 0; j < columns; j += 1) {
+        const weight = Math.abs(frame.whole[i * columns + j]);
+        if (weight > strongest2 && !frame.columns.special[j] && !(frame.square && i === j)) [best, strongest2] = [i, weight];
+      }
+    }
+    return best;
+  }
   function startState(scene) {
     const heads = scene.sites.reduce((sum, site) => sum + site.heads, 0);
-    return { ...initialState(), view: heads > 1 ? "map" : "matrix", ...patchOfFragment(scene.start) };
+    const view = scene.image ? "image" : heads > 1 ? "map" : "matrix";
+    return { ...initialState(), view, ...patchOfFragment(scene.start) };
   }
   function carriedSelection(before, after, state, partBefore) {
     const isSameShape = before.rows.labels.length === after.rows.labels.length && before.columns.labels.length === after.columns.labels.length;
@@ -5294,6 +5690,7 @@
         scenes: () => this.panes.map((pane) => pane.scene()),
         states: () => this.states(),
         flip: (key, values) => this.flip(key, values),
+        setAll: (patch) => this.panes.forEach((pane) => pane.store.set(patch)),
         active: () => this.activePane(),
         columnOf: (store) => this.columnOf(store)
       };
@@ -5374,11 +5771,11 @@
       if (this.panes.length < 2) return null;
       return this.panes[0].store === store ? "left" : "right";
     }
-    /** Flips a switch of all panes; one that lacks what it is about stays as it is. */
-    flip(key, [first, second]) {
+    /** Goes on to the next value of a switch of all panes; one that lacks what it is about stays as it is. */
+    flip(key, values) {
       if (key === "unit" && !this.panes.some((pane) => hasWords(pane.scene()))) return false;
-      const isOn = this.states().some((state) => state[key] === second);
-      for (const pane of this.panes) pane.store.set({ [key]: isOn ? first : second });
+      const index = Math.max(...this.states().map((state) => values.indexOf(state[key])));
+      for (const pane of this.panes) pane.store.set({ [key]: values[(index + 1) % values.length] });
       return true;
     }
     readAddress() {

@@ -20,7 +20,9 @@ export async function frameOf(scene, state) {
   const rows = axisOf(scene, state, site.query_sequence, shownCount);
   const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
   const signed = site.kind === "signed";
-  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount };
+  const hasSpecial = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
+  const isRenormalised = state.special === "hidden" && hasSpecial && !signed && site.kind !== "gate";
+  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount, isRenormalised };
   if (map.data === null) return remoteFrame(frame, scene, state, siteNumber);
   return wholeFrame(frame, map);
 }
@@ -66,10 +68,10 @@ function axisOf(scene, state, number, shownCount) {
   const sequence = scene.sequences[number];
   const groups = groupsOf(sequence, state.unit === "words");
   const shownGroups = groups.filter((group) => shownCount === null || group.members.every((i) => i < shownCount));
-  if (state.special !== "folded") return axisOfGroups(shownGroups, prompt, sequence.name);
+  if (state.special === "shown") return axisOfGroups(shownGroups, prompt, sequence.name);
   const specialGroups = shownGroups.filter((group) => group.special);
   const otherGroups = shownGroups.filter((group) => !group.special);
-  if (specialGroups.length) {
+  if (specialGroups.length && state.special === "folded") {
     otherGroups.push({ label: FOLDED_LABEL, special: true, members: specialGroups.flatMap((group) => group.members) });
   }
   return axisOfGroups(otherGroups, prompt, sequence.name);
@@ -101,6 +103,7 @@ function wholeFrame(frame, map) {
   const { rows, columns } = frame;
   const plain = isPlain(rows, map.queries) && isPlain(columns, map.keys);
   const whole = plain ? map.data : mergedWeights(map, rows, columns);
+  if (frame.isRenormalised) divideRows(whole, columns.labels.length);
   const breadth = columns.labels.length;
   const pyramid = [whole];
   frame.whole = whole;
@@ -140,6 +143,15 @@ function mergedWeights(map, rows, columns) {
     for (let j = 0; j < breadth; j += 1) whole[i * breadth + j] = row[j] / Math.max(1, members.length);
   });
   return whole;
+}
+
+/** Rows as shares of what is left of them. */
+function divideRows(whole, breadth) {
+  for (let start = 0; start < whole.length; start += breadth) {
+    const row = whole.subarray(start, start + breadth);
+    const sum = row.reduce((total, weight) => total + weight, 0);
+    if (sum > 0) for (let j = 0; j < breadth; j += 1) row[j] /= sum;
+  }
 }
 
 function isTopWeight(top, i, j) {

@@ -72,7 +72,8 @@ function fieldValue(key, text) {
   if (key === "layer" && text === "all") return "all";
   if (key === "step" && text === "") return null;
   if (["part", "layer", "head", "step"].includes(key)) return /^\d{1,9}$/.test(text) ? Number(text) : undefined;
-  if (key === "selected" || key === "hidden") return text === "" ? [] : numbersOf(text, Number.isInteger);
+  if (key === "type") return /^[a-z]*$/.test(text) ? text : undefined;
+  if (["selected", "hidden", "pair"].includes(key)) return text === "" ? [] : numbersOf(text, Number.isInteger);
   if (key === "pinned") return text === "true";
   if (key === "zoom") return zoomValue(text);
   if (key === "limit") return limitValue(text);

@@ -8,14 +8,15 @@ export const CHOICES = {
   view: VIEWS,
   mode: MODES,
   unit: ["pieces", "words"],
-  special: ["shown", "folded"],
+  special: ["shown", "folded", "hidden"],
   colour: ["linear", "log"],
   theme: ["auto", "light", "dark"],
   direction: ["from", "to"],
+  sort: ["layer", "type", "entropy", "distance", "pair"],
 };
 
 /** Fields that two panes side by side share. */
-export const SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit"];
+export const SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair"];
 
 /** The state a page starts with. */
 export function initialState() {
@@ -24,6 +25,7 @@ export function initialState() {
     unit: "pieces", special: "shown", colour: "linear", theme: "auto",
     selected: [], pinned: false, hidden: [], direction: "from",
     limit: { kind: "top", value: 5 }, step: null, zoom: null,
+    sort: "layer", type: "", pair: [],
   };
 }
 
@@ -67,9 +69,18 @@ export function settleState(scene, state, patch) {
   next.head = boundedInteger(next.head, site ? site.heads : 1);
   if (next.unit === "words" && !hasWords(scene)) next.unit = "pieces";
   if (next.view === "image" && !scene.image) next.view = "matrix";
+  next.pair = settledPair(scene, site, next.pair);
+  if (next.sort === "pair" && next.pair.length === 0) next.sort = "layer";
   if (!scene.steps) next.step = null;
   else if (next.step !== null) next.step = Math.max(next.step, leastStep(scene));
   return next;
+}
+
+/** Positions of a query and a key, or of a query alone; none where a text does not reach so far. */
+function settledPair(scene, site, pair) {
+  const sequences = [site?.query_sequence, site?.key_sequence];
+  const fits = (position, index) => position < (scene.sequences[sequences[index]]?.tokens.length ?? 0);
+  return pair.length <= 2 && pair.every(fits) ? pair : [];
 }
 
 /** The first step that has something to show: there is always a prompt, unless all was written. */

@@ -46,7 +46,7 @@ def _site(scene: Scene, number: int, chunks: Chunks) -> dict[str, Any]:
     small = [_thumbnail(recipe, scene.example, head) for head in range(record.shape.heads)]
     return {
         **pack.about(scene, number),
-        "types": pack.types_of(record, scene.example),
+        **pack.judged(record, scene.example),
         "peak": [peak for _, peak in small],
         "form": _TILES,
         "thumbnails": chunks.add(torch.stack([picture for picture, _ in small])),

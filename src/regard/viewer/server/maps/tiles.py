@@ -124,6 +124,9 @@ class Maps:
         rows, columns = self.axes(query)
         here, every = slice(index, index + 1), slice(0, rows.size)
         with torch.inference_mode():
+            if self._renormalised(query):  # by whole rows
+                bands = [self._band(query, 0, row) for row in range(-(-rows.size // SIDE))]
+                return torch.cat([band[:, index] for band in bands])
             positions = columns.positions(here)
             blocks = [self._cells(query, slice(None), where) for where in runs(positions)]
             cells = columns.summed(torch.cat(blocks, 1), here, runs(positions), 1)
@@ -157,8 +160,18 @@ class Maps:
         ranges = runs(rows.positions(where))
         cells = torch.cat([self._cells(query, span) for span in ranges])
         every = [slice(0, cells.shape[1])]
-        cells = columns.summed(cells, slice(0, columns.size), every, 1)
-        return rows.mean(cells, where, ranges).contiguous()
+        cells = rows.mean(columns.summed(cells, slice(0, columns.size), every, 1), where, ranges)
+        if self._renormalised(query):
+            total = cells.sum(1, keepdim=True)
+            cells = cells / torch.where(total > 0, total, 1.0)
+        return cells.contiguous()
+
+    def _renormalised(self, query: MapQuery) -> bool:
+        """Whether rows are shares of what is left of them: special tokens are hidden."""
+        site = query.sites(self.scene)[0]
+        lines = (self.scene.lines[line] for line in (site.queries, site.keys))
+        shares = site.record.kind in ("distribution", "partial")
+        return query.special == "hidden" and shares and any(any(line.special) for line in lines)
 
     def _cells(self, query: MapQuery, rows: slice, columns: slice | None = None) -> Cells:
         """Weights between positions: of one head, or of all heads and layers asked for."""

@@ -338,7 +338,10 @@ class LinesView {
   }
 
   select(side, token) {
-    const { selected } = this.context.store.get();
+    const { context } = this;
+    const { selected: kept } = context.store.get();
+    const selected = kept.join() === context.suggested?.join() ? [] : kept;
+    context.suggested = null;
     const isOther = side !== this.selectedSide();
     const others = isOther ? [] : selected.filter((other) => other !== token);
     const selection = others.length === selected.length || isOther ? [...others, token] : others;
