@@ -27,7 +27,7 @@ _LABELS = {"self": "self-attention", "cross": "cross-attention"}
 _FIELDS = (
     *("view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme"),
     *("selected", "pinned", "hidden", "direction", "limit", "step", "zoom"),
-    *("sort", "type", "pair"),
+    *("sort", "type", "pair", "heads"),
 )
 
 
@@ -136,8 +136,8 @@ def scenes_of(attentions: Sequence[Any], options: PageOptions) -> list[Scene]:
         if batch > 1:
             title = f"{title} (example {example} of {batch})"
         stacks = [(part.name, [sites[number].record for number in part.sites]) for part in parts]
-        first = "" if picture is not None else opening(stacks, example, options.start)
-        start = "&".join(filter(None, [first, options.start]))
+        place = "" if picture is not None else opening(stacks, example, options.start)
+        start = "&".join(filter(None, [place, options.start]))
         scenes.append(Scene(title, example, lines, sites, parts, prompt, grows, picture, start))
     _check_words([all_words[number] for number in sorted(unused)], scenes)
     return scenes

@@ -161,7 +161,7 @@ def test_words_and_pieces(open_page, sentence_trace):
 def test_special_tokens_are_folded(open_page, sentence_trace):
     looking = open_page(sentence_trace, LINES)
     expect(looking.by("lines-row-0")).to_contain_text("[CLS]")
-    looking.by("special-toggle").click()
+    looking.by("special-select").click()
     expect(looking.by("lines-row-0")).to_contain_text("the")
     expect(looking.by("lines-row-20")).to_contain_text("[special]")
 
@@ -171,10 +171,10 @@ def test_a_chosen_word_stays_chosen_when_one_special_token_is_folded(open_page, 
     tokens = [*sentence_trace.trace[0].query_tokens[:-1], "end"]
     looking = open_page(Drawn(sentence_trace.trace.with_tokens(tokens)), f"{LINES}&selected=7")
     expect(looking.by("lines-row-7")).to_contain_text(tokens[7])
-    looking.by("special-toggle").click()
+    looking.by("special-select").click()
     expect(looking.by("lines-row-6")).to_contain_text(tokens[7])
     assert looking.hash()["selected"] == "6"
-    looking.by("special-toggle").click()
+    looking.by("special-select").click()
     expect(looking.by("lines-row-7")).to_contain_text(tokens[7])
     assert looking.hash()["selected"] == "7"
 

@@ -59,7 +59,7 @@ def test_what_is_chosen_stays_chosen_where_the_other_column_lacks_it(open_page, 
 
 def test_a_switch_works_where_only_the_second_column_has_a_use_for_it(open_page, turned_pair):
     looking = open_page(turned_pair, "view=matrix")
-    toggle = looking.by("special-toggle")
+    toggle = looking.by("special-select")
     expect(toggle).to_be_enabled()
     expect(looking.by("status").nth(1)).to_contain_text("22 × 22")
     toggle.click()
@@ -168,7 +168,7 @@ def test_help_has_only_keys_that_do_something(open_page, sentence_trace, disc_tr
 
 def test_the_map_offers_nothing_that_it_does_not_show(open_page, sentence_trace):
     looking = open_page(sentence_trace)
-    for control in ("mode-select", "unit-toggle", "special-toggle", "colour-toggle"):
+    for control in ("mode-select", "unit-toggle", "special-select", "colour-toggle"):
         expect(looking.by(control)).to_be_disabled()
     for key in "mdwsl":
         looking.page.keyboard.press(key)

@@ -14,6 +14,7 @@ export class Growth {
     this.special = [];
     this.sites = [];
     this.chosen = [];
+    this.likely = []; // {token, likely} of each step
     this.prompt = 0;
   }
 
@@ -31,7 +32,7 @@ export class Growth {
   }
 
   /** A step brings the row of the token that was fed, and the token that it chose. */
-  step({ rows, keys, token }) {
+  step({ rows, keys, token, likely }) {
     if (rows) {
       this.tokens.push(this.chosen.at(-1));
       this.special.push(false);
@@ -41,6 +42,7 @@ export class Growth {
       });
     }
     this.chosen.push(token);
+    this.likely.push({ token, likely });
   }
 
   /** A cache that forgets has fewer keys than tokens: which ones, nobody says. */

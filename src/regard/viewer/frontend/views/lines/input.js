@@ -18,6 +18,11 @@ export function listenToLines(view) {
   pin.addEventListener("click", () => view.pin());
   clear.addEventListener("click", () => view.clear());
   for (const button of Object.values(view.parts.beyond)) button.addEventListener("click", () => view.reveal(button.goal));
+  view.parts.compare.addEventListener("click", () => view.keepHead());
+  view.parts.headList.addEventListener("click", (event) => {
+    const place = event.target.closest?.("[data-drops]")?.dataset.drops;
+    if (place) view.dropHead(place);
+  });
   showAll.addEventListener("click", () => view.context.store.set({ hidden: [] }));
 }
 

@@ -1,11 +1,13 @@
 // Lines between two columns of tokens: who looks (left) and what is looked at (right); two texts that have names stand
 // the other way round, as a translation is read.
 
+import { frameOf } from "../../data/frame.js";
+import { layerName } from "../../data/scene.js";
 import { fitCanvas } from "../../drawing/canvas.js";
 import { scaleShare } from "../../drawing/colour.js";
 import { visibleLabel } from "../../drawing/labels.js";
-import { unitName } from "../../state/state.js";
-import { buildLines, columnHead, hiddenChip } from "./elements.js";
+import { MOST_HEADS, headPlace, unitName } from "../../state/state.js";
+import { buildLines, columnHead, headChip, hiddenChip } from "./elements.js";
 import { OTHER_SIDE, linesKeys, listenToLines } from "./input.js";
 import { MOST_WHILE_SCROLLING, allLinks, drawLines, fadeEdges, linksAt, placedLinks, strongest } from "./links.js";
 import { linesSvg } from "./svg.js";
@@ -38,6 +40,8 @@ class LinesView {
     this.parts = buildLines();
     this.columns = { left: new TokenColumn("left"), right: new TokenColumn("right") };
     this.isMirrored = null;
+    this.kept = [];
+    this.colour = null;
     this.hover = null;
     this.focus = { side: "left", token: 0 };
     listenToLines(this);
@@ -59,8 +63,12 @@ class LinesView {
     const isNewLayout = isNewFrame || state.hidden !== this.state?.hidden;
     if (isNewFrame) this.weights = this.weightsOfFrame(frame);
     if (isNewLayout || state.limit !== this.state?.limit) this.overview = null;
+    const { theme } = this.context.palette();
+    const isOtherHeads = isNewFrame || state.heads !== this.state?.heads || theme !== this.theme;
+    this.theme = theme;
     this.frame = frame;
     this.state = state;
+    if (isOtherHeads) this.keepHeads();
     if (isNewLayout) this.layOut();
     if (isFirst) this.isArriving = state.selected.length > 0;
     this.schedule();
@@ -69,6 +77,54 @@ class LinesView {
   weightsOfFrame(frame) {
     const isShown = () => frame === this.frame;
     return new FrameWeights(frame, () => isShown() && this.schedule(), (problem) => isShown() && this.context.fail(problem));
+  }
+
+  /** The heads that are kept, beside the one that is chosen: their frames come later. */
+  keepHeads() {
+    const { frame, state, context } = this;
+    const chosen = `${state.layer}.${state.head}`;
+    const isHead = state.mode === "head" && state.layer !== "all";
+    const places = state.heads.filter((place) => !(isHead && place === chosen));
+    const name = (layer, head) => `${layerName(context.scene, state.part, layer)}, head ${head}`;
+    const { heads: colours } = context.palette();
+    const colourOf = (place) => colours[(state.heads.includes(place) ? state.heads.indexOf(place) + 1 : 0) % colours.length];
+    this.colour = state.heads.length ? colourOf(chosen) : null;
+    this.kept = places.map((place) => ({ place, colour: colourOf(place), frame: null, weights: null }));
+    const chips = this.kept.map(({ place, colour }) => headChip(place, name(...headPlace(place)), colour));
+    const current = isHead ? name(state.layer, state.head) : "All heads shown together";
+    this.parts.headList.replaceChildren(...(state.heads.length ? [headChip(state.heads.includes(chosen) && isHead ? chosen : null, current, this.colour)] : []), ...chips);
+    this.parts.headList.hidden = state.heads.length === 0;
+    this.parts.compare.disabled = !isHead || state.heads.includes(chosen) || state.heads.length >= MOST_HEADS;
+    for (const kept of this.kept) this.loadKept(kept, frame);
+  }
+
+  async loadKept(kept, frame) {
+    const [layer, head] = headPlace(kept.place);
+    try {
+      const own = await frameOf(this.context.scene, { ...this.state, layer, head, mode: "head" });
+      if (frame !== this.frame || !this.kept.includes(kept)) return;
+      kept.frame = own;
+      kept.weights = new FrameWeights(own, () => this.schedule(), (problem) => this.context.fail(problem));
+      this.schedule();
+    } catch (problem) {
+      if (this.kept.includes(kept)) this.context.fail(problem);
+    }
+  }
+
+  /** What lines are drawn from: the chosen map, then the heads that are kept; all on one scale. */
+  sources() {
+    const kept = this.kept.filter(({ weights }) => weights);
+    const peak = Math.max(this.frame.peak, ...kept.map(({ frame }) => frame.peak));
+    return [{ weights: this.weights, peak, colour: this.colour }, ...kept.map(({ weights, colour }) => ({ weights, peak, colour }))];
+  }
+
+  keepHead() {
+    const { layer, head, heads } = this.context.store.get();
+    this.context.store.set({ heads: [...heads, `${layer}.${head}`] });
+  }
+
+  dropHead(place) {
+    this.context.store.set({ heads: this.context.store.get().heads.filter((other) => other !== place) });
   }
 
   layOut() {
@@ -157,15 +213,15 @@ class LinesView {
   }
 
   // All links, or of what is active; those with no end in the window may be missing.
-  linksOf(active, offsets, height) {
-    if (!active) return this.overviewLinks(offsets, height);
+  linksOf(active, offsets, height, source = this.weights) {
+    if (!active) return this.overviewLinks(offsets, height, source);
     const links = { from: [], to: [], weight: [] };
-    for (const token of active.tokens) this.addLinks(links, active.side, token);
+    for (const token of active.tokens) this.addLinks(links, active.side, token, source);
     return links;
   }
 
-  addLinks(links, side, token) {
-    const weights = this.weights.of(side, token);
+  addLinks(links, side, token, source) {
+    const weights = source.of(side, token);
     if (!weights) return;
     for (const other of strongest(weights, this.state.limit, this.isHidden[OTHER_SIDE[side]], Infinity)) {
       links.from.push(side === "left" ? token : other);
@@ -174,11 +230,11 @@ class LinesView {
     }
   }
 
-  overviewLinks(offsets, height) {
+  overviewLinks(offsets, height, source) {
     const { left, right } = this.columns;
     const rows = left.inSight(offsets.left, height);
-    const weights = (row) => (this.isScrolling ? this.weights.cached("left", row) : this.weights.of("left", row));
-    if (!this.frame.whole) {
+    const weights = (row) => (this.isScrolling ? source.cached("left", row) : source.of("left", row));
+    if (!this.frame.whole || source !== this.weights) {
       return allLinks(rows, weights, this.state.limit, this.isHidden.right);
     }
     this.overview ??= allLinks(left.shown, (row) => this.weights.of("left", row), this.state.limit, this.isHidden.right);
@@ -257,11 +313,14 @@ class LinesView {
     surface.clearRect(0, 0, width, height);
     const geometry = this.geometry(height, offsets);
     const most = this.isScrolling ? MOST_WHILE_SCROLLING : undefined;
-    const placed = placedLinks(this.linksOf(active, offsets, height), geometry, this.frame, this.state.colour, most);
-    drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed);
+    this.leftOut = 0;
+    for (const { weights, peak, colour } of this.sources()) {
+      const placed = placedLinks(this.linksOf(active, offsets, height, weights), geometry, peak, this.state.colour, most);
+      drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed, colour);
+      this.leftOut += placed.leftOut;
+    }
     const longest = Math.max(this.columns.left.height - offsets.left, this.columns.right.height - offsets.right);
     fadeEdges(surface, width, height, Math.max(offsets.left, offsets.right) > 1, longest > height + 1);
-    this.leftOut = placed.leftOut;
   }
 
   // The weights shown beside the tokens of the other side: of one token, or the mean of several.
