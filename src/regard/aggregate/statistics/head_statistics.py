@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -37,6 +37,7 @@ _NOTHING = 0.01  # nats from even attention below which there is nothing to expl
 
 PerHead = Float[Tensor, " head"]
 PerQuery = Float[Tensor, "batch head query"]
+TileWalk = Callable[[Recipe, Sequence[Reducer]], Sequence[Tensor]]  #: such as `reduce`
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +109,16 @@ def head_statistics(
 
 
 def statistics_of(
-    layer: Layer, window: int, cross: bool | None, tokens: Any, real: Any, special: Any
+    layer: Layer,
+    window: int,
+    cross: bool | None,
+    tokens: Any,
+    real: Any,
+    special: Any,
+    walk: TileWalk | None = None,
 ) -> HeadStatistics:
-    """Figures of one layer; see `head_statistics`."""
+    """Figures of one layer; see `head_statistics`. `walk` takes the place of `reduce`, so that
+    others may see the same tiles."""
     if type(window) is not int or window < 1:
         raise RegardError(f"window={window!r}, expected a whole number of positions from 1")
     check_shares(layer, NO_TYPE)
@@ -127,7 +135,8 @@ def statistics_of(
         )
     positions = positions_of(layer, cross, tokens, real, special)
     graph = isinstance(recipe, Edges) and positions.tokens is None and not explicit
-    figures = _figures(layer, _Walk(recipe, positions, ordered=not (cross or graph)), window)
+    ordered = not (cross or graph)
+    figures = _figures(layer, _Walk(recipe, positions, ordered, walk), window)
     return replace(figures, sink=figures.sink * math.nan) if graph else figures
 
 
@@ -173,7 +182,13 @@ class _Squares(Sum):
 class _Walk:
     """One walk over the tiles of an attention, and means of its results, in float64."""
 
-    def __init__(self, recipe: Recipe, positions: Positions, ordered: bool) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        positions: Positions,
+        ordered: bool,
+        walk: TileWalk | None,
+    ) -> None:
         self.recipe, self.shape, self.positions = recipe, recipe.shape, positions
         self.ordered = ordered  # whether a key can be before or after a query
         vectors = [torch.ones_like(positions.keys), positions.is_first]
@@ -185,13 +200,16 @@ class _Walk:
             for after, name in enumerate(("duplicate", "induction")):
                 self.scores[name] = Repeats(positions.tokens, after, positions.ordinary)
         small = math.prod(recipe.shape[2:]) <= _SMALL and math.prod(recipe.shape) <= _MANY
-        self.answers = self._at_once(recipe) if small else self._streamed(recipe)
+        if small and walk is None:
+            self.answers = self._at_once(recipe)
+        else:
+            self.answers = self._streamed(recipe, walk or reduce)
         self.mass = self.answers["sums"][:, :, 0]  # (batch, head, query)
         self.counted = positions.rows[:, None] & (self.mass > 0)
         #: of each row, divided by its sum
         self.entropy = self.answers["entropy"] / _safe(self.mass) + _safe(self.mass).log()
 
-    def _streamed(self, recipe: Recipe) -> dict[str, Tensor]:
+    def _streamed(self, recipe: Recipe, walk: TileWalk) -> dict[str, Tensor]:
         rows, dtype = self.positions.rows, recipe.dtype
         reducers: dict[str, Reducer] = {
             "entropy": Entropy(),
@@ -202,7 +220,7 @@ class _Walk:
         }
         if self.ordered:
             reducers["offsets"] = Offsets(rows, self.positions.keys)
-        answers = reduce(recipe, list(reducers.values()))
+        answers = walk(recipe, list(reducers.values()))
         return {name: answer.cpu().double() for name, answer in zip(reducers, answers)}
 
     @torch.no_grad()

@@ -288,6 +288,11 @@ def head_type(figures: Mapping[str, float], repeats: int = 0) -> str:
     return next((name for name, holds in rules.items() if holds), "mixed")
 
 
+def types_of(statistics: HeadStatistics) -> list[str]:
+    """The type of each head of a layer."""
+    return [row.type for row in _rows(0, statistics)]
+
+
 def _layers(attention: Any, part: str | None, names: list[str], **options: Any) -> list[Layer]:
     if not isinstance(attention, Trace) or part is not None:
         return layers_of(attention, part=part, **options)
