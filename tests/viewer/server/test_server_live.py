@@ -59,8 +59,8 @@ def test_a_small_trace_is_sent_packed_and_rows_are_exact(here):
     trace = attention_of(SENTENCE)
     assert [site["name"] for site in found["sites"]] == trace.names()
     assert found["sequences"][0]["words"]["names"][2] == "animal"
-    assert found["sites"][3]["form"]["kind"] == "dense"
-    sent = chunk(here, found["id"], found["sites"][3]["form"]["maps"][1])
+    assert found["sites"][3]["maps"][1]["kind"] == "dense"
+    sent = chunk(here, found["id"], found["sites"][3]["maps"][1]["weights"])
     want = trace[3].weights()[0, 1]
     assert torch.equal(sent, want)
     base = f"/api/traces/{found['id']}"

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -39,6 +39,7 @@ SINK = 0.4  #: share of a head's attention from which what receives it is a sink
 PerHead = Float[Tensor, " head"]
 PerQuery = Float[Tensor, "batch head query"]
 Keys = Bool[Tensor, "batch head key"]
+TileWalk = Callable[[Recipe, Sequence[Reducer]], Sequence[Tensor]]  #: such as `reduce`
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +113,16 @@ def head_statistics(
 
 
 def statistics_of(
-    layer: Layer, window: int, cross: bool | None, tokens: Any, real: Any, special: Any
+    layer: Layer,
+    window: int,
+    cross: bool | None,
+    tokens: Any,
+    real: Any,
+    special: Any,
+    walk: TileWalk | None = None,
 ) -> HeadStatistics:
-    """Figures of one layer; see `head_statistics`."""
+    """Figures of one layer; see `head_statistics`. `walk` takes the place of `reduce`, so that
+    others may see the same tiles."""
     if type(window) is not int or window < 1:
         raise RegardError(f"window={window!r}, expected a whole number of positions from 1")
     check_shares(layer, NO_TYPE)
@@ -131,23 +139,23 @@ def statistics_of(
         )
     positions = positions_of(layer, cross, tokens, real, special)
     graph = isinstance(recipe, Edges) and positions.tokens is None and not explicit
-    walk = _Walk(recipe, positions, ordered=not (cross or graph))
-    figures, received = _figures(walk, window)
+    first = _Walk(recipe, positions, not (cross or graph), walk)
+    figures, received = _figures(first, window)
     if graph:
         figures["sink"] = figures["sink"] * math.nan
-    sinks = _sinks(walk, received)
-    column_sums = walk.answers["received"][:, :, 0]
-    figures["aside"] = (column_sums * sinks).sum((0, 2)) / walk.number()
+    sinks = _sinks(first, received)
+    column_sums = first.answers["received"][:, :, 0]
+    figures["aside"] = (column_sums * sinks).sum((0, 2)) / first.number()
     rest = None
     if bool((figures["aside"] >= SINK).any()):
-        rest, _ = _figures(_Walk(recipe, positions, walk.ordered, ~sinks), window)
-    copies = walk.scores["induction"].found(walk.shape.queries) if walk.scores else None
+        rest, _ = _figures(_Walk(recipe, positions, first.ordered, kept=~sinks), window)
+    copies = first.scores["induction"].found(first.shape.queries) if first.scores else None
     return HeadStatistics(
         name=layer.name,
         received=received,
-        offsets=_shares(walk.answers["offsets"].sum(0)) if walk.ordered else None,
-        queries=_count(positions.rows, walk.shape),
-        repeats=0 if copies is None else _count(positions.rows & copies, walk.shape),
+        offsets=_shares(first.answers["offsets"].sum(0)) if first.ordered else None,
+        queries=_count(positions.rows, first.shape),
+        repeats=0 if copies is None else _count(positions.rows & copies, first.shape),
         rest=rest,
         **figures,
     )
@@ -227,7 +235,12 @@ class _Walk:
     """
 
     def __init__(
-        self, recipe: Recipe, positions: Positions, ordered: bool, kept: Keys | None = None
+        self,
+        recipe: Recipe,
+        positions: Positions,
+        ordered: bool,
+        walk: TileWalk | None = None,
+        kept: Keys | None = None,
     ) -> None:
         self.recipe, self.shape, self.positions = recipe, recipe.shape, positions
         self.ordered = ordered  # whether a key can be before or after a query
@@ -241,14 +254,17 @@ class _Walk:
             for after, name in enumerate(("duplicate", "induction")):
                 self.scores[name] = Repeats(positions.tokens, after, positions.ordinary)
         small = math.prod(recipe.shape[2:]) <= _SMALL and math.prod(recipe.shape) <= _MANY
-        self.answers = self._at_once(recipe) if small else self._streamed(recipe)
+        if small and walk is None:
+            self.answers = self._at_once(recipe)
+        else:
+            self.answers = self._streamed(recipe, walk or reduce)
         self.mass = self.answers["sums"][:, :, 0]  # (batch, head, query)
         self.counted = positions.rows[:, None] & (self.mass > 0)
         self.row_weights = self.counted.double() if kept is None else self.counted * self.mass
         #: of each row, divided by its sum
         self.entropy = self.answers["entropy"] / _safe(self.mass) + _safe(self.mass).log()
 
-    def _streamed(self, recipe: Recipe) -> dict[str, Tensor]:
+    def _streamed(self, recipe: Recipe, walk: TileWalk) -> dict[str, Tensor]:
         rows, dtype = self.positions.rows, recipe.dtype
         reducers: dict[str, Reducer] = {
             "entropy": Entropy(),
@@ -261,7 +277,7 @@ class _Walk:
             reducers["offsets"] = Offsets(rows, self.positions.keys)
         asked = list(reducers.values())
         if self.kept is None:
-            answers = reduce(recipe, asked)
+            answers = walk(recipe, asked)
         else:
             answers = reduce(recipe, [_Kept(asked, self.kept)])[0]
         return {name: answer.cpu().double() for name, answer in zip(reducers, answers)}

@@ -313,6 +313,11 @@ def _type(figures: Mapping[str, float], repeats: int) -> str:
     return next((name for name, holds in rules.items() if holds), "mixed")
 
 
+def head_rows(statistics: HeadStatistics) -> list[HeadRow]:
+    """A row for each head of a layer."""
+    return list(_rows(0, statistics))
+
+
 def _layers(attention: Any, part: str | None, names: list[str], **options: Any) -> list[Layer]:
     if not isinstance(attention, Trace) or part is not None:
         return layers_of(attention, part=part, **options)

@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   // data/chunks.js
-  var ARRAYS = { u8: Uint8Array, u16: Uint16Array, i32: Int32Array, f32: Float32Array };
+  var ARRAYS = { u8: Uint8Array, u16: Uint16Array, i16: Int16Array, i32: Int32Array, f32: Float32Array };
   function inlineLoader(first) {
     return {
       remote: null,
@@ -46,14 +46,20 @@
   function decodeNumbers(planes, chunk) {
     if (chunk.dtype === "u8") return planes;
     const count = chunk.shape.reduce((product, size) => product * size, 1);
+    if (chunk.dtype !== "rows") return new ARRAYS[chunk.dtype](joinedPlanes(planes, count));
+    const numbers = new Int16Array(joinedPlanes(planes.subarray(0, 2 * count), count));
+    const units = new Float32Array(joinedPlanes(planes.subarray(2 * count), chunk.shape[0]));
+    const width = chunk.shape[1];
+    return Float32Array.from(numbers, (number, i) => number * units[Math.floor(i / width)]);
+  }
+  function joinedPlanes(planes, count) {
     const width = planes.length / Math.max(1, count);
     const bytes = new Uint8Array(planes.length);
     for (let plane = 0; plane < width; plane += 1) {
       const start = plane * count;
       for (let i = 0, at = plane; i < count; i += 1, at += width) bytes[at] = planes[start + i];
     }
-    if (chunk.dtype === "f16") return floatsOfHalves(new Uint16Array(bytes.buffer));
-    return new ARRAYS[chunk.dtype](bytes.buffer);
+    return bytes.buffer;
   }
   var halfTable = null;
   function floatsOfHalves(numbers) {
@@ -69,6 +75,134 @@
     if (exponent === 0) return sign * fraction * 2 ** -24;
     if (exponent === 31) return fraction ? NaN : sign * Infinity;
     return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+  }
+
+  // data/partial_map.js
+  var DIGITS = 4;
+  function valuesOfCodes(codes, { unit, levels }) {
+    return Float32Array.from(codes, (code) => valueOfCode(code, unit, levels));
+  }
+  function valueOfCode(code, unit, levels) {
+    const share = code / levels;
+    return share * Math.abs(share) * unit;
+  }
+  function eachRun(runs, queries, keys, call) {
+    for (let row = 0, end = queries; row < queries; row += 1) {
+      const count = runs ? runs[row] : 1;
+      for (let i = 0; i < count; i += 1, end += 2) call(row, ...runs ? [runs[end], runs[end + 1]] : [0, keys]);
+    }
+  }
+  async function partialMap(scene, form, size) {
+    const [places, codes, runs, means, received] = await Promise.all([
+      scene.loader.read(form.places),
+      scene.loader.read(form.weights),
+      form.runs ? scene.loader.read(form.runs) : null,
+      scene.loader.read(form.means.weights),
+      scene.loader.read(form.received.weights)
+    ]);
+    const known = new Largest(form, size, places, codes, runs, valuesOfCodes(means, form.means));
+    return { ...size, data: known.colours(), known, received: valuesOfCodes(received, form.received) };
+  }
+  var Largest = class {
+    constructor(form, { queries, keys }, places, codes, runs, means) {
+      this.count = form.count;
+      this.side = form.side;
+      this.queries = queries;
+      this.keys = keys;
+      this.places = places;
+      this.runs = runs;
+      this.means = means;
+      this.values = valuesOfCodes(codes, form).map((value) => Number(value.toPrecision(DIGITS)));
+      this.signed = form.signed;
+      this.bounds = Float32Array.from({ length: queries }, (_, row) => this.bound(form, codes, row));
+      this.starts = new Int32Array(queries + 1);
+      if (runs) for (let row = 0; row < queries; row += 1) this.starts[row + 1] = this.starts[row] + 2 * runs[row];
+    }
+    /** What no weight of a row exceeds that is not kept. */
+    bound(form, codes, row) {
+      if (!this.count) return form.unit;
+      const least = Math.abs(codes[(this.count - 1) * this.queries + row]);
+      return least && valueOfCode(Math.min(least + 0.5, form.levels), form.unit, form.levels);
+    }
+    /** Fills the least and the most that the weights of a row may be. */
+    row(query, low, high) {
+      const bound = this.bounds[query];
+      low.fill(0);
+      high.fill(0);
+      this.eachRunOf(query, (start, stop) => {
+        high.fill(bound, start, stop);
+        if (this.signed) low.fill(-bound, start, stop);
+      });
+      for (let rank = 0, at = query; rank < this.count; rank += 1, at += this.queries) {
+        low[this.places[at]] = high[this.places[at]] = this.values[at];
+      }
+    }
+    eachRunOf(query, call) {
+      if (!this.runs) call(0, this.keys);
+      else for (let end = this.starts[query]; end < this.starts[query + 1]; end += 2) call(this.runs[this.queries + end], this.runs[this.queries + end + 1]);
+    }
+    /** The least and the most that one weight may be. */
+    pair(query, key) {
+      for (let rank = 0, at = query; rank < this.count; rank += 1, at += this.queries) {
+        if (this.places[at] === key) return [this.values[at], this.values[at]];
+      }
+      let isNothing = true;
+      this.eachRunOf(query, (start, stop) => {
+        if (key >= start && key < stop) isNothing = false;
+      });
+      const bound = isNothing ? 0 : this.bounds[query];
+      return [this.signed ? -bound : 0, bound];
+    }
+    /** The mean of the block that a pair lies in. */
+    mean(query, key) {
+      const breadth = Math.ceil(this.keys / this.side);
+      return { side: this.side, value: this.means[Math.floor(query / this.side) * breadth + Math.floor(key / this.side)] };
+    }
+    colours() {
+      const { queries, keys, side, means } = this;
+      const data = new Float32Array(queries * keys);
+      const breadth = Math.ceil(keys / side);
+      for (let row = 0; row < queries; row += 1) {
+        const bound = this.bounds[row];
+        const block = Math.floor(row / side) * breadth;
+        this.eachRunOf(row, (start, stop) => {
+          for (let key = start; key < stop; key += 1) data[row * keys + key] = Math.max(-bound, Math.min(bound, means[block + Math.floor(key / side)]));
+        });
+        for (let rank = 0, at = row; rank < this.count; rank += 1, at += queries) data[row * keys + this.places[at]] = this.values[at];
+      }
+      return data;
+    }
+  };
+  function combinedKnowledge(maps, mode) {
+    const [{ keys }, count] = [maps[0], maps.length];
+    const [least, most] = [new Float32Array(keys), new Float32Array(keys)];
+    const join = (target, values) => {
+      if (mode === "max") for (let key = 0; key < keys; key += 1) target[key] = Math.max(target[key], values[key]);
+      else for (let key = 0; key < keys; key += 1) target[key] += values[key] / count;
+    };
+    const rowOf = (map, query) => {
+      if (map.known) return map.known.row(query, least, most);
+      least.set(map.data.subarray(query * keys, (query + 1) * keys));
+      return most.set(least);
+    };
+    const pairOf = (map, query, key) => map.known?.pair(query, key) ?? Array(2).fill(map.data[query * keys + key]);
+    return {
+      count: null,
+      row(query, low, high) {
+        for (const side of [low, high]) side.fill(mode === "max" ? -Infinity : 0);
+        for (const map of maps) {
+          rowOf(map, query);
+          join(low, least);
+          join(high, most);
+        }
+      },
+      pair(query, key) {
+        const pairs = maps.map((map) => pairOf(map, query, key));
+        const joined = (side) => mode === "max" ? Math.max(...pairs.map((pair) => pair[side])) : pairs.reduce((sum, pair) => sum + pair[side], 0) / count;
+        return [joined(0), joined(1)];
+      },
+      mean: () => null
+    };
   }
 
   // data/scene.js
@@ -130,80 +264,65 @@
     };
   }
   async function readHeadMap(scene, site, head) {
-    const form = site.form;
-    const size = { queries: site.queries, keys: site.keys, exact: isExact(form), top: null };
-    if (form.kind === "tiles") return { ...size, exact: true, data: null };
-    const data = form.kind === "factors" ? await factorWeights(scene, site, head) : await storedWeights(scene, form, head, site.queries, site.keys);
-    const map = { ...size, data };
-    if (form.top) map.top = await correctTop(scene, form.top[head], map);
-    return map;
+    return readMap(scene, site.maps[head], site.queries, site.keys, site.peak[head]);
   }
   async function readPartMap(scene, part, name) {
     const { maps, sites } = scene.parts[part];
     const form = maps[name];
     if (!form) throw new Error(`there is no ${name} of ${scene.parts[part].label}`);
     const { queries, keys } = scene.sites[sites[0]];
-    if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
-    const data = await storedWeights(scene, form, 0, queries, keys);
-    const map = { queries, keys, exact: isExact(form), top: null, data };
-    if (form.top) map.top = await correctTop(scene, form.top[0], map);
-    return map;
+    return readMap(scene, form, queries, keys, form.unit ?? null);
+  }
+  async function readMap(scene, form, queries, keys, largest) {
+    const { note } = form;
+    const size = { queries, keys, largest, note, exact: isExact(form), top: null, known: null };
+    if (form.kind === "tiles") return { ...size, data: null };
+    if (form.kind === "largest") return partialMap(scene, form, size);
+    if (form.kind === "factors") {
+      const map = { ...size, data: await factorWeights(scene, form, queries, keys) };
+      if (form.top) map.top = await correctTop(scene, form.top, map);
+      return map;
+    }
+    const numbers = await scene.loader.read(form.weights);
+    return { ...size, data: form.kind === "dense" ? numbers : valuesOfCodes(numbers, form) };
   }
   async function combineHeads(scene, site, mode) {
-    const { heads, queries, keys, form } = scene.sites[site];
-    if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
+    const { heads, queries, keys, peak, maps } = scene.sites[site];
+    const isWhole = (form) => form.kind !== "tiles";
+    const notes = new Set(maps.map((form) => form.note));
+    const note = [...notes].join("; or ");
+    const exact = maps.every(isExact);
+    const largest = mode === "max" ? peak.reduce((most, each) => Math.max(most, each), 0) : null;
+    const size = { queries, keys, largest, note, exact, top: null, known: null };
+    if (!maps.every(isWhole)) return { ...size, data: null };
     const data = new Float32Array(queries * keys).fill(mode === "max" ? -Infinity : 0);
+    const parts = [];
     for (let head = 0; head < heads; head += 1) {
-      const weights = (await scene.headMap(site, head)).data;
+      const map = await scene.headMap(site, head);
+      const weights = map.data;
+      parts.push(map);
       if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], weights[i]);
       else for (let i = 0; i < data.length; i += 1) data[i] += weights[i] / heads;
     }
-    return { queries, keys, exact: isExact(form), top: null, data };
+    const isPartial = parts.some((map) => map.known);
+    return { ...size, data, known: isPartial ? combinedKnowledge(parts, mode) : null };
   }
   function isExact(form) {
-    return form.kind === "dense" && form.exact !== false;
+    return form.kind === "tiles" || form.kind === "dense" && form.exact !== false;
   }
-  async function storedWeights(scene, form, index, queries, keys) {
-    const chunk = form.maps[index];
-    const numbers = await scene.loader.read(chunk);
-    if (form.kind === "dense") return numbers;
-    const values = valuesOfCodes(form, index);
-    const data = new Float32Array(queries * keys);
-    const breadth = chunk.shape[1];
-    for (let row = 0, at = 0; row < queries; row += 1) {
-      const start = Math.floor(row / form.pool) * breadth;
-      for (let key = 0; key < keys; key += 1, at += 1) {
-        data[at] = values[numbers[start + Math.floor(key / form.pool)]];
-      }
-    }
-    return data;
-  }
-  function valuesOfCodes(form, index) {
-    return Float32Array.from({ length: 256 }, (_, code) => {
-      if (form.signed) return (code - 128) * form.units[index];
-      return code === 0 ? 0 : form.units[index] * Math.exp(form.step * (code - 1));
-    });
-  }
-  async function factorWeights(scene, site, head) {
-    const { form, queries, keys } = site;
+  async function factorWeights(scene, form, queries, keys) {
     const [query, key, normaliser, runs] = await Promise.all([
-      scene.loader.read(form.query[head]),
-      scene.loader.read(form.key[Math.floor(head / form.groups)]),
+      scene.loader.read(form.query),
+      scene.loader.read(form.key),
       scene.loader.read(form.lse),
       form.runs ? scene.loader.read(form.runs) : null
     ]);
-    const width = form.query[head].shape[1];
+    const width = form.query.shape[1];
     const data = new Float32Array(queries * keys);
-    let run = queries;
-    for (let row = 0; row < queries; row += 1) {
-      const offset = normaliser[head * queries + row];
+    eachRun(runs, queries, keys, (row, start, stop) => {
       const scaled = query.subarray(row * width, (row + 1) * width).map((part) => part * form.scale);
-      const count = runs ? runs[row] : 1;
-      for (let i = 0; i < count; i += 1, run += 2) {
-        const [start, stop] = runs ? [runs[run], runs[run + 1]] : [0, keys];
-        fillRow(data, row * keys, scaled, key, width, start, stop, offset);
-      }
-    }
+      fillRow(data, row * keys, scaled, key, width, start, stop, normaliser[row]);
+    });
     return data;
   }
   function fillRow(data, base, query, key, width, start, stop, offset) {
@@ -272,6 +391,7 @@
   // state/state.js
   var VIEWS = ["map", "matrix", "lines", "text", "image"];
   var MODES = ["head", "mean", "max", "rollout", "relevance"];
+  var MOST_HEADS = 4;
   var CHOICES = {
     view: VIEWS,
     mode: MODES,
@@ -282,7 +402,7 @@
     direction: ["from", "to"],
     sort: ["layer", "type", "entropy", "distance", "pair"]
   };
-  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair"];
+  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair", "heads"];
   function initialState() {
     return {
       view: "map",
@@ -303,7 +423,8 @@
       zoom: null,
       sort: "layer",
       type: "",
-      pair: []
+      pair: [],
+      heads: []
     };
   }
   function hasSpecial(scene) {
@@ -335,11 +456,19 @@
     next.head = boundedInteger(next.head, site ? site.heads : 1);
     if (next.unit === "words" && !hasWords(scene)) next.unit = "pieces";
     if (next.view === "image" && !scene.image) next.view = "matrix";
+    next.heads = settledHeads(scene, part, next.heads);
     next.pair = settledPair(scene, site, next.pair);
     if (next.sort === "pair" && next.pair.length === 0) next.sort = "layer";
     if (!scene.steps) next.step = null;
     else if (next.step !== null) next.step = Math.max(next.step, leastStep(scene));
     return next;
+  }
+  function settledHeads(scene, part, heads) {
+    const has = ([layer, head]) => layer < part.sites.length && head < scene.sites[part.sites[layer]].heads;
+    return heads.filter((place) => has(headPlace(place)));
+  }
+  function headPlace(text) {
+    return text.split(".").map(Number);
   }
   function settledPair(scene, site, pair) {
     const sequences = [site?.query_sequence, site?.key_sequence];
@@ -459,6 +588,7 @@
     if (key === "layer" && text === "all") return "all";
     if (key === "step" && text === "") return null;
     if (["part", "layer", "head", "step"].includes(key)) return /^\d{1,9}$/.test(text) ? Number(text) : void 0;
+    if (key === "heads") return /^(\d{1,5}\.\d{1,5}(,|$))*$/.test(text) ? text.split(",").filter(Boolean).slice(0, MOST_HEADS) : void 0;
     if (key === "type") return /^[a-z]*$/.test(text) ? text : void 0;
     if (["selected", "hidden", "pair"].includes(key)) return text === "" ? [] : numbersOf(text, Number.isInteger);
     if (key === "pinned") return text === "true";
@@ -612,8 +742,8 @@
   function localMap(rows, columns, make2) {
     return { id: 0, dtype: "f32", shape: [rows, columns], make: make2 };
   }
-  function combinedMaps(rows, columns, headMaps) {
-    const combined = (mode) => ({ kind: "dense", exact: false, maps: [localMap(rows, columns, () => combineMaps(headMaps(), mode, rows * columns))] });
+  function combinedMaps(rows, columns, headMaps, note) {
+    const combined = (mode) => ({ kind: "dense", exact: false, note, weights: localMap(rows, columns, () => combineMaps(headMaps(), mode, rows * columns)) });
     return { mean: combined("mean"), max: combined("max") };
   }
   function localThumbnails(rows, columns, peaks, mapOf2) {
@@ -687,6 +817,90 @@
       };
     }
   };
+
+  // drawing/labels.js
+  function visibleLabel(token) {
+    const label = unmarked(token);
+    if (label === "") return "\u2205";
+    if (label.trim() !== "") return label;
+    return label.replace(/\n/g, "\u21B5").replace(/\t/g, "\u21E5").replace(/[^\u21B5\u21E5]/g, "\u2423");
+  }
+  function unmarked(label) {
+    if (/^[\u0120\u2581\u010A]+$/.test(label)) return label.replace(/[\u0120\u2581]/g, " ").replace(/\u010A/g, "\n");
+    const plain = label.replace(/\u010A+$/, (ends) => "\u21B5".repeat(ends.length));
+    return /^[\u0120\u2581]{2}/.test(plain) ? plain.replace(/^[\u0120\u2581]+/, (marks) => "\u2423".repeat(marks.length)) : plain.replace(/^[\u0120\u2581]/, "");
+  }
+  function isolated(label) {
+    return `\u2068${visibleLabel(label)}\u2069`;
+  }
+  function textWithLabels(text) {
+    return text.split(/(\u2068[^\u2069]*\u2069)/).filter(Boolean).map((part) => part.startsWith("\u2068") ? make("bdi", {}, part.slice(1, -1)) : part);
+  }
+  function capitalised(text) {
+    return text.charAt(0).toUpperCase() + text.slice(1);
+  }
+
+  // live/likely.js
+  var STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+  function createLikely(suffix) {
+    return new Likely(suffix);
+  }
+  var Likely = class {
+    constructor(suffix) {
+      this.suffix = suffix;
+      this.steps = [];
+      this.chosen = null;
+      this.written = make("div", { class: "likely-written", role: "group", "aria-label": "Written tokens", "data-scrolls": true });
+      this.bars = make("ol", { class: "likely-bars", "data-testid": `live-likely-bars${suffix}` });
+      const title = make("span", { class: "live-label" }, "Next token");
+      this.element = make("section", { class: "live-likely", hidden: true, "aria-label": "Probabilities of the next token", "data-testid": `live-likely${suffix}` }, title, this.written, this.bars);
+      this.written.addEventListener("click", (event) => this.press(event.target.closest("button")));
+      this.written.addEventListener("keydown", (event) => this.move(event));
+    }
+    show(steps) {
+      if (steps.length < this.steps.length || steps.length === 0) {
+        this.written.replaceChildren();
+        this.chosen = null;
+      }
+      this.steps = [...steps];
+      for (let index = this.written.childElementCount; index < steps.length; index += 1) this.written.append(this.button(index));
+      this.element.hidden = !steps.some(({ likely }) => likely?.length);
+      this.mark();
+    }
+    button(index) {
+      return make("button", { type: "button", class: "likely-token", "data-index": index, "data-testid": `live-likely${this.suffix}-${index}` }, make("bdi", {}, visibleLabel(this.steps[index].token)));
+    }
+    mark() {
+      const index = this.chosen ?? this.steps.length - 1;
+      [...this.written.children].forEach((button, place) => {
+        button.setAttribute("aria-pressed", String(place === index));
+        button.tabIndex = place === index ? 0 : -1;
+      });
+      const step = this.steps[index];
+      this.bars.replaceChildren(...(step?.likely ?? []).map(([token, probability]) => barOf(token, probability, token === step.token)));
+    }
+    press(button) {
+      if (!button) return;
+      this.chosen = Number(button.dataset.index);
+      this.mark();
+    }
+    move(event) {
+      const step = STEPS[event.key];
+      if (step === void 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+      const index = Math.max(0, Math.min(this.steps.length - 1, Number(event.target.dataset.index) + step));
+      event.preventDefault();
+      this.chosen = index;
+      this.mark();
+      this.written.children[index].focus();
+    }
+  };
+  function barOf(token, probability, isWritten) {
+    const bar = make("span", { class: "likely-bar", "aria-hidden": "true" });
+    bar.style.width = `${Math.round(100 * probability)}%`;
+    const share = 100 * probability;
+    const name = make("bdi", { class: "likely-name" }, visibleLabel(token));
+    return make("li", { class: isWritten ? "is-written" : null }, bar, name, make("span", { class: "likely-share" }, `${share < 0.1 ? "<0.1" : share.toFixed(1)} %`));
+  }
 
   // live/form.js
   var DEFAULT_TOKENS = 24;
@@ -845,6 +1059,7 @@
       this.special = [];
       this.sites = [];
       this.chosen = [];
+      this.likely = [];
       this.prompt = 0;
     }
     take(event) {
@@ -859,7 +1074,7 @@
       this.prompt = tokens.length;
     }
     /** A step brings the row of the token that was fed, and the token that it chose. */
-    step({ rows, keys, token }) {
+    step({ rows, keys, token, likely }) {
       if (rows) {
         this.tokens.push(this.chosen.at(-1));
         this.special.push(false);
@@ -869,6 +1084,7 @@
         });
       }
       this.chosen.push(token);
+      this.likely.push({ token, likely });
     }
     /** A cache that forgets has fewer keys than tokens: which ones, nobody says. */
     check(site, keys) {
@@ -892,7 +1108,7 @@
         title: this.title,
         sequences: [{ name: null, tokens: [...this.tokens], words: null, special: [...this.special] }],
         sites: this.sites.map((site, number) => this.site(site, number, count)),
-        parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count)) }],
+        parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count), NOTE) }],
         steps: { prompt: this.prompt, sequence: 0 },
         image: null,
         start: "",
@@ -917,7 +1133,7 @@
         kind: "distribution",
         types: null,
         peak: [...site.peaks],
-        form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => localMap(count, count, () => mapOf2(head))) },
+        maps: site.peaks.map((_, head) => ({ kind: "dense", exact: false, note: NOTE, weights: localMap(count, count, () => mapOf2(head)) })),
         thumbnails: localThumbnails(count, count, [...site.peaks], mapOf2)
       };
     }
@@ -1037,7 +1253,8 @@
       this.shownInput = null;
       this.running = null;
       this.note = make("p", { class: "live-note", hidden: true, "data-testid": `live-note${suffix}` });
-      this.host = make("div", { class: "live-pane" }, this.note);
+      this.likely = createLikely(suffix);
+      this.host = make("div", { class: "live-pane" }, this.note, this.likely.element);
       this.hint = make("p", { class: "empty" }, suffix ? "Choose a model and press Look." : "Press Look to see what the model attends to.");
       this.host.append(this.hint);
       const actions = {
@@ -1095,6 +1312,7 @@
         await this.stream("/api/generate", { model: model.name, text, tokens: count }, signal, input, async (event) => {
           growth.take(event);
           if (event.event !== "step") return;
+          this.likely.show(growth.likely);
           this.form.showProgress(`${event.step} of ${count} tokens: ${tokenText(growth.chosen)}`);
           if (performance.now() - lastShown < GROWTH_PAUSE) return;
           this.show(growth.scene(), input);
@@ -1137,6 +1355,7 @@
       this.running?.abort();
       const running = new AbortController();
       this.running = running;
+      this.likely.show([]);
       this.form.setBusy(text);
       this.hasFailed = false;
       let message = "";
@@ -1283,6 +1502,10 @@
     dark: { surface: "#16181d", ground: "#0f1115", ink: "#eceef2", muted: "#a0a7b4", line: "#2a2e37", accent: "#9aa8ff", highlight: "#ffb454" }
   };
   var paletteCache = /* @__PURE__ */ new Map();
+  var HEAD_COLOURS = {
+    light: ["#3f51d8", "#c2410c", "#0f766e", "#a21caf", "#854d0e"],
+    dark: ["#9aa8ff", "#ffa45c", "#5eead4", "#f0a3ff", "#fde047"]
+  };
   function resolveTheme(theme) {
     if (theme === "light" || theme === "dark") return theme;
     return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -1303,7 +1526,7 @@
       diverging.set(negative.subarray(mirrored * 3, mirrored * 3 + 3), index * 3);
       diverging.set(positive.subarray(index * 3, index * 3 + 3), (SHADES / 2 + index) * 3);
     }
-    return { theme: name, lut, diverging, ...INKS[name] };
+    return { theme: name, lut, diverging, heads: HEAD_COLOURS[name], ...INKS[name] };
   }
   function rampOf(stops, count) {
     const colours = new Uint8Array(count * 3);
@@ -1434,6 +1657,7 @@
   var FOLDED_LABEL = "[special]";
   var ROW_CACHE_SIZE = 256;
   var SMALL_MAP = 64;
+  var NEAR = 1e-3;
   var BRIGHT_SHARE = 0.99;
   async function frameOf(scene, state) {
     const part = scene.parts[state.part];
@@ -1449,9 +1673,9 @@
     const signed = site.kind === "signed";
     const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
     const isRenormalised = state.special === "hidden" && hasSpecial2 && !signed && site.kind !== "gate";
-    const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount, isRenormalised };
-    if (map.data === null) return remoteFrame(frame, scene, state, siteNumber);
-    return wholeFrame(frame, map);
+    const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised };
+    if (map.data === null) return remoteFrame(frame, scene, state, map);
+    return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
   }
   function tileShape(frame, level, r, c) {
     const side = (count, place) => Math.min(TILE, Math.ceil(count / 2 ** level) - place * TILE);
@@ -1510,23 +1734,120 @@
   }
   function wholeFrame(frame, map) {
     const { rows, columns } = frame;
-    const plain = isPlain(rows, map.queries) && isPlain(columns, map.keys);
-    const whole = plain ? map.data : mergedWeights(map, rows, columns);
-    if (frame.isRenormalised) divideRows(whole, columns.labels.length);
+    const plain = isPlainMap(frame, map);
+    const whole = paintedFrom(frame, map, plain);
     const breadth = columns.labels.length;
-    const pyramid = [whole];
     frame.whole = whole;
-    frame.peak = largestWeight(whole);
-    frame.levels = levelCount(frame);
-    frame.bright = brightWeight(frame, pyramid);
+    frame.largest = frame.peak;
+    frame.partial = null;
     frame.value = (i, j) => ({
       value: whole[i * breadth + j],
       exact: map.exact || plain && isTopWeight(map.top, i, j)
     });
+    frame.cut = (side, index) => side === "row" ? whole.subarray(index * breadth, (index + 1) * breadth) : Float32Array.from(rows.labels, (_, i) => whole[i * breadth + index]);
     frame.row = async (i) => whole.slice(i * breadth, (i + 1) * breadth);
-    frame.column = async (j) => Float32Array.from(rows.labels, (_, i) => whole[i * breadth + j]);
-    frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
+    frame.column = async (j) => frame.cut("column", j);
+    frame.highest = () => 0;
+    frame.received = () => meanOfRows(whole, rows.labels.length, breadth);
     return frame;
+  }
+  function partialFrame(frame, map) {
+    const plain = isPlainMap(frame, map);
+    paintedFrom(frame, map, plain);
+    const { known } = map;
+    const spans = spansOf(frame, known, map.keys, plain);
+    frame.whole = null;
+    frame.largest = plain ? map.largest : null;
+    frame.partial = { count: plain ? known.count : null };
+    frame.value = (i, j) => {
+      const [low, high] = spans.pair(i, j);
+      const value = knownWeight(low, high);
+      return { value, exact: false, low, high, mean: plain && Number.isNaN(value) ? known.mean(i, j) : null };
+    };
+    frame.cut = (side, index) => {
+      const { low, high } = spans[side](index);
+      return low.map((least, other) => knownWeight(least, high[other]));
+    };
+    frame.row = async (i) => frame.cut("row", i);
+    frame.column = async (j) => frame.cut("column", j);
+    frame.highest = (side, index) => {
+      const { low, high } = spans[side](index);
+      return high.reduce((most, value, other) => value > low[other] ? Math.max(most, value) : most, 0);
+    };
+    frame.received = () => plain ? map.received ?? null : null;
+    return frame;
+  }
+  function knownWeight(low, high) {
+    if (low === high) return low;
+    return low > 0 && high - low <= NEAR ? (low + high) / 2 : NaN;
+  }
+  function spansOf(frame, known, keys, plain) {
+    const { rows, columns } = frame;
+    const [least, most] = [new Float32Array(keys), new Float32Array(keys)];
+    const row = (i) => {
+      if (i !== latest.index) [latest.index, latest.span] = [i, rowSpan(i)];
+      return latest.span;
+    };
+    const latest = { index: null, span: null };
+    const rowSpan = (i) => {
+      const low = new Float32Array(columns.labels.length);
+      const high = new Float32Array(columns.labels.length);
+      if (plain) {
+        known.row(i, low, high);
+        return { low, high };
+      }
+      const { length } = rows.members[i];
+      for (const query of rows.members[i]) {
+        known.row(query, least, most);
+        columns.members.forEach((members, j) => {
+          for (const key of members) {
+            low[j] += least[key] / length;
+            high[j] += most[key] / length;
+          }
+        });
+      }
+      return frame.isRenormalised ? dividedSpan(low, high) : { low, high };
+    };
+    const pair = (i, j) => {
+      if (plain) return known.pair(i, j);
+      if (frame.isRenormalised) return [row(i).low[j], row(i).high[j]];
+      const sums = [0, 0];
+      for (const query of rows.members[i]) {
+        for (const key of columns.members[j]) known.pair(query, key).forEach((end, side) => sums[side] += end / rows.members[i].length);
+      }
+      return sums;
+    };
+    const column = (j) => {
+      const [low, high] = [new Float32Array(rows.labels.length), new Float32Array(rows.labels.length)];
+      for (let i = 0; i < low.length; i += 1) [low[i], high[i]] = pair(i, j);
+      return { low, high };
+    };
+    return { row, column, pair };
+  }
+  function dividedSpan(low, high) {
+    const [least, most] = [low, high].map((ends) => ends.reduce((total, weight) => total + weight, 0));
+    const share = (weight, others) => weight > 0 ? weight / (weight + others) : 0;
+    return { low: low.map((weight, j) => share(weight, most - high[j])), high: high.map((weight, j) => share(weight, least - low[j])) };
+  }
+  function paintedFrom(frame, map, plain) {
+    const whole = plain ? map.data : mergedWeights(map, frame.rows, frame.columns);
+    if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
+    const pyramid = [whole];
+    frame.peak = largestWeight(whole);
+    frame.levels = levelCount(frame);
+    frame.bright = brightWeight(frame, pyramid);
+    frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
+    return whole;
+  }
+  function meanOfRows(whole, height, breadth) {
+    const means = new Float32Array(breadth);
+    for (let row = 0; row < height; row += 1) {
+      for (let column = 0; column < breadth; column += 1) means[column] += whole[row * breadth + column];
+    }
+    return means.map((sum) => sum / height);
+  }
+  function isPlainMap({ rows, columns }, map) {
+    return isPlain(rows, map.queries) && isPlain(columns, map.keys);
   }
   function isPlain(axis, count) {
     return axis.members.length === count && axis.members.every((m, i) => m.length === 1 && m[0] === i);
@@ -1603,7 +1924,7 @@
     }
     return tile;
   }
-  function remoteFrame(frame, scene, state, site) {
+  function remoteFrame(frame, scene, state, map) {
     const rowCache = /* @__PURE__ */ new Map();
     const parameters = new URLSearchParams({
       part: state.part,
@@ -1619,7 +1940,9 @@
       return scene.loader.remote.floats(`${path}?${query}`);
     };
     frame.whole = null;
-    frame.peak = state.mode === "head" && state.layer !== "all" ? scene.sites[site].peak[state.head] : 1;
+    frame.partial = null;
+    frame.largest = isPlainMap(frame, map) ? map.largest : null;
+    frame.peak = frame.largest ?? 1;
     frame.bright = frame.peak;
     frame.levels = levelCount(frame);
     frame.row = (i) => {
@@ -1632,6 +1955,9 @@
     };
     frame.column = (j) => request("column", { column: j });
     frame.value = async (i, j) => ({ value: (await frame.row(i))[j], exact: true });
+    frame.cut = null;
+    frame.highest = () => 0;
+    frame.received = () => null;
     frame.tile = (level, row, column) => request("tile", { level, row, column });
     return frame;
   }
@@ -1801,28 +2127,6 @@
   }
   function keyCaps(keys) {
     return keys.split(" ").map((key) => key === "\u2013" ? make("span", {}, "\u2013") : make("kbd", {}, key));
-  }
-
-  // drawing/labels.js
-  function visibleLabel(token) {
-    const label = unmarked(token);
-    if (label === "") return "\u2205";
-    if (label.trim() !== "") return label;
-    return label.replace(/\n/g, "\u21B5").replace(/\t/g, "\u21E5").replace(/[^\u21B5\u21E5]/g, "\u2423");
-  }
-  function unmarked(label) {
-    if (/^[\u0120\u2581\u010A]+$/.test(label)) return label.replace(/[\u0120\u2581]/g, " ").replace(/\u010A/g, "\n");
-    const plain = label.replace(/\u010A+$/, (ends) => "\u21B5".repeat(ends.length));
-    return /^[\u0120\u2581]{2}/.test(plain) ? plain.replace(/^[\u0120\u2581]+/, (marks) => "\u2423".repeat(marks.length)) : plain.replace(/^[\u0120\u2581]/, "");
-  }
-  function isolated(label) {
-    return `\u2068${visibleLabel(label)}\u2069`;
-  }
-  function textWithLabels(text) {
-    return text.split(/(\u2068[^\u2069]*\u2069)/).filter(Boolean).map((part) => part.startsWith("\u2068") ? make("bdi", {}, part.slice(1, -1)) : part);
-  }
-  function capitalised(text) {
-    return text.charAt(0).toUpperCase() + text.slice(1);
   }
 
   // controls/control_bar.js
@@ -2032,6 +2336,7 @@
 
   // data/numbers.js
   function readableWeight(value) {
+    if (Number.isNaN(value)) return "not stored";
     if (!Number.isFinite(value)) return String(value);
     const size = Math.abs(value);
     if (size === 0) return "0";
@@ -2047,9 +2352,20 @@
     }
     return String(Number(float.toPrecision(9)));
   }
-  function markedWeight(value, exact) {
-    return `${exact ? "" : "\u2248 "}${shortestFloat(value)}`;
+  function markedWeight({ value, exact, low = value, high = value }) {
+    if (Number.isNaN(value)) return `not stored${low < high ? `: ${boundsText(low, high)}` : ""}`;
+    return exact ? shortestFloat(value) : `\u2248 ${shortestFloat(value)}`;
   }
+  function boundsText(low, high) {
+    if (low > 0) return `from ${flooredWeight(low)} to ${raisedWeight(high)}`;
+    return low < 0 ? `at most \xB1${raisedWeight(high)}` : `at most ${raisedWeight(high)}`;
+  }
+  var roundedBy = (round) => (value) => {
+    const unit = 10 ** (Math.floor(Math.log10(value)) - 1);
+    return readableWeight(round(value / unit) * unit);
+  };
+  var raisedWeight = roundedBy(Math.ceil);
+  var flooredWeight = roundedBy(Math.floor);
 
   // controls/legend.js
   var MODE_PHRASES = { head: "head", mean: "mean of heads", max: "largest of heads", rollout: "rollout", relevance: "relevance" };
@@ -2099,7 +2415,7 @@
     else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
     if (!frame) return words.join(" \xB7 ");
     words.push(`${frame.rows.labels.length} \xD7 ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
-    words.push(`largest weight ${readableWeight(frame.peak)}`);
+    if (frame.largest !== null) words.push(`largest weight ${readableWeight(frame.largest)}`);
     if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
     return words.join(" \xB7 ");
   }
@@ -2290,7 +2606,7 @@
     const parts = ["regard"];
     const part = scene.parts[state.part];
     if (part && scene.parts.length > 1) parts.push(part.name);
-    const isAllHeads = state.view === "map" && extension !== "csv";
+    const isAllHeads = state.view === "map" && !extension.endsWith("csv");
     parts.push(...isAllHeads ? [] : weightsName(state, scene, part), state.view);
     return `${parts.map(fileNamePart).filter(Boolean).join("-")}.${extension}`;
   }
@@ -2343,12 +2659,13 @@
       }
     }
     progress(rows.length, rows.length);
-    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, "csv"));
+    const extension = frame.partial ? "stored.csv" : "csv";
+    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, extension));
   }
   function csvRow(row, rowField, keyFields, weights) {
     let text = "";
     for (let column = 0; column < keyFields.length; column += 1) {
-      text += `${row},${rowField},${keyFields[column]},${shortestFloat(weights[column])}\r
+      if (!Number.isNaN(weights[column])) text += `${row},${rowField},${keyFields[column]},${shortestFloat(weights[column])}\r
 `;
     }
     return text;
@@ -2460,7 +2777,7 @@
     const pixels = new ImageData(image.columns, image.rows);
     const table = scale.isSigned ? colours.diverging : colours.lut;
     values.forEach((value, patch) => {
-      const share = scaleShare(Math.abs(value), scale.peak, scale.mode);
+      const share = scaleShare(Math.abs(value) || 0, scale.peak, scale.mode);
       const index = scale.isSigned ? Math.round(127.5 + (value < 0 ? -127.5 : 127.5) * share) : Math.round(255 * share);
       pixels.data.set([table[3 * index], table[3 * index + 1], table[3 * index + 2], 255 * scale.opacity * (1 - 0.35 * share)], 4 * patch);
     });
@@ -2589,7 +2906,7 @@
       if (frame !== this.frame || chosen !== this.chosen) return;
       this.weights = meanWeights(rows);
       this.values = patchWeights(this.patches.tokens, this.weights);
-      this.peak = this.values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      this.peak = this.values.reduce((most, value) => Math.abs(value) > most ? Math.abs(value) : most, 0);
       this.paint();
       this.describe();
     }
@@ -2648,14 +2965,21 @@
       const verb = this.frame.isGate ? "" : this.sides.direction === "from" ? " looks at" : " is looked at by";
       const name = this.chosen.length === 1 ? this.nameOf(this.chosen[0]) : `mean of ${this.chosen.length} ${unitName(this.state)}s`;
       title.replaceChildren(make("bdi", { class: "image-name" }, name), verb);
-      const strongest2 = this.values.reduce((best, value, patch) => Math.abs(value) > Math.abs(this.values[best]) ? patch : best, 0);
-      const entries = [[patchName(this.grid, strongest2), this.values[strongest2], "strongest"]];
+      const strongest2 = this.values.reduce((best, value, patch) => Math.abs(value) > Math.abs(this.values[best] || 0) ? patch : best, 0);
+      const entries = [[patchName(this.grid, strongest2), this.values[strongest2], this.isStrongestKnown(strongest2) ? "strongest" : "strongest that is stored"]];
       for (const token of this.strongestElsewhere()) entries.push([visibleLabel(this.patchAxis.labels[token]), this.weights[token], "not on the picture"]);
       facts.replaceChildren(...entries.map(factLine));
       canvas.setAttribute("aria-label", `${name}${verb || " over"} the picture; strongest ${entries[0][0]}, ${readableWeight(entries[0][1])}. Arrow keys move the patch.`);
     }
+    /** Whether no patch whose weight is not stored may have a larger one. */
+    isStrongestKnown(patch) {
+      if (!this.frame.partial) return true;
+      const side = this.sides.direction === "from" ? "row" : "column";
+      return this.chosen.length === 1 && Math.abs(this.values[patch]) >= this.frame.highest(side, this.chosen[0]);
+    }
     strongestElsewhere() {
-      return [...this.patches.elsewhere].sort((a, b) => Math.abs(this.weights[b]) - Math.abs(this.weights[a])).slice(0, 3);
+      const size = (token) => Math.abs(this.weights[token]) || 0;
+      return [...this.patches.elsewhere].sort((a, b) => size(b) - size(a)).slice(0, 3);
     }
     nameOf(token) {
       const patch = this.chooserPatches.tokens.indexOf(token);
@@ -2728,8 +3052,8 @@
       this.cursor = patch;
       if (isNew) this.paint();
       if (patch === null || !this.values) return this.context.tooltip.hide();
-      const { value, exact } = await this.exactWeight(patch);
-      if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(value, exact), kind: "number" }]);
+      const weight = await this.exactWeight(patch);
+      if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(weight), kind: "number" }]);
     }
     exactWeight(patch) {
       const token = this.patches.tokens[patch];
@@ -2778,9 +3102,11 @@
     const stage = make("div", { class: "lines-stage" }, beyond.above, beyond.below);
     const space = make("div", { class: "lines-space" }, stage);
     const scroller = make("div", { class: "lines-scroller" }, space);
-    const bar = make("div", { class: "lines-bar" }, hint, pin, clear);
-    const root = make("div", { class: "lines-view", role: "group", "data-testid": "lines-view" }, bar, hidden, heads, scroller);
-    return { root, hint, pin, clear, hidden, hiddenList, showAll, captions, roles, heads, canvas, stage, beyond, space, scroller };
+    const compare = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-compare", title: "Keep the lines of this head while another one is chosen" }, "Keep head");
+    const headList = make("div", { class: "lines-heads-list", "data-testid": "lines-heads", role: "group", "aria-label": "Heads in colours", hidden: true });
+    const bar = make("div", { class: "lines-bar" }, hint, compare, pin, clear);
+    const root = make("div", { class: "lines-view", role: "group", "data-testid": "lines-view" }, bar, headList, hidden, heads, scroller);
+    return { root, hint, compare, headList, pin, clear, hidden, hiddenList, showAll, captions, roles, heads, canvas, stage, beyond, space, scroller };
   }
   function columnHead(role, caption) {
     return make("div", { class: "lines-head" }, role, caption);
@@ -2788,146 +3114,17 @@
   function beyondButton(way) {
     return make("button", { type: "button", class: `lines-beyond lines-beyond-${way}`, "data-testid": `lines-${way}`, title: "Go to the strongest link out of sight", hidden: true });
   }
+  function headChip(place, name, colour) {
+    const mark = make("span", { class: "lines-head-mark", "aria-hidden": "true" });
+    mark.style.background = colour;
+    if (place === null) return make("span", { class: "lines-head-chip" }, mark, name);
+    const cross = make("span", { "aria-hidden": "true" }, "\xD7");
+    return make("button", { type: "button", class: "lines-head-chip", "data-drops": place, "aria-label": `Take away ${name}` }, mark, name, cross);
+  }
   function hiddenChip({ number, label }) {
     const name = make("bdi", {}, visibleLabel(label));
     const cross = make("span", { "aria-hidden": "true" }, "\xD7");
     return make("button", { type: "button", class: "lines-chip", "data-shows": number, "aria-label": `Show ${visibleLabel(label)} again` }, name, cross);
-  }
-
-  // views/lines/input.js
-  var OTHER_SIDE = { left: "right", right: "left" };
-  var TOKENS_A_PAGE = 10;
-  function listenToLines(view) {
-    const { root, stage, scroller, pin, clear, showAll } = view.parts;
-    scroller.addEventListener("scroll", () => view.scrolled(), { passive: true });
-    stage.addEventListener("pointerover", (event) => hoverToken(view, event));
-    stage.addEventListener("pointerleave", () => leaveTokens(view));
-    stage.addEventListener("focusin", (event) => focusToken(view, event));
-    stage.addEventListener("focusout", () => view.setHover(null));
-    root.addEventListener("click", (event) => clickInside(view, event));
-    root.addEventListener("keydown", (event) => pressLinesKey(view, event));
-    pin.addEventListener("click", () => view.pin());
-    clear.addEventListener("click", () => view.clear());
-    for (const button of Object.values(view.parts.beyond)) button.addEventListener("click", () => view.reveal(button.goal));
-    showAll.addEventListener("click", () => view.context.store.set({ hidden: [] }));
-  }
-  function tokenAt(element) {
-    const button = element.closest?.(".lines-item")?.querySelector(".lines-token");
-    return button ? { side: button.dataset.side, token: Number(button.dataset.token) } : null;
-  }
-  function hoverToken(view, event) {
-    if (event.pointerType === "touch") return;
-    const hover = tokenAt(event.target);
-    view.setHover(hover);
-    if (hover) showExactWeight(view, hover, event);
-    else view.context.tooltip.hide();
-  }
-  function leaveTokens(view) {
-    view.setHover(null);
-    view.context.tooltip.hide();
-  }
-  async function showExactWeight(view, hover, event) {
-    const active = view.active();
-    view.context.tooltip.hide();
-    if (active?.tokens.length !== 1 || hover.side !== OTHER_SIDE[active.side]) return;
-    const [row, column] = active.side === "left" ? [active.tokens[0], hover.token] : [hover.token, active.tokens[0]];
-    const { value, exact } = await view.frame.value(row, column);
-    if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
-    const names = `${isolated(view.frame.rows.labels[row])} \u2192 ${isolated(view.frame.columns.labels[column])}`;
-    view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(value, exact), kind: "number" }]);
-  }
-  function focusToken(view, event) {
-    const token = tokenAt(event.target);
-    if (!token || !event.target.matches(".lines-token")) return;
-    view.focus = token;
-    if (event.target.matches(":focus-visible")) view.setHover(token);
-  }
-  function clickInside(view, event) {
-    const shows = event.target.closest("[data-shows]");
-    if (shows) view.unhide(Number(shows.dataset.shows));
-    const token = tokenAt(event.target);
-    if (!token) return;
-    if (event.target.closest(".lines-eye")) view.hide(token.side, token.token);
-    else view.select(token.side, token.token);
-  }
-  function linesKeys(view) {
-    return {
-      ArrowUp: () => stepToken(view, -1),
-      ArrowDown: () => stepToken(view, 1),
-      PageUp: () => stepToken(view, -TOKENS_A_PAGE),
-      PageDown: () => stepToken(view, TOKENS_A_PAGE),
-      Home: () => stepToken(view, -Infinity),
-      End: () => stepToken(view, Infinity),
-      ArrowLeft: () => changeTokenSide(view, view.sideAt("left")),
-      ArrowRight: () => changeTokenSide(view, view.sideAt("right")),
-      Enter: () => pinFocused(view),
-      " ": () => selectPointed(view),
-      Escape: () => undoSelection(view),
-      h: () => hidePointed(view)
-    };
-  }
-  function pressLinesKey(view, event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !event.target.matches(".lines-token")) return;
-    const action = linesKeys(view)[event.key];
-    if (!action || action() === false) return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
-  function stepToken(view, distance) {
-    const { side, token } = view.focus;
-    const { shown, slots } = view.columns[side];
-    const slot = Math.min(Math.max(slots[token] + distance, 0), shown.length - 1);
-    if (shown.length) arriveAtToken(view, { side, token: shown[slot] });
-  }
-  function changeTokenSide(view, side) {
-    if (side === view.focus.side) return;
-    const height = view.columns[view.focus.side].middle(view.focus.token, view.offset(view.focus.side)) ?? 0;
-    const { shown } = view.columns[side];
-    const slot = view.columns[side].slotAt(height + view.offset(side));
-    if (shown.length) arriveAtToken(view, { side, token: shown[Math.min(Math.max(slot, 0), shown.length - 1)] });
-  }
-  function arriveAtToken(view, target) {
-    view.moveFocus(target);
-    view.hover = view.focus;
-    view.renderNow();
-    view.context.announce(sentenceOf(view, view.focus));
-  }
-  function sentenceOf(view, { side, token }) {
-    const other = view.axis(OTHER_SIDE[side]).labels;
-    const weights = view.weights.of(side, token);
-    const role = view.axis(side).name ?? (side === "left" ? "Query" : "Key");
-    const name = `${role} ${visibleLabel(view.axis(side).labels[token])}`;
-    if (!weights?.length) return name;
-    const best = weights.reduce((top, weight, place) => Math.abs(weight) > Math.abs(weights[top]) ? place : top, 0);
-    return `${name}, strongest ${visibleLabel(other[best])} ${readableWeight(weights[best])}`;
-  }
-  function pointedToken(view) {
-    return view.hover ?? (view.parts.stage.contains(document.activeElement) ? view.focus : null);
-  }
-  function hidePointed(view) {
-    const pointed = pointedToken(view);
-    if (pointed) view.hide(pointed.side, pointed.token);
-    return pointed !== null;
-  }
-  function undoSelection(view) {
-    const { pinned, selected } = view.context.store.get();
-    if (pinned) view.context.store.set({ pinned: false });
-    else if (selected.length) view.clear();
-    return pinned || selected.length > 0;
-  }
-  function selectPointed(view) {
-    const pointed = pointedToken(view);
-    if (pointed) view.select(pointed.side, pointed.token);
-    return pointed !== null;
-  }
-  function pinFocused(view) {
-    const pointed = pointedToken(view);
-    if (!pointed) return false;
-    const { side, token } = pointed;
-    const isSelected = side === view.selectedSide() && view.state.selected.includes(token);
-    if (!isSelected) view.select(side, token);
-    view.context.store.set({ pinned: isSelected ? !view.state.pinned : true });
-    return true;
   }
 
   // views/lines/links.js
@@ -2994,7 +3191,7 @@
     ends.forEach((end, index) => indices.has(end) ? indices.get(end).push(index) : indices.set(end, [index]));
     return indices;
   }
-  function placedLinks(links, geometry, frame, colourMode, most = MOST_LINES) {
+  function placedLinks(links, geometry, peak, colourMode, most = MOST_LINES) {
     const placed = [];
     const { height } = geometry;
     for (let index = 0; index < links.from.length; index += 1) {
@@ -3002,8 +3199,8 @@
       const end = geometry.rightMiddle(links.to[index]);
       if (start === null || end === null || isOutside(start, height) && isOutside(end, height)) continue;
       const weight = links.weight[index];
-      const strength = scaleShare(Math.abs(weight), frame.peak, colourMode);
-      const thickness = scaleShare(Math.abs(weight), frame.peak, "linear");
+      const strength = scaleShare(Math.abs(weight), peak, colourMode);
+      const thickness = scaleShare(Math.abs(weight), peak, "linear");
       placed.push({ start: squeezedEnd(start, height), end: squeezedEnd(end, height), strength, thickness, isNegative: weight < 0 });
     }
     placed.sort((a, b) => a.strength - b.strength);
@@ -3018,11 +3215,11 @@
     if (middle > height) return height + reach * (1 - Math.exp((height - middle) / reach));
     return middle;
   }
-  function lineStyle(palette2, { strength, thickness, isNegative }, isSigned) {
+  function lineStyle(palette2, { strength, thickness, isNegative }, isSigned, only) {
     const table = isSigned ? palette2.diverging : palette2.lut;
     const reach = 0.42 + 0.58 * strength ** 0.7;
     const index = isSigned ? Math.round(127.5 + (isNegative ? -127.5 : 127.5) * reach) : Math.round(255 * reach);
-    const colour = `rgb(${table[3 * index]},${table[3 * index + 1]},${table[3 * index + 2]})`;
+    const colour = only ?? `rgb(${table[3 * index]},${table[3 * index + 1]},${table[3 * index + 2]})`;
     return { colour, opacity: 0.14 + 0.8 * strength ** 0.6, width: 0.8 + 3.6 * thickness };
   }
   function linesByStyle(lines) {
@@ -3036,11 +3233,11 @@
     }
     return groups;
   }
-  function drawLines(surface, lines, geometry, palette2, isSigned) {
+  function drawLines(surface, lines, geometry, palette2, isSigned, only = null) {
     const { left, right } = geometry;
     const middle = (left + right) / 2;
     for (const group of linesByStyle(lines)) {
-      const style = lineStyle(palette2, group.lines[0], isSigned);
+      const style = lineStyle(palette2, group.lines[0], isSigned, only);
       surface.strokeStyle = style.colour;
       surface.globalAlpha = style.opacity;
       surface.lineWidth = style.width;
@@ -3067,19 +3264,165 @@
     surface.fillStyle = fade;
     surface.fillRect(0, Math.min(edge, inner), width, Math.abs(edge - inner));
   }
-  function linkPaths(lines, geometry, palette2, isSigned) {
+  function linkPaths(lines, geometry, palette2, isSigned, only = null) {
     const { left, right } = geometry;
     const middle = ((left + right) / 2).toFixed(1);
     return lines.map((line) => {
       const { start, end } = line;
-      const style = lineStyle(palette2, line, isSigned);
+      const style = lineStyle(palette2, line, isSigned, only);
       const path = `M${left} ${start.toFixed(1)}C${middle} ${start.toFixed(1)} ${middle} ${end.toFixed(1)} ${right} ${end.toFixed(1)}`;
       const stroke = `stroke="${style.colour}" stroke-opacity="${style.opacity.toFixed(3)}" stroke-width="${style.width.toFixed(2)}"`;
       return `<path d="${path}" fill="none" stroke-linecap="round" ${stroke}/>`;
     });
   }
 
+  // views/lines/input.js
+  var OTHER_SIDE = { left: "right", right: "left" };
+  var TOKENS_A_PAGE = 10;
+  function listenToLines(view) {
+    const { root, stage, scroller, pin, clear, showAll } = view.parts;
+    scroller.addEventListener("scroll", () => view.scrolled(), { passive: true });
+    stage.addEventListener("pointerover", (event) => hoverToken(view, event));
+    stage.addEventListener("pointerleave", () => leaveTokens(view));
+    stage.addEventListener("focusin", (event) => focusToken(view, event));
+    stage.addEventListener("focusout", () => view.setHover(null));
+    root.addEventListener("click", (event) => clickInside(view, event));
+    root.addEventListener("keydown", (event) => pressLinesKey(view, event));
+    pin.addEventListener("click", () => view.pin());
+    clear.addEventListener("click", () => view.clear());
+    for (const button of Object.values(view.parts.beyond)) button.addEventListener("click", () => view.reveal(button.goal));
+    view.parts.compare.addEventListener("click", () => view.keepHead());
+    view.parts.headList.addEventListener("click", (event) => {
+      const place = event.target.closest?.("[data-drops]")?.dataset.drops;
+      if (place) view.dropHead(place);
+    });
+    showAll.addEventListener("click", () => view.context.store.set({ hidden: [] }));
+  }
+  function tokenAt(element) {
+    const button = element.closest?.(".lines-item")?.querySelector(".lines-token");
+    return button ? { side: button.dataset.side, token: Number(button.dataset.token) } : null;
+  }
+  function hoverToken(view, event) {
+    if (event.pointerType === "touch") return;
+    const hover = tokenAt(event.target);
+    view.setHover(hover);
+    if (hover) showExactWeight(view, hover, event);
+    else view.context.tooltip.hide();
+  }
+  function leaveTokens(view) {
+    view.setHover(null);
+    view.context.tooltip.hide();
+  }
+  async function showExactWeight(view, hover, event) {
+    const active = view.active();
+    view.context.tooltip.hide();
+    if (active?.tokens.length !== 1 || hover.side !== OTHER_SIDE[active.side]) return;
+    const [row, column] = active.side === "left" ? [active.tokens[0], hover.token] : [hover.token, active.tokens[0]];
+    const weight = await view.frame.value(row, column);
+    if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
+    const names = `${isolated(view.frame.rows.labels[row])} \u2192 ${isolated(view.frame.columns.labels[column])}`;
+    view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(weight), kind: "number" }]);
+  }
+  function focusToken(view, event) {
+    const token = tokenAt(event.target);
+    if (!token || !event.target.matches(".lines-token")) return;
+    view.focus = token;
+    if (event.target.matches(":focus-visible")) view.setHover(token);
+  }
+  function clickInside(view, event) {
+    const shows = event.target.closest("[data-shows]");
+    if (shows) view.unhide(Number(shows.dataset.shows));
+    const token = tokenAt(event.target);
+    if (!token) return;
+    if (event.target.closest(".lines-eye")) view.hide(token.side, token.token);
+    else view.select(token.side, token.token);
+  }
+  function linesKeys(view) {
+    return {
+      ArrowUp: () => stepToken(view, -1),
+      ArrowDown: () => stepToken(view, 1),
+      PageUp: () => stepToken(view, -TOKENS_A_PAGE),
+      PageDown: () => stepToken(view, TOKENS_A_PAGE),
+      Home: () => stepToken(view, -Infinity),
+      End: () => stepToken(view, Infinity),
+      ArrowLeft: () => changeTokenSide(view, view.sideAt("left")),
+      ArrowRight: () => changeTokenSide(view, view.sideAt("right")),
+      Enter: () => pinFocused(view),
+      " ": () => selectPointed(view),
+      Escape: () => undoSelection(view),
+      h: () => hidePointed(view)
+    };
+  }
+  function pressLinesKey(view, event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !event.target.matches(".lines-token")) return;
+    const action = linesKeys(view)[event.key];
+    if (!action || action() === false) return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+  function stepToken(view, distance) {
+    const { side, token } = view.focus;
+    const { shown, slots } = view.columns[side];
+    const slot = Math.min(Math.max(slots[token] + distance, 0), shown.length - 1);
+    if (shown.length) arriveAtToken(view, { side, token: shown[slot] });
+  }
+  function changeTokenSide(view, side) {
+    if (side === view.focus.side) return;
+    const height = view.columns[view.focus.side].middle(view.focus.token, view.offset(view.focus.side)) ?? 0;
+    const { shown } = view.columns[side];
+    const slot = view.columns[side].slotAt(height + view.offset(side));
+    if (shown.length) arriveAtToken(view, { side, token: shown[Math.min(Math.max(slot, 0), shown.length - 1)] });
+  }
+  function arriveAtToken(view, target) {
+    view.moveFocus(target);
+    view.hover = view.focus;
+    view.renderNow();
+    view.context.announce(sentenceOf(view, view.focus));
+  }
+  function sentenceOf(view, { side, token }) {
+    const other = view.axis(OTHER_SIDE[side]).labels;
+    const weights = view.weights.of(side, token);
+    const role = view.axis(side).name ?? (side === "left" ? "Query" : "Key");
+    const name = `${role} ${visibleLabel(view.axis(side).labels[token])}`;
+    if (!weights?.length) return name;
+    const [best] = strongest(weights, { kind: "top", value: 1 }, [], Infinity);
+    if (best === void 0) return name;
+    if (Number.isNaN(view.weights.certain(side, token)[best])) return `${name}, strongest not stored`;
+    return `${name}, strongest ${visibleLabel(other[best])} ${readableWeight(weights[best])}`;
+  }
+  function pointedToken(view) {
+    return view.hover ?? (view.parts.stage.contains(document.activeElement) ? view.focus : null);
+  }
+  function hidePointed(view) {
+    const pointed = pointedToken(view);
+    if (pointed) view.hide(pointed.side, pointed.token);
+    return pointed !== null;
+  }
+  function undoSelection(view) {
+    const { pinned, selected } = view.context.store.get();
+    if (pinned) view.context.store.set({ pinned: false });
+    else if (selected.length) view.clear();
+    return pinned || selected.length > 0;
+  }
+  function selectPointed(view) {
+    const pointed = pointedToken(view);
+    if (pointed) view.select(pointed.side, pointed.token);
+    return pointed !== null;
+  }
+  function pinFocused(view) {
+    const pointed = pointedToken(view);
+    if (!pointed) return false;
+    const { side, token } = pointed;
+    const isSelected = side === view.selectedSide() && view.state.selected.includes(token);
+    if (!isSelected) view.select(side, token);
+    view.context.store.set({ pinned: isSelected ? !view.state.pinned : true });
+    return true;
+  }
+
   // views/lines/weights.js
+  var NEAR2 = 1e-3;
+  var MOST_CUT = 256;
+  var LINE_ENDS = { left: "row", right: "column" };
   var FrameWeights = class {
     constructor(frame, arrived, failed) {
       this.frame = frame;
@@ -3090,18 +3433,20 @@
     /** The weights of a token; null while they are on their way. */
     of(side, token) {
       const key = `${side}${token}`;
-      if (!this.cache.has(key)) this.cache.set(key, this.frame.whole ? this.cut(side, token) : this.ask(side, token, key));
+      if (this.frame.cut && this.cache.size > MOST_CUT) this.cache.clear();
+      if (!this.cache.has(key)) this.cache.set(key, this.frame.cut ? this.frame.cut(LINE_ENDS[side], token) : this.ask(side, token, key));
       return this.cache.get(key);
     }
     /** The weights of a token if they are there. */
     cached(side, token) {
       return this.cache.get(`${side}${token}`) ?? null;
     }
-    cut(side, token) {
-      const { whole, rows, columns } = this.frame;
-      const breadth = columns.labels.length;
-      if (side === "left") return whole.subarray(token * breadth, (token + 1) * breadth);
-      return Float32Array.from(rows.labels, (_, row) => whole[row * breadth + token]);
+    /** The weights of a token that none which is not known may exceed: the strongest are among them, if any. */
+    certain(side, token) {
+      const weights = this.of(side, token);
+      if (!weights || !this.frame.partial) return weights;
+      const highest = this.frame.highest(LINE_ENDS[side], token);
+      return weights.map((weight) => Math.abs(weight) + NEAR2 < highest ? NaN : weight);
     }
     ask(side, token, key) {
       const request = side === "left" ? this.frame.row(token) : this.frame.column(token);
@@ -3119,6 +3464,7 @@
     }
   };
   function weightText(weight, decimals) {
+    if (Number.isNaN(weight)) return "\u2013";
     if (weight === 0 || !Number.isFinite(weight)) return String(weight);
     const unit = 10 ** -decimals;
     return Math.abs(weight) < unit / 2 ? `<${unit.toFixed(decimals)}` : weight.toFixed(decimals);
@@ -3137,11 +3483,11 @@
     const active = view.active();
     const [beside, between] = [left.element.clientWidth, view.parts.canvas.clientWidth];
     const colours = view.context.palette();
-    const placed = placedLinks(view.linksOf(active, offsets, height), geometry, view.frame, view.state.colour);
+    const paths = view.sources().flatMap(({ weights, peak, colour }) => linkPaths(placedLinks(view.linksOf(active, offsets, height, weights), geometry, peak, view.state.colour).lines, geometry, colours, view.frame.signed, colour));
     const parts = [
       `<clipPath id="sight"><rect x="0" y="0" width="${between}" height="${height}"/></clipPath>`,
       `<g transform="translate(${LINES_EDGE + beside} ${LINES_EDGE})" clip-path="url(#sight)">`,
-      ...linkPaths(placed.lines, geometry, colours, view.frame.signed),
+      ...paths,
       "</g>",
       ...["left", "right"].flatMap((side) => sideAsSvg(view, side, offsets[side], height, active, colours))
     ];
@@ -3302,6 +3648,8 @@
       this.parts = buildLines();
       this.columns = { left: new TokenColumn("left"), right: new TokenColumn("right") };
       this.isMirrored = null;
+      this.kept = [];
+      this.colour = null;
       this.hover = null;
       this.focus = { side: "left", token: 0 };
       listenToLines(this);
@@ -3321,8 +3669,12 @@
       const isNewLayout = isNewFrame || state.hidden !== this.state?.hidden;
       if (isNewFrame) this.weights = this.weightsOfFrame(frame);
       if (isNewLayout || state.limit !== this.state?.limit) this.overview = null;
+      const { theme } = this.context.palette();
+      const isOtherHeads = isNewFrame || state.heads !== this.state?.heads || theme !== this.theme;
+      this.theme = theme;
       this.frame = frame;
       this.state = state;
+      if (isOtherHeads) this.keepHeads();
       if (isNewLayout) this.layOut();
       if (isFirst) this.isArriving = state.selected.length > 0;
       this.schedule();
@@ -3330,6 +3682,49 @@
     weightsOfFrame(frame) {
       const isShown = () => frame === this.frame;
       return new FrameWeights(frame, () => isShown() && this.schedule(), (problem) => isShown() && this.context.fail(problem));
+    }
+    /** The heads that are kept, beside the one that is chosen: their frames come later. */
+    keepHeads() {
+      const { frame, state, context } = this;
+      const chosen = `${state.layer}.${state.head}`;
+      const isHead = state.mode === "head" && state.layer !== "all";
+      const places = state.heads.filter((place) => !(isHead && place === chosen));
+      const name = (layer, head) => `${layerName(context.scene, state.part, layer)}, head ${head}`;
+      const { heads: colours } = context.palette();
+      const colourOf = (place) => colours[(state.heads.includes(place) ? state.heads.indexOf(place) + 1 : 0) % colours.length];
+      this.colour = state.heads.length ? colourOf(chosen) : null;
+      this.kept = places.map((place) => ({ place, colour: colourOf(place), frame: null, weights: null }));
+      const chips = this.kept.map(({ place, colour }) => headChip(place, name(...headPlace(place)), colour));
+      const current = isHead ? name(state.layer, state.head) : "All heads shown together";
+      this.parts.headList.replaceChildren(...state.heads.length ? [headChip(state.heads.includes(chosen) && isHead ? chosen : null, current, this.colour)] : [], ...chips);
+      this.parts.headList.hidden = state.heads.length === 0;
+      this.parts.compare.disabled = !isHead || state.heads.includes(chosen) || state.heads.length >= MOST_HEADS;
+      for (const kept of this.kept) this.loadKept(kept, frame);
+    }
+    async loadKept(kept, frame) {
+      const [layer, head] = headPlace(kept.place);
+      try {
+        const own = await frameOf(this.context.scene, { ...this.state, layer, head, mode: "head" });
+        if (frame !== this.frame || !this.kept.includes(kept)) return;
+        kept.frame = own;
+        kept.weights = new FrameWeights(own, () => this.schedule(), (problem) => this.context.fail(problem));
+        this.schedule();
+      } catch (problem) {
+        if (this.kept.includes(kept)) this.context.fail(problem);
+      }
+    }
+    /** What lines are drawn from: the chosen map, then the heads that are kept; all on one scale. */
+    sources() {
+      const kept = this.kept.filter(({ weights }) => weights);
+      const peak = Math.max(this.frame.peak, ...kept.map(({ frame }) => frame.peak));
+      return [{ weights: this.weights, peak, colour: this.colour }, ...kept.map(({ weights, colour }) => ({ weights, peak, colour }))];
+    }
+    keepHead() {
+      const { layer, head, heads } = this.context.store.get();
+      this.context.store.set({ heads: [...heads, `${layer}.${head}`] });
+    }
+    dropHead(place) {
+      this.context.store.set({ heads: this.context.store.get().heads.filter((other) => other !== place) });
     }
     layOut() {
       const { frame, state } = this;
@@ -3406,14 +3801,14 @@
       return this.columns[side].slots[token] >= 0;
     }
     // All links, or of what is active; those with no end in the window may be missing.
-    linksOf(active, offsets, height) {
-      if (!active) return this.overviewLinks(offsets, height);
+    linksOf(active, offsets, height, source = this.weights) {
+      if (!active) return this.overviewLinks(offsets, height, source);
       const links = { from: [], to: [], weight: [] };
-      for (const token of active.tokens) this.addLinks(links, active.side, token);
+      for (const token of active.tokens) this.addLinks(links, active.side, token, source);
       return links;
     }
-    addLinks(links, side, token) {
-      const weights = this.weights.of(side, token);
+    addLinks(links, side, token, source) {
+      const weights = this.linkWeights(side, token, source);
       if (!weights) return;
       for (const other of strongest(weights, this.state.limit, this.isHidden[OTHER_SIDE[side]], Infinity)) {
         links.from.push(side === "left" ? token : other);
@@ -3421,14 +3816,18 @@
         links.weight.push(weights[other]);
       }
     }
-    overviewLinks(offsets, height) {
+    /** Weights that may have lines: of the strongest, those that are so for certain. */
+    linkWeights(side, token, source = this.weights) {
+      return this.state.limit.kind === "top" ? source.certain(side, token) : source.of(side, token);
+    }
+    overviewLinks(offsets, height, source) {
       const { left, right } = this.columns;
       const rows = left.inSight(offsets.left, height);
-      const weights = (row) => this.isScrolling ? this.weights.cached("left", row) : this.weights.of("left", row);
-      if (!this.frame.whole) {
+      const weights = (row) => this.isScrolling ? source.cached("left", row) : this.linkWeights("left", row, source);
+      if (!this.frame.cut || source !== this.weights) {
         return allLinks(rows, weights, this.state.limit, this.isHidden.right);
       }
-      this.overview ??= allLinks(left.shown, (row) => this.weights.of("left", row), this.state.limit, this.isHidden.right);
+      this.overview ??= allLinks(left.shown, (row) => this.linkWeights("left", row), this.state.limit, this.isHidden.right);
       return linksAt(this.overview, rows, right.inSight(offsets.right, height));
     }
     // Rows that a server makes are asked for once the scrolling rests.
@@ -3497,11 +3896,14 @@
       surface.clearRect(0, 0, width, height);
       const geometry = this.geometry(height, offsets);
       const most = this.isScrolling ? MOST_WHILE_SCROLLING : void 0;
-      const placed = placedLinks(this.linksOf(active, offsets, height), geometry, this.frame, this.state.colour, most);
-      drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed);
+      this.leftOut = 0;
+      for (const { weights, peak, colour } of this.sources()) {
+        const placed = placedLinks(this.linksOf(active, offsets, height, weights), geometry, peak, this.state.colour, most);
+        drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed, colour);
+        this.leftOut += placed.leftOut;
+      }
       const longest = Math.max(this.columns.left.height - offsets.left, this.columns.right.height - offsets.right);
       fadeEdges(surface, width, height, Math.max(offsets.left, offsets.right) > 1, longest > height + 1);
-      this.leftOut = placed.leftOut;
     }
     // The weights shown beside the tokens of the other side: of one token, or the mean of several.
     sideWeights(active) {
@@ -3516,7 +3918,7 @@
       const isChosen = active?.side === side && active.tokens.includes(token);
       const isSelected = this.selectedSide() === side && this.state.selected.includes(token);
       const weight = sideWeights?.side === side ? sideWeights.weights[token] : null;
-      const share = weight === null ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
+      const share = weight === null || Number.isNaN(weight) ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
       item.button.setAttribute("aria-pressed", isSelected);
       item.button.tabIndex = this.focus.side === side && this.focus.token === token ? 0 : -1;
       item.element.classList.toggle("is-chosen", isChosen);
@@ -3548,7 +3950,7 @@
     }
     // Digits after the point that tell the largest weight to three places, one fewer where there is little room.
     decimalsOf(weights) {
-      const largest = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0);
+      const largest = weights.reduce((most, weight) => Math.abs(weight) > most ? Math.abs(weight) : most, 0);
       const places = largest > 0 ? 2 - Math.floor(Math.log10(largest)) : 3;
       const isNarrow = this.columns.left.element.clientWidth < NARROW_COLUMN;
       return Math.min(Math.max(places, 3), 8) - (isNarrow ? 1 : 0);
@@ -3565,9 +3967,15 @@
     }
     hint(state) {
       if (this.leftOut) return `${this.leftOut.toLocaleString()} weaker lines are left out.`;
+      if (this.frame.partial && state.selected.length) return `${state.selected.length} selected. ${this.storedHint()}`;
       if (!state.selected.length) return CANNOT_HOVER ? `Tap ${unitName(state)}s to select their lines.` : `Hover a ${unitName(state)} for its lines. Click to select, h to hide.`;
       const pinned = state.pinned ? ", pinned" : "";
       return `${state.selected.length} selected${pinned}.`;
+    }
+    /** Which weights a page holds that does not hold all: others have no line and no number. */
+    storedHint() {
+      const { count } = this.frame.partial;
+      return count ? `Stored are the ${count} largest weights of each row.` : "Stored are the largest weights of each row.";
     }
     select(side, token) {
       const { context } = this;
@@ -3913,7 +4321,7 @@
   }
 
   // views/map/sentence.js
-  var STEPS = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
+  var STEPS2 = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
   function createSentence(host, context) {
     const sentence = new Sentence(context);
     host.append(sentence.element);
@@ -3981,7 +4389,7 @@
       this.context.store.set({ pair, sort: pair.length ? "pair" : "layer" });
     }
     move(event) {
-      const step = STEPS[event.key];
+      const step = STEPS2[event.key];
       if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
       const buttons = [...event.target.closest("[data-side]").querySelectorAll("button")];
       const next = buttons[buttons.indexOf(event.target) + step];
@@ -4104,12 +4512,12 @@
       this.pointed = here;
       const frame = await cell.frame;
       const [i, j] = [Math.floor(y * frame.rows.labels.length), Math.floor(x * frame.columns.labels.length)];
-      const { value, exact } = await frame.value(i, j);
+      const weight = await frame.value(i, j);
       if (this.pointed !== here) return void 0;
       const { part } = this.state;
       return this.context.tooltip.show(event.clientX, event.clientY, [
         `${isolated(frame.rows.labels[i])} \u2192 ${isolated(frame.columns.labels[j])}`,
-        { text: markedWeight(value, exact), kind: "number" },
+        { text: markedWeight(weight), kind: "number" },
         { text: `${layerName(this.context.scene, part, cell.layer)} \xB7 head ${cell.head}`, kind: "muted" }
       ]);
     }
@@ -4296,7 +4704,7 @@
   var LABEL_SPACING = 14;
   var LABEL_PADDING = 8;
   var LONGEST_MEASURED = 60;
-  var STEPS2 = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 5e3, 1e4];
+  var STEPS3 = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 5e3, 1e4];
   function createLabelSet({ name, labels, written }, measuring, most) {
     const shown = labels.map(visibleLabel);
     const widths = /* @__PURE__ */ new Map();
@@ -4332,7 +4740,7 @@
     return `${letters.slice(0, low).join("")}\u2026`;
   }
   function labelStep(scale) {
-    return STEPS2.find((step) => step * scale >= LABEL_SPACING) ?? Infinity;
+    return STEPS3.find((step) => step * scale >= LABEL_SPACING) ?? Infinity;
   }
   function* labelledCells(start, length, scale, count) {
     const step = labelStep(scale);
@@ -4556,14 +4964,16 @@
     surface.textAlign = "center";
     surface.textBaseline = "middle";
     for (const [row, column, x, y] of visibleCells(layout)) {
-      const tile = cache.get(0, Math.floor(row / TILE), Math.floor(column / TILE));
-      if (!tile.weights) continue;
-      const width = Math.min(TILE, layout.columns - Math.floor(column / TILE) * TILE);
-      const value = tile.weights[row % TILE * width + column % TILE];
-      if (Math.abs(value) < 5e-3) continue;
+      const value = frame.partial ? frame.value(row, column).value : tileWeight(cache, layout, row, column);
+      if (!(Math.abs(value) >= 5e-3)) continue;
       surface.fillStyle = inkOnWeight(layout.colours, value, scaleTop(frame, state.colour), state.colour, frame.signed);
       surface.fillText(shortValue(value), x, y);
     }
+  }
+  function tileWeight(cache, layout, row, column) {
+    const { weights } = cache.get(0, Math.floor(row / TILE), Math.floor(column / TILE));
+    const width = Math.min(TILE, layout.columns - Math.floor(column / TILE) * TILE);
+    return weights ? weights[row % TILE * width + column % TILE] : NaN;
   }
   function shortValue(value) {
     return Math.abs(value) < 10 ? value.toFixed(2).replace(/^(-?)0\./, "$1.") : readableWeight(value);
@@ -4895,14 +5305,14 @@
         const answer = frame.value(cell.row, cell.column);
         const weight = answer instanceof Promise ? await answer : answer;
         if (cell !== this.cell || frame !== this.frame) return;
-        cell.value = weight.value;
+        cell.value = Number.isNaN(weight.value) ? null : weight.value;
         this.scheduleCrosshair();
         this.describeCell(cell, weight, spoken);
       } catch (problem) {
         if (cell === this.cell && frame === this.frame) this.context.fail(problem);
       }
     }
-    describeCell(cell, { value, exact }, spoken) {
+    describeCell(cell, weight, spoken) {
       const [query, key] = [this.frame.rows.labels[cell.row], this.frame.columns.labels[cell.column]];
       const layout = this.layout();
       const box = this.overlay.getBoundingClientRect();
@@ -4910,10 +5320,11 @@
       const y = box.top + this.plot.y + (cell.row + 1 - layout.camera.top) * layout.camera.scaleY;
       this.context.tooltip.show(x, y, [
         { text: `${isolated(query)} \u2192 ${isolated(key)}`, kind: "strong" },
-        { text: markedWeight(value, exact), kind: "number" },
+        { text: markedWeight(weight), kind: "number" },
+        ...weight.mean ? [{ text: `mean of ${weight.mean.side} \xD7 ${weight.mean.side}: \u2248 ${readableWeight(weight.mean.value)}`, kind: "muted" }] : [],
         { text: `query ${cell.row} \xB7 key ${cell.column}`, kind: "muted" }
       ]);
-      if (spoken) this.context.announce(`${query} to ${key}: ${exact ? "" : "about "}${readableWeight(value)}`);
+      if (spoken) this.context.announce(`${query} to ${key}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
     }
     dropCell() {
       this.cell = null;
@@ -4982,6 +5393,7 @@
   // views/text/text_view.js
   var SHORT_TEXT = 40;
   var MOST_NAMED = 6;
+  var NEAR3 = 1e-3;
   function createTextView(host, context) {
     const view = new TextView(host, context);
     return {
@@ -5045,7 +5457,7 @@
       return isReady && this.labelAt(this.hovered) !== void 0 ? this.hovered : null;
     }
     canPoint() {
-      return !this.frame.square && this.frame.whole !== null;
+      return !this.frame.square && this.frame.cut !== null;
     }
     point(side, index, word) {
       this.hovered = { side, index, label: this.axis(side).labels[index] };
@@ -5133,7 +5545,7 @@
       for (const name of ["row", "column"]) {
         const values = this.weights?.side === name ? this.weights.values : null;
         this.words[name].forEach((word, index) => {
-          const value = values ? values[index] : 0;
+          const value = values?.[index] || 0;
           word.style.backgroundColor = values ? weightColour(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
           word.style.color = values ? inkOnWeight(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
           word.setAttribute("aria-pressed", String(name === side && chosen.has(index)));
@@ -5152,8 +5564,15 @@
       const added = chosen.length > 1 ? ", added up" : "";
       const verb = chosen.length > 1 ? "attend to" : "attends to";
       const isExact2 = this.isExact(this.weights.values.findIndex((value) => Math.abs(value) === this.weights.largest));
-      const largest = ` Largest: ${isExact2 ? "" : "\u2248 "}${readableWeight(this.weights.largest)}.`;
-      return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest;
+      const largest = this.isLargestKnown(chosen, isFrom) ? ` Largest: ${isExact2 ? "" : "\u2248 "}${readableWeight(this.weights.largest)}.` : "";
+      const { partial } = this.frame;
+      const stored = partial ? ` Stored are the ${partial.count ? `${partial.count} ` : ""}largest weights of each row; a ${unitName(this.state)} without colour may have another.` : "";
+      return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest + stored;
+    }
+    /** Whether no weight that is not stored may be larger. */
+    isLargestKnown(chosen, isFrom) {
+      if (!this.frame.partial) return true;
+      return chosen.length === 1 && this.weights.largest + NEAR3 >= this.frame.highest(isFrom ? "row" : "column", chosen[0]);
     }
     choose(side, index, event) {
       const { state } = this;
@@ -5174,10 +5593,16 @@
       this.hovered = { side, index, label };
       const value = this.weights?.side === side ? this.weights.values[index] : null;
       const lines = [{ text: isolated(label), kind: "strong" }];
-      if (value !== null) lines.push({ text: markedWeight(value, this.isExact(index)), kind: "number" });
+      if (value !== null) lines.push({ text: this.weightText(index, value), kind: "number" });
       lines.push({ text: this.meaningOf(side, index), kind: "muted" });
       const box = word.getBoundingClientRect();
       this.context.tooltip.show(box.left + box.width / 2, box.bottom - 6, lines);
+    }
+    /** The number of a coloured word; of one weight that is not stored also what it may be at most. */
+    weightText(index, value) {
+      const chosen = this.validSelection();
+      if (!Number.isNaN(value) || chosen.length !== 1) return markedWeight({ value, exact: this.isExact(index) });
+      return markedWeight(this.isFrom() ? this.frame.value(chosen[0], index) : this.frame.value(index, chosen[0]));
     }
     /** Whether the number of a coloured word is exact: all weights are, or those that it is the sum of. */
     isExact(index) {
@@ -5281,19 +5706,18 @@
   }
   function overallWeights(frame, isFrom) {
     const [rows, columns] = [frame.rows.labels.length, frame.columns.labels.length];
-    if (!frame.whole || rows === 0 || columns === 0) return null;
-    const values = new Float32Array(isFrom ? columns : rows);
-    for (let row = 0; row < rows; row += 1) {
-      for (let column = 0; column < columns; column += 1) values[isFrom ? column : row] += frame.whole[row * columns + column];
-    }
-    const count = isFrom ? rows : columns;
-    for (let index = 0; index < values.length; index += 1) values[index] /= count;
+    if (rows === 0 || columns === 0) return null;
+    const values = isFrom ? frame.received() : frame.whole && meanOfColumns(frame.whole, rows, columns);
+    if (!values) return null;
     const largest = largestSize(values);
     return { values, largest, peak: largest, side: frame.square || !isFrom ? "row" : "column" };
   }
+  function meanOfColumns(whole, rows, columns) {
+    return Float32Array.from({ length: rows }, (_, row) => whole.subarray(row * columns, (row + 1) * columns).reduce((sum, weight) => sum + weight, 0) / columns);
+  }
   function largestSize(values) {
     let most = 0;
-    for (const value of values) most = Math.max(most, Math.abs(value));
+    for (const value of values) if (Math.abs(value) > most) most = Math.abs(value);
     return most;
   }
   function wordAsSvg(word, frame, colours) {

@@ -69,7 +69,7 @@ export class Growth {
       title: this.title,
       sequences: [{ name: null, tokens: [...this.tokens], words: null, special: [...this.special] }],
       sites: this.sites.map((site, number) => this.site(site, number, count)),
-      parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count)) }],
+      parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count), NOTE) }],
       steps: { prompt: this.prompt, sequence: 0 },
       image: null,
       start: "",
@@ -96,7 +96,7 @@ export class Growth {
       kind: "distribution",
       types: null,
       peak: [...site.peaks],
-      form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => localMap(count, count, () => mapOf(head))) },
+      maps: site.peaks.map((_, head) => ({ kind: "dense", exact: false, note: NOTE, weights: localMap(count, count, () => mapOf(head)) })),
       thumbnails: localThumbnails(count, count, [...site.peaks], mapOf),
     };
   }

@@ -221,7 +221,7 @@ class LinesView {
   }
 
   addLinks(links, side, token, source) {
-    const weights = source.of(side, token);
+    const weights = this.linkWeights(side, token, source);
     if (!weights) return;
     for (const other of strongest(weights, this.state.limit, this.isHidden[OTHER_SIDE[side]], Infinity)) {
       links.from.push(side === "left" ? token : other);
@@ -230,14 +230,19 @@ class LinesView {
     }
   }
 
+  /** Weights that may have lines: of the strongest, those that are so for certain. */
+  linkWeights(side, token, source = this.weights) {
+    return this.state.limit.kind === "top" ? source.certain(side, token) : source.of(side, token);
+  }
+
   overviewLinks(offsets, height, source) {
     const { left, right } = this.columns;
     const rows = left.inSight(offsets.left, height);
-    const weights = (row) => (this.isScrolling ? source.cached("left", row) : source.of("left", row));
-    if (!this.frame.whole || source !== this.weights) {
+    const weights = (row) => (this.isScrolling ? source.cached("left", row) : this.linkWeights("left", row, source));
+    if (!this.frame.cut || source !== this.weights) {
       return allLinks(rows, weights, this.state.limit, this.isHidden.right);
     }
-    this.overview ??= allLinks(left.shown, (row) => this.weights.of("left", row), this.state.limit, this.isHidden.right);
+    this.overview ??= allLinks(left.shown, (row) => this.linkWeights("left", row), this.state.limit, this.isHidden.right);
     return linksAt(this.overview, rows, right.inSight(offsets.right, height));
   }
 
@@ -337,7 +342,7 @@ class LinesView {
     const isChosen = active?.side === side && active.tokens.includes(token);
     const isSelected = this.selectedSide() === side && this.state.selected.includes(token);
     const weight = sideWeights?.side === side ? sideWeights.weights[token] : null;
-    const share = weight === null ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
+    const share = weight === null || Number.isNaN(weight) ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
     item.button.setAttribute("aria-pressed", isSelected);
     item.button.tabIndex = this.focus.side === side && this.focus.token === token ? 0 : -1;
     item.element.classList.toggle("is-chosen", isChosen);
@@ -372,7 +377,7 @@ class LinesView {
 
   // Digits after the point that tell the largest weight to three places, one fewer where there is little room.
   decimalsOf(weights) {
-    const largest = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0);
+    const largest = weights.reduce((most, weight) => (Math.abs(weight) > most ? Math.abs(weight) : most), 0);
     const places = largest > 0 ? 2 - Math.floor(Math.log10(largest)) : 3;
     const isNarrow = this.columns.left.element.clientWidth < NARROW_COLUMN;
     return Math.min(Math.max(places, 3), 8) - (isNarrow ? 1 : 0);
@@ -391,9 +396,16 @@ class LinesView {
 
   hint(state) {
     if (this.leftOut) return `${this.leftOut.toLocaleString()} weaker lines are left out.`;
+    if (this.frame.partial && state.selected.length) return `${state.selected.length} selected. ${this.storedHint()}`;
     if (!state.selected.length) return CANNOT_HOVER ? `Tap ${unitName(state)}s to select their lines.` : `Hover a ${unitName(state)} for its lines. Click to select, h to hide.`;
     const pinned = state.pinned ? ", pinned" : "";
     return `${state.selected.length} selected${pinned}.`;
+  }
+
+  /** Which weights a page holds that does not hold all: others have no line and no number. */
+  storedHint() {
+    const { count } = this.frame.partial;
+    return count ? `Stored are the ${count} largest weights of each row.` : "Stored are the largest weights of each row.";
   }
 
   select(side, token) {

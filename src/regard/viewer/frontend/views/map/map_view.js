@@ -92,12 +92,12 @@ class MapView {
     this.pointed = here;
     const frame = await cell.frame;
     const [i, j] = [Math.floor(y * frame.rows.labels.length), Math.floor(x * frame.columns.labels.length)];
-    const { value, exact } = await frame.value(i, j);
+    const weight = await frame.value(i, j);
     if (this.pointed !== here) return undefined;
     const { part } = this.state;
     return this.context.tooltip.show(event.clientX, event.clientY, [
       `${isolated(frame.rows.labels[i])} → ${isolated(frame.columns.labels[j])}`,
-      { text: markedWeight(value, exact), kind: "number" },
+      { text: markedWeight(weight), kind: "number" },
       { text: `${layerName(this.context.scene, part, cell.layer)} · head ${cell.head}`, kind: "muted" },
     ]);
   }
