@@ -41,6 +41,8 @@ def test_layers_and_heads(open_page, sentence_trace):
 def test_switches(open_page, sentence_trace, key, name, value):
     looking = open_page(sentence_trace, "view=matrix")
     assert press(looking, key)[name] == value
+    if name == "special":
+        assert press(looking, key)[name] == "hidden"
     assert name not in press(looking, key)
 
 

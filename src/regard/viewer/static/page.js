@@ -212,6 +212,7 @@
     const cached = (key, make2) => maps.get(key) ?? maps.set(key, make2());
     const scene = { ...manifest, loader };
     scene.headMap = (site, head) => cached(`${site}/${head}`, () => readHeadMap(scene, manifest.sites[site], head));
+    scene.headRows = (site, head, queries) => readHeadRows(scene, manifest.sites[site], head, queries);
     scene.layerMap = (site, mode) => cached(`${site}/${mode}`, () => combineHeads(scene, site, mode));
     scene.partMap = (part, name) => cached(`part ${part}/${name}`, () => readPartMap(scene, part, name));
     return scene;
@@ -266,6 +267,20 @@
   async function readHeadMap(scene, site, head) {
     return readMap(scene, site.maps[head], site.queries, site.keys, site.peak[head]);
   }
+  async function readHeadRows(scene, { maps, queries, keys }, head, rows) {
+    const form = maps[head];
+    if (form.kind !== "factors") return null;
+    const data = await factorWeights(scene, form, queries, keys, rows);
+    const weights = rows.map((_, index) => data.subarray(index * keys, (index + 1) * keys));
+    if (form.top) {
+      const [places, values] = await Promise.all([scene.loader.read(form.top.places), scene.loader.read(form.top.values)]);
+      const count = form.top.places.shape[1];
+      rows.forEach((row, index) => {
+        for (let at = row * count; at < (row + 1) * count; at += 1) weights[index][places[at]] = values[at];
+      });
+    }
+    return weights;
+  }
   async function readPartMap(scene, part, name) {
     const { maps, sites } = scene.parts[part];
     const form = maps[name];
@@ -310,7 +325,7 @@
   function isExact(form) {
     return form.kind === "tiles" || form.kind === "dense" && form.exact !== false;
   }
-  async function factorWeights(scene, form, queries, keys) {
+  async function factorWeights(scene, form, queries, keys, rows = null) {
     const [query, key, normaliser, runs] = await Promise.all([
       scene.loader.read(form.query),
       scene.loader.read(form.key),
@@ -318,10 +333,12 @@
       form.runs ? scene.loader.read(form.runs) : null
     ]);
     const width = form.query.shape[1];
-    const data = new Float32Array(queries * keys);
+    const data = new Float32Array((rows ?? { length: queries }).length * keys);
     eachRun(runs, queries, keys, (row, start, stop) => {
+      const place = rows ? rows.indexOf(row) : row;
+      if (place < 0) return;
       const scaled = query.subarray(row * width, (row + 1) * width).map((part) => part * form.scale);
-      fillRow(data, row * keys, scaled, key, width, start, stop, normaliser[row]);
+      fillRow(data, place * keys, scaled, key, width, start, stop, normaliser[row]);
     });
     return data;
   }
@@ -1676,6 +1693,17 @@
     const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised };
     if (map.data === null) return remoteFrame(frame, scene, state, map);
     return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
+  }
+  async function headRow(scene, state, frame, layer, head, i) {
+    const members = frame.rows.members[i];
+    const weights = await scene.headRows(scene.parts[state.part].sites[layer], head, members);
+    if (!weights) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
+    const row = new Float32Array(frame.columns.labels.length);
+    frame.columns.members.forEach((keys, j) => {
+      for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
+    });
+    if (frame.isRenormalised) divideRows(row, row.length);
+    return row;
   }
   function tileShape(frame, level, r, c) {
     const side = (count, place) => Math.min(TILE, Math.ceil(count / 2 ** level) - place * TILE);
@@ -4192,17 +4220,23 @@
       tabindex: "-1",
       "data-place": place,
       "data-testid": `${model.kind === "map" ? "thumb" : "rail"}-${place}`,
-      "aria-label": [`${name}, head ${head}`, type, partner ? `\u2192 ${visibleLabel(partner)}` : "", value].filter(Boolean).join(" "),
+      "aria-label": `${name}, head ${head} ${type}`.trim(),
       title: model.kind === "rail" ? `head ${head}${type ? ` \xB7 ${typeTitle(type)}` : ""}` : null,
       onclick: () => model.choose(layer, head)
     }, canvas);
     if (model.kind === "map") {
       const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}\xB7${head}`;
       const title = typeTitle(type);
-      button.append(make("span", { class: "thumb-head" }, number), " ", make("span", { class: "thumb-value" }, value.replace(" %", "%")), " ");
-      if (partner) button.append(make("span", { class: "thumb-partner" }, "\u2192 ", make("bdi", {}, visibleLabel(partner))), " ");
-      if (type) button.append(make("span", { class: "thumb-type", title }, headType(type)));
-      if (hasSink(type)) button.append(" ", make("span", { class: "thumb-type", title }, "+ sink"));
+      const captions = [
+        make("span", { class: "thumb-head" }, number),
+        make("span", { class: "thumb-value" }, value.replace(" %", "%")),
+        ...partner ? [make("span", { class: "thumb-partner" }, "\u2192 ", make("bdi", {}, visibleLabel(partner)))] : [],
+        ...type ? [make("span", { class: "thumb-type", title }, headType(type))] : [],
+        ...hasSink(type) ? [make("span", { class: "thumb-type", title }, "+ sink")] : []
+      ];
+      button.append(...captions.flatMap((caption) => [" ", caption]));
+      const text = captions.map((caption) => caption.textContent).filter(Boolean).join(" ");
+      button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
     }
     model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
     return make("div", { role: "gridcell", class: "heads-cell" }, button);
@@ -4290,23 +4324,22 @@
   }
 
   // data/ranking.js
-  async function rankedByPair(scene, state) {
+  async function rankedByPair(scene, state, frame) {
     const [query, key] = state.pair;
-    const places = scene.parts[state.part].sites.flatMap((number, layer) => Array.from({ length: scene.sites[number].heads }, (_, head) => ({ layer, head })));
-    const matches = await Promise.all(places.map((place) => matchOfHead(scene, state, place, query, key)));
+    const i = indexOfPosition(frame.rows, query);
+    const j = key === void 0 ? -1 : indexOfPosition(frame.columns, key);
+    const matches = [];
+    for (const [layer, number] of scene.parts[state.part].sites.entries()) {
+      const heads = Array.from({ length: scene.sites[number].heads }, (_, head) => head);
+      const rows = await Promise.all(heads.map((head) => i < 0 ? null : headRow(scene, state, frame, layer, head, i)));
+      heads.forEach((head) => matches.push({ layer, head, ...matchOfRow(rows[head], frame, i, key === void 0 ? null : j) }));
+    }
     return matches.sort((a, b) => (b.weight ?? -1) - (a.weight ?? -1));
   }
-  async function matchOfHead(scene, state, { layer, head }, query, key) {
-    const frame = await frameOf(scene, { ...state, layer, head, mode: "head" });
-    const i = indexOfPosition(frame.rows, query);
-    if (i < 0) return { layer, head, weight: null, partner: null };
-    const row = await frame.row(i);
-    if (key !== void 0) {
-      const weight = row[indexOfPosition(frame.columns, key)];
-      return { layer, head, weight: Number.isFinite(weight) ? weight : null, partner: null };
-    }
-    const j = strongestPartner(row, frame, i);
-    return j < 0 ? { layer, head, weight: null, partner: null } : { layer, head, weight: row[j], partner: frame.columns.labels[j] };
+  function matchOfRow(row, frame, i, key) {
+    const j = !row ? -1 : key ?? strongestPartner(row, frame, i);
+    const weight = j >= 0 && Number.isFinite(row[j]) ? row[j] : null;
+    return { weight, partner: key === null && weight !== null ? frame.columns.labels[j] : null };
   }
   function strongestPartner(row, frame, i) {
     let best = -1;
@@ -4475,15 +4508,15 @@
       const frame = await headFrame(scene, state, 0, 0);
       if (this.state !== state) return;
       this.sentence.show(frame, state);
-      const ranking = state.pair.length ? await this.rank(scene, state) : null;
+      const ranking = state.pair.length ? await this.rank(scene, state, frame) : null;
       if (this.state !== state) return;
       this.sentence.tell(ranking, ({ layer, head }) => `${layerName(scene, state.part, layer).toLowerCase()} head ${head}`);
       await this.heads.update(state, ranking);
     }
     /** The heads by what the chosen words give; asked for again where something that it depends on has changed. */
-    rank(scene, state) {
+    rank(scene, state, frame) {
       const key = JSON.stringify([state.part, state.unit, state.special, state.step, state.pair]);
-      if (this.ranked?.scene !== scene || this.ranked.key !== key) this.ranked = { scene, key, ranking: rankedByPair(scene, state) };
+      if (this.ranked?.scene !== scene || this.ranked.key !== key) this.ranked = { scene, key, ranking: rankedByPair(scene, state, frame) };
       return this.ranked.ranking;
     }
     open(layer, head) {

@@ -28,6 +28,19 @@ export async function frameOf(scene, state) {
   return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
 }
 
+/** One row of a head in a state, of axes that a frame of the same state has: not all of a long map is made for it. */
+export async function headRow(scene, state, frame, layer, head, i) {
+  const members = frame.rows.members[i];
+  const weights = await scene.headRows(scene.parts[state.part].sites[layer], head, members);
+  if (!weights) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
+  const row = new Float32Array(frame.columns.labels.length);
+  frame.columns.members.forEach((keys, j) => {
+    for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
+  });
+  if (frame.isRenormalised) divideRows(row, row.length);
+  return row;
+}
+
 /**
  * How many rows and columns a tile has, being cut at the edge.
  * @returns {[number, number]}

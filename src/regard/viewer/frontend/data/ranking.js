@@ -1,30 +1,29 @@
-// Heads by what one word gives another, from the frames of all heads of a part.
+// Heads by what one word gives another, from one row of each head of a part.
 
-import { frameOf } from "./frame.js";
+import { headRow } from "./frame.js";
 
 /**
  * The heads of a state's part, the strongest first, as {layer, head, weight, partner}. With a query alone the weight is
  * that of its strongest partner, which is named: another word that is not special. A weight that is not stored is null.
+ * `frame` is that of any head, for its words.
  */
-export async function rankedByPair(scene, state) {
+export async function rankedByPair(scene, state, frame) {
   const [query, key] = state.pair;
-  const places = scene.parts[state.part].sites.flatMap((number, layer) =>
-    Array.from({ length: scene.sites[number].heads }, (_, head) => ({ layer, head })));
-  const matches = await Promise.all(places.map((place) => matchOfHead(scene, state, place, query, key)));
+  const i = indexOfPosition(frame.rows, query);
+  const j = key === undefined ? -1 : indexOfPosition(frame.columns, key);
+  const matches = [];
+  for (const [layer, number] of scene.parts[state.part].sites.entries()) {
+    const heads = Array.from({ length: scene.sites[number].heads }, (_, head) => head);
+    const rows = await Promise.all(heads.map((head) => (i < 0 ? null : headRow(scene, state, frame, layer, head, i))));
+    heads.forEach((head) => matches.push({ layer, head, ...matchOfRow(rows[head], frame, i, key === undefined ? null : j) }));
+  }
   return matches.sort((a, b) => (b.weight ?? -1) - (a.weight ?? -1));
 }
 
-async function matchOfHead(scene, state, { layer, head }, query, key) {
-  const frame = await frameOf(scene, { ...state, layer, head, mode: "head" });
-  const i = indexOfPosition(frame.rows, query);
-  if (i < 0) return { layer, head, weight: null, partner: null };
-  const row = await frame.row(i);
-  if (key !== undefined) {
-    const weight = row[indexOfPosition(frame.columns, key)];
-    return { layer, head, weight: Number.isFinite(weight) ? weight : null, partner: null };
-  }
-  const j = strongestPartner(row, frame, i);
-  return j < 0 ? { layer, head, weight: null, partner: null } : { layer, head, weight: row[j], partner: frame.columns.labels[j] };
+function matchOfRow(row, frame, i, key) {
+  const j = !row ? -1 : (key ?? strongestPartner(row, frame, i));
+  const weight = j >= 0 && Number.isFinite(row[j]) ? row[j] : null;
+  return { weight, partner: key === null && weight !== null ? frame.columns.labels[j] : null };
 }
 
 function strongestPartner(row, frame, i) {

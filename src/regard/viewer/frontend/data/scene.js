@@ -17,6 +17,7 @@ export function openScene(manifest, loader) {
   const scene = { ...manifest, loader };
   scene.headMap = (site, head) =>
     cached(`${site}/${head}`, () => readHeadMap(scene, manifest.sites[site], head));
+  scene.headRows = (site, head, queries) => readHeadRows(scene, manifest.sites[site], head, queries);
   scene.layerMap = (site, mode) => cached(`${site}/${mode}`, () => combineHeads(scene, site, mode));
   scene.partMap = (part, name) => cached(`part ${part}/${name}`, () => readPartMap(scene, part, name));
   return scene;
@@ -78,6 +79,22 @@ async function readHeadMap(scene, site, head) {
   return readMap(scene, site.maps[head], site.queries, site.keys, site.peak[head]);
 }
 
+/** Some rows of a head without the others, where they can be made alone; null where they cannot. */
+async function readHeadRows(scene, { maps, queries, keys }, head, rows) {
+  const form = maps[head];
+  if (form.kind !== "factors") return null;
+  const data = await factorWeights(scene, form, queries, keys, rows);
+  const weights = rows.map((_, index) => data.subarray(index * keys, (index + 1) * keys));
+  if (form.top) {
+    const [places, values] = await Promise.all([scene.loader.read(form.top.places), scene.loader.read(form.top.values)]);
+    const count = form.top.places.shape[1];
+    rows.forEach((row, index) => {
+      for (let at = row * count; at < (row + 1) * count; at += 1) weights[index][places[at]] = values[at];
+    });
+  }
+  return weights;
+}
+
 async function readPartMap(scene, part, name) {
   const { maps, sites } = scene.parts[part];
   const form = maps[name];
@@ -129,8 +146,8 @@ function isExact(form) {
   return form.kind === "tiles" || (form.kind === "dense" && form.exact !== false);
 }
 
-/** exp(scale · query · key − normaliser) where a key is permitted, else 0. */
-async function factorWeights(scene, form, queries, keys) {
+/** exp(scale · query · key − normaliser) where a key is permitted, else 0; of all rows, or of some. */
+async function factorWeights(scene, form, queries, keys, rows = null) {
   const [query, key, normaliser, runs] = await Promise.all([
     scene.loader.read(form.query),
     scene.loader.read(form.key),
@@ -138,10 +155,12 @@ async function factorWeights(scene, form, queries, keys) {
     form.runs ? scene.loader.read(form.runs) : null,
   ]);
   const width = form.query.shape[1];
-  const data = new Float32Array(queries * keys);
+  const data = new Float32Array((rows ?? { length: queries }).length * keys);
   eachRun(runs, queries, keys, (row, start, stop) => {
+    const place = rows ? rows.indexOf(row) : row;
+    if (place < 0) return;
     const scaled = query.subarray(row * width, (row + 1) * width).map((part) => part * form.scale);
-    fillRow(data, row * keys, scaled, key, width, start, stop, normaliser[row]);
+    fillRow(data, place * keys, scaled, key, width, start, stop, normaliser[row]);
   });
   return data;
 }

@@ -104,17 +104,23 @@ function headCell(model, { layer, head, value, partner }, row, column) {
   const button = make("button", {
     type: "button", class: "thumb", tabindex: "-1", "data-place": place,
     "data-testid": `${model.kind === "map" ? "thumb" : "rail"}-${place}`,
-    "aria-label": [`${name}, head ${head}`, type, partner ? `→ ${visibleLabel(partner)}` : "", value].filter(Boolean).join(" "),
+    "aria-label": `${name}, head ${head} ${type}`.trim(),
     title: model.kind === "rail" ? `head ${head}${type ? ` · ${typeTitle(type)}` : ""}` : null,
     onclick: () => model.choose(layer, head),
   }, canvas);
   if (model.kind === "map") {
     const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}·${head}`;
     const title = typeTitle(type);
-    button.append(make("span", { class: "thumb-head" }, number), " ", make("span", { class: "thumb-value" }, value.replace(" %", "%")), " ");
-    if (partner) button.append(make("span", { class: "thumb-partner" }, "→ ", make("bdi", {}, visibleLabel(partner))), " ");
-    if (type) button.append(make("span", { class: "thumb-type", title }, headType(type)));
-    if (hasSink(type)) button.append(" ", make("span", { class: "thumb-type", title }, "+ sink"));
+    const captions = [
+      make("span", { class: "thumb-head" }, number),
+      make("span", { class: "thumb-value" }, value.replace(" %", "%")),
+      ...(partner ? [make("span", { class: "thumb-partner" }, "→ ", make("bdi", {}, visibleLabel(partner)))] : []),
+      ...(type ? [make("span", { class: "thumb-type", title }, headType(type))] : []),
+      ...(hasSink(type) ? [make("span", { class: "thumb-type", title }, "+ sink")] : []),
+    ];
+    button.append(...captions.flatMap((caption) => [" ", caption]));
+    const text = captions.map((caption) => caption.textContent).filter(Boolean).join(" ");
+    button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
   }
   model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
   return make("div", { role: "gridcell", class: "heads-cell" }, button);

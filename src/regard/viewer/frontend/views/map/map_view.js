@@ -51,16 +51,16 @@ class MapView {
     const frame = await headFrame(scene, state, 0, 0);
     if (this.state !== state) return;
     this.sentence.show(frame, state);
-    const ranking = state.pair.length ? await this.rank(scene, state) : null;
+    const ranking = state.pair.length ? await this.rank(scene, state, frame) : null;
     if (this.state !== state) return;
     this.sentence.tell(ranking, ({ layer, head }) => `${layerName(scene, state.part, layer).toLowerCase()} head ${head}`);
     await this.heads.update(state, ranking);
   }
 
   /** The heads by what the chosen words give; asked for again where something that it depends on has changed. */
-  rank(scene, state) {
+  rank(scene, state, frame) {
     const key = JSON.stringify([state.part, state.unit, state.special, state.step, state.pair]);
-    if (this.ranked?.scene !== scene || this.ranked.key !== key) this.ranked = { scene, key, ranking: rankedByPair(scene, state) };
+    if (this.ranked?.scene !== scene || this.ranked.key !== key) this.ranked = { scene, key, ranking: rankedByPair(scene, state, frame) };
     return this.ranked.ranking;
   }
 
