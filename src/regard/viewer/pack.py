@@ -16,6 +16,8 @@ import torch
 from regard.aggregate.sources import check_drawable, layer_of
 from regard.errors import RegardError
 from regard.progress import progress
+from regard.recipe.base import per_head
+from regard.record import Record
 from regard.viewer.chunks import Chunks
 from regard.viewer.forms import Largest, words
 from regard.viewer.plan import TEXT, Plan
@@ -138,10 +140,20 @@ class _Packing:
         return {
             **about(self._scene, number),
             **judged(rows),
+            "norms": _value_norms(record, self._scene.example, self._chunks),
             "peak": peaks,
             "maps": maps,
             "thumbnails": self._chunks.add(torch.stack(pictures)),
         }
+
+
+def _value_norms(record: Record, example: int, chunks: Chunks) -> dict[str, Any] | None:
+    """How long the value of each key is, (head, key); None where none were captured."""
+    recipe = record.recipe.plain()
+    if recipe.value is None or recipe.kind not in ("distribution", "partial"):
+        return None
+    heads = per_head(recipe.value[example : example + 1].detach(), recipe.shape.heads)
+    return chunks.add(heads[0].float().norm(dim=-1))
 
 
 def _words(forms: Iterable[dict[str, Any]]) -> str:

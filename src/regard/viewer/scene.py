@@ -27,7 +27,7 @@ _LABELS = {"self": "self-attention", "cross": "cross-attention"}
 _FIELDS = (
     *("view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme"),
     *("selected", "pinned", "hidden", "direction", "limit", "step", "zoom"),
-    *("sort", "type", "pair", "heads"),
+    *("sort", "type", "pair", "heads", "measure"),
 )
 
 

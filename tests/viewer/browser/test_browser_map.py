@@ -254,3 +254,52 @@ def test_the_keyboard_moves_with_the_view(open_page, sentence_trace):
     looking.by("rail-3-1").focus()
     looking.page.keyboard.press("1")
     looking.until("document.activeElement.matches('.thumb')")
+
+
+# -- values and features
+
+
+def test_weights_times_the_length_of_values_where_these_were_captured(
+    open_page, sentence_trace, tmp_path
+):
+    import torch
+
+    import regard
+    from regard.cli import packaged
+    from regard.viewer import page
+
+    loaded = packaged.minilm()
+    encoded = loaded.encode("see that girl run")
+    with torch.no_grad(), regard.capture(loaded.model, tokens=encoded.tokens, values=True) as trace:
+        loaded.model(**encoded.inputs)
+    looking = open_page(page(trace).save(tmp_path / "values.html"), "view=matrix&layer=1&head=8")
+    looking.by("measure-toggle").click()
+    expect(looking.by("status")).to_contain_text("length of the value")
+    looking.hover_cell(2, 3)
+    recipe = trace[1].recipe.plain()
+    expected = recipe.weights()[0, 8, 2, 3] * recipe.value[0, 8, 3].norm()
+    assert agrees(looking.hovered_weight(), float(expected))
+    bare = open_page(sentence_trace, "view=matrix&layer=1&head=8&measure=norms")
+    expect(bare.by("measure-toggle")).to_be_hidden()
+
+
+def test_features_of_a_pair_where_queries_and_keys_are_held(
+    open_page, licence_trace, sentence_trace
+):
+    looking = open_page(licence_trace, "view=matrix&layer=3&head=1&zoom=100,100,120,120")
+    box = looking.by("matrix-canvas").bounding_box()
+    looking.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    row, column = looking.hovered_cell()
+    recipe = licence_trace.trace[3].recipe.plain()
+    products = recipe.query[0, 1, row] * recipe.key[0, 1, column] * recipe.scale
+    expect(looking.by("pair-title")).to_contain_text("over 32 features")
+    largest = int(products.abs().argmax())
+    first = looking.by("pair-bars").locator("li").first
+    expect(first).to_contain_text(f"f{largest}")
+    shown = first.locator(".pair-product").inner_text().replace("−", "-")
+    assert float(shown) == pytest.approx(float(products[largest]), rel=0.06)
+    looking.page.keyboard.press("Escape")
+    expect(looking.by("pair-panel")).to_be_hidden()
+    short = open_page(sentence_trace, "view=matrix&layer=3&head=1")
+    short.by("matrix-canvas").click()
+    expect(short.by("pair-panel")).to_be_hidden()

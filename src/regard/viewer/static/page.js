@@ -417,9 +417,10 @@
     colour: ["linear", "log"],
     theme: ["auto", "light", "dark"],
     direction: ["from", "to"],
+    measure: ["weights", "norms"],
     sort: ["layer", "type", "entropy", "distance", "pair"]
   };
-  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair", "heads"];
+  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair", "heads", "measure"];
   function initialState() {
     return {
       view: "map",
@@ -441,7 +442,8 @@
       sort: "layer",
       type: "",
       pair: [],
-      heads: []
+      heads: [],
+      measure: "weights"
     };
   }
   function hasSpecial(scene) {
@@ -1592,33 +1594,33 @@
   function weightAtShare(share, peak, mode) {
     return mode === "log" ? peak * LOG_RANGE ** (1 - share) : peak * share;
   }
-  function shadeIndex(value, peak, mode, signed = false) {
-    if (!signed) return Math.round(scaleShare(value, peak, mode) * (SHADES - 1));
+  function shadeIndex(value, peak, mode, signed2 = false) {
+    if (!signed2) return Math.round(scaleShare(value, peak, mode) * (SHADES - 1));
     const half = Math.round(scaleShare(Math.abs(value), peak, mode) * (SHADES / 2 - 1));
     return value < 0 ? SHADES / 2 - 1 - half : SHADES / 2 + half;
   }
-  function weightColour(colours, value, peak, mode, signed = false) {
-    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed);
+  function weightColour(colours, value, peak, mode, signed2 = false) {
+    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed2);
     return `rgb(${red} ${green} ${blue})`;
   }
-  function inkOnWeight(colours, value, peak, mode, signed = false) {
-    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed).map(linearByte);
+  function inkOnWeight(colours, value, peak, mode, signed2 = false) {
+    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed2).map(linearByte);
     const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
     return luminance > 0.179 ? "#000000" : "#ffffff";
   }
-  function weightBytes(colours, value, peak, mode, signed) {
-    const start = shadeIndex(value, peak, mode, signed) * 3;
-    const table = signed ? colours.diverging : colours.lut;
+  function weightBytes(colours, value, peak, mode, signed2) {
+    const start = shadeIndex(value, peak, mode, signed2) * 3;
+    const table = signed2 ? colours.diverging : colours.lut;
     return [table[start], table[start + 1], table[start + 2]];
   }
   function linearByte(byte) {
     const curved = byte / 255;
     return curved <= 0.04045 ? curved / 12.92 : ((curved + 0.055) / 1.055) ** 2.4;
   }
-  function paintWeights(pixels, weights, peak, mode, signed, colours) {
-    const packed = packedColours(signed ? colours.diverging : colours.lut);
+  function paintWeights(pixels, weights, peak, mode, signed2, colours) {
+    const packed = packedColours(signed2 ? colours.diverging : colours.lut);
     const target = new Uint32Array(pixels.data.buffer);
-    if (mode !== "log" && !signed) {
+    if (mode !== "log" && !signed2) {
       const factor = peak > 0 ? (SHADES - 1) / peak : 0;
       for (let index = 0; index < weights.length; index += 1) {
         const level = weights[index] * factor + 0.5;
@@ -1626,7 +1628,7 @@
       }
       return;
     }
-    for (let index = 0; index < weights.length; index += 1) target[index] = packed[shadeIndex(weights[index], peak, mode, signed)];
+    for (let index = 0; index < weights.length; index += 1) target[index] = packed[shadeIndex(weights[index], peak, mode, signed2)];
   }
   var packedCache = /* @__PURE__ */ new WeakMap();
   function packedColours(table) {
@@ -1669,6 +1671,13 @@
     return label.endsWith(WITH_SINK);
   }
 
+  // data/norms.js
+  var WHOLE_FORMS = ["dense", "codes", "factors"];
+  function hasNorms(scene, state) {
+    const site = scene.sites[scene.parts[state.part].sites[state.layer === "all" ? 0 : state.layer]];
+    return Boolean(site?.norms) && state.mode === "head" && state.layer !== "all" && WHOLE_FORMS.includes(site.maps[state.head]?.kind);
+  }
+
   // data/frame.js
   var TILE = 256;
   var FOLDED_LABEL = "[special]";
@@ -1682,15 +1691,16 @@
     const siteNumber = part.sites[layer];
     const site = scene.sites[siteNumber];
     const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
-    const map = await mapOf(scene, state, siteNumber, isOverLayers);
+    const isNormed = state.measure === "norms" && hasNorms(scene, state);
+    const map = isNormed ? await normedMap(scene, siteNumber, state.head) : await mapOf(scene, state, siteNumber, isOverLayers);
     const square = site.query_sequence === site.key_sequence;
     const shownCount = shownPositions(scene, state, site.query_sequence);
     const rows = axisOf(scene, state, site.query_sequence, shownCount);
     const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
-    const signed = site.kind === "signed";
+    const signed2 = site.kind === "signed";
     const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
-    const isRenormalised = state.special === "hidden" && hasSpecial2 && !signed && site.kind !== "gate";
-    const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised };
+    const isRenormalised = state.special === "hidden" && hasSpecial2 && !isNormed && !signed2 && site.kind !== "gate";
+    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised, isNormed };
     if (map.data === null) return remoteFrame(frame, scene, state, map);
     return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
   }
@@ -1716,6 +1726,11 @@
     const site = scene.sites[scene.parts[partNumber].sites[0]];
     if (scene.steps?.sequence !== site.query_sequence) return 0;
     return Math.max(0, site.queries - scene.steps.prompt);
+  }
+  async function normedMap(scene, site, head) {
+    const [map, norms] = await Promise.all([scene.headMap(site, head), scene.loader.read(scene.sites[site].norms)]);
+    const lengths = norms.subarray(head * map.keys, (head + 1) * map.keys);
+    return { ...map, top: null, data: map.data.map((weight, index) => weight * lengths[index % map.keys]) };
   }
   function mapOf(scene, state, site, isOverLayers) {
     if (isOverLayers) {
@@ -2179,7 +2194,7 @@
       this.more.classList.add("more-button");
       this.more.setAttribute("aria-expanded", "false");
       chosen.append(this.part.element, this.layer.element, this.mode.element, this.head.element, this.sort.element, this.type.element, this.more);
-      drawer.append(this.unit.element, this.special.element, this.colour.element, this.direction.element, this.limit);
+      drawer.append(this.measure.element, this.unit.element, this.special.element, this.colour.element, this.direction.element, this.limit);
       this.drawer = drawer;
       this.placeExports(this.exportGroup(actions), actionHost);
       this.element = make("div", { class: "controls", role: "toolbar", "aria-label": "What is shown" }, chosen, drawer, this.steps);
@@ -2215,6 +2230,7 @@
       this.unit = createToggle("unit-toggle", "Pieces or words", ["Pieces", "Words"], flip("unit", ["pieces", "words"]));
       this.colour = createToggle("colour-toggle", "Linear or logarithmic colours", ["Linear", "Log"], flip("colour", ["linear", "log"]), "Colour");
       const meaning = "What a word attends to, or what attends to it";
+      this.measure = createToggle("measure-toggle", "Weights, or weights times the length of the value that each key adds", ["Weights", "\xD7 value"], flip("measure", ["weights", "norms"]));
       this.direction = createToggle("direction-toggle", meaning, ["Attends to", "Attended by"], flip("direction", ["from", "to"]));
     }
     buildLimit() {
@@ -2302,6 +2318,8 @@
       this.sort.fill(sortOptions(scene, state), state.sort);
       this.type.fill(typeOptions(scene, part), state.type);
       this.showToggles(state);
+      this.measure.set(state.measure === "norms");
+      this.measure.element.hidden = isMapView || !hasNorms(scene, state);
       this.direction.set(state.direction === "to");
       this.direction.element.hidden = state.view !== "text";
       this.limit.hidden = state.view !== "lines";
@@ -2406,16 +2424,16 @@
     let scale = null;
     return {
       current: () => scale,
-      show(peak, signed, colour, colours, labels = null, isCut = false) {
+      show(peak, signed2, colour, colours, labels = null, isCut = false) {
         const surface = bar.getContext("2d");
         const stops = [];
         for (let x = 0; x < BAR.width; x += 1) {
           const share = x / (BAR.width - 1);
-          surface.fillStyle = weightColour(colours, weightOnBar(share, peak || 1, colour, signed), peak || 1, colour, signed);
+          surface.fillStyle = weightColour(colours, weightOnBar(share, peak || 1, colour, signed2), peak || 1, colour, signed2);
           surface.fillRect(x, 0, 1, BAR.height);
           if (x % 10 === 0 || x === BAR.width - 1) stops.push(surface.fillStyle);
         }
-        const texts = labels ?? (signed ? [-peak, 0, peak].map(readableWeight) : [0, 0.5, 1].map((share) => numberOnBar(share, peak, colour, isCut)));
+        const texts = labels ?? (signed2 ? [-peak, 0, peak].map(readableWeight) : [0, 0.5, 1].map((share) => numberOnBar(share, peak, colour, isCut)));
         scale = { stops, texts };
         numbers.replaceChildren(...texts.map((text) => make("span", {}, text)));
         element.setAttribute("aria-label", `Colour scale from ${texts[0]} to ${texts[2]}, ${colour === "log" ? "logarithmic" : "linear"}`);
@@ -2427,8 +2445,8 @@
     if (share === 1 && isCut) return `\u2265 ${readableWeight(value)}`;
     return share === 0 && colour === "log" ? `\u2264 ${readableWeight(value)}` : readableWeight(value);
   }
-  function weightOnBar(share, peak, colour, signed) {
-    if (!signed) return weightAtShare(share, peak, colour);
+  function weightOnBar(share, peak, colour, signed2) {
+    if (!signed2) return weightAtShare(share, peak, colour);
     const side = Math.abs(2 * share - 1);
     return Math.sign(2 * share - 1) * weightAtShare(side, peak, colour);
   }
@@ -2443,7 +2461,8 @@
     else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
     if (!frame) return words.join(" \xB7 ");
     words.push(`${frame.rows.labels.length} \xD7 ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
-    if (frame.largest !== null) words.push(`largest weight ${readableWeight(frame.largest)}`);
+    const measure = frame.isNormed ? "weight \xD7 length of the value" : "weight";
+    if (frame.largest !== null) words.push(`largest ${measure} ${readableWeight(frame.largest)}`);
     if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
     return words.join(" \xB7 ");
   }
@@ -2455,6 +2474,74 @@
     const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
     const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
     return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 each coloured from 0 to its own largest weight`;
+  }
+
+  // data/features.js
+  async function pairFeatures(scene, { part, layer, head }, query, key) {
+    const form = scene.sites[scene.parts[part].sites[layer]].maps[head];
+    if (form.kind === "factors") {
+      const [queries, keys] = await Promise.all([scene.loader.read(form.query), scene.loader.read(form.key)]);
+      const width = form.query.shape[1];
+      return Float32Array.from({ length: width }, (_, feature) => queries[query * width + feature] * keys[key * width + feature] * form.scale);
+    }
+    if (!scene.loader.remote) return null;
+    return scene.loader.remote.floats(`features?${new URLSearchParams({ part, layer, head, mode: "head", row: query, column: key })}`);
+  }
+
+  // controls/pair_panel.js
+  var MOST_BARS = 16;
+  function createPairPanel(host, context) {
+    const panel = new PairPanel(context);
+    host.append(panel.element);
+    return panel;
+  }
+  var PairPanel = class {
+    constructor(context) {
+      this.context = context;
+      this.title = make("p", { class: "pair-title", "data-testid": "pair-title" });
+      this.bars = make("ol", { class: "pair-bars", "data-testid": "pair-bars", tabindex: "0", "aria-label": "Features of query and key, the largest first", "data-scrolls": true });
+      this.element = make("section", { class: "pair-panel", hidden: true, "aria-label": "Query \xB7 key of the chosen pair", "data-testid": "pair-panel" }, this.title, this.bars);
+      this.shown = null;
+    }
+    hide() {
+      this.shown = null;
+      this.element.hidden = true;
+    }
+    async show(frame, state, row, column) {
+      const [queries, keys] = [frame.rows.members[row], frame.columns.members[column]];
+      const isPair = state.mode === "head" && state.layer !== "all" && queries.length === 1 && keys.length === 1;
+      if (!isPair) return this.hide();
+      const shown = this.shown = {};
+      let features = null;
+      try {
+        features = await pairFeatures(this.context.scene, state, queries[0], keys[0]);
+      } catch {
+        features = null;
+      }
+      if (shown !== this.shown) return void 0;
+      if (!features) return this.hide();
+      this.fill(features, frame.rows.labels[row], frame.columns.labels[column]);
+      return void 0;
+    }
+    fill(features, query, key) {
+      const score = features.reduce((total, product) => total + product, 0);
+      const order = [...features.keys()].sort((a, b) => Math.abs(features[b]) - Math.abs(features[a]));
+      const largest = Math.abs(features[order[0]]) || 1;
+      const shown = order.slice(0, MOST_BARS);
+      const rest = order.slice(MOST_BARS).reduce((total, feature) => total + features[feature], 0);
+      const left = order.length > shown.length ? `, the other ${order.length - shown.length} together ${signed(rest)}` : "";
+      this.title.replaceChildren("Score of ", make("bdi", {}, visibleLabel(query)), " \u2192 ", make("bdi", {}, visibleLabel(key)), `: ${signed(score)}, the sum of query \xD7 key over ${features.length} features${left}`);
+      this.bars.replaceChildren(...shown.map((feature) => barOf2(feature, features[feature], largest)));
+      this.element.hidden = false;
+    }
+  };
+  function barOf2(feature, product, largest) {
+    const bar = make("span", { class: `pair-bar${product < 0 ? " is-negative" : ""}`, "aria-hidden": "true" });
+    bar.style.height = `${Math.max(2, Math.round(34 * Math.abs(product) / largest))}px`;
+    return make("li", {}, make("span", { class: "pair-room", "aria-hidden": "true" }, bar), make("span", { class: "pair-product" }, signed(product)), make("span", { class: "pair-feature" }, `f${feature}`));
+  }
+  function signed(value) {
+    return `${value < 0 ? "\u2212" : "+"}${readableWeight(Math.abs(Number(value.toPrecision(2))))}`;
   }
 
   // controls/step_slider.js
@@ -3507,11 +3594,14 @@
     const isWhole = Math.max(left.shown.length, right.shown.length) <= WHOLE_UNTIL;
     const height = isWhole ? Math.max(left.height, right.height) : view.parts.scroller.clientHeight;
     const offsets = isWhole ? { left: 0, right: 0 } : { left: view.offset("left"), right: view.offset("right") };
-    const geometry = view.geometry(height, offsets);
     const active = view.active();
     const [beside, between] = [left.element.clientWidth, view.parts.canvas.clientWidth];
     const colours = view.context.palette();
-    const paths = view.sources().flatMap(({ weights, peak, colour }) => linkPaths(placedLinks(view.linksOf(active, offsets, height, weights), geometry, peak, view.state.colour).lines, geometry, colours, view.frame.signed, colour));
+    const paths = view.sources().flatMap(({ weights, peak, colour, shift }) => {
+      const geometry = view.geometry(height, offsets, shift);
+      const { lines } = placedLinks(view.linksOf(active, offsets, height, weights), geometry, peak, view.state.colour);
+      return linkPaths(lines, geometry, colours, view.frame.signed, colour);
+    });
     const parts = [
       `<clipPath id="sight"><rect x="0" y="0" width="${between}" height="${height}"/></clipPath>`,
       `<g transform="translate(${LINES_EDGE + beside} ${LINES_EDGE})" clip-path="url(#sight)">`,
@@ -3653,6 +3743,7 @@
   }
 
   // views/lines/lines_view.js
+  var HEAD_SHIFT = 5;
   var ROOMY_COUNT = 24;
   var SCROLL_REST = 120;
   var NARROW_COLUMN = 180;
@@ -3745,7 +3836,8 @@
     sources() {
       const kept = this.kept.filter(({ weights }) => weights);
       const peak = Math.max(this.frame.peak, ...kept.map(({ frame }) => frame.peak));
-      return [{ weights: this.weights, peak, colour: this.colour }, ...kept.map(({ weights, colour }) => ({ weights, peak, colour }))];
+      const heads = [{ weights: this.weights, colour: this.colour }, ...kept.map(({ weights, colour }) => ({ weights, colour }))];
+      return heads.map((head, index) => ({ ...head, peak, shift: HEAD_SHIFT * (index - (heads.length - 1) / 2) }));
     }
     keepHead() {
       const { layer, head, heads } = this.context.store.get();
@@ -3903,15 +3995,15 @@
       if (this.wantsFocus) columns[this.focus.side].items.get(this.focus.token)?.button.focus({ preventScroll: true });
       this.wantsFocus = false;
     }
-    geometry(height, offsets) {
+    geometry(height, offsets, shift = 0) {
       const { left, right } = this.columns;
       const width = this.parts.canvas.clientWidth;
       return {
         left: this.isMirrored ? width : 0,
         right: this.isMirrored ? 0 : width,
         height,
-        leftMiddle: (row) => left.middle(row, offsets.left),
-        rightMiddle: (column) => right.middle(column, offsets.right)
+        leftMiddle: (row) => shifted(left.middle(row, offsets.left), shift),
+        rightMiddle: (column) => shifted(right.middle(column, offsets.right), shift)
       };
     }
     draw(active, offsets, height) {
@@ -3922,10 +4014,10 @@
       const surface = canvas.getContext("2d");
       surface.setTransform(scale, 0, 0, scale, 0, 0);
       surface.clearRect(0, 0, width, height);
-      const geometry = this.geometry(height, offsets);
       const most = this.isScrolling ? MOST_WHILE_SCROLLING : void 0;
       this.leftOut = 0;
-      for (const { weights, peak, colour } of this.sources()) {
+      for (const { weights, peak, colour, shift } of this.sources()) {
+        const geometry = this.geometry(height, offsets, shift);
         const placed = placedLinks(this.linksOf(active, offsets, height, weights), geometry, peak, this.state.colour, most);
         drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed, colour);
         this.leftOut += placed.leftOut;
@@ -4060,6 +4152,9 @@
       return side === "left" ? this.frame.rows : this.frame.columns;
     }
   };
+  function shifted(middle, shift) {
+    return middle === null ? null : middle + shift;
+  }
 
   // views/map/arrangement.js
   var [LEAST_IN_ROW, MOST_IN_ROW] = [6, 12];
@@ -4269,8 +4364,8 @@
     cell.canvas.width = width;
     cell.canvas.height = height;
     const pixels = new ImageData(width, height);
-    const signed = peak !== 255 && cell.site.kind === "signed";
-    paintWeights(pixels, data, peak, state.colour, signed, colours);
+    const signed2 = peak !== 255 && cell.site.kind === "signed";
+    paintWeights(pixels, data, peak, state.colour, signed2, colours);
     cell.canvas.getContext("2d").putImageData(pixels, 0, 0);
     cell.canvas.classList.toggle("pixelated", width <= 40 && height <= 40);
   }
@@ -5181,6 +5276,7 @@
       this.overlay.setAttribute("aria-label", `Attention matrix, ${size}. Arrow keys move the crosshair, plus and minus zoom.`);
       this.schedule();
       if (isNew && this.cell) this.showCell(false);
+      if (isNew && this.pinnedCell) this.context.pinned(this.cell);
     }
     followColouring() {
       const { frame, state, colours } = this;
@@ -5362,11 +5458,13 @@
     dropCell() {
       this.cell = null;
       this.pinnedCell = false;
+      this.context.pinned(null);
       this.context.tooltip.hide();
       this.scheduleCrosshair();
     }
     pin() {
       this.pinnedCell = true;
+      this.context.pinned(this.cell);
       this.context.store.set({ selected: [this.cell.row], direction: "from", pinned: true });
     }
     unpin() {
@@ -5765,7 +5863,7 @@
   }
 
   // page/pane.js
-  var FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step"];
+  var FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step", "measure"];
   var BUSY_DELAY = 160;
   var LONGEST_SUGGESTED = 512;
   var VIEW_CREATORS = { map: createMapView, matrix: createMatrixView, lines: createLinesView, text: createTextView, image: createImageView };
@@ -5823,7 +5921,10 @@
       this.railHost = make("div", { class: "rail-scroll", "data-scrolls": true });
       const railTitle = make("div", { class: "rail-title", "aria-hidden": "true" }, "Heads");
       const rail = make("aside", { class: "rail", "aria-label": `Heads of ${this.name}` }, railTitle, this.railHost);
-      this.stage = make("div", { class: "stage" }, this.problem, this.viewHost, foot);
+      const middle = make("div", { class: "stage-middle" }, this.viewHost);
+      this.stage = make("div", { class: "stage" }, this.problem, middle, foot);
+      this.pair = createPairPanel(middle, context);
+      context.pinned = (cell) => cell ? this.pair.show(this.frame, this.store.get(), cell.row, cell.column) : this.pair.hide();
       this.element = make("section", { class: "pane", "aria-label": this.name }, head);
       head.hidden = !options.isTitled && Boolean(options.tabs || options.isSecond);
       this.controls = options.isSecond ? null : createControlBar(options.controls ?? this.element, context, this.actions(), options.actionHost);
@@ -5905,6 +6006,7 @@
       if (this.shownView === state.view) return;
       this.wantsFocus = Boolean(this.shownView) && this.losesFocus(state.view);
       this.view?.destroy();
+      this.pair.hide();
       this.viewHost.replaceChildren();
       this.viewHost.setAttribute("aria-label", `${state.view} view`);
       this.shownView = state.view;
@@ -6001,9 +6103,9 @@
     }
     showLegend(scale) {
       const { colour } = this.store.get();
-      const { peak, signed } = scale ?? this.frame ?? { peak: 1, signed: false };
+      const { peak, signed: signed2 } = scale ?? this.frame ?? { peak: 1, signed: false };
       const top = !scale && this.frame && this.store.get().view === "matrix" ? scaleTop(this.frame, colour) : peak;
-      this.legend.show(top, signed, colour, this.context.palette(), null, top < peak);
+      this.legend.show(top, signed2, colour, this.context.palette(), null, top < peak);
     }
     fail(problem) {
       this.problem.hidden = false;

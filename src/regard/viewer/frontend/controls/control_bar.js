@@ -1,6 +1,7 @@
 // The control bar of a pane: which map, how it is coloured and grouped, what leaves the page.
 
 import { headType } from "../data/head_types.js";
+import { hasNorms } from "../data/norms.js";
 import { layerName, layersName } from "../data/scene.js";
 import { icon, make } from "../drawing/elements.js";
 import { capitalised } from "../drawing/labels.js";
@@ -33,7 +34,7 @@ class ControlBar {
     this.more.classList.add("more-button");
     this.more.setAttribute("aria-expanded", "false");
     chosen.append(this.part.element, this.layer.element, this.mode.element, this.head.element, this.sort.element, this.type.element, this.more);
-    drawer.append(this.unit.element, this.special.element, this.colour.element, this.direction.element, this.limit);
+    drawer.append(this.measure.element, this.unit.element, this.special.element, this.colour.element, this.direction.element, this.limit);
     this.drawer = drawer;
     this.placeExports(this.exportGroup(actions), actionHost);
     this.element = make("div", { class: "controls", role: "toolbar", "aria-label": "What is shown" }, chosen, drawer, this.steps);
@@ -75,6 +76,7 @@ class ControlBar {
     this.unit = createToggle("unit-toggle", "Pieces or words", ["Pieces", "Words"], flip("unit", ["pieces", "words"]));
     this.colour = createToggle("colour-toggle", "Linear or logarithmic colours", ["Linear", "Log"], flip("colour", ["linear", "log"]), "Colour");
     const meaning = "What a word attends to, or what attends to it";
+    this.measure = createToggle("measure-toggle", "Weights, or weights times the length of the value that each key adds", ["Weights", "× value"], flip("measure", ["weights", "norms"]));
     this.direction = createToggle("direction-toggle", meaning, ["Attends to", "Attended by"], flip("direction", ["from", "to"]));
   }
 
@@ -160,6 +162,8 @@ class ControlBar {
     this.sort.fill(sortOptions(scene, state), state.sort);
     this.type.fill(typeOptions(scene, part), state.type);
     this.showToggles(state);
+    this.measure.set(state.measure === "norms");
+    this.measure.element.hidden = isMapView || !hasNorms(scene, state);
     this.direction.set(state.direction === "to");
     this.direction.element.hidden = state.view !== "text";
     this.limit.hidden = state.view !== "lines";

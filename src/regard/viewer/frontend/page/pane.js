@@ -2,6 +2,7 @@
 
 import { createControlBar } from "../controls/control_bar.js";
 import { createLegend, statusText } from "../controls/legend.js";
+import { createPairPanel } from "../controls/pair_panel.js";
 import { createStepSlider } from "../controls/step_slider.js";
 import { createTabs } from "../controls/tabs.js";
 import { frameOf, scaleTop } from "../data/frame.js";
@@ -19,7 +20,7 @@ import { createMapView } from "../views/map/map_view.js";
 import { createMatrixView } from "../views/matrix/matrix_view.js";
 import { createTextView } from "../views/text/text_view.js";
 
-const FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step"];
+const FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step", "measure"];
 const BUSY_DELAY = 160;
 const LONGEST_SUGGESTED = 512; // positions of a text up to which all pairs are looked at for a word to begin with
 const VIEW_CREATORS = { map: createMapView, matrix: createMatrixView, lines: createLinesView, text: createTextView, image: createImageView };
@@ -85,7 +86,10 @@ class Pane {
     this.railHost = make("div", { class: "rail-scroll", "data-scrolls": true });
     const railTitle = make("div", { class: "rail-title", "aria-hidden": "true" }, "Heads");
     const rail = make("aside", { class: "rail", "aria-label": `Heads of ${this.name}` }, railTitle, this.railHost);
-    this.stage = make("div", { class: "stage" }, this.problem, this.viewHost, foot);
+    const middle = make("div", { class: "stage-middle" }, this.viewHost);
+    this.stage = make("div", { class: "stage" }, this.problem, middle, foot);
+    this.pair = createPairPanel(middle, context);
+    context.pinned = (cell) => (cell ? this.pair.show(this.frame, this.store.get(), cell.row, cell.column) : this.pair.hide());
     this.element = make("section", { class: "pane", "aria-label": this.name }, head);
     head.hidden = !options.isTitled && Boolean(options.tabs || options.isSecond);
     this.controls = options.isSecond ? null : createControlBar(options.controls ?? this.element, context, this.actions(), options.actionHost);
@@ -178,6 +182,7 @@ class Pane {
     if (this.shownView === state.view) return;
     this.wantsFocus = Boolean(this.shownView) && this.losesFocus(state.view);
     this.view?.destroy();
+    this.pair.hide();
     this.viewHost.replaceChildren();
     this.viewHost.setAttribute("aria-label", `${state.view} view`);
     this.shownView = state.view;

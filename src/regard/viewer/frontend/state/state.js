@@ -15,11 +15,12 @@ export const CHOICES = {
   colour: ["linear", "log"],
   theme: ["auto", "light", "dark"],
   direction: ["from", "to"],
+  measure: ["weights", "norms"],
   sort: ["layer", "type", "entropy", "distance", "pair"],
 };
 
 /** Fields that two panes side by side share. */
-export const SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair", "heads"];
+export const SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair", "heads", "measure"];
 
 /** The state a page starts with. */
 export function initialState() {
@@ -28,7 +29,7 @@ export function initialState() {
     unit: "pieces", special: "shown", colour: "linear", theme: "auto",
     selected: [], pinned: false, hidden: [], direction: "from",
     limit: { kind: "top", value: 5 }, step: null, zoom: null,
-    sort: "layer", type: "", pair: [], heads: [],
+    sort: "layer", type: "", pair: [], heads: [], measure: "weights",
   };
 }
 

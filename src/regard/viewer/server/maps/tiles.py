@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from regard.aggregate import relevance, rollout
 from regard.errors import UnavailableError
-from regard.recipe import Recipe, Softmaxed
+from regard.recipe import Dot, Recipe, Softmaxed
 from regard.record import Trace
 from regard.viewer.scene import Scene, Site
 from regard.viewer.server.limits import Refusal
@@ -131,6 +131,18 @@ class Maps:
             blocks = [self._cells(query, slice(None), where) for where in runs(positions)]
             cells = columns.summed(torch.cat(blocks, 1), here, runs(positions), 1)
             return rows.mean(cells, every, [slice(0, len(cells))])[:, 0].contiguous()
+
+    def features(self, query: MapQuery, row: int, key: int) -> Float[Tensor, " feature"]:
+        """What each feature adds to the score of a query and a key, positions both."""
+        site = query.sites(self.scene)[0]
+        recipe = site.record.recipe.plain().detach()
+        if query.mode != "head" or query.layer is None or not isinstance(recipe, Dot):
+            message = "the scores of this map are no products of queries and keys"
+            raise Refusal(422, "no_features", message)
+        query_, key_ = (part[self.scene.example] for part in (recipe.query, recipe.key))
+        group = query.head // (query_.shape[0] // key_.shape[0])
+        products = query_[query.head, row].float() * key_[group, key].float() * recipe.scale
+        return products.cpu()
 
     def _band(self, query: MapQuery, level: int, row: int) -> Cells:
         """Rows `row` · 256 … of a level, over all columns."""

@@ -14,6 +14,7 @@ import { linesSvg } from "./svg.js";
 import { TokenColumn } from "./token_column.js";
 import { FrameWeights, weightText } from "./weights.js";
 
+const HEAD_SHIFT = 5; // pixels between the lines of two heads with the same ends
 const ROOMY_COUNT = 24;
 const SCROLL_REST = 120;
 const NARROW_COLUMN = 180;
@@ -115,7 +116,8 @@ class LinesView {
   sources() {
     const kept = this.kept.filter(({ weights }) => weights);
     const peak = Math.max(this.frame.peak, ...kept.map(({ frame }) => frame.peak));
-    return [{ weights: this.weights, peak, colour: this.colour }, ...kept.map(({ weights, colour }) => ({ weights, peak, colour }))];
+    const heads = [{ weights: this.weights, colour: this.colour }, ...kept.map(({ weights, colour }) => ({ weights, colour }))];
+    return heads.map((head, index) => ({ ...head, peak, shift: HEAD_SHIFT * (index - (heads.length - 1) / 2) }));
   }
 
   keepHead() {
@@ -296,15 +298,15 @@ class LinesView {
     this.wantsFocus = false;
   }
 
-  geometry(height, offsets) {
+  geometry(height, offsets, shift = 0) {
     const { left, right } = this.columns;
     const width = this.parts.canvas.clientWidth;
     return {
       left: this.isMirrored ? width : 0,
       right: this.isMirrored ? 0 : width,
       height,
-      leftMiddle: (row) => left.middle(row, offsets.left),
-      rightMiddle: (column) => right.middle(column, offsets.right),
+      leftMiddle: (row) => shifted(left.middle(row, offsets.left), shift),
+      rightMiddle: (column) => shifted(right.middle(column, offsets.right), shift),
     };
   }
 
@@ -316,10 +318,10 @@ class LinesView {
     const surface = canvas.getContext("2d");
     surface.setTransform(scale, 0, 0, scale, 0, 0);
     surface.clearRect(0, 0, width, height);
-    const geometry = this.geometry(height, offsets);
     const most = this.isScrolling ? MOST_WHILE_SCROLLING : undefined;
     this.leftOut = 0;
-    for (const { weights, peak, colour } of this.sources()) {
+    for (const { weights, peak, colour, shift } of this.sources()) {
+      const geometry = this.geometry(height, offsets, shift);
       const placed = placedLinks(this.linksOf(active, offsets, height, weights), geometry, peak, this.state.colour, most);
       drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed, colour);
       this.leftOut += placed.leftOut;
@@ -470,4 +472,9 @@ class LinesView {
   axis(side) {
     return side === "left" ? this.frame.rows : this.frame.columns;
   }
+}
+
+/** The middle of a token moved by pixels; null of one that is hidden. */
+function shifted(middle, shift) {
+  return middle === null ? null : middle + shift;
 }

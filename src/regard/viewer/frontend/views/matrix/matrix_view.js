@@ -90,6 +90,7 @@ class MatrixView {
     this.overlay.setAttribute("aria-label", `Attention matrix, ${size}. Arrow keys move the crosshair, plus and minus zoom.`);
     this.schedule();
     if (isNew && this.cell) this.showCell(false);
+    if (isNew && this.pinnedCell) this.context.pinned(this.cell);
   }
 
   followColouring() {
@@ -295,12 +296,14 @@ class MatrixView {
   dropCell() {
     this.cell = null;
     this.pinnedCell = false;
+    this.context.pinned(null);
     this.context.tooltip.hide();
     this.scheduleCrosshair();
   }
 
   pin() {
     this.pinnedCell = true;
+    this.context.pinned(this.cell);
     this.context.store.set({ selected: [this.cell.row], direction: "from", pinned: true });
   }
 
