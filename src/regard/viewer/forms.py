@@ -84,15 +84,15 @@ class Largest(Form):
         self._manifest: dict[str, Any] = {}
 
     def take(self, rows: slice, strip: Strip) -> None:
+        reach = max(self.most, self._runs.take(rows, strip != 0))
         sizes = strip.abs() if self._signed else strip
-        values, places = sizes.topk(self.most, dim=1)
+        values, places = sizes[:, :reach].topk(self.most, dim=1)
         self._values[:, rows] = (strip.gather(1, places) if self._signed else values).t()
         self._places[:, rows] = places.t().int()
         first = rows.start // self._side
         lines = torch.stack([block.mean(0) for block in strip.split(self._side)])
         means = F.avg_pool1d(lines, self._side, ceil_mode=True)
         self._means[first : first + len(means)] = means
-        self._runs.take(rows, strip != 0)
         received = strip.sum(0)
         with self._lock:
             self._received += received
@@ -152,14 +152,17 @@ class Runs:
         self.exact = True  #: whether what lies in no run is 0, and nothing else
         self._strips: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def take(self, rows: slice, some: Bool[Tensor, "row key"]) -> None:
+    def take(self, rows: slice, some: Bool[Tensor, "row key"]) -> int:
+        """Which pairs of some rows are not 0; returns the key behind the last one."""
         ends, counts = _run_ends(some)
+        reach = int(ends.max()) if len(ends) else 0
         if len(ends) > 2 * _RUNS * len(counts):  # from the first of a row to its last
             self.exact = False
             last = counts.cumsum(0)[counts > 0]
             outer = torch.stack([last - counts[counts > 0], last - 1], 1).flatten()
             ends, counts = ends[outer], counts.clamp_max(2)
         self._strips[rows.start] = counts // 2, ends
+        return reach
 
     def packed(self, chunks: Chunks) -> dict[str, Any] | None:
         """How many runs each row has, then their ends; None where nothing is 0."""

@@ -74,11 +74,14 @@ class Stack:
 
 def _product(first: Map, second: Map) -> Map:
     """first · second, without columns in which a block of rows has nothing, such as the future."""
-    product = torch.zeros(len(first), second.shape[1])
-    for rows in pieces(len(first), _ROWS):
-        inner = _reach(first[rows])
-        outer = _reach(second[:inner])
-        product[rows, :outer] = first[rows, :inner] @ second[:inner, :outer]
+    product = torch.zeros_like(first)
+    blocks = list(pieces(len(first), _ROWS))
+    reaches = [_reach(second[inner]) for inner in blocks]
+    for rows in blocks:
+        last = _reach(first[rows])
+        for inner, reach in zip(blocks, reaches):
+            if inner.start < last:
+                product[rows, :reach].addmm_(first[rows, inner], second[inner, :reach])
     return product
 
 
