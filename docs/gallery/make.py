@@ -79,8 +79,10 @@ def make(everything: bool) -> None:
 
 # -- screenshots: name of the picture, page, view, size in pixels, theme
 
+FOUND = "view=map&special=hidden&sort=pair&pair=10,2"  # what "it" gives "animal"
 PICTURES = [
     ("viewer-map", "encoder", "view=map", (1280, 740), "light"),
+    ("viewer-find", "encoder", FOUND, (1280, 560), "light"),
     ("viewer-lines", "encoder", "view=lines", (1100, 760), "light"),
     ("viewer-matrix", "speech", None, (1100, 600), "light"),
     ("viewer-image", "vision", None, (1100, 720), "dark"),

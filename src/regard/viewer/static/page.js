@@ -4285,6 +4285,7 @@
     model.grid.setAttribute("aria-rowcount", String(rows.length));
     model.grid.replaceChildren(...rows.map((row, index) => gridRow(model, row, index)));
     model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(rows) : mostHeads(rows)));
+    model.grid.toggleAttribute("data-flow", rows.every((row) => row.name === null));
     for (const cell of cells.values()) watcher.observe(cell.button);
     if (hadFocus) (cells.get(hadFocus) ?? cells.values().next().value)?.button.focus();
   }
@@ -4390,7 +4391,7 @@
       else cell.button.removeAttribute("aria-current");
       cell.button.toggleAttribute("data-together", !isSingleHead && (state.layer === "all" || cell.layer === state.layer));
     }
-    if (isMoved && model.state.sort !== "pair") keepInSight(model);
+    if (isMoved && model.state.sort === "layer") keepInSight(model);
   }
   function keepInSight(model) {
     const button = currentButton(model);

@@ -73,6 +73,7 @@ function fillGrid(model) {
   model.grid.setAttribute("aria-rowcount", String(rows.length));
   model.grid.replaceChildren(...rows.map((row, index) => gridRow(model, row, index)));
   model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(rows) : mostHeads(rows)));
+  model.grid.toggleAttribute("data-flow", rows.every((row) => row.name === null));
   for (const cell of cells.values()) watcher.observe(cell.button);
   if (hadFocus) (cells.get(hadFocus) ?? cells.values().next().value)?.button.focus();
 }
@@ -185,7 +186,7 @@ function markCurrent(model, state) {
     else cell.button.removeAttribute("aria-current");
     cell.button.toggleAttribute("data-together", !isSingleHead && (state.layer === "all" || cell.layer === state.layer));
   }
-  if (isMoved && model.state.sort !== "pair") keepInSight(model);
+  if (isMoved && model.state.sort === "layer") keepInSight(model);
 }
 
 function keepInSight(model) {
