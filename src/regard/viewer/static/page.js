@@ -6087,11 +6087,12 @@
       this.returnFocus();
       this.page.drawn();
     }
-    /** Lines begin with a word whose lines tell something; what is clicked first takes its place. */
+    /** Lines begin with a word whose lines tell something, but for a translation; what is clicked first takes its place. */
     suggestWord(frame, state) {
       if (this.hasSuggested) return false;
       this.hasSuggested = true;
-      const row = state.selected.length ? -1 : clearestRow(frame, state);
+      const isTranslation = !frame.square && Boolean(frame.columns.name);
+      const row = state.selected.length || isTranslation ? -1 : clearestRow(frame, state);
       if (row < 0) return false;
       this.context.suggested = [row];
       this.store.set({ selected: [row], direction: "from" });
