@@ -89,7 +89,7 @@ PICTURES = [
 ]
 #: The page of a translation, which is no page of the gallery: its sentence, and the picture.
 SENTENCE = "She has a black cat."
-TRANSLATION = ("translation", "limit=threshold:0.1", (1100, 560), "light")
+TRANSLATION = ("translation", "view=lines&limit=threshold:0.1", (1100, 560), "light")
 LARGEST = 200_000  # bytes of a picture that keeps all its colours
 
 

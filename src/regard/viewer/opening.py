@@ -48,6 +48,8 @@ def opening(parts: Sequence[tuple[str, Sequence[Record]]], example: int, start: 
     head = int(shared[layer].argmax())
     place = f"view=matrix&part={part}&layer={layer}&head={head}"
     zoom = _crop(received[layer][head], records[layer].shape.queries)
+    if zoom is None and len(parts) == len(records) == records[0].shape.heads == 1:
+        return ""  # there is nothing else to open
     return place if zoom is None else f"{place}&zoom={zoom}"
 
 

@@ -95,6 +95,8 @@ class LinesView {
     const current = isHead ? name(state.layer, state.head) : "All heads shown together";
     this.parts.headList.replaceChildren(...(state.heads.length ? [headChip(state.heads.includes(chosen) && isHead ? chosen : null, current, this.colour)] : []), ...chips);
     this.parts.headList.hidden = state.heads.length === 0;
+    const { sites } = context.scene.parts[state.part];
+    this.parts.compare.hidden = sites.reduce((sum, number) => sum + context.scene.sites[number].heads, 0) === 1;
     this.parts.compare.disabled = !isHead || state.heads.includes(chosen) || state.heads.length >= MOST_HEADS;
     for (const kept of this.kept) this.loadKept(kept, frame);
   }
