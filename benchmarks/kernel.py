@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from timing import interleaved, table
 
 import regard
+from regard.kernel.reducers import Offsets, Repeats
 from regard.recipe import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -114,6 +115,33 @@ def forward_cost(lengths: list[int], repeats: int) -> None:
     table("attend without reductions: 12 heads", ["tokens", "× SDPA", "bar"], rows)
 
 
+def small_matrices(sizes: list[tuple[int, int]], repeats: int) -> None:
+    """Matrices stacked, beside a walk over each: 12 heads of width 32."""
+    rows = []
+    for batch, length in sizes:
+        q, k, v = torch.randn(3, batch, 12, length, 32).unbind()
+        recipe = recipe_of(q, k, v, False)
+        tokens = torch.randint(0, 50, (batch, length))
+        together = [
+            regard.Entropy(),
+            regard.EffectiveKeys(),
+            regard.ReceivedAttention(),
+            Offsets(),
+            Repeats(tokens, 1),
+        ]
+        for name, reducers in {"entropy": together[:1], "five reducers": together}.items():
+            calls = {
+                "stacked": lambda r=recipe, a=reducers: regard.reduce(r, a),
+                "one by one": lambda r=recipe, a=reducers, n=length: regard.reduce(
+                    r, a, tile=(n, n)
+                ),
+            }
+            taken = interleaved(calls, repeats)
+            faster = taken["one by one"] / taken["stacked"]
+            rows.append([f"{batch} × 12 × {length}", name, f"{faster:.1f}"])
+    table("small matrices, stacked", ["batch × head × tokens", "question", "× faster"], rows)
+
+
 MEMORY = """
 import resource, sys, time, torch, regard
 heads, length = int(sys.argv[1]), int(sys.argv[2])
@@ -187,6 +215,7 @@ def main() -> None:
     extra_cost(12, 2048, every, 3 if quick else 9, torch.float32)
     extra_cost(1 if quick else 12, 8192, long, 3 if quick else 5, torch.float32)
     extra_cost(12, 2048, ["received", "entropy"], 3 if quick else 9, torch.bfloat16)
+    small_matrices([(64, 16), (16, 64), (8, 130)], 3 if quick else 9)
     grow: list[tuple[int, int, float | None]] = [(4, length, None) for length in (2048, 4096, 8192)]
     grow.append((4, 16384, 40.0))
     if quick:

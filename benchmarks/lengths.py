@@ -121,8 +121,9 @@ def decoding(sizes: list[tuple[int, int, int]], steps: int, repeats: int) -> Non
         x, new = torch.randn(batch, held, width), torch.randn(batch, steps, width)
         with torch.inference_mode():
             plain = Plain(attn, x, held + steps)
-            begun = attn(x, causal=True, state=True).state
-            begun = attn(new[:, :1], causal=True, state=begun).state  # room is made once
+            begun = attn(x[:, 1:], causal=True, state=True).state
+            for _ in range(2):  # the second step makes a buffer with spare entries
+                begun = attn(new[:, :1], causal=True, state=begun).state
 
             def by_hand(new: Tensor = new, plain: Plain = plain) -> None:
                 for position in range(1, steps):
@@ -134,7 +135,7 @@ def decoding(sizes: list[tuple[int, int, int]], steps: int, repeats: int) -> Non
                 new: Tensor = new,
                 state: State = begun,
             ) -> None:
-                state.room.taken = state.keys  # each run goes on from here as the first one did
+                state.buffer.taken = state.keys  # each run goes on from here as the first one did
                 for position in range(1, steps):
                     state = concatenated(state) if copies else state
                     state = attn(new[:, position : position + 1], causal=True, state=state).state

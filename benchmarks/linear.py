@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from timing import table
 
 from regard import masks
-from regard.kernel.linear_chunks import Store, additive_step, delta_step, recur
+from regard.kernel.linear_delta_chunks import Store, additive_step, delta_step, recur
 from regard.recipe import Delta, Linear, Recurrent
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -165,7 +165,11 @@ def peak(name: str, length: int) -> int:
         "print(held('VmHWM') - before)\n"
     )
     paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    # Pages of its own for every tensor: room that was freed before would hide a call's.
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+    }
     run = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )

@@ -17,7 +17,7 @@ from timing import interleaved, table
 from torch import Tensor
 
 from regard import masks
-from regard.kernel.linear_chunks import recur
+from regard.kernel.linear_delta_chunks import recur
 from regard.mechanisms import HyperbolicFeatures, PositiveFeatures
 from regard.mechanisms.random_features import RandomFeatures
 from regard.recipe import Linear

@@ -17,8 +17,8 @@ from regard.kernel.position_encodings import (
     BucketedTable,
     RelativeTable,
     alibi_slopes,
-    rotate,
 )
+from regard.kernel.rotary import rotate
 from regard.mechanisms import (
     Alibi,
     BucketedBias,

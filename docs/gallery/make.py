@@ -91,6 +91,7 @@ PICTURES = [
 SENTENCE = "She has a black cat."
 TRANSLATION = ("translation", "view=lines&limit=threshold:0.1", (1100, 560), "light")
 LARGEST = 200_000  # bytes of a picture that keeps all its colours
+THUMBNAIL = (560, 600), 300  # size of the page, and width of the picture of its view
 
 
 def screenshots() -> None:
@@ -105,6 +106,10 @@ def screenshots() -> None:
         for picture, name, view, size, theme in PICTURES:
             shown = re.sub(r"view=\w+", view, fragment(name)) if view else fragment(name)
             photograph(browser, f"{address}/{name}.html#{shown}", picture, size, theme)
+        size, width = THUMBNAIL
+        for name in NAMES:
+            address_of_view = f"{address}/{name}.html#{fragment(name)}"
+            photograph(browser, address_of_view, f"gallery-{name}", size, "light", width)
         picture, shown, size, theme = TRANSLATION
         page = translation(Path(folder))
         photograph(browser, f"{page.as_uri()}#{shown}", picture, size, theme)
@@ -118,15 +123,23 @@ def translation(folder: Path) -> Path:
     return Path(Translator.load()(SENTENCE).save(folder / "translation.html"))
 
 
-def photograph(browser: Any, address: str, picture: str, size: tuple[int, int], theme: str) -> None:
+def photograph(
+    browser: Any,
+    address: str,
+    picture: str,
+    size: tuple[int, int],
+    theme: str,
+    narrowed: int | None = None,
+) -> None:
+    """A picture of a page; if a width is given, one of its view alone, scaled to that."""
     width, height = size
     screen = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
     screen.goto(address)
     screen.wait_for_selector("html[data-ready='1']")
     screen.wait_for_timeout(500)
     path = ROOT / "docs/images" / f"{picture}.png"
-    screen.screenshot(path=path)
-    shrink(path)
+    (screen if narrowed is None else screen.get_by_role("tabpanel")).screenshot(path=path)
+    shrink(path, narrowed)
     screen.close()
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e3:.0f} kB")
 
@@ -153,12 +166,14 @@ def served() -> Iterator[str]:
         server.shutdown()
 
 
-def shrink(path: Path) -> None:
+def shrink(path: Path, width: int | None) -> None:
     """A smaller file of the same picture; one that is still large gets 256 colours."""
     from PIL import Image
 
     with Image.open(path) as opened:
         image = opened.convert("RGB")
+    if width is not None:
+        image = image.resize((width, round(image.height * width / image.width)))
     image.save(path, optimize=True)
     if path.stat().st_size > LARGEST:
         image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)

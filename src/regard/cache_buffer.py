@@ -3,6 +3,10 @@
 A tensor is a view of a buffer. To extend it, new entries are written behind the end of the view,
 where no other view sees them. If they are taken already (a second continuation of the same state),
 the entries are copied into a new buffer. Entries in front are dropped by a view that starts later.
+
+A tensor that lies in no buffer gets one without spare entries, and spare ones when it is extended
+again. Beams are reordered, and so copied, after every step: they would pay for spare entries that
+they never use.
 """
 
 from __future__ import annotations
@@ -18,62 +22,62 @@ _LEAST = 64  # minimum spare entries of a new buffer
 _claiming = threading.Lock()
 
 
-class Room:
-    """Buffers of the same length, and how much of them is taken."""
+class CacheBuffer:
+    """Tensors of the same length, and how many of their entries are taken."""
 
-    def __init__(self, buffers: tuple[Tensor, ...], taken: int) -> None:
-        self.buffers = buffers
+    def __init__(self, tensors: tuple[Tensor, ...], taken: int) -> None:
+        self.tensors = tensors
         self.taken = taken
 
     def claim(self, start: int, stop: int) -> bool:
         """Reserve entries `start` to `stop`; False if they are taken or beyond the end."""
         with _claiming:
-            if start != self.taken or stop > self.buffers[0].shape[-2]:
+            if start != self.taken or stop > self.tensors[0].shape[-2]:
                 return False
             self.taken = stop
             return True
 
-    def start_of(self, tensors: tuple[Tensor, ...]) -> int | None:
-        """The entry where these tensors start; None if they are elsewhere, or the buffers cannot be
+    def start_of(self, views: tuple[Tensor, ...]) -> int | None:
+        """The entry where these views start; None if they are elsewhere, or the buffer cannot be
         written now."""
-        if self.buffers[0].is_inference() != torch.is_inference_mode_enabled():
+        if self.tensors[0].is_inference() != torch.is_inference_mode_enabled():
             return None
-        start, *others = map(_start, self.buffers, tensors)
+        start, *others = map(_start, self.tensors, views)
         return start if all(other == start for other in others) else None
 
-    def write(self, tensors: tuple[Tensor, ...], start: int, stop: int) -> None:
-        """Write `tensors` from `start` to `stop`."""
-        for buffer, tensor in zip(self.buffers, tensors):
-            buffer.narrow(-2, start, stop - start).copy_(tensor)
+    def write(self, entries: tuple[Tensor, ...], start: int, stop: int) -> None:
+        """Write `entries` from `start` to `stop`."""
+        for tensor, new in zip(self.tensors, entries):
+            tensor.narrow(-2, start, stop - start).copy_(new)
 
     def view(self, start: int, stop: int) -> tuple[Tensor, ...]:
         """The entries from `start` to `stop`, with their own version counters: autograd need not
         refuse a backward pass because of entries written later."""
-        return tuple([buffer.data.narrow(-2, start, stop - start) for buffer in self.buffers])
+        return tuple([tensor.data.narrow(-2, start, stop - start) for tensor in self.tensors])
 
 
 def extended(
-    room: Room | None, held: tuple[Tensor, ...], new: tuple[Tensor, ...]
-) -> tuple[tuple[Tensor, ...], Room | None]:
-    """`held` followed by `new`, and their buffers: `room`, new ones, or None.
+    buffer: CacheBuffer | None, held: tuple[Tensor, ...], new: tuple[Tensor, ...]
+) -> tuple[tuple[Tensor, ...], CacheBuffer | None]:
+    """`held` followed by `new`, and their buffer: `buffer`, a new one, or None.
 
-    With gradients and inside graphs this is `torch.cat`, without buffers.
+    With gradients and inside graphs this is `torch.cat`, without a buffer.
     """
     alike = all(old.dtype == more.dtype for old, more in zip(held, new))
     if not alike or not _writes(*held, *new):
         return tuple(torch.cat(pair, dim=-2) for pair in zip(held, new)), None
     old, more = held[0].shape[-2], new[0].shape[-2]
-    start = None if room is None else room.start_of(held)
-    if room is None or start is None or not room.claim(start + old, start + old + more):
-        room, start = _room(held, old + more), 0
-    room.write(new, start + old, start + old + more)
-    return room.view(start, start + old + more), room
+    start = None if buffer is None else buffer.start_of(held)
+    if buffer is None or start is None or not buffer.claim(start + old, start + old + more):
+        buffer, start = _new_buffer(held, old + more, spare=start is not None), 0
+    buffer.write(new, start + old, start + old + more)
+    return buffer.view(start, start + old + more), buffer
 
 
 def shortened(
-    room: Room | None, held: tuple[Tensor, ...], first: int, last: int
-) -> tuple[tuple[Tensor, ...], Room | None]:
-    """The `first` and `last` entries of `held`, and their buffers.
+    buffer: CacheBuffer | None, held: tuple[Tensor, ...], first: int, last: int
+) -> tuple[tuple[Tensor, ...], CacheBuffer | None]:
+    """The `first` and `last` entries of `held`, and their buffer.
 
     Memory of the other entries is freed, unless the buffer is hardly larger than what stays.
     """
@@ -81,12 +85,12 @@ def shortened(
     if not _writes(*held):
         pieces = [(tensor[..., :first, :], _last(tensor, last)) for tensor in held]
         return tuple(torch.cat(pair, dim=-2) if first else pair[1] for pair in pieces), None
-    roomy = room is not None and room.buffers[0].shape[-2] <= 2 * (stays + _LEAST)
-    if roomy and not first:
-        return tuple(_last(tensor, last) for tensor in held), room
-    room = _room(tuple(tensor[..., :first, :] for tensor in held), stays)
-    room.write(tuple(_last(tensor, last) for tensor in held), first, stays)
-    return room.view(0, stays), room
+    fits = buffer is not None and buffer.tensors[0].shape[-2] <= 2 * (stays + _LEAST)
+    if fits and not first:
+        return tuple(_last(tensor, last) for tensor in held), buffer
+    buffer = _new_buffer(tuple(tensor[..., :first, :] for tensor in held), stays)
+    buffer.write(tuple(_last(tensor, last) for tensor in held), first, stays)
+    return buffer.view(0, stays), buffer
 
 
 def _writes(*tensors: Tensor) -> bool:
@@ -94,22 +98,22 @@ def _writes(*tensors: Tensor) -> bool:
     return not torch.is_grad_enabled() and is_eager(*tensors)
 
 
-def _room(held: tuple[Tensor, ...], stop: int) -> Room:
-    """New buffers with `held` in front, `stop` entries reserved, and spare ones."""
-    size = stop + max(_LEAST, stop // 2)
-    room = Room(tuple(t.new_empty(*t.shape[:-2], size, t.shape[-1]) for t in held), stop)
-    room.write(held, 0, held[0].shape[-2])
-    return room
+def _new_buffer(held: tuple[Tensor, ...], stop: int, *, spare: bool = True) -> CacheBuffer:
+    """A buffer with `held` in front, `stop` entries taken, and spare ones if wanted."""
+    size = stop + (max(_LEAST, stop // 2) if spare else 0)
+    buffer = CacheBuffer(tuple(t.new_empty(*t.shape[:-2], size, t.shape[-1]) for t in held), stop)
+    buffer.write(held, 0, held[0].shape[-2])
+    return buffer
 
 
 def _last(tensor: Tensor, count: int) -> Tensor:
     return tensor[..., tensor.shape[-2] - count :, :]
 
 
-def _start(buffer: Tensor, tensor: Tensor) -> int | None:
-    """The entry at which the tensor starts; None if it is not in the buffer."""
-    entry = buffer.stride(-2) * buffer.element_size()
-    distance = tensor.data_ptr() - buffer.data_ptr()
-    alike = tensor.stride() == buffer.stride() and tensor.shape[:-2] == buffer.shape[:-2]
-    inside = entry > 0 and 0 <= distance < entry * buffer.shape[-2] and distance % entry == 0
+def _start(tensor: Tensor, view: Tensor) -> int | None:
+    """The entry of `tensor` at which the view starts; None if it is not one of it."""
+    entry = tensor.stride(-2) * tensor.element_size()
+    distance = view.data_ptr() - tensor.data_ptr()
+    alike = view.stride() == tensor.stride() and view.shape[:-2] == tensor.shape[:-2]
+    inside = entry > 0 and 0 <= distance < entry * tensor.shape[-2] and distance % entry == 0
     return distance // entry if alike and inside else None

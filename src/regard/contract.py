@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.bias import Bias
-from regard.cache_buffer import Room, extended, shortened
+from regard.cache_buffer import CacheBuffer, extended, shortened
 from regard.errors import RegardError, StateError
 from regard.masks import Mask, lasting
 from regard.recipe import Recipe
@@ -73,7 +73,7 @@ class State:
     far as a mask has said so: a later call whose mask does not mask keys itself uses it.
 
     Without gradients a growing state is a view of a preallocated buffer, so that a step writes its
-    own keys and copies no others. The state stays a value: see `Room`.
+    own keys and copies no others. The state stays a value: see `CacheBuffer`.
 
     A mechanism with a window drops keys that no later query can see. `dropped` says how many, and
     `first` how many it kept before them; `length` counts all positions of the text.
@@ -86,10 +86,10 @@ class State:
     padding: Bool[Tensor, "batch key"] | None = None
     first: int = 0
     dropped: int = 0
-    room: Room | None = None
+    buffer: CacheBuffer | None = None
 
     def __repr__(self) -> str:
-        text = brief(replace(self, room=None))
+        text = brief(replace(self, buffer=None))
         return text if self.dropped else text.replace(", first=0, dropped=0", "")
 
     @property
@@ -118,20 +118,20 @@ class State:
         self, key: Tensor, value: Tensor, queries: int, padding: Tensor | None = None
     ) -> State:
         """This state with more keys and values behind the old ones, after `queries` more."""
-        (keys, values), room = extended(self.room, (self.key, self.value), (key, value))
+        (keys, values), buffer = extended(self.buffer, (self.key, self.value), (key, value))
         gap = {"first": self.first, "dropped": self.dropped}
-        return State(keys, values, True, self.step + queries, padding, **gap, room=room)
+        return State(keys, values, True, self.step + queries, padding, **gap, buffer=buffer)
 
     def windowed(self, first: int, last: int) -> State:
         """This state with its `first` keys and the `last` ones alone."""
         if first + last >= self.keys:
             return self
-        (key, value), room = shortened(self.room, (self.key, self.value), first, last)
+        (key, value), buffer = shortened(self.buffer, (self.key, self.value), first, last)
         padding = self.padding
         if padding is not None:
             padding = torch.cat([padding[:, :first], padding[:, self.keys - last :]], dim=1)
         dropped = self.length - first - last
-        return State(key, value, True, self.step, padding, first, dropped, room)
+        return State(key, value, True, self.step, padding, first, dropped, buffer)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -170,7 +170,10 @@ class RecurrentState:
 
 
 register_pytree(
-    State, static=("growing", "step", "first", "dropped"), optional=("padding",), left_out=("room",)
+    State,
+    static=("growing", "step", "first", "dropped"),
+    optional=("padding",),
+    left_out=("buffer",),
 )
 register_pytree(RecurrentState, static=("keys", "growing", "step"), optional=("normaliser", "draw"))
 register_pytree(Attended, static=("crosses",))

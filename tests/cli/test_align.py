@@ -208,8 +208,10 @@ def test_rules(folder):
     [
         ([], "align needs a checkpoint, --source and --target"),
         (["--links", "gold"], "--links scores a file of links: say --gold, and no checkpoint"),
-        (["there", "texts", "--head", "9.cross:0"], "head 9.cross:0, expected one of 0.cross:0"),
-        (["there", "texts", "--rule", "best"], "rule 'best', expected 'strongest', 'mutual' or a"),
+        (["there", "texts", "--head", "9.cross:0"], "--head 9.cross:0, expected one of 0.cross:0"),
+        (["there", "texts", "--rule", "best"], "--rule best, expected strongest, mutual or a num"),
+        (["there", "texts", "--rule", "3"], "--rule 3, expected strongest, mutual or a number"),
+        (["there", "texts", "--first", "2"], "--first 2, expected one of 0, 1"),
         (["there", "texts", "--symmetrise", "all"], "--symmetrise all, expected one of intersect"),
         (
             ["there", "texts", "--backward-head", "0.cross"],
@@ -226,7 +228,7 @@ def test_rules(folder):
         ),
         (
             ["there", "texts", "--backward", "there", "--backward-head", "foo"],
-            "backward_head foo, expected one of 0.cross:0",
+            "--backward-head foo, expected one of 0.cross:0",
         ),
         (["none", "texts"], "has no attention from target to source, so nothing to align by"),
         (["there", "texts", "--gold", "short"], "short has 1 lines, but .*en has 3"),
@@ -254,9 +256,8 @@ def test_a_folder_that_is_not_there_is_named_before_any_work(folder, tmp_path):
         run("no model", *texts(folder), "--out", tmp_path)
 
 
-@pytest.mark.usefixtures("without_shape_checks")
 def test_an_unknown_reading_is_refused(folder):
-    with pytest.raises(RegardError, match="reading='shifted', expected 'output' or 'input'"):
+    with pytest.raises(RegardError, match="--reading shifted, expected one of output, input"):
         run(folder / "there.safetensors", *texts(folder), "--reading", "shifted")
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -59,21 +60,34 @@ def cells(output, word):
     return [cell.strip() for cell in row.strip("|").split("|")][1:]
 
 
-def test_the_default_shows_what_it_attends_to_layer_by_layer(tmp_path):
+def test_the_default_is_a_finding_its_map_and_the_next_command(tmp_path):
     done = look(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert 'what "it" attends to' in done.stdout
-    assert len(cells(done.stdout, "animal")) == 7, "the mean and six layers"
+    lines = done.stdout.splitlines()
+    assert lines[0] == "it -> animal 65 % in layer 3 head 1"
+    assert 'what "it" attends to in the heads that give it most' in done.stdout
+    assert cells(done.stdout, "animal")[0] == "65" and len(cells(done.stdout, "animal")) == 5
+    assert "[CLS], [SEP] set aside, rows renormalised" in " ".join(done.stdout.split())
+    assert "[CLS]" not in map_rows(done.stdout)
     assert (tmp_path / "look.png").stat().st_size > 10_000
+    assert lines[-1] == "next: regard look 'see that girl run' --word that"
+    then = look(tmp_path, *shlex.split(lines[-1])[3:])
+    assert then.stdout.startswith("that -> girl 97 % in layer 1 head 8\n")
+
+
+def map_rows(output):
+    """The shades of each word in the map."""
+    rows = [line.split("|") for line in output.splitlines() if line.endswith("|")]
+    return {row[0].strip(): row[1] for row in rows if len(row) == 3 and row[0].strip()}
 
 
 def test_a_layer_head_by_head_in_words(tmp_path):
     text = "The unbelievable animal did not cross the street because it was tired"
     done = look(tmp_path, text, "--layer", "3", "--word", "it", "--out", "it.svg")
     assert done.returncode == 0, done.stderr
-    numbers = cells(done.stdout, "animal")
-    assert len(numbers) == 13
-    assert int(numbers[2]) > 50, "head 1 of layer 3 finds what `it` stands for"
+    assert done.stdout.startswith("it -> animal "), "head 1 of layer 3 finds what `it` stands for"
+    assert "the clearest 10 of 12 fit this terminal" in " ".join(done.stdout.split())
+    assert len(cells(done.stdout, "animal")) == 10
     assert "<svg" in (tmp_path / "it.svg").read_text()
 
 
@@ -88,7 +102,8 @@ def test_pieces_when_asked(tmp_path):
 def test_one_head_of_every_layer(tmp_path):
     done = look(tmp_path, "see that girl run", "--head", "2", "--word", "that")
     numbers = cells(done.stdout, "see")
-    assert numbers[1] == "100", "head 2 of layer 0 attends to the previous token"
+    assert numbers[0] == "100", "head 2 of layer 0 attends to the previous token"
+    assert "in head 2 of every layer" in done.stdout and len(numbers) == 6
 
 
 def test_the_reaction_model_maps_atoms(tmp_path):
@@ -148,7 +163,7 @@ def test_a_function_of_ones_own(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     done = look(tmp_path, "--model", "mine:build")
     assert done.returncode == 0, done.stderr
-    assert "mine:build, mean of 2 layers x 4 heads" in " ".join(done.stdout.split())
+    assert re.match(r"1 -> [02] \d+ % in layer [01] head [0-3]\n", done.stdout), "positions"
     done = look(tmp_path, "un deux trois", "--model", "mine:spoken", "--word", "deux")
     assert 'what "deux" attends to' in " ".join(done.stdout.split()), done.stderr
     done = look(tmp_path, "--model", "mine:wrong")
@@ -159,12 +174,13 @@ def test_a_function_of_ones_own(tmp_path):
 
 def test_a_map_of_every_word_below_the_table(tmp_path):
     done = look(tmp_path, "see that girl run", "--layer", "0", "--head", "2")
-    rows = [line.split("|") for line in done.stdout.splitlines() if line.endswith("|")]
-    shades = {row[0].strip(): row[1] for row in rows if len(row) == 3 and row[0].strip()}
-    assert list(shades) == ["[CLS]", "see", "that", "girl", "run", "[SEP]"]
-    width = len(shades["that"]) // 6
-    for place, word in enumerate(("that", "girl", "run"), start=1):
-        assert shades[word][place * width] == "@", "this head looks at the word before"
+    shades = map_rows(done.stdout)
+    assert list(shades) == ["see", "that", "girl", "run"]
+    width = len(shades["that"]) // 4
+    for place, word in enumerate(("see", "that", "girl", "run")):
+        expected = "@" if place else " "  # "see" looks at [CLS]: noise is not renormalised
+        assert shades[word][max(0, place - 1) * width] == expected
+    assert "rows renormalised (empty under 1 %)" in " ".join(done.stdout.split())
 
 
 def test_words_that_look_like_markup_are_words(tmp_path):
@@ -199,7 +215,7 @@ def test_a_model_that_looks_back_is_asked_for_its_last_word(tmp_path):
     assert scene["steps"] == {"prompt": len(prompt.tokens), "sequence": 0}
     (sequence,) = scene["sequences"]
     assert f'what "{sequence["words"]["names"][-1]}" attends to' in done.stdout
-    assert len(sequence["tokens"]) == len(prompt.tokens) + 3, "the last one was never fed"
+    assert len(sequence["tokens"]) == len(prompt.tokens) + 4, "the last one too"
     assert len(scene["sites"]) == 30 and all(len(site["types"]) == 9 for site in scene["sites"])
 
 
@@ -229,7 +245,13 @@ def test_a_model_of_files_makes_a_page_alone(tmp_path, model):
     done = look(tmp_path, "--model", model, "--html", "page.html")
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-    assert (manifest(tmp_path / "page.html")["scenes"][0]["image"] is None) == (model == "whisper")
+    scene = manifest(tmp_path / "page.html")["scenes"][0]
+    assert (scene["image"] is None) == (model == "whisper")
+    view = {
+        "whisper": "view=matrix&part=1&layer=2&head=4&unit=words",
+        "mobilesam": "view=image&layer=2&selected=4&pinned=true",
+    }
+    assert scene["start"] == view[model]
 
 
 def test_a_local_folder(tmp_path):
@@ -284,14 +306,79 @@ def test_the_head_in_which_a_word_attends_to_another(tmp_path):
     done = look(tmp_path, "see that girl run", "--word", "that", "--to", "girl")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("that -> girl 97 % in layer 1 head 8\n")
-    rows = re.findall(r"^\|\s+(\d+) \|\s+(\d+) \|\s+(\d+) \|$", done.stdout, re.M)
-    assert rows[0] == ("1", "8", "97") and len(rows) == 5
+    assert "| L1 h8 | L2 h8 | L3 h1 | L5 h8 | L2 h1 |" in done.stdout
+    assert cells(done.stdout, "girl") == ["97", "70", "65", "60", "51"]
     assert re.search(r"layer 1,\s+head 8", done.stdout), "the map is that of the best head"
 
 
 def test_a_word_alone_has_its_clearest_head_in_a_sentence(tmp_path):
     done = look(tmp_path, "see that girl run", "--word", "that")
-    assert re.match(r"that -> \w+ \d+ % in layer \d head \d+\n", done.stdout)
+    assert done.stdout.startswith("that -> girl 97 % in layer 1 head 8\n")
+    left_out = "left out, since every word in it looks at the same distance: layer 0 head 2 (the wo"
+    assert left_out in " ".join(done.stdout.split()), "the head of the previous word says nothing"
+    assert "| L1 h8 | L1 h9 |" in done.stdout
+
+
+def test_the_numbers_are_those_of_the_model(tmp_path):
+    """Rows of the table with special tokens, the map without, against the dense weights."""
+    done = look(tmp_path, "see that girl run", "--word", "that", "--json")
+    assert done.stderr == "" and not list(tmp_path.iterdir())
+    found = json.loads(done.stdout)
+    dense = [record.weights()[0] for record in model_run("minilm", "see that girl run").trace()]
+    assert found["words"] == ["[CLS]", "see", "that", "girl", "run", "[SEP]"]
+    assert found["set_aside"] == [0, 5] and len(found["heads"]) == 71
+    for head in found["heads"]:
+        row = dense[head["layer"]][head["head"], 2]
+        assert head["weight"] == pytest.approx(float(row[[1, 3, 4]].max()), abs=1e-6)
+        assert (
+            found["words"][int(row[[1, 3, 4]].argmax()) + 1 + int(row[1] < row[3:5].max())]
+            == (head["key"])
+        )
+    assert found["habitual"] == [{"layer": 0, "head": 2, "looks_at": "the word before it"}]
+    inner = dense[1][8, 1:5, 1:5]
+    shown = found["map"]
+    assert (shown["layer"], shown["head"], shown["words"]) == (1, 8, found["words"][1:5])
+    torch.testing.assert_close(torch.tensor(shown["weights"]), inner / inner.sum(-1, keepdim=True))
+
+
+def test_the_page_opens_at_what_was_asked_for(tmp_path):
+    done = look(tmp_path, "see that girl run", "--word", "that", "--html", "that.html")
+    start = manifest(tmp_path / "that.html")["scenes"][0]["start"]
+    assert start == "view=lines&part=0&layer=1&head=8&unit=words&selected=2&pinned=true"
+    assert done.stdout.splitlines()[-1].endswith("--word that --to girl")
+    chosen = ["--layer", "3", "--head", "1", "--word", "girl", "--pieces", "--html", "girl.html"]
+    look(tmp_path, "see that girl run", *chosen)
+    start = manifest(tmp_path / "girl.html")["scenes"][0]["start"]
+    assert start == "view=lines&part=0&layer=3&head=1&unit=pieces&selected=3&pinned=true"
+
+
+@pytest.mark.parametrize("columns", ["30", "40", "300"])
+def test_tables_fit_the_terminal_or_say_what_is_cut(tmp_path, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    long = f"see that girl {'re' * 40} run"
+    done = look(tmp_path, long, "--layer", "1", "--word", "that")
+    lines = done.stdout.splitlines()
+    assert max(len(line) for line in lines[:-1]) <= int(columns)
+    shown = len(cells(done.stdout, "girl"))
+    cut = re.search(r"the clearest (\d+) of 12 fit this terminal", " ".join(done.stdout.split()))
+    assert shown == (int(cut[1]) if cut else 12) and (cut is None) == (columns == "300")
+
+
+def test_a_causal_model_without_its_sink(tmp_path):
+    done = look(tmp_path, "--model", "smollm2")
+    assert done.stdout.startswith("the -> mat 72 % in layer 17 head 4\n")
+    said = " ".join(done.stdout.split())
+    assert '"The", the first word, counts as a special token: it is a sink' in said
+
+
+def test_a_locale_of_ascii_takes_and_prints_every_text(tmp_path):
+    strict = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    plain = {name: value for name, value in os.environ.items() if name not in FORCING}
+    command = [sys.executable, "-m", "regard", "look", "é 猫 girl", "--word", "é"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=plain | strict)
+    assert done.returncode == 0 and done.stderr == b""
+    assert rb"\xe9 -> " in done.stdout and rb"\u732b" in done.stdout
+    assert done.stdout.isascii()
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,8 @@ def test_a_text_that_goes_on_has_its_prompt_and_rows_of_what_was_fed():
     llama = packaged.smollm2()
     result = llama.continued("The capital of France is", 3)
     assert result.prompt == 5
-    assert result.words[0].names == ["The", "capital", "of", "France", "is", "Paris", "."]
-    assert all(record.shape[2:] == (7, 7) for record in result.trace)
+    names = ["The", "capital", "of", "France", "is", "Paris", ".", "↵"]
+    assert result.words[0].names == names, "the last one too"
+    assert result.written == " Paris.\n" and result.end is None
+    assert all(record.shape[2:] == (8, 8) for record in result.trace)
     assert result.options()["prompt"] == 5 and "trace" not in result.options()

@@ -139,8 +139,9 @@ def test_options_reach_the_counting(files):
         (["good", "short"], "good has 3 lines, but .*short has 1; expected as many in each"),
         (["empty", "empty"], "empty has no lines: nothing can be scored"),
         (["good", "nowhere"], "there is no file .*nowhere"),
-        (["good", "right", "--edges", "a"], "--edges 'a', expected numbers such as 10,20,30"),
-        (["good", "right", "--tokenizer", "moses"], "tokenizer='moses', expected one of 13a"),
+        (["good", "right", "--edges", "a"], "--edges 'a', expected rising numbers above 0"),
+        (["good", "right", "--edges", "3,1"], "--edges '3,1', expected rising numbers above 0"),
+        (["good", "right", "--tokenizer", "moses"], "--tokenizer moses, expected one of 13a"),
         (["good", "right", "--other", "short"], "good has 3 lines, but .*short has 1"),
     ],
 )

@@ -101,6 +101,8 @@ def test_it_fits_the_width_and_says_what_it_left_out(width, size, ink):
     assert max(cell_len(line) for line in lines) <= width
     assert len(lines) < 70
     assert RAMP[ink][-1] in "".join(lines[:-1]), "the one strong weight is there"
+    key = next(line for line in lines if line.split()[:1] == ["0"] and RAMP[ink][1] in line)
+    assert re.search(r" (100( percent|%)|0\.1( percent or more|%\+))$", key), "no number is cut off"
     edge = {"ascii": "|", "shade": "│"}[ink]
     rows = [line for line in lines if line.endswith(edge) and line.count(edge) == 2]
     said = "a cell is the strongest of" in " ".join(" ".join(lines).split())

@@ -100,7 +100,7 @@ def test_the_folder_is_kept_unless_resumed(folder, monkeypatch, capsys):
         (("config.toml", "--set", "model.hiden=3"), "no setting model.hiden; did you mean"),
         (("config.toml", "--set", "model.name=dto"), "'dto', expected one of none, "),
         (("config.toml", "--set", "data.train=nothing.tsv"), "nothing.tsv"),
-        (("config.toml", "--minutes", "-1"), "minutes must be at least 0, found -1.0"),
+        (("config.toml", "--minutes", "-1"), "--minutes is -1.0, expected at least 0"),
     ],
 )
 def test_errors_are_one_line(folder, monkeypatch, capsys, arguments, wanted):

@@ -186,7 +186,7 @@ NO_ATTENTION = "the model (none) has no attention from target to source"
         (["hello", "--file", "in.txt"], {}, "both a text and --file in.txt were given"),
         (["hello", "--out", "x"], {}, "--out x is for lines of --file or standard input"),
         ([""], {}, "text 1 is empty, expected a sentence"),
-        (["a", "--n-best", "6"], {}, "at most the beam, 5; say a beam of 6"),
+        (["a", "--n-best", "6"], {}, "--n-best is 6, expected at most the beam width, 5"),
         (["a", "--n-best", "2", "--pharaoh", "x"], {}, "it does not go with --n-best"),
         (["--pharaoh", "-"], {"given": b"a\n"}, "would both go to standard output; say --out too"),
         (["--plot", "x.png"], {"given": b"a\n"}, "--plot and --html show one text"),
@@ -202,7 +202,9 @@ NO_ATTENTION = "the model (none) has no attention from target to source"
         (["a", "--head", "cross"], {"model": "none"}, f"--head cross: {NO_ATTENTION}"),
         (["a", "--head", "9.cross"], {}, "--head 9.cross, expected one of cross:0"),
         (["a", "--end", "foo"], {}, "--end foo, expected one of left-out, renormalised, kept"),
-        (["a", "--longest", "0"], {}, "longest is 0, expected at least 1"),
+        (["a", "--longest", "0"], {}, "Invalid value for '--longest'"),
+        (["a", "--shortest", "4", "--longest", "4"], {},
+         "--shortest is 4, expected less than --longest, 4, which includes the end token"),
         (["--out", "x", "--pharaoh", "./x"], {"given": b"a\n"},
          "--out and --pharaoh are both x; say two files"),
         (["--file", "in.txt", "--out", "in.txt"], {}, "--file and --out are both in.txt"),
@@ -221,11 +223,10 @@ def test_errors_are_plain_and_nothing_is_written(run, tmp_path, arguments, optio
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "in.txt"]
 
 
-@pytest.mark.usefixtures("without_shape_checks")
 def test_an_unknown_reading_is_refused(run):
     code, said, told = run("a", "--reading", "shifted")
     assert (code, said) == (1, "")
-    assert "reading='shifted', expected 'output' or 'input'" in told
+    assert "--reading shifted, expected one of output, input" in told
 
 
 def test_a_file_that_is_no_checkpoint(run, tmp_path):

@@ -5,9 +5,17 @@ from dataclasses import fields, replace
 import torch
 from torch import nn
 
-from regard.contract import State, Traits
+from regard.contract import Attended, State, Traits
 from regard.kernel import dense
-from regard.mechanisms import Coverage, DotProduct, Hard, LinearAttention, MultiHead, Pointer
+from regard.mechanisms import (
+    Coverage,
+    DotProduct,
+    Hard,
+    LinearAttention,
+    MultiHead,
+    MultiHeadLatent,
+    Pointer,
+)
 
 
 class NoHeadAxis(DotProduct):
@@ -181,6 +189,33 @@ class WeightsOfAnotherScale(DotProduct):
         return replace(super().forward(*inputs, **options), output=output)
 
 
+class ScaledSelfAttention(nn.Module):
+    """Attends to itself alone, with another scale than that of the weights it returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.value = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, query, *, weights=False):
+        scores = self.query(query) @ query.mT
+        output = (1.5 * scores).softmax(-1) @ self.value(query)
+        return Attended(output, scores.softmax(-1)[:, None] if weights else None)
+
+
+class ScaledLatent(MultiHeadLatent):
+    """Values are made from the keys; weights and recipe have another scale than the output."""
+
+    def __init__(self):
+        super().__init__(16, 4, latent_width=6)
+
+    def forward(self, *inputs, **options):
+        attended = super().forward(*inputs, **options)
+        if attended.recipe is None:
+            return attended
+        recipe = replace(attended.recipe, scale=1.3 * attended.recipe.scale, lse=None)
+        return replace(attended, weights=recipe.weights(), recipe=recipe)
+
+
 class MixesExamples(DotProduct):
     def forward(self, *inputs, **options):
         attended = super().forward(*inputs, **options)
@@ -332,6 +367,8 @@ BROKEN = {
 #: Others that break a law in another way: (law, build).
 BROKEN_OTHERWISE = [
     ("weights_of_the_output", IgnoresValues),
+    ("weights_of_the_output", ScaledSelfAttention),
+    ("weights_of_the_output", ScaledLatent),
     ("weights_of_the_output", WeightsOfAnotherMatrix),
     ("states_are_values", DecaysInPlace),
     ("fixed_state", ForgetsCoverage),

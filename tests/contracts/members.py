@@ -184,7 +184,6 @@ MEMBERS = {
 
 _NO_SELF = ("own_padding", "causality", "step_by_step")  # queries and keys have other widths
 _ORDER = ("key_permutation",)
-_NO_VALUE = ("weights_of_the_output",)  # values are made from the keys
 _SIGNED = ("row_sums",)  # which have none to hold to
 
 #: Laws that cannot be seen on a member. One that becomes visible, or stops being so, fails.
@@ -206,8 +205,8 @@ NOT_SEEN = {
     "multi_head_differential": ("row_sums",),
     "multi_head_talking_heads": ("row_sums",),
     "shaped": ("row_sums", *_ORDER),
-    "multi_head_latent": _ORDER + _NO_VALUE,
-    "multi_head_latent_queries": _ORDER + _NO_VALUE,
+    "multi_head_latent": _ORDER,
+    "multi_head_latent_queries": _ORDER,
     "monotonic": _ORDER,
     "luong_location": _ORDER,
     "luong_local_m": _ORDER,

@@ -35,7 +35,7 @@ def test_x_transformers():
     pytest.importorskip("x_transformers")
     broken, unchecked = verdicts(XTransformersAdapter)
     assert broken == ERRORS
-    assert unchecked["weights_of_the_output"] == "forward takes no `value`"
+    assert "weights_of_the_output" not in unchecked  # against those that capture sees
 
 
 def test_timm(monkeypatch):

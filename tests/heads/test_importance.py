@@ -303,6 +303,14 @@ def test_other_input_that_is_refused():
     x = torch.randn(2, LENGTH, WIDTH)
     for call, told in [
         (lambda: head_importance(MultiHeadOnly(4), [], loss), "data is empty"),
+        (
+            lambda: head_importance(MultiHeadOnly(4), x, loss),
+            r"Tensor of shape \(2, .*data=\[batch\]",
+        ),
+        (
+            lambda: head_importance(MultiHeadOnly(4), {"x": x}, loss),
+            "data is a dict, expected a li",
+        ),
         (lambda: head_importance(MultiHeadOnly(4), [x], loss, "norm"), "method='norm', expected"),
         (lambda: head_importance(MultiHeadOnly(4), ["x"], loss), "an element is a str"),
         (lambda: head_importance(len, [x], loss), "expected an nn.Module"),

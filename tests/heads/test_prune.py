@@ -202,6 +202,8 @@ def test_heads_without_which_a_model_does_not_run_are_masked():
     assert torch.equal(model(x), before)
     with pytest.raises(RegardError, match="data is empty"):
         prune(model, {0: [1]}, data=[])
+    with pytest.raises(RegardError, match=r"data is a Tensor of shape .*expected a list or a load"):
+        prune(model, {0: [1]}, data=x)
 
 
 def test_heads_without_which_the_output_differs_are_masked():

@@ -27,6 +27,7 @@ def entropy(w):
 def _small(request, monkeypatch):
     """Small attentions are reduced as one tile a matrix; here also as large ones are."""
     monkeypatch.setattr(reduce, "_SMALL", request.param)
+    monkeypatch.setattr(reduce, "_SMALL_MATRIX", request.param)
 
 
 Q, K, V = random(2, 4, 6, 8, seed=1), random(2, 2, 9, 8, seed=2), random(2, 2, 9, 5, seed=3)

@@ -12,8 +12,9 @@ from jaxtyping import config
 import regard
 from regard import masks
 from regard.errors import RegardError, ShapeError, UnavailableError
-from regard.kernel import dense, tile_makers
+from regard.kernel import dense, reduce, tile_makers
 from regard.kernel.position_encodings import AlibiBias
+from regard.kernel.reducers import ReceivedGradient
 from regard.kernel.reducers.base import Matrix
 from regard.recipe import Dot, Given
 from regard.types import NEVER, whole
@@ -195,11 +196,20 @@ def test_any_cutting_into_tiles(recipe, rows, columns, masked):
 
 
 @quick
-@given(recipe=recipes(), tile=st.none() | st.tuples(st.integers(1, 10), sizes))
-def test_all_at_once(recipe, tile):
-    """Reducers share a walk, whatever each of them needs, and may use their shortcuts."""
+@given(
+    recipe=recipes(),
+    tile=st.none() | st.tuples(st.integers(1, 10), sizes),
+    stack=st.none() | st.integers(1, 400),
+)
+def test_all_at_once(recipe, tile, stack):
+    """Reducers share a walk, or matrices stacked, whatever each of them needs, and may use their
+    shortcuts."""
     reducers = [make(*recipe.shape[2:]) for make, _ in CASES.values()]
-    answers, truth = regard.reduce(recipe, reducers, tile=tile), matrices(recipe)
+    with pytest.MonkeyPatch.context() as patch:
+        if stack is not None:  # some heads at a time, as of larger recipes
+            patch.setattr(reduce, "_SMALL", 0)
+            patch.setattr(reduce, "_STACK", stack)
+        answers, truth = regard.reduce(recipe, reducers, tile=tile), matrices(recipe)
     for case, got in zip(CASES, answers, strict=True):
         note(case)
         same(case, got, *truth)
@@ -247,15 +257,21 @@ def ask(*reducers, queries=3, keys=4, heads=2, batch=2):
     return regard.reduce(Dot(x[:, :, :queries], x[:, :, :keys]), reducers)
 
 
-def test_vectors_and_segments_of_each_example_and_head():
+@pytest.mark.parametrize("stack", [1, 1 << 20], ids=["a head at a time", "all heads"])
+def test_vectors_and_segments_of_each_example_and_head(monkeypatch, stack):
+    monkeypatch.setattr(reduce, "_SMALL", 0)
+    monkeypatch.setattr(reduce, "_STACK", stack)
+    gradient = torch.randn(2, 2, 3, 4)
     rows, columns = torch.randn(2, 2, 1, 3), torch.randn(2, 1, 5, 4)
     segments = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])
-    weights, received, applied, mass = ask(
+    weights, received, applied, mass, pulled = ask(
         regard.FullWeights(),
         regard.ReceivedAttention(rows),
         regard.WeightedSum(columns),
         regard.SegmentWeights(segments),
+        ReceivedGradient(rows, gradient),
     )
+    torch.testing.assert_close(pulled, rows @ (gradient * weights).clamp_min(0.0))
     torch.testing.assert_close(received, rows @ weights)
     torch.testing.assert_close(applied, columns @ weights.mT)
     torch.testing.assert_close(mass[0, ..., 0], weights[0, ..., :2].sum(-1))

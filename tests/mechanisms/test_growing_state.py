@@ -41,13 +41,25 @@ def steps(attn, state, x):
 def test_a_step_copies_its_own_keys_alone(calm):
     attn = MultiHead(16, 4, position=Rotary()).eval()
     with calm():
-        _, state = steps(attn, attn(X, causal=True, state=True).state, X[:, :1])
-        buffer = state.room.buffers[0]
+        _, state = steps(attn, attn(X, causal=True, state=True).state, X[:, :2])
+        buffer = state.buffer.tensors[0]
         with Written() as written:
             for position in range(12):
                 state = attn(X[:, position : position + 1], causal=True, state=state).state
-    assert state.keys == 25 and state.room.buffers[0] is buffer
+    assert state.keys == 26 and state.buffer.tensors[0] is buffer
     assert written.largest == 2 * 16  # one position of a batch of two
+
+
+def test_reordered_beams_get_no_spare_entries():
+    attn = MultiHead(16, 4).eval()
+    with torch.no_grad():
+        _, state = steps(attn, True, X[:, :6])
+        reordered = _pytree.tree_map_only(torch.Tensor, lambda held: held[[1, 1]], state)
+        _, stepped = steps(attn, reordered, X[:, 6:7])
+        _, again = steps(attn, stepped, X[:, 7:8])
+    assert state.buffer.tensors[0].shape[2] > state.keys
+    assert stepped.buffer.tensors[0].shape[2] == stepped.keys == 7
+    assert again.buffer.tensors[0].shape[2] > again.keys == 8
 
 
 def test_a_full_buffer_is_copied_into_a_larger_one():
@@ -56,7 +68,7 @@ def test_a_full_buffer_is_copied_into_a_larger_one():
         outputs, state = steps(attn, True, x)
         torch.testing.assert_close(outputs, attn(x, causal=True).output, atol=1e-5, rtol=1e-5)
     assert state.keys == 300
-    assert state.room.buffers[0].shape[2] < 2 * 300  # no more than half as much again
+    assert state.buffer.tensors[0].shape[2] < 2 * 300  # no more than half as much again
 
 
 @pytest.mark.parametrize("build", [lambda: MultiHead(16, 4), lambda: Additive(16, 16, width=8)])
@@ -73,7 +85,7 @@ def test_two_continuations_of_one_state_are_both_right(build):
     torch.testing.assert_close(torch.cat([left, again], 1), whole[:, 6:])
     torch.testing.assert_close(right, other[:, 6:])
     assert torch.equal(trunk.key, held)
-    assert first.room is trunk.room and second.room is not trunk.room
+    assert first.buffer is trunk.buffer and second.buffer is not trunk.buffer
 
 
 def test_beams_that_are_reordered_go_on_from_their_own_keys():
@@ -90,7 +102,7 @@ def test_beams_that_are_reordered_go_on_from_their_own_keys():
 def test_gradients_flow_through_every_step():
     attn, x = MultiHead(16, 4, position=Rotary()), X.clone().requires_grad_()
     outputs, state = steps(attn, True, x)
-    assert state.room is None
+    assert state.buffer is None
     (stepped,) = torch.autograd.grad(outputs.square().sum(), x)
     (whole,) = torch.autograd.grad(attn(x, causal=True).output.square().sum(), x)
     torch.testing.assert_close(stepped, whole)
@@ -106,7 +118,7 @@ def test_training_goes_on_from_a_cached_prompt_that_others_go_on_from():
     expected = torch.autograd.grad(attn(query, X).output.sum(), query)[0]
     with torch.no_grad():
         _, longer = steps(attn, prompt, X[:, :3])
-    assert longer.room is prompt.room
+    assert longer.buffer is prompt.buffer
     torch.testing.assert_close(torch.autograd.grad(output.sum(), query)[0], expected)
 
 
@@ -124,11 +136,11 @@ def test_a_pytree_and_a_copy_of_a_state_share_nothing_with_it():
     with torch.no_grad():
         _, state = steps(attn, True, X[:, :6])
         leaves, spec = _pytree.tree_flatten(state)
-        assert len(leaves) == 2 and _pytree.tree_unflatten(leaves, spec).room is None
+        assert len(leaves) == 2 and _pytree.tree_unflatten(leaves, spec).buffer is None
         twin = copy.deepcopy(state)
         steps(attn, twin, X[:, 6:])
-        assert state.room.taken == 6
-        assert "room" not in repr(state)
+        assert state.buffer.taken == 6
+        assert "buffer" not in repr(state)
 
 
 def test_threads_that_go_on_from_one_state_do_not_meet():

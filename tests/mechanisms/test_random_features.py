@@ -8,12 +8,23 @@ import torch
 from regard.errors import RegardError, ShapeError
 from regard.mechanisms import HyperbolicFeatures, PositiveFeatures, TrigonometricFeatures
 from regard.mechanisms.random_features import (
-    hyperbolic_features,
     independent_rows,
     orthogonal_rows,
     positive_features,
-    trigonometric_features,
 )
+
+
+def hyperbolic_features(x, rows):
+    """(2m)^(-1/2) exp(± ωᵀx - ‖x‖²/2), as it stands."""
+    return positive_features(x, torch.cat([rows, -rows], -2))
+
+
+def trigonometric_features(x, rows):
+    """m^(-1/2) exp(‖x‖²/2) (cos ωᵀx, sin ωᵀx), as it stands."""
+    angles = x @ rows.mT
+    waves = torch.cat([angles.cos(), angles.sin()], -1)
+    return (x.square().sum(-1, keepdim=True) / 2).exp() * waves / math.sqrt(rows.shape[-2])
+
 
 KINDS = [PositiveFeatures, HyperbolicFeatures, TrigonometricFeatures]
 FUNCTIONS = [positive_features, hyperbolic_features, trigonometric_features]

@@ -1,12 +1,14 @@
 """The neural Turing machine: against a loop from the paper, and what it says of each step."""
 
+import copy
+
 import addressing_loops as loops
 import pytest
 import torch
 from torch.utils import _pytree
 
 import regard
-from regard.errors import RegardError, ShapeError, StateError, UnavailableError
+from regard.errors import DtypeError, RegardError, ShapeError, StateError, UnavailableError
 from regard.memory import DNC, NTM
 from regard.memory.controllers import FeedForwardController, LSTMController
 
@@ -162,6 +164,21 @@ def test_what_is_refused():
         machine(x[:1], state=machine(x).state)
     with pytest.raises(StateError, match="NTM: state is a DNCState, expected a NTMState, as in"):
         machine(x, state=DNC(4, 2)(x).state)
+    more_heads = NTM(4, 2, slots=6, slot_width=3, read_heads=2)
+    with pytest.raises(
+        StateError, match=r"state: read_weights is \(2, 2, 6\), expected \(2, 1, 6\)"
+    ):
+        machine(x, state=more_heads(x).state)
+    wider = NTM(4, 2, slots=6, slot_width=3, controller=LSTMController(7, width=9))
+    with pytest.raises(StateError, match=r"controller\[0\] is \(2, 9\), expected \(2, 100\)"):
+        machine(x, state=wider(x).state)
+    feed_forward = NTM(4, 2, slots=6, slot_width=3, controller=FeedForwardController(7))
+    with pytest.raises(StateError, match="the controller holds 0 tensors, expected 2"):
+        machine(x, state=feed_forward(x).state)
+    with pytest.raises(DtypeError, match=r"memory is torch\.float32, expected torch\.float64"):
+        copy.deepcopy(machine).double()(x.double(), state=machine(x).state)
+    with pytest.raises(ShapeError, match="NTM: x is a nested tensor, expected a padded one"):
+        machine(torch.nested.nested_tensor([x[0], x[1, :3]], layout=torch.jagged))
     with pytest.raises(ShapeError, match="controller takes 5 features, expected 7: 4 of the input"):
         NTM(4, 2, slot_width=3, controller=LSTMController(5))
     with pytest.raises(ShapeError, match=r"shifts 3 over 6 slots, expected .* at most 2"):

@@ -7,7 +7,9 @@ from torch import nn
 import regard
 from regard import plots
 from regard.aggregate import Words
+from regard.blocks import EncoderBlock, FeedForward, PreNorm, Stack
 from regard.errors import RegardError, ShapeError
+from regard.mechanisms import DeltaRule, MultiHead
 
 WORDS = ["[CLS]", "un", "##believable", "news", "[SEP]"]
 
@@ -36,7 +38,7 @@ def test_a_heatmap_has_the_tokens_and_the_weights(trace):
     spec = plots.heatmap(trace[1], heads=2, example=1)
     torch.testing.assert_close(spec.values, trace[1].weights()[1, 2])
     assert list(spec.rows) == list(spec.columns) == WORDS
-    assert spec.title == f"{trace[1].name}, head 2"
+    assert spec.title == "layer 1, head 2"
     assert plots.heatmap(trace[0]).title.endswith("mean of heads")
 
 
@@ -54,6 +56,23 @@ def test_a_grid_of_all_heads_with_their_types(trace):
     types = [row.type for row in trace.report()]
     assert [name for names in spec.names for name in names] == types
     assert plots.grid(list(trace.attentions)).names is None
+
+
+def test_a_grid_names_the_kind_of_heads_that_have_no_type(tmp_path):
+    torch.manual_seed(0)
+    layers = [MultiHead(16, 2), DeltaRule(16, 2)]
+    blocks = [EncoderBlock(PreNorm(16, layer), PreNorm(16, FeedForward(16))) for layer in layers]
+    with torch.no_grad(), regard.capture(Stack(blocks)) as both:
+        Stack(blocks)(torch.randn(1, 5, 16), causal=True)
+    types = [row.type for row in both.report()]
+    assert plots.grid(both).names == [types, ["signed", "signed"]]
+    alone = both.layers(1)
+    assert plots.grid(alone).names == [["signed", "signed"]]
+    pictures = [
+        plots.grid(alone, colour=colour).save(tmp_path / f"{colour}.png").read_bytes()
+        for colour in ("log", "linear")
+    ]
+    assert pictures[0] == pictures[1]  # a logarithm would show all negative weights alike
 
 
 def test_a_grid_of_long_attention_is_pooled():
@@ -85,9 +104,13 @@ def test_statistics_by_head_and_by_layer(trace):
 @pytest.mark.parametrize("how", ["rollout", "relevance", "mean"])
 def test_a_sentence_in_colours(trace, how):
     ask = {"rollout": regard.rollout, "relevance": regard.relevance, "mean": regard.mean_attention}
-    spec = plots.text(trace, 3, how=how, example=1)
+    spec = plots.text(trace, 3, how=how, example=1, special=True)
     torch.testing.assert_close(spec.values, ask[how](trace, 3)[1])
     assert spec.words == WORDS and list(spec.marked) == [3] and "news" in spec.title
+    aside = plots.text(trace, 3, how=how, example=1)
+    torch.testing.assert_close(aside.values[1:4], spec.values[1:4])
+    assert aside.values.isnan().tolist() == [True, False, False, False, True]
+    assert aside.title == f"{how} to “news”; [CLS], [SEP] set aside"
 
 
 def test_a_sentence_in_words(trace):
@@ -95,8 +118,8 @@ def test_a_sentence_in_words(trace):
     spec = plots.text(trace, 1, words=words)
     pieces = regard.rollout(trace, [1, 2])[0].mean(0)
     truth = torch.stack([pieces[0], pieces[1] + pieces[2], pieces[3], pieces[4]])
-    torch.testing.assert_close(spec.values, truth)
-    assert list(spec.marked) == [1]
+    torch.testing.assert_close(spec.values[1:3], truth[1:3])
+    assert list(spec.marked) == [1] and spec.values.isnan().tolist() == [True, False, False, True]
 
 
 def test_an_image_under_attention():

@@ -12,8 +12,8 @@ import torch
 from matplotlib import colormaps
 
 import regard.plots
-from regard.plots import Heatmap
-from regard.plots.draw import _figure
+from regard.plots import Heatmap, Style
+from regard.plots.draw import Pen, _figure
 
 WORDS = ["The", "animal", "internationalisation", "it", "was", "street"]
 
@@ -22,7 +22,7 @@ def labels(size):
     """Boxes of the labels on both axes of a map of so many tokens, and the size of its letters."""
     names = [WORDS[place % len(WORDS)] for place in range(size)]
     values = torch.rand(size, size).softmax(-1)
-    figure = _figure(Heatmap(values, names, names, "a map"))
+    figure = _figure(Heatmap(values, names, names, "a map"), Pen(Style()))
     figure.canvas.draw()
     axes = figure.axes[0]
     shown = [axes.get_yticklabels(), axes.get_xticklabels()]
@@ -56,7 +56,7 @@ def test_a_long_title_stays_on_the_page():
         Heatmap(torch.eye(4), title=f"{title} → {title} and {title}"),
         regard.plots.Overlay(image, torch.rand(5, 5), title),
     ):
-        figure = _figure(spec)
+        figure = _figure(spec, Pen(Style()))
         figure.canvas.draw()
         box = figure.axes[0].title.get_window_extent()
         assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, type(spec).__name__
@@ -121,7 +121,7 @@ before, maps = matplotlib.rcParams.copy(), list(matplotlib.colormaps)
 backend = matplotlib.get_backend(auto_select=False)
 for number, spec in enumerate(specs):
     for ending in ("png", "svg", "pdf"):
-        spec.save(f"{number}.{ending}")
+        spec.save(f"{number}.{ending}", plots.COLUMN)
 assert matplotlib.rcParams.copy() == before and list(matplotlib.colormaps) == maps
 assert matplotlib.get_backend(auto_select=False) == backend
 assert "matplotlib.pyplot" not in sys.modules

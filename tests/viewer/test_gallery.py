@@ -71,6 +71,17 @@ def test_each_page_is_one_small_file_that_opens_at_a_view_it_has(exhibit):
         assert top < bottom <= site["queries"] and left < right <= site["keys"]
 
 
+def test_the_landing_page_and_the_overview_lead_to_the_pages():
+    landing = (ROOT / "docs/index.md").read_text()
+    name, view = re.search(r'<iframe src="gallery/(\w+)\.html#([^"]*)"', landing).groups()
+    assert view.replace("&amp;", "&") == make.fragment(name), "a live view, on the first screen"
+    assert landing.index("<iframe") < 400
+    overview = text("index")
+    for name in make.NAMES:
+        assert f"](../images/gallery-{name}.png)]({name}.md)" in overview
+        assert (ROOT / f"docs/images/gallery-{name}.png").stat().st_size < make.LARGEST
+
+
 def encoder(names):
     tokens = names["text"].tokens
     weights = names["trace"]["encoder.layer.3.attention.self"].weights()[0, 1]

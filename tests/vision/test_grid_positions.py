@@ -8,7 +8,8 @@ from torch import Tensor
 
 import regard
 from regard.errors import DtypeError, RegardError, ShapeError
-from regard.kernel.position_encodings import GridTable, rotate
+from regard.kernel.position_encodings import GridTable
+from regard.kernel.rotary import rotate
 from regard.mechanisms import GridBias, GridRotary, MultiHead, RelativeBias
 from regard.types import Block, whole
 from regard.vision import GridSinusoids

@@ -2,7 +2,7 @@
 
 import sys
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import regard
 from regard.errors import MissingExtraError, RegardError
@@ -14,6 +14,8 @@ def main() -> None:
         import typer
     except ImportError as error:
         raise SystemExit(str(MissingExtraError("typer", "cli"))) from error
+    from typer.core import TyperCommand, TyperGroup
+
     from regard.cli.align import align
     from regard.cli.check_model import check_model_command
     from regard.cli.look import look
@@ -22,7 +24,20 @@ def main() -> None:
     from regard.cli.train import train
     from regard.cli.translate import translate
 
+    class Command(TyperCommand):
+        """A command whose help names no type beside a flag, where typer writes <bool>."""
+
+        def get_params(self, ctx: Any) -> list[Any]:
+            return _without_flag_types(super().get_params(ctx))
+
+    class Commands(TyperGroup):
+        """The same for the command of all commands."""
+
+        def get_params(self, ctx: Any) -> list[Any]:
+            return _without_flag_types(super().get_params(ctx))
+
     app = typer.Typer(
+        cls=Commands,
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -40,10 +55,18 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # characters that it cannot show become codes
             stream.reconfigure(errors="backslashreplace")
     for command in (look, serve, translate, train, align, score):
-        app.command()(command)
-    app.command("check-model")(check_model_command)
+        app.command(cls=Command)(command)
+    app.command("check-model", cls=Command)(check_model_command)
     try:
         app()
     except (RegardError, OSError) as error:  # a disk that is full, a file nobody may read
         print(f"regard: {error}", file=sys.stderr)
         raise SystemExit(1) from error
+
+
+def _without_flag_types(parameters: list[Any]) -> list[Any]:
+    """The parameters of a command; flags have an empty metavar."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from regard.cli.alignment_files import check_gold, read_gold, read_scored_links, sentence_pairs
-from regard.cli.option_checks import check_needed
+from regard.cli.option_checks import check_choice, check_needed
 from regard.cli.translation_output import no_attention
 from regard.cli.unknown_words import warn_of_unknown_language
 from regard.errors import RegardError
@@ -19,13 +19,15 @@ from regard.translate.alignment import (
     Alignment,
     Links,
     error_rate,
+    head_named,
+    heads_of,
     save_preferred_head,
     write_links,
     write_pharaoh,
 )
 from regard.translate.alignment import align as align_texts
 from regard.translate.alignment.links import rule_named
-from regard.translate.alignment.matrix import check_reading
+from regard.translate.alignment.matrix import Reading
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.shipped import is_shipped
 
@@ -33,14 +35,19 @@ from regard.translate.shipped import is_shipped
 def align(
     checkpoint: Annotated[
         Path | None,
-        typer.Argument(help="A checkpoint from source to target, or english-french."),
+        typer.Argument(
+            help="A checkpoint of `regard train`, from source to target; or english-french."
+        ),
     ] = None,
     source: Annotated[
         Path | None, typer.Option(help="Source sentences, one per line, words separated by spaces.")
     ] = None,
-    target: Annotated[Path | None, typer.Option(help="Their translations, likewise.")] = None,
+    target: Annotated[
+        Path | None, typer.Option(help="Translations, one per line, words separated by spaces.")
+    ] = None,
     backward: Annotated[
-        Path | None, typer.Option(help="A checkpoint of the other direction, target to source.")
+        Path | None,
+        typer.Option(help="A checkpoint from target to source, to link in both directions."),
     ] = None,
     head: Annotated[
         str | None,
@@ -52,31 +59,46 @@ def align(
     reading: Annotated[
         str | None,
         typer.Option(
-            help="Whose attention counts as a word's: output, the step that predicts the word, or "
-            "input, the next step, which reads it. Default: chosen by --gold or --backward, else "
-            "the model's own (input for Transformers)."
+            metavar="output|input",
+            help="The decoding step whose attention links a word: output, the step that predicts "
+            "it; input, the step after, which reads it (default: chosen with the head).",
         ),
     ] = None,
     rule: Annotated[
         str,
-        typer.Option(help="From weights to links: strongest, mutual, or a threshold such as 0.3."),
+        typer.Option(
+            metavar="strongest|mutual|NUMBER",
+            help="Which weights become links: strongest, the largest of each target word; mutual, "
+            "the largest of both words; a number such as 0.3, all from that weight on.",
+        ),
     ] = "strongest",
     symmetriser: Annotated[
         str | None,
         typer.Option(
             "--symmetrise",
-            help=f"With --backward: {', '.join(SYMMETRISERS)} (default: grow-diag).",
+            help=f"How the links of --backward and the forward ones are merged: "
+            f"{', '.join(SYMMETRISERS)} (default: grow-diag).",
         ),
     ] = None,
     links: Annotated[
-        Path | None, typer.Option(help="Score the links in this file (0-0 1-2 …), make none.")
+        Path | None,
+        typer.Option(help="Score the links in this file (0-0 1-2 …) by --gold; no model is run."),
     ] = None,
     gold: Annotated[
-        Path | None, typer.Option(help="Gold links: 1-1 is sure, 1p1 possible.")
+        Path | None,
+        typer.Option(
+            help="Gold links, one line per sentence: 1-1 is a sure link, 1p1 a possible one."
+        ),
     ] = None,
-    first: Annotated[int, typer.Option(help="Number of the first word in links: 0 or 1.")] = 0,
+    first: Annotated[
+        int,
+        typer.Option(metavar="0|1", help="Number of a sentence's first word in --out and --links."),
+    ] = 0,
     gold_first: Annotated[
-        int | None, typer.Option(help="Number of the first word in --gold (default: 0).")
+        int | None,
+        typer.Option(
+            metavar="0|1", help="Number of a sentence's first word in --gold (default: 0)."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Output file for links (default: standard output).")
@@ -92,13 +114,15 @@ def align(
 ) -> None:
     """Link the words of sentences with those of their translations, by a translator's attention.
 
-    Which head is read: with --gold, the one with the lowest alignment error rate, which is printed;
-    with --backward alone, the two (one per model) that agree most; else the model's usual one.
-    --reading is chosen in the same way. Standard error reports the head, and a large share of
-    unknown words.
+    Unless --head names one, the head is chosen. With --gold: the head with the lowest alignment
+    error rate, which is printed. With --backward but no --gold: the two heads, one per model, that
+    agree most. Otherwise: the head that `regard translate` shows. The choice is reported on
+    standard error.
 
     `regard align --links FILE --gold FILE` scores existing links.
     """
+    check_choice("--first", first, (0, 1))
+    check_choice("--gold-first", gold_first, (0, 1))
     if links is not None:
         model_options: dict[str, Any] = {
             "--source": source,
@@ -116,8 +140,9 @@ def align(
         return
     if checkpoint is None or source is None or target is None:
         raise RegardError("align needs a checkpoint, --source and --target (or --links and --gold)")
-    if symmetriser not in (None, *SYMMETRISERS):
-        raise RegardError(f"--symmetrise {symmetriser}, expected one of {', '.join(SYMMETRISERS)}")
+    check_choice("--symmetrise", symmetriser, list(SYMMETRISERS))
+    check_choice("--reading", reading, get_args(Reading))
+    rule_named(rule, "--rule")
     backward_options = {"--symmetrise": symmetriser, "--backward-head": backward_head}
     check_needed("--backward", backward, backward_options)
     check_needed("--gold", gold, {"--gold-first": gold_first})
@@ -130,15 +155,16 @@ def align(
     if gold is not None:
         gold_links = read_gold(gold, gold_first or 0)
         check_gold(gold_links, pairs, (gold, source, target), gold_first or 0)
-    rule_named(rule)
-    if reading is not None:
-        check_reading(reading)
     sides = [(source, [pair.source for pair in pairs]), (target, [pair.target for pair in pairs])]
+    translator = _load(checkpoint, sides, "--head", head)
+    other = (
+        None if backward is None else _load(backward, sides[::-1], "--backward-head", backward_head)
+    )
     alignment = align_texts(
-        _load(checkpoint, sides),
+        translator,
         sides[0][1],
         sides[1][1],
-        backward=None if backward is None else _load(backward, sides[::-1]),
+        backward=other,
         gold=gold_links,
         head=head,
         backward_head=backward_head,
@@ -179,8 +205,11 @@ def _score(
     print(error_rate(read_scored_links(links, firsts[0]), read_gold(gold, firsts[1])))
 
 
-def _load(path: Path, sides: list[tuple[Path, list[str]]]) -> Checkpoint:
-    """A model with attention; a warning if it does not know the words of the files."""
+def _load(
+    path: Path, sides: list[tuple[Path, list[str]]], option: str, head: str | None
+) -> Checkpoint:
+    """A model with attention, and with the head of an option if it names one; a warning if it does
+    not know the words of the files."""
     checkpoint = load_checkpoint(path)
     (source, sources), (target, targets) = sides
     warn_of_unknown_language(
@@ -188,6 +217,8 @@ def _load(path: Path, sides: list[tuple[Path, list[str]]]) -> Checkpoint:
     )
     if not checkpoint.model.sites:
         raise RegardError(f"{path}: {no_attention(checkpoint)}, so nothing to align by")
+    if head is not None:
+        head_named(head, heads_of(checkpoint.model.sites), option)
     return checkpoint
 
 

@@ -25,7 +25,7 @@ def check_model_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random test sentences.")] = 0,
 ) -> None:
-    """Check a translator: is it causal, is padding without effect, does attention use the source?
+    """Test that a translator is causal, ignores padding, and uses the source.
 
     Each verdict is explained. The exit code is 1 if a check fails.
     """

@@ -1,36 +1,42 @@
-"""`regard look`: what a word attends to, in any model: a table, a heatmap, a picture, a page."""
+"""`regard look`: the clearest heads of a word, in any model: a sentence, a table, a map, a page."""
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
 
 import torch
 import typer
-from jaxtyping import Float
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
-from regard.aggregate import HeadMatch, Words
 from regard.cli.models import EXAMPLES, FILES, PACKAGED, look_at, over_words
 from regard.cli.packaged import LookResult
-from regard.cli.terminal import Ink, heatmap, ink_of, label
+from regard.cli.terminal import Ink, cut, heatmap, ink_of, label
+from regard.cli.word_attention import (
+    HeadChoice,
+    RankedHead,
+    WordAttention,
+    pieces_of,
+    words_of_positions,
+)
 from regard.errors import RegardError
 from regard.plots import Heatmap
 from regard.plots.specs import checked_path
-from regard.record import Record, Trace
-from regard.types import Weights
 from regard.viewer.document import checked_page_path
+from regard.viewer.scene import Scene
 
-Maps = Float[Tensor, "column word word"]
-_COLUMNS = 10  # layers that fit a terminal
-_HEADS = 5  # heads that a ranking shows
+_HEADS = 5  # clearest heads that the table shows
 _ROWS = 40  # words that fit a terminal
+_WIDEST_WORD = 18
 
 
 def look(
@@ -45,197 +51,297 @@ def look(
             f"{', '.join(FILES)}: the text is then the path of a file."
         ),
     ] = "minilm",
-    layer: Annotated[
-        int | None, typer.Option(help="Show the heads of this layer, from 0 (default: all layers).")
-    ] = None,
+    layer: Annotated[int | None, typer.Option(help="Show all heads of this layer, from 0.")] = None,
     head: Annotated[
-        int | None, typer.Option(help="Show this head, from 0 (default: the mean over heads).")
+        int | None, typer.Option(help="Show the head of this number, from 0, in every layer.")
     ] = None,
     word: Annotated[
         str | None,
-        typer.Option(help="The word that the table is about (first occurrence)."),
+        typer.Option(help="The word that attends, or its second occurrence as it#2."),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(help="Rank the heads by what --word gives this word, and show the best one."),
+        typer.Option(help="Rank the heads by what --word gives this word."),
     ] = None,
     pieces: Annotated[bool, typer.Option("--pieces", help="Show tokens instead of words.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Save the heatmap of all words (png, svg or pdf; default: look.png, unless --html "
-            "is given)."
+            help="Save the map of the clearest head (png, svg or pdf; default: look.png, unless "
+            "--html or --json is given)."
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(help="Save a page with the attention of every head (html)."),
+        typer.Option(
+            help="Save a page of every head (html); it opens at the chosen layer, head and word."
+        ),
     ] = None,
     generate: Annotated[
         int, typer.Option(help="Generate this many tokens, and show their attention too.")
     ] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the words, heads and map as JSON instead.")
+    ] = False,
 ) -> None:
-    """Capture a model's attention and show what a word attends to, with a heatmap of all words."""
+    """Find the heads in which a word attends most clearly, and show the map of the clearest one."""
     if to is not None and word is None:
         raise RegardError(f"--to {to!r} needs --word, the word that attends to it")
-    if out is None and html is None:
+    if out is None and html is None and not as_json:
         out = Path("look.png")
     if out is not None:
         checked_path(out)
     if html is not None:
         checked_page_path(html)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
-    console = Console()
-    if model in FILES and html is None:
+    if model in FILES and (html is None or as_json):
         raise RegardError(f"--model {model} is shown on a page only: add --html attention.html")
+    console = Console(stderr=as_json)
     with console.status(f"running {model}"):
-        result = look_at(model, text, generate)
-    if result.written is not None:
-        console.print(Text.assemble("it went on: ", (label(result.written), "bold")))
-    if model not in FILES:
+        result = look_at(model, _utf8(text), generate)
+    choice = HeadChoice(layer, head)
+    if model in FILES:
+        start = _start_of_file(result, choice, word)
+    else:
         if word is None and text is None and not pieces and not generate:
-            word = EXAMPLES.get(model, (None, None))[1]
-        _show(console, result, layer, head, word, to, pieces, out)
+            _, word, to = EXAMPLES.get(model, ("", None, None))
+        attention = _attention(result, choice, _utf8(word), _utf8(to), pieces)
+        start = _start(result, attention, pieces)
+        if as_json:
+            print(json.dumps(_as_dict(result, attention, out, html), allow_nan=False))
+        else:
+            _show(console, result, attention)
+        if out is not None:
+            _picture(result, attention).save(out)
+            if not as_json:
+                console.print(Text.assemble("map as a picture: ", (str(out), "bold")))
     if html is not None:
         with console.status("making the page"):
-            result.page().save(html)
-        console.print(Text.assemble("page of every head: ", (str(html), "bold")))
+            replace(result, start=start).page().save(html)
+        if not as_json:
+            console.print(Text.assemble("page of every head: ", (str(html), "bold")))
+    if model not in FILES and not as_json:
+        _print_next(console, text, model, attention, html, generate)
 
 
-def _show(
-    console: Console,
-    result: LookResult,
-    layer: int | None,
-    head: int | None,
-    word: str | None,
-    to: str | None,
-    pieces: bool,
-    out: Path | None,
-) -> None:
-    """The table of one word, the heatmap of all words, and its picture."""
+def _utf8(text: str | None) -> str | None:
+    """An argument as the terminal sent it: a locale of ASCII leaves its bytes as surrogates."""
+    return (
+        None if text is None else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    )
+
+
+def _attention(
+    result: LookResult, choice: HeadChoice, word: str | None, to: str | None, pieces: bool
+) -> WordAttention:
+    """What the word attends to in the layers over all words."""
     records = over_words(result)
     if not records:
         raise RegardError(f"{result.title}: no attention over all words was captured")
-    words = result.words[0] if result.words else None
+    words = result.words[0] if result.words else words_of_positions(records[0].shape.keys)
+    return WordAttention.of(records, pieces_of(words) if pieces else words, word, to, choice)
+
+
+def _show(console: Console, result: LookResult, attention: WordAttention) -> None:
+    """A sentence, the table of the word, and the map of the clearest head."""
     ink = ink_of(console)
-    weights, names = _in_words(_stacked(records), words, pieces)
-    shown_words = Words.each(names) if words is None or pieces else words
-    position = _position(shown_words, word, weights.float().mean((0, 1)))
-    maps, columns, which = _chosen(weights, layer, head)
-    if words is not None and word is not None:
-        if to is not None:
-            shown_words.without_special().index(to, "--to ")
-        chosen = records if layer is None else records[layer : layer + 1]
-        ranking = Trace(chosen).find(word, to, words=shown_words)
-        matches = [match for match in ranking if head in (None, match.head)]
-        if matches:  # a text of one word has no other
-            console.print(Text(_in_ink(_sentence(matches[0]), ink), "bold"))
-        if to is not None:
-            console.print(_ranking_table(matches, ink))
-            if layer is None and head is None:
-                layer = [record.name for record in records].index(matches[0].name)
-                maps, columns, which = _chosen(weights, layer, matches[0].head)
-    title = f"{result.title}, {which}"
-    every = maps.float().mean(0)
-    picture = Heatmap(every, names, names, title)
-    console.print(_table(names, position, maps, columns, title, ink))
-    console.print(Text("\neach row: what its word attends to, in percent", "italic"))
-    console.print(heatmap(every, names, names, width=console.width, ink=ink))
-    if out is not None:
-        picture.save(out)
-        console.print(Text.assemble("heatmap of every word: ", (str(out), "bold")))
-
-
-def _stacked(records: list[Record]) -> Weights:
-    """(layer, head, query, key) of the first example; all layers must have as many heads."""
-    heads = {record.shape.heads for record in records}
-    if len(heads) > 1:
-        raise RegardError(f"layers have different numbers of heads: {sorted(heads)}")
-    return torch.cat([record.weights()[:1] for record in records])
-
-
-def _in_words(weights: Weights, words: Words | None, pieces: bool) -> tuple[Tensor, list[str]]:
-    if words is None:
-        return weights, [str(index) for index in range(weights.shape[-1])]
-    if pieces:
-        return weights, words.tokens
-    return words.merge(weights), words.names
-
-
-def _chosen(weights: Weights, layer: int | None, head: int | None) -> tuple[Maps, list[str], str]:
-    """(column, query, key): heads of one layer, or layers; and the names of the columns."""
-    layers, heads = weights.shape[:2]
-    for option, number, size in (("--layer", layer, layers), ("--head", head, heads)):
-        if number is not None and not 0 <= number < size:
-            raise RegardError(f"{option} {number} is not from 0 to {size - 1}")
-    if layer is not None:
-        if head is not None:
-            return weights[layer, head : head + 1], [f"h{head}"], f"layer {layer}, head {head}"
-        columns = [f"h{number}" for number in range(heads)]
-        return weights[layer], columns, f"layer {layer}, mean of {heads} heads"
-    columns = [f"L{number}" for number in range(layers)]
-    if head is not None:
-        return weights[:, head], columns, f"head {head}, mean of {layers} layers"
-    return weights.mean(1), columns, f"mean of {layers} layers × {heads} heads"
-
-
-def _position(words: Words, word: str | None, every: Float[Tensor, "word word"]) -> int:
-    """The number of the word; by default the second word, or the last one if attention is causal,
-    since it sees all others."""
-    if word is not None:
-        return words.index(word, "--word ")
-    causal = not bool(every.triu(1).any())
-    return len(words.names) - 1 if causal else max(0, min(2, len(words.names) - 2))
-
-
-def _table(
-    names: list[str], position: int, weights: Maps, columns: list[str], title: str, ink: Ink
-) -> Group:
-    """A row per word: its share of the chosen word's attention, column by column."""
-    row = weights[:, position]  # (column, key)
-    numbers = list(range(len(columns)))
-    if len(numbers) > 12:  # evenly spaced, with the first and the last
-        numbers = [round(i * (len(columns) - 1) / (_COLUMNS - 1)) for i in range(_COLUMNS)]
-        title += "; some layers shown, --layer picks one"
-    mean = row.float().mean(0)
-    shown = sorted(mean.topk(min(_ROWS, len(names))).indices.tolist())
-    if len(shown) < len(names):
-        title += f"; the {_ROWS} of {len(names)} words that it attends to most"
-    title = _in_ink(f"what “{label(names[position])}” attends to, in percent: {title}", ink)
-    table = Table(box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
-    table.add_column("word", style="bold", no_wrap=True, overflow="fold")
-    if len(numbers) > 1:
-        table.add_column("mean", justify="right", style="bold", min_width=4)
-    for number in numbers:
-        table.add_column(columns[number], justify="right", min_width=len(columns[number]))
-    for index in shown:
-        shares = [f"{100 * float(row[number, index]):.0f}" for number in numbers]
-        means = [f"{100 * float(mean[index]):.0f}"] if len(numbers) > 1 else []
-        table.add_row(Text(label(names[index])), *means, *shares)
-    return Group(Text(title, "italic"), table)
-
-
-def _sentence(match: HeadMatch) -> str:
-    """The best head in a sentence, with words that cannot disturb a terminal."""
-    return str(replace(match, query=label(match.query), key=label(match.key)))
-
-
-def _ranking_table(matches: list[HeadMatch], ink: Ink) -> Group:
-    """The heads that give the word most."""
-    best = matches[0]
-    title = _in_ink(f"heads by what “{label(best.query)}” gives “{label(best.key)}”", ink)
-    table = Table(box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
-    for column in ("layer", "head", "percent"):
-        table.add_column(column, justify="right")
-    for match in matches[:_HEADS]:
-        table.add_row(
-            match.layer_name.removeprefix("layer "), str(match.head), f"{100 * match.weight:.0f}"
+    if result.written is not None:
+        console.print(Text.assemble("it went on: ", (label(result.written), "bold")))
+    if result.end is not None:
+        console.print(Text(f"it ended with {label(result.end)}, which was not fed: it has no row"))
+    if attention.ranking:  # a text of one word has no other
+        console.print(Text(_in_ink(_sentence(attention.ranking[0]), ink), "bold"))
+    console.print(_table(attention, console.width, ink))
+    for remark in _remarks(attention):
+        console.print(Text(_in_ink(remark, ink), "dim"))
+    layer, head = attention.shown
+    console.print(
+        Text(
+            f"\n{result.title}, layer {layer}, head {head}: each row is what its word attends to, "
         )
-    return Group(Text(title, "italic"), table)
+        + Text(f"in percent{_renormalised(attention)}"),
+        style="italic",
+    )
+    names = attention.names
+    console.print(heatmap(attention.map, names, names, width=console.width, ink=ink))
+
+
+def _sentence(head: RankedHead) -> str:
+    """A head in a sentence, with words that cannot disturb a terminal."""
+    query, key = label(head.match.query), label(head.match.key)
+    return f"{query} → {key} {100 * head.match.weight:.0f} % in {head.name}"
+
+
+def _remarks(attention: WordAttention) -> list[str]:
+    """What the table leaves out."""
+    remarks = []
+    if attention.sink is not None:
+        remarks.append(
+            f"“{label(attention.sink)}”, the first word, counts as a special token: it is a sink"
+        )
+    habits = [
+        f"layer {key[0]} head {key[1]} ({place})" for key, place in attention.habitual.items()
+    ]
+    if habits:
+        listed = ", ".join(habits[:_HEADS]) + ", …" * (len(habits) > _HEADS)
+        remarks.append(f"left out, since every word in it looks at the same distance: {listed}")
+    return remarks
+
+
+def _renormalised(attention: WordAttention) -> str:
+    """Says what the map leaves out."""
+    names = [label(name) for name in attention.set_aside]
+    if not names:
+        return ""
+    listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
+    empty = " (empty under 1 %)" if bool((attention.map.sum(-1) == 0).any()) else ""
+    return f"; {listed} set aside, rows renormalised{empty}"
+
+
+def _columns(attention: WordAttention) -> tuple[str, list[tuple[int, int, str]]]:
+    """What the columns are; and of each the layer, the head and the name, the clearest first."""
+    choice = attention.choice
+    ranked = attention.ranking
+    if choice.layer is not None and choice.head is not None:
+        return f"in layer {choice.layer}, head {choice.head}", [
+            (choice.layer, choice.head, f"h{choice.head}")
+        ]
+    if choice.layer is not None:
+        return f"in the heads of layer {choice.layer}", [
+            (head.layer, head.match.head, f"h{head.match.head}") for head in ranked
+        ]
+    if choice.head is not None:
+        return f"in head {choice.head} of every layer", [
+            (head.layer, head.match.head, f"L{head.layer}") for head in ranked
+        ]
+    title = "in its clearest heads" if attention.to is None else "in the heads that give it most"
+    return title, [
+        (head.layer, head.match.head, f"L{head.layer} h{head.match.head}")
+        for head in ranked[:_HEADS]
+    ]
+
+
+def _table(attention: WordAttention, width: int, ink: Ink) -> Group:
+    """A row per word: its share of the chosen word's attention, head by head."""
+    heading, columns = _columns(attention)
+    columns = columns or [(*attention.shown, f"h{attention.shown[1]}")]
+    names = [cut(label(name), _WIDEST_WORD, ink) for name in attention.row_names]
+    fitting = _fitting(names, [name for *_, name in columns], width)
+    shown = columns[:fitting]
+    title = f"what “{label(attention.name)}” attends to {heading}, in percent"
+    if fitting < len(columns):
+        title += f"; the clearest {fitting} of {len(columns)} fit this terminal"
+    if attention.choice.layer is not None or attention.choice.head is not None:
+        shown = sorted(shown)
+    rows = [attention.rows[layer][head] for layer, head, _ in shown]
+    n_words = len(names) - bool(attention.set_aside)
+    order = torch.stack(rows).sum(0)[:n_words].topk(min(_ROWS, n_words)).indices.tolist()
+    if len(order) < n_words:
+        title += f"; the {_ROWS} of {n_words} words that it attends to most"
+    table = Table(box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
+    table.add_column("word", style="bold", no_wrap=True)
+    for *_, name in shown:
+        table.add_column(name, justify="right", no_wrap=True)
+    for index in [*sorted(order), *range(n_words, len(names))]:
+        table.add_row(Text(names[index]), *[f"{100 * float(row[index]):.0f}" for row in rows])
+    return Group(Text(_in_ink(title, ink), "italic"), table)
+
+
+def _fitting(names: list[str], columns: list[str], width: int) -> int:
+    """How many columns fit beside the words."""
+    room = width - 4 - max(map(cell_len, names), default=0)
+    for count, name in enumerate(columns):
+        room -= 3 + max(3, len(name))
+        if room < 0:
+            return max(1, count)
+    return len(columns)
+
+
+def _picture(result: LookResult, attention: WordAttention) -> Heatmap:
+    """The map of the clearest head, with the finding as its title."""
+    names = attention.names
+    layer, head = attention.shown
+    title = f"{result.title}, layer {layer} head {head}"
+    if attention.ranking:
+        match = attention.ranking[0].match
+        title = f"{match.query} → {match.key} {100 * match.weight:.0f} %: {title}"
+    return Heatmap(attention.map, names, names, title + _renormalised(attention))
+
+
+def _start(result: LookResult, attention: WordAttention, pieces: bool) -> str:
+    """The state that the page opens in: the lines of the word in the clearest head."""
+    scene = Scene.of(result.trace, **result.options())
+    layer, head = attention.shown
+    name = attention.records[layer].name
+    part, place = next(
+        (number, part.sites.index(site))
+        for number, part in enumerate(scene.parts)
+        for site in part.sites
+        if scene.sites[site].record.name == name
+    )
+    unit = "words" if result.words and not pieces else "pieces"
+    return (
+        f"view=lines&part={part}&layer={place}&head={head}&unit={unit}"
+        f"&selected={attention.word}&pinned=true"
+    )
+
+
+def _start_of_file(result: LookResult, choice: HeadChoice, word: str | None) -> str:
+    """The state that the page of a sound or an image opens in."""
+    fields = dict(parse_qsl(result.start))
+    scene = Scene.of(result.trace, **result.options())
+    part = scene.parts[int(fields.get("part", 0))]
+    choice.checked([scene.sites[site].record for site in part.sites])
+    if choice.layer is not None:
+        fields["layer"] = str(choice.layer)
+    if choice.head is not None:
+        fields["head"] = str(choice.head)
+    if word is not None:
+        selected = result.words[0].index(word, "--word ")
+        fields |= {"selected": str(selected), "pinned": "true"}
+    return "&".join(f"{field}={value}" for field, value in fields.items())
+
+
+def _as_dict(
+    result: LookResult, attention: WordAttention, out: Path | None, html: Path | None
+) -> dict[str, Any]:
+    """All that the command found, and the files it writes."""
+    files = {"picture": out, "page": html}
+    return {
+        "model": result.title,
+        **attention.as_dict(),
+        "written": result.written,
+        "end": result.end,
+        **{kind: None if path is None else str(path) for kind, path in files.items()},
+    }
+
+
+def _print_next(
+    console: Console,
+    text: str | None,
+    model: str,
+    attention: WordAttention,
+    html: Path | None,
+    generate: int,
+) -> None:
+    """A command that leads on: the page of this word, or another sentence once there is one."""
+    words = ["regard", "look"]
+    if text is None and model == "minilm":
+        words += ["see that girl run", "--word", "that"]
+    else:
+        words += [] if text is None else [text]
+        words += [] if model == "minilm" else ["--model", model]
+        words += ["--generate", str(generate)] if generate else []
+        words += ["--word", attention.reference]
+        words += ["--to", attention.ranking[0].match.key] if html and attention.ranking else []
+        words += [] if html else ["--html", "look.html"]
+    command = shlex.join(words)
+    if command.isprintable():  # a terminal must be able to take it back
+        console.print(Text.assemble("next: ", (command, "bold")), soft_wrap=True)
 
 
 def _in_ink(text: str, ink: Ink) -> str:
     """Our own text, in ASCII if the output is."""
     if ink != "ascii":
         return text
-    return text.replace("“", '"').replace("”", '"').replace("×", "x").replace("→", "->")
+    return text.replace("“", '"').replace("”", '"').replace("…", "...").replace("→", "->")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import regard
 from regard.aggregate import Words
+from regard.aggregate.statistics.token_positions import is_special
 from regard.cli import packaged
 from regard.cli.packaged import LookResult
 from regard.errors import RegardError
@@ -26,11 +27,11 @@ PACKAGED: dict[str, Callable[[], packaged.TextModel]] = {
     "rxnmapper": packaged.rxnmapper,
     "smollm2": packaged.smollm2,
 }
-#: An example text for each packaged model, and the word of it to look at.
-EXAMPLES = {
-    "minilm": ("The animal did not cross the street because it was too tired", "it"),
-    "rxnmapper": ("CCO.CC(=O)O>>CCOC(C)=O", None),
-    "smollm2": ("The cat sat on the mat. The cat sat on the", None),
+#: An example text for each packaged model, the word of it to look at, and the word that it finds.
+EXAMPLES: dict[str, tuple[str, str | None, str | None]] = {
+    "minilm": ("The animal did not cross the street because it was too tired", "it", "animal"),
+    "rxnmapper": ("CCO.CC(=O)O>>CCOC(C)=O", None, None),
+    "smollm2": ("The cat sat on the mat. The cat sat on the", "the#4", "mat"),
 }
 #: Models of sound and images, shown on a page, with an example file each.
 FILES: dict[str, tuple[Callable[[], packaged.Listener | packaged.Segmenter], Path]] = {
@@ -160,12 +161,17 @@ def _from_function(name: str, text: str | None) -> ModelRun:
     model, inputs, *rest = returned
     if not callable(model):
         raise RegardError(f"{name} returned {type(model).__name__} as the model")
-    words = Words.each([str(token) for token in rest[0]]) if rest else None
+    words = _words_of([str(token) for token in rest[0]]) if rest else None
     if isinstance(inputs, dict) or hasattr(inputs, "keys"):
         return ModelRun(name, lambda: model(**inputs), model, words)
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     return ModelRun(name, lambda: model(*inputs), model, words)
+
+
+def _words_of(tokens: list[str]) -> Words:
+    """Every token a word of its own; those spelt like special ones are marked."""
+    return Words.each(tokens, [is_special(token) for token in tokens])
 
 
 def takes_text(name: str) -> bool:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.option_checks import check_needed
+from regard.cli.option_checks import check_choice, check_needed
 from regard.cli.terminal import ink_of, label
 from regard.errors import RegardError
 from regard.translate.data.lines import lines
@@ -36,20 +36,22 @@ _NO_BLEU = "no reference there has the four words that BLEU counts: a perfect tr
 
 def score(
     hypotheses: Annotated[Path, typer.Argument(help="Translations, one per line.")],
-    references: Annotated[Path, typer.Argument(help="Reference translations, likewise.")],
+    references: Annotated[Path, typer.Argument(help="Reference translations, one per line.")],
     other: Annotated[
-        Path | None, typer.Option(help="Translations of another system, to compare with.")
+        Path | None,
+        typer.Option(help="Translations of a second system, to compare with the first."),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(help="Source sentences; buckets are then by their lengths."),
+        typer.Option(help="Source sentences, to group scores by their lengths."),
     ] = None,
     lower: Annotated[bool, typer.Option("--lower", help="Ignore case.")] = _DEFAULTS.lower,
     tokenizer: Annotated[
-        str, typer.Option(help=f"Tokeniser of BLEU: {', '.join(TOKENIZERS)}.")
+        str, typer.Option(metavar="|".join(TOKENIZERS), help="Tokeniser of BLEU.")
     ] = _DEFAULTS.tokenizer,
     edges: Annotated[
-        str, typer.Option(help="Lengths at which a new bucket begins; empty for no buckets.")
+        str,
+        typer.Option(help="Lengths, in words, at which a new group begins; empty for no groups."),
     ] = ",".join(map(str, _DEFAULTS.edges)),
     resamples: Annotated[
         int | None,
@@ -62,17 +64,18 @@ def score(
         int | None,
         typer.Option(
             min=0,
-            help="With --other, how many of the sentences that differ most to show (default: "
+            help="With --other, number of sentences to show, those that differ most (default: "
             f"{_DEFAULTS.examples}).",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """BLEU and chrF with their signatures, by sentence length; with --other also significance.
+    """Score translations by BLEU and chrF; with --other, test whether two systems differ.
 
-    Files may be gzipped. Scores are sacrebleu's. Two systems are compared by a paired bootstrap
-    test (two-sided).
+    Scores and signatures are sacrebleu's. The test is a two-sided paired bootstrap. Files may be
+    gzipped.
     """
+    check_choice("--tokenizer", tokenizer, TOKENIZERS)
     check_needed("--other", other, {"--resamples": resamples, "--examples": examples})
     files = {"hypotheses": hypotheses, "references": references, "other": other, "source": source}
     texts = _read({name: path for name, path in files.items() if path is not None})
@@ -114,9 +117,12 @@ def _read(files: dict[str, Path]) -> dict[str, list[str]]:
 
 def _edges(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(edge) for edge in text.split(",") if edge.strip())
-    except ValueError as error:
-        raise RegardError(f"--edges {text!r}, expected numbers such as 10,20,30") from error
+        edges = tuple(int(edge) for edge in text.split(",") if edge.strip())
+    except ValueError:
+        edges = (0,)
+    if list(edges) != sorted({*edges}) or min(edges, default=1) < 1:
+        raise RegardError(f"--edges {text!r}, expected rising numbers above 0, such as 10,20,30")
+    return edges
 
 
 # -- on a terminal

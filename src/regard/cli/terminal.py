@@ -91,7 +91,7 @@ def heatmap(
         line = _line(small[top : top + height], peak, layout, ink)
         drawn.append(edge).append_text(line).append(edge + "\n")
     clipped = bool((small > peak * 1.005).any())  # by more than the key can show
-    drawn.append_text(_key(peak, clipped, layout.side, ink))
+    drawn.append_text(_key(peak, clipped, layout.side, width, ink))
     return Group(drawn, *_left_out(rows, columns, step, every, ink))
 
 
@@ -175,25 +175,29 @@ def _viridis(share: float) -> Color:
     return Color.from_rgb(*mixed)
 
 
-def _key(peak: float, clipped: bool, side: int, ink: Ink) -> Text:
-    """The colour key; half of full colour is a quarter of the weight."""
-    key = Text(" " * (side + 1) + "0 ")
-    marks = _marks(ink)
+def _key(peak: float, clipped: bool, side: int, width: int, ink: Ink) -> Text:
+    """The colour key; half of full colour is a quarter of the weight. Shorter where it must be."""
+    marks = _marks(ink, 2)
     middle = len(marks) // 2
-    key.append_text(Text().join(marks[:middle])).append(f" {_brief(25 * peak)} ")
+    key = Text("0 ").append_text(Text().join(marks[:middle])).append(f" {_brief(25 * peak)} ")
     key.append_text(Text().join(marks[middle:])).append(f" {_brief(100 * peak)} percent")
-    return key.append(" or more" * clipped)
+    key.append(" or more" * clipped)
+    short = Text("0 ").append_text(Text().join(_marks(ink, 1)))
+    short.append(f" {_brief(100 * peak)}%{'+' * clipped}")
+    indented = Text(" " * (side + 1)).append_text(key)
+    return next((each for each in (indented, key) if each.cell_len <= width), short)
 
 
 def _brief(number: float) -> str:
     return f"{float(f'{number:.2g}'):g}"
 
 
-def _marks(ink: Ink) -> list[Text]:
+def _marks(ink: Ink, repeat: int) -> list[Text]:
     """From zero to full colour."""
     if ink == "colour":
-        return [Text(" ", Style(bgcolor=_viridis(step / 19))) for step in range(20)]
-    return [Text(mark * 2) for mark in _RAMP[ink]]
+        last = 10 * repeat - 1
+        return [Text(" ", Style(bgcolor=_viridis(step / last))) for step in range(last + 1)]
+    return [Text(mark * repeat) for mark in _RAMP[ink]]
 
 
 # -- labels above the columns: staggered, so that each starts above its own column
@@ -205,7 +209,7 @@ def _stairs(labels: Sequence[str], cell: int, room: int, ink: Ink) -> tuple[list
     column has a label; that number is returned too."""
     for every in range(1, len(labels) + 1):
         chosen = {
-            column * cell: _cut(labels[column], min(_WIDEST_LABEL, room - column * cell), ink)
+            column * cell: cut(labels[column], min(_WIDEST_LABEL, room - column * cell), ink)
             for column in range(0, len(labels), every)
         }
         levels = _levels(chosen)
@@ -244,11 +248,11 @@ def _written(labels: dict[int, str], levels: dict[int, int], ink: Ink) -> list[s
 
 def _fitted(name: str, width: int, ink: Ink) -> str:
     """A label, right-aligned in `width` cells."""
-    name = _cut(name, width, ink)
+    name = cut(name, width, ink)
     return " " * (width - cell_len(name)) + _leftward_ended(name)
 
 
-def _cut(name: str, width: int, ink: Ink) -> str:
+def cut(name: str, width: int, ink: Ink) -> str:
     """A label cut to `width` cells, with a mark if it is longer."""
     if cell_len(name) <= width:
         return name

@@ -39,25 +39,28 @@ _ENDINGS = {
 def train(
     config: Annotated[Path, typer.Argument(help="Configuration file (TOML).")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run (default: runs/NAME of the config).")
+        Path | None, typer.Option(help="Folder of the run (default: runs/NAME for NAME.toml).")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="Override a setting, such as model.hidden=256; paths are relative to the config.",
+            help="Override a setting, such as model.hidden=256; repeatable. Paths are relative to "
+            "the folder of the configuration.",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Stop after this many minutes, and keep the best translator."),
+        typer.Option(help="Stop after this many minutes; the best translator so far is saved."),
     ] = None,
 ) -> None:
-    """Train a translator; the folder of the run holds checkpoints, logs and the state to resume.
+    """Train a translator; checkpoints, logs and the state to resume are saved in one folder.
 
     Ctrl-C (or SIGTERM) finishes the step, saves and stops; --resume continues exactly there.
     """
+    if minutes is not None and not minutes >= 0:
+        raise RegardError(f"--minutes is {minutes}, expected at least 0")
     read = Config.from_file(config, settings or [])
     folder = Path("runs") / config.stem if out is None else out
     if resume and RunFolder(folder).empty:

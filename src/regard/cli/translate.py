@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli.option_checks import check_choice
 from regard.cli.translation_output import (
     check_words,
     no_attention,
@@ -22,7 +23,9 @@ from regard.errors import RegardError
 from regard.files import check_folder
 from regard.plots.specs import checked_path
 from regard.translate.alignment import head_named, heads_of
+from regard.translate.alignment.matrix import Reading
 from regard.translate.data.lines import lines
+from regard.translate.search import SearchOptions
 from regard.translate.translator import Translator
 from regard.viewer.document import checked_page_path
 
@@ -35,8 +38,8 @@ def translate(
     text: Annotated[
         str | None,
         typer.Argument(
-            help="The text, in quotes. Without it, or with -, lines are read from --file or "
-            "standard input."
+            help="A sentence, in quotes. Without it, or with -, each line of --file or of standard "
+            "input is translated."
         ),
     ] = None,
     model: Annotated[
@@ -70,9 +73,9 @@ def translate(
     pharaoh: Annotated[
         Path | None,
         typer.Option(
-            help="Output file for links, one line per text, as source-target; - is standard output "
-            "(for a single text, everything else then goes to standard error). Words are separated "
-            "by spaces and counted from 0, as in `regard align`.",
+            help="Output file for word links, one line per text; 1-2 links source word 1 and "
+            "target word 2. Words are separated by spaces and counted from 0. - is standard "
+            "output; if a single text was given, all else then goes to standard error.",
             rich_help_panel=_FILES,
         ),
     ] = None,
@@ -92,26 +95,28 @@ def translate(
         int,
         typer.Option(
             min=1,
-            help="Translations per text, at most --beam; the best is drawn. Translations of lines "
-            "are written as line number, score and text, separated by tabs.",
+            help="Number of translations per text, at most --beam; attention is shown for the "
+            "best. Translations of lines are then written as line number, score and text, "
+            "separated by tabs.",
             rich_help_panel=_SEARCH,
         ),
     ] = 1,
     prefix: Annotated[
         str | None,
         typer.Option(
-            help="Text that a translation must begin with. A model of subwords may continue its "
-            "last word.",
+            help="Words that the translation must begin with. A model with a subword vocabulary "
+            "may add to the last one.",
             rich_help_panel=_SEARCH,
         ),
     ] = None,
     shortest: Annotated[
         int | None,
-        typer.Option(help="Minimum number of tokens.", rich_help_panel=_SEARCH),
+        typer.Option(min=0, help="Minimum number of tokens.", rich_help_panel=_SEARCH),
     ] = None,
     longest: Annotated[
         int | None,
         typer.Option(
+            min=1,
             help="Maximum number of tokens, including the end token (default: the checkpoint's).",
             rich_help_panel=_SEARCH,
         ),
@@ -125,6 +130,7 @@ def translate(
     coverage_penalty: Annotated[
         float | None,
         typer.Option(
+            min=0,
             help="Coverage penalty; larger values favour translations that attend to the whole "
             "source.",
             rich_help_panel=_SEARCH,
@@ -134,36 +140,36 @@ def translate(
         str | None,
         typer.Option(
             help="Head to show, such as 3.cross:5, or 3.cross for the mean of its heads (default: "
-            "the one stored by `regard align --remember`, else the mean of the last layer but "
-            "one).",
+            "the one stored by `regard align --remember`, else the mean over the heads of the "
+            "second-to-last layer).",
             rich_help_panel=_ATTENTION,
         ),
     ] = None,
     reading: Annotated[
         str | None,
         typer.Option(
-            help="Whose attention counts as a word's: output, the step that predicts the word, or "
-            "input, the next step, which reads it (default: the model's own).",
+            metavar="output|input",
+            help="The decoding step whose attention is shown for a word: output, the step that "
+            "predicts it; input, the step after, which reads it (default: the model's own).",
             rich_help_panel=_ATTENTION,
         ),
     ] = None,
     end: Annotated[
         str,
         typer.Option(
-            help="Attention to the end-of-sentence token: left-out; renormalised (left out, and "
-            "rows sum to 1 again); or kept, as a word.",
+            metavar="|".join(_ENDS),
+            help="Attention to the end-of-sentence token: left-out hides it, renormalised also "
+            "rescales each row to sum to 1, kept shows the token as a word.",
             rich_help_panel=_ATTENTION,
         ),
     ] = "left-out",
 ) -> None:
     """Translate a text and show which source word each word attends to; or translate many lines.
 
-    A text, like a line, is one sentence: that is what translators are trained on. Empty lines stay
-    empty. Words that the model does not know are named on standard error.
+    Give one sentence per text or line, as in the training data. Empty lines stay empty. Unknown
+    words are listed on standard error.
     """
     text = None if text == "-" else text
-    if longest is not None and longest < 1:
-        raise RegardError(f"--longest is {longest}, expected at least 1")
     _check_options(text, file, out, n_best, plot, html, pharaoh)
     translator = _load(model, head, reading, end)
     _check_attention(translator, plot, html, pharaoh)
@@ -178,6 +184,7 @@ def translate(
         "coverage_penalty": coverage_penalty,
     }
     overrides = {name: value for name, value in search.items() if value is not None}
+    _check_search(translator.checkpoint.config.search, n_best, beam, shortest, longest)
     if text is None:
         linked = pharaoh is not None
         translated = translator.stream(
@@ -240,6 +247,26 @@ def _check_options(
     _check_apart(files)
 
 
+def _check_search(
+    defaults: SearchOptions,
+    n_best: int,
+    beam: int | None,
+    shortest: int | None,
+    longest: int | None,
+) -> None:
+    """Refuse options of the search that do not go together, by the names they have here."""
+    widest = defaults.beam if beam is None else beam
+    if n_best > widest:
+        raise RegardError(
+            f"--n-best is {n_best}, expected at most the beam width, {widest}: add --beam {n_best}"
+        )
+    if longest is not None and shortest is not None and shortest >= longest:
+        raise RegardError(
+            f"--shortest is {shortest}, expected less than --longest, {longest}, which includes "
+            "the end token"
+        )
+
+
 def _check_apart(files: dict[str, Path | None]) -> None:
     """Refuse one file for two purposes."""
     taken: dict[Path, str] = {}
@@ -255,8 +282,8 @@ def _check_apart(files: dict[str, Path | None]) -> None:
 
 def _load(model: Path | None, head: str | None, reading: Any, end: str) -> Translator:
     """The translator, with the attention options."""
-    if end not in _ENDS:
-        raise RegardError(f"--end {end}, expected one of {', '.join(_ENDS)}")
+    check_choice("--end", end, list(_ENDS))
+    check_choice("--reading", reading, get_args(Reading))
     try:
         translator = Translator.load(model)
     except RegardError as error:

@@ -12,7 +12,7 @@ from regard.anatomy.wrappers import is_wrapper
 from regard.blocks import AttentionBlock
 from regard.contract import Mechanism
 from regard.errors import RegardError, StateError, UnavailableError
-from regard.grafting.forward_pass import GraftedForward, Grafts
+from regard.grafting.joined_forward import GraftedForward, Grafts
 from regard.grafting.parts import GraftWarning, Part
 from regard.grafting.sites import (
     NAMESPACE,

@@ -35,7 +35,15 @@ from torch import Tensor, nn
 from regard.anatomy.head_sites import HeadSite, Sites, head_sites
 from regard.errors import RegardError, ShapeError
 from regard.heads.head_mask import Leaf, Row, head_leaves, rows_of, scaled_heads
-from regard.heads.passes import Loss, Run, losses_of, run_on, same_random_numbers, undisturbed
+from regard.heads.passes import (
+    Loss,
+    Run,
+    batches_of,
+    losses_of,
+    run_on,
+    same_random_numbers,
+    undisturbed,
+)
 from regard.progress import progress
 
 Method = Literal["gradient", "leave_out", "gates"]
@@ -188,7 +196,7 @@ def survey(
     """The rows that the first batch shows, and the batches, that one included."""
     if calls not in ("each", "shared"):
         raise RegardError(f"calls={calls!r}, expected 'each' or 'shared'")
-    batches = iter(data)
+    batches = batches_of(data)
     try:
         first = next(batches)
     except StopIteration:

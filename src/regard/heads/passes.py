@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -43,6 +43,17 @@ def same_random_numbers(model: nn.Module) -> Iterator[None]:
     devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices)):
         yield
+
+
+def batches_of(data: Any) -> Iterator[Any]:
+    """The batches of `data`, which must not be a batch itself."""
+    if isinstance(data, Tensor | Mapping | str) or not isinstance(data, Iterable):
+        shape = f" of shape {tuple(data.shape)}" if isinstance(data, Tensor) else ""
+        raise RegardError(
+            f"data is a {type(data).__name__}{shape}, expected a list or a loader of batches: for "
+            "a single one data=[batch]"
+        )
+    return iter(data)
 
 
 def run_on(model: Any, inputs: Any) -> Any:

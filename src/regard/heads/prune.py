@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from regard.anatomy.head_sites import HeadSite, Sites, head_sites
 from regard.errors import RegardError, ShapeError
-from regard.heads.passes import Run, run_on, undisturbed
+from regard.heads.passes import Run, batches_of, run_on, undisturbed
 from regard.heads.projection_cuts import Cut, plan_cut
 
 Metric = Callable[..., Any]
@@ -98,7 +98,7 @@ def prune(
     """
     all_sites = head_sites(model, sites)
     chosen = _chosen(heads, all_sites)
-    batches = None if data is None else list(data)
+    batches = None if data is None else list(batches_of(data))
     if batches is not None and not batches:
         raise RegardError("data is empty: there is nothing to measure on")
     run = run or run_on

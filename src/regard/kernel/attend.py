@@ -16,7 +16,7 @@ from regard.bias import Bias
 from regard.checks import check_axes, check_dtype, check_features, refuse_nested
 from regard.contract import Attended, RecurrentState
 from regard.errors import DtypeError, RegardError, ShapeError
-from regard.kernel import fused, linear_chunks
+from regard.kernel import fused, linear_delta_chunks
 from regard.kernel.reduce import reduce as reduce_recipe
 from regard.kernel.reducers.base import Reducer
 from regard.masks import Mask
@@ -154,7 +154,7 @@ def run(
 
 def _read(recipe: Recurrent, weights: bool, reduce: Sequence[Reducer]) -> Attended:
     """What is read of a memory, with the state that it is in after the last key."""
-    output, memory, normaliser = linear_chunks.recur(recipe)
+    output, memory, normaliser = linear_delta_chunks.recur(recipe)
     batch, _, queries, keys = recipe.shape
     keep = recipe.keep
     written = torch.full((batch,), keys, device=recipe.device)

@@ -17,7 +17,7 @@ import torch
 
 from regard.errors import RegardError, UnavailableError
 from regard.kernel.reducers.base import Reducer
-from regard.kernel.tile_walk import dense, n_threads, small, walk
+from regard.kernel.tile_walk import dense, n_threads, small, stacks, walk
 from regard.recipe import Recipe
 from regard.softmax import autocasting
 
@@ -27,6 +27,8 @@ _WHY = {
     "gate": "as they are no shares of a sum (sigmoids)",
 }
 _SMALL = 1 << 19  # weights up to which one tile a matrix is faster than a walk
+_SMALL_MATRIX = 1 << 15  # weights of a matrix up to which stacked matrices are faster than a walk,
+_STACK = 1 << 18  # so many weights at a time: they stay in a core's cache
 
 
 def reduce(
@@ -101,6 +103,11 @@ def _plan(
         if waiting:
             yield waiting, small
         return
+    if tile is None and math.prod(recipe.shape[2:]) <= _SMALL_MATRIX:
+        stacked = [i for i in waiting if reducers[i].stackable and not reducers[i].across_heads]
+        waiting = [index for index in waiting if index not in stacked]
+        if stacked:
+            yield stacked, functools.partial(stacks, size=_STACK)
     # Threads hand the interpreter to each other at every operation: fewer, larger ones then win.
     alone = n_threads(recipe.shape) == 1
     rows, columns = (ROWS if alone else 2 * ROWS, COLUMNS) if tile is None else tile

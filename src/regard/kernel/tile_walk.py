@@ -21,34 +21,81 @@ from torch import Tensor
 from regard.kernel.reducers.base import Matrix, Reducer
 from regard.kernel.tile_makers import Needs, TileMaker, tile_maker
 from regard.recipe import Recipe
-from regard.types import Shape, pieces, whole
+from regard.softmax import exp
+from regard.types import NEVER, Shape, pieces, whole
 
 _WORTH_THREADS = 1 << 21  # weights below which starting threads costs more than it gives
 
 
 def dense(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
-    """One tile for each matrix: for small ones, and for answers inside the autograd graph."""
-    block = whole(recipe.shape.queries, recipe.shape.keys)
-    logs = recipe.log_weights(block) if any(r.needs_log_weights for r in reducers) else None
-    weights = recipe.weights() if any(r.needs_weights for r in reducers) else None
+    """Whole matrices: for little work, and for answers inside the autograd graph."""
+    logs, weights = _whole_matrices(recipe, reducers)
     answers = []
     for reducer in reducers:
+        if reducer.stackable:
+            answers.append(_of_stack(recipe, reducer, logs, weights))
+            continue
         results = []
         for batch, heads in _matrices(recipe.shape, reducer.across_heads):
             state = reducer.started(_matrix(recipe, batch, heads))
             for head in heads:
                 log_tile = None if logs is None else logs[batch, head]
                 tile = None if weights is None else weights[batch, head]
-                state.tile(block.rows, block.columns, log_tile, tile)
+                _show(state, log_tile, tile)
             results.append(state.result())
         answers.append(_stack(results, recipe, reducer))
     return answers
 
 
 def small(recipe: Recipe, reducers: list[Reducer]) -> list[Any]:
-    """The same, as fast as it goes for small matrices."""
+    """The same, as fast as it goes for little work."""
     with one_torch_thread():
         return dense(recipe, reducers)
+
+
+def stacks(recipe: Recipe, reducers: list[Reducer], size: int) -> list[Any]:
+    """Answers of stackable reducers from whole matrices, about `size` weights at a time."""
+    batch, heads, queries, keys = recipe.shape
+    n_heads = max(1, size // max(1, batch * queries * keys))
+    answers = []
+    with one_torch_thread():
+        for some in pieces(heads, n_heads):
+            part = recipe.of_heads(range(some.start, some.stop))
+            tiles = _whole_matrices(part, reducers)
+            answers.append([_of_stack(recipe, each, *tiles, some.start) for each in reducers])
+    return [_map(lambda *of_heads: torch.cat(of_heads, 1), list(parts)) for parts in zip(*answers)]
+
+
+def _whole_matrices(recipe: Recipe, reducers: list[Reducer]) -> tuple[Tensor | None, Tensor | None]:
+    """Log-weights and weights, (batch, head, query, key), as the reducers need them."""
+    block = whole(recipe.shape.queries, recipe.shape.keys)
+    logs = recipe.log_weights(block) if any(r.needs_log_weights for r in reducers) else None
+    if not any(reducer.needs_weights for reducer in reducers):
+        return logs, None
+    if logs is None or torch.is_grad_enabled():
+        return logs, recipe.weights()
+    return logs, exp(logs).masked_fill_(logs <= NEVER / 2, 0.0)
+
+
+def _of_stack(
+    recipe: Recipe, reducer: Reducer, logs: Tensor | None, weights: Tensor | None, first: int = 0
+) -> Any:
+    """The answer from matrices (batch, head, query, key) of the heads from `first` on."""
+    batch, heads = next(tiles.shape[:2] for tiles in (logs, weights) if tiles is not None)
+    matrix = _matrix(recipe, 0, range(first, first + heads))
+    if not reducer.across_heads:
+        state = reducer.started(matrix._replace(stacked=(batch, heads)))
+        _show(state, logs, weights)
+        return state.result()
+    state = reducer.started(matrix._replace(stacked=(batch,)))
+    for head in range(heads):
+        _show(state, *(None if tiles is None else tiles[:, head] for tiles in (logs, weights)))
+    return state.result()
+
+
+def _show(state: Reducer, logs: Tensor | None, weights: Tensor | None) -> None:
+    rows, columns = slice(0, state.matrix.queries), slice(0, state.matrix.keys)
+    state.tile(rows, columns, logs, weights)
 
 
 def walk(recipe: Recipe, reducers: list[Reducer], size: tuple[int, int]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Attention mechanisms, all under the contract of `regard.Mechanism`."""
 
-from regard.kernel.position_encodings import LinearScaling, NtkScaling, YarnScaling
+from regard.kernel.rotary import LinearScaling, NtkScaling, YarnScaling
 from regard.mechanisms.additive import Additive
 from regard.mechanisms.coverage import Coverage, coverage_loss
 from regard.mechanisms.decays import Decay, FixedDecay, GatedDecay

@@ -16,11 +16,9 @@ from regard.kernel.position_encodings import (
     BucketedTable,
     GridTable,
     RelativeTable,
-    RotaryScaling,
     alibi_slopes,
-    rotary_table,
-    turn,
 )
+from regard.kernel.rotary import RotaryScaling, rotary_table, turn
 from regard.types import is_eager
 
 

@@ -68,22 +68,6 @@ def positive_features(
     return (x @ rows.mT - _half_square(x)).exp() / math.sqrt(rows.shape[-2])
 
 
-def hyperbolic_features(
-    x: Float[Tensor, "... width"], rows: Float[Tensor, "*draw row width"]
-) -> Float[Tensor, "... features"]:
-    """(2m)^(-1/2) exp(± ωᵀx - ‖x‖²/2), as it stands."""
-    return positive_features(x, torch.cat([rows, -rows], -2))
-
-
-def trigonometric_features(
-    x: Float[Tensor, "... width"], rows: Float[Tensor, "*draw row width"]
-) -> Float[Tensor, "... features"]:
-    """m^(-1/2) exp(‖x‖²/2) (cos ωᵀx, sin ωᵀx), as it stands."""
-    angles = x @ rows.mT
-    waves = torch.cat([angles.cos(), angles.sin()], -1)
-    return _half_square(x).exp() * waves / math.sqrt(rows.shape[-2])
-
-
 class RandomFeatures(FeatureMap):
     """A feature map drawn at random: what the three kinds have in common.
 

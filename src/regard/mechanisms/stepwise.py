@@ -96,7 +96,7 @@ class Stepwise(FromRecipe):
             return None
         assert isinstance(recipe, Unrolled) and recipe.memory is not None
         key = _with_memory(state.key[:, 0, :, :-2], recipe.memory)
-        return replace(state, key=key[:, None], room=None)  # no longer what lies in the room
+        return replace(state, key=key[:, None], buffer=None)  # no longer a view of it
 
 
 def _with_memory(

@@ -25,6 +25,7 @@ def check_features(
             "steps behind the end of a sequence change no output before it"
         )
     place = f"{name}: {argument}"
+    checks.refuse_nested(name, **{argument: tensor})
     checks.check_features(place, tensor, {**dict.fromkeys(axes), "width": width})
     checks.check_module_dtype(place, tensor, unit)
 

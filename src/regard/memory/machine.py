@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 import torch
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import check_sizes
-from regard.errors import ShapeError, StateError, UnavailableError
+from regard.errors import DtypeError, ShapeError, StateError, UnavailableError
 from regard.memory.checks import check_features
 from regard.memory.controllers import Controller, ControllerState, LSTMController
 from regard.memory.steps import step_trace
@@ -199,12 +199,25 @@ class Machine(nn.Module, ABC, Generic[StateT]):
                 f"{name}: state is a {type(state).__name__}, expected a "
                 f"{self.state_class.__name__}, as in the `state` of an earlier output"
             )
-        expected = (x.shape[0], self.slots, self.slot_width)
-        if state.memory.shape != expected:
+        held, expected = _tensors(state), _tensors(self.initial(0))
+        if len(held) != len(expected):
+            sizes = len(state.controller), len(self.controller.initial(0))
             raise StateError(
-                f"{name}: the state's memory is {tuple(state.memory.shape)}, expected {expected}: "
-                "(batch, slot, width)"
+                f"{name}: state: the controller holds {sizes[0]} tensors, expected {sizes[1]}; "
+                "another module made this state"
             )
+        for field, tensor in held.items():
+            shape = (x.shape[0], *expected[field].shape[1:])
+            if tensor.shape != shape:
+                raise StateError(
+                    f"{name}: state: {field} is {tuple(tensor.shape)}, expected {shape}; another "
+                    "module or batch made this state"
+                )
+            if tensor.dtype != expected[field].dtype:
+                raise DtypeError(
+                    f"{name}: state: {field} is {tensor.dtype}, expected {expected[field].dtype}; "
+                    "start a new one with the module as it is now"
+                )
 
     @property
     @abstractmethod
@@ -219,3 +232,10 @@ class Machine(nn.Module, ABC, Generic[StateT]):
     def extra_repr(self) -> str:
         """What `print(module)` shows besides its parts."""
         return f"{self.slots} slots × {self.slot_width}, {self.read_heads} read heads"
+
+
+def _tensors(state: MachineState) -> dict[str, Tensor]:
+    """Each tensor of a state by its field; those of the controller by their index."""
+    held = {field.name: getattr(state, field.name) for field in fields(state)}
+    controller = held.pop("controller")
+    return held | {f"controller[{index}]": tensor for index, tensor in enumerate(controller)}

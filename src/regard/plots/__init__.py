@@ -2,15 +2,29 @@
 
 from regard.plots.of_image import channels, overlay, windows
 from regard.plots.of_trace import alignment, by_head, grid, heatmap, plot, profile, text
-from regard.plots.specs import Grid, Heatmap, Overlay, Profile, Rows, Spec, Text
+from regard.plots.specs import (
+    COLUMN,
+    PAGE,
+    Grid,
+    Heatmap,
+    Overlay,
+    Profile,
+    Rows,
+    Spec,
+    Style,
+    Text,
+)
 
 __all__ = [
+    "COLUMN",
+    "PAGE",
     "Grid",
     "Heatmap",
     "Overlay",
     "Profile",
     "Rows",
     "Spec",
+    "Style",
     "Text",
     "alignment",
     "by_head",

@@ -55,18 +55,22 @@ def _shown(letter: str) -> bool:
     return any(font.get_char_index(ord(letter)) for font in _fonts().values())
 
 
-def readable(label: str) -> str:
-    """A label as it can be drawn on one short line."""
+def readable(label: str, *, ordered: bool = False) -> str:
+    """A label as it can be drawn on one short line; `ordered` as for `shown`."""
     text = label.replace("\n", "⏎").replace("\t", "⇥")
     text = text if text.strip() else "␣" * max(1, len(text))
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"
-    return shown(text)
+    return shown(text, ordered=ordered)
 
 
-def shown(text: str) -> str:
-    """A text in letters that can be drawn; a dollar would begin a formula."""
-    return "".join(_coded(letter) for letter in _in_order(text)).replace("$", r"\$")
+def shown(text: str, *, ordered: bool = False) -> str:
+    """A text in letters that can be drawn; a dollar would begin a formula.
+
+    `ordered` says that right-to-left letters are put in order by what reads the file, as of SVG.
+    """
+    letters = text if ordered else _in_order(text)
+    return "".join(_coded(letter) for letter in letters).replace("$", r"\$")
 
 
 def _coded(letter: str) -> str:

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from regard.aggregate import Words, mean_attention
 from regard.aggregate.combine_heads import Fusion, fused_map
-from regard.aggregate.sources import Layer, check_drawable, layers_of, token_positions
+from regard.aggregate.sources import Layer, check_drawable, has_shares, layers_of, token_positions
 from regard.aggregate.statistics.head_statistics import FIGURES
 from regard.aggregate.statistics.report import Report
+from regard.aggregate.statistics.token_positions import is_special
 from regard.errors import RegardError
 from regard.plots.choices import checked_example, tokens_of, way_of
 from regard.plots.of_image import channels, overlay, windows
@@ -45,7 +46,7 @@ def heatmap(
         heads: how heads are joined, as for `regard.combine_heads`.
         example: which one of the batch.
         words: words to show instead of their pieces.
-        title: the record's name and the heads when None.
+        title: the layer and the heads when None.
         colour: "linear" or "log".
     """
     layers = layers_of(attention)
@@ -68,7 +69,7 @@ def heatmap(
             tokens_of(record.key_tokens, example),
         )
     if title is None:
-        title = f"{layers[0].name}, {_said(heads)}"
+        title = f"{_layer_name(layers[0])}, {_heads_name(heads)}"
     return Heatmap(values, rows, columns, title, colour=colour)
 
 
@@ -79,19 +80,20 @@ def grid(
     part: str | None = None,
     types: bool = True,
     real: Any = None,
-    title: str = "",
-    colour: Colour = "log",
+    title: str | None = None,
+    colour: Colour = "linear",
 ) -> Grid:
-    """Every head of every layer as a small map, with a word for what it is.
+    """Every head of every layer as a small map on one scale, with a word for what it is.
 
     Args:
         trace: a Trace, or a list of tensors (batch, head, query, key).
         example: which one of the batch.
         part: of an encoder–decoder model, "encoder", "decoder" or "cross"; all when None.
-        types: whether each head's type, of `trace.report()`, stands below it.
+        types: whether each head's type, of `trace.report()`, stands below it; the kind of its
+            weights where they are no shares and heads have no type.
         real: for the types, which positions are not padding, (position,) or (batch, position).
-        title: above all of them.
-        colour: "log" shows faint structure, "linear" what is strong.
+        title: above all of them; how many heads and positions there are when None.
+        colour: "linear" shows what is strong, "log" faint structure too; signed weights are linear.
     """
     every = isinstance(trace, Trace) and part is None
     layers = layers_of(forms.attending(trace) if every else trace, part=part)
@@ -106,9 +108,19 @@ def grid(
     names = None
     if types and isinstance(trace, Trace):
         by_layer: dict[str, list[str]] = {}
-        for row in trace.report(part=part, real=real):
-            by_layer.setdefault(row.name, []).append(row.type)
-        names = [by_layer[layer.name] for layer in layers]
+        if any(map(has_shares, layers)):
+            for row in trace.report(part=part, real=real):
+                by_layer.setdefault(row.name, []).append(row.type)
+        names = [
+            by_layer.get(layer.name, [layer.recipe.kind] * layer.recipe.shape.heads)
+            for layer in layers
+        ]
+    if title is None:
+        sizes = dict.fromkeys(
+            f"{r.shape.queries} × {r.shape.keys}" for r in (layer.recipe for layer in layers)
+        )
+        count = sum(len(heads) for heads in maps)
+        title = f"{count} heads in {len(layers)} layers, {', '.join(sizes)} positions"
     return Grid(maps, names, title, colour)
 
 
@@ -193,9 +205,13 @@ def text(
     part: str | None = None,
     words: Words | None = None,
     tokens: Sequence[str] | None = None,
+    special: bool = False,
     title: str | None = None,
 ) -> Text:
     """A sentence in colours: what reaches `token`, or matters for it.
+
+    Special tokens are set aside: they stay in their places, in grey, and the strongest word has the
+    full colour. The numbers of words are unchanged: shares of the whole.
 
     Args:
         trace: a Trace of self-attention.
@@ -205,6 +221,7 @@ def text(
         part: of an encoder–decoder model, "encoder" or "decoder".
         words: words to show instead of their pieces.
         tokens: the pieces; the record's own when None.
+        special: whether special tokens are coloured like words.
         title: a default title when None.
     """
     ask = way_of(how)
@@ -221,9 +238,21 @@ def text(
     values = ask(trace, positions, part=part)[example].mean(0)
     if words is not None:
         values, names = words.sum(values), words.names
+    aside = [] if special else _special_words(names, words)
+    if len(aside) == len(names):
+        aside = []
     if title is None:
         title = f"{how} to “{names[marked[0]]}”"
+        title += f"; {', '.join(dict.fromkeys(names[n] for n in aside))} set aside" * bool(aside)
+    if aside:
+        values = values.index_fill(0, torch.tensor(aside, device=values.device), math.nan)
     return Text(names, values, title, marked)
+
+
+def _special_words(names: Sequence[str], words: Words | None) -> list[int]:
+    """Which words are special, as marked or by their spelling."""
+    marked = frozenset() if words is None else words.special
+    return [index for index, name in enumerate(names) if index in marked or is_special(name)]
 
 
 def plot(trace: Trace, what: str | None = None, **options: Any) -> Spec:
@@ -245,7 +274,13 @@ def plot(trace: Trace, what: str | None = None, **options: Any) -> Spec:
     return ways[what](trace, **options)
 
 
-def _said(heads: Fusion) -> str:
+def _layer_name(layer: Layer) -> str:
+    """Its number, as its path says, or its name."""
+    record = layer.record
+    return layer.name if record is None or record.layer is None else f"layer {record.layer}"
+
+
+def _heads_name(heads: Fusion) -> str:
     if isinstance(heads, Tensor):
         return "heads weighted"
     return f"{heads} of heads" if isinstance(heads, str) else f"head {heads}"

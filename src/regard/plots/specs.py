@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +19,46 @@ FORMATS = (".png", ".svg", ".pdf")
 Colour = Literal["linear", "log"]
 
 
+@dataclass(frozen=True)
+class Style:
+    """How large a picture and its letters are.
+
+    A width other than the picture's own scales its height too; labels that no longer fit beside
+    each other are left out, every second first.
+    """
+
+    width: float | None = None  #: inches; the picture's own when None
+    font_size: float = 10.0  #: points of labels; titles are a fifth larger
+    dpi: int = 150  #: dots an inch, of PNG
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("width", self.width, 1.0),
+            ("font_size", self.font_size, 4.0),
+            ("dpi", self.dpi, 20),
+        ):
+            if value is not None and not least <= value < math.inf:
+                raise RegardError(f"Style: {name}={value!r}, expected at least {least:g}")
+
+
+_OWN = Style()
+COLUMN = Style(width=3.25, font_size=7.0, dpi=300)  #: one column of a two-column paper
+PAGE = Style(width=6.75, font_size=8.0, dpi=300)  #: both columns
+
+
 class Spec:
     """Something that can be drawn. It shows itself in a notebook."""
 
-    def save(self, path: str | Path) -> Path:
-        """Draw into a file; the ending says the format (png, svg, pdf)."""
+    def save(self, path: str | Path, style: Style = _OWN) -> Path:
+        """Draw into a file; the ending says the format (png, svg, pdf).
+
+        Args:
+            path: where to; PDF embeds TrueType fonts (Type 42), SVG keeps text as text.
+            style: width, font size and dots an inch; `plots.COLUMN` suits a two-column paper.
+        """
         from regard.plots.draw import save
 
-        return save(self, checked_path(path))
+        return save(self, checked_path(path), style)
 
     def _repr_png_(self) -> bytes:
         from regard.plots.draw import png
@@ -64,10 +97,11 @@ class Heatmap(Spec):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Grid(Spec):
-    """A small map for every layer and head; each has colours of its own.
+    """A small map for every layer and head; all share one scale of colours, drawn beside them.
 
     `maps` is a list of layers, lowest first, (head, query, key) each. `names` may say in a word
-    what each head is, layer by layer.
+    what each head is, layer by layer. Maps of more than 64 positions share the last colour from
+    the 99th percentile of all on.
     """
 
     maps: Sequence[Float[Tensor, "_ _ _"]]  # (head, query, key) of each layer
@@ -92,7 +126,8 @@ class Grid(Spec):
 class Profile(Spec):
     """One line for every head over the layers, or for every layer over positions.
 
-    `values` is (line, place); NaN leaves a gap.
+    `values` is (line, place); NaN leaves a gap. Up to six lines have their names at their ends; up
+    to 48 have a small picture each, in front of all others in grey; more are coloured by number.
     """
 
     values: Float[Tensor, "line place"]
@@ -111,8 +146,9 @@ class Profile(Spec):
 class Text(Spec):
     """Words coloured by a number each: what a token attends to, rollout, relevance.
 
-    Colour runs from none at 0 to full at the largest; numbers below 0 take another hue.
-    `marked` are words to be framed, such as the one that looks.
+    Colour runs from none at 0 to full at the largest; numbers below 0 take another hue. Words whose
+    number is NaN are set aside: grey letters, and no say in the scale. `marked` are words to be
+    framed, such as the one that looks.
     """
 
     words: Sequence[str]

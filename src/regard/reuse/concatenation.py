@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.checks import check_sizes
 from regard.errors import RegardError
-from regard.masks import Mask
+from regard.reuse.layer import ReuseLayer
 from regard.reuse.low_rank import LowRankCode
 from regard.reuse.offsets import OffsetBins
 from regard.reuse.rows import ProjectedRows
-from regard.reuse.source import source_of
+from regard.reuse.source import Source
 from regard.reuse.summaries import PositionSummaries
 from regard.types import Features
 
 Code = PositionSummaries | ProjectedRows | LowRankCode | OffsetBins
 
 
-class Concatenation(nn.Module):
+class Concatenation(ReuseLayer):
     """[X; code(A)]: the features, then the channels of a code of the weights.
 
     A row of weights is as long as the sequence; a code has the same channels at every length:
@@ -58,25 +56,8 @@ class Concatenation(nn.Module):
         self.width, self.code = width, code
         self.output_width = width + code.channels
 
-    def forward(
-        self,
-        features: Features,
-        weights: Any,
-        *,
-        mask: Mask | Tensor | None = None,
-        causal: bool = False,
-        axes: str | None = None,
-    ) -> Tensor:
-        """The features, then the channels of the code.
-
-        Args:
-            features: (batch, position, width) of the code's side.
-            weights, mask, causal, axes: as for `regard.reuse.source_of`.
-
-        Returns:
-            (batch, position, output_width); 0 where padding held NaN.
-        """
-        source = source_of(weights, mask=mask, causal=causal, axes=axes)
+    def reuse(self, features: Features, source: Source) -> Tensor:
+        """(batch, position, output_width): features, then the code; 0 where padding held NaN."""
         code = self.code
         source.check_features("Concatenation", features, self.width, code.side, sides=code.sides)
         features = source.clean(features, code.side)

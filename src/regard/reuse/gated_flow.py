@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from regard.checks import check_module_dtype, check_sizes
 from regard.errors import RegardError
-from regard.masks import Mask
 from regard.reuse.heads import Joining
-from regard.reuse.source import Side, source_of
+from regard.reuse.layer import ReuseLayer
+from regard.reuse.source import Side, Source
 from regard.reuse.summaries import PositionSummaries, checked_side
 from regard.types import Features
 
 _GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
 
 
-class GatedFlow(nn.Module):
+class GatedFlow(ReuseLayer):
     """Y = X ∘ (1 + a ∘ g), g = gate(X Wₓ + S Wₛ + b), S the summaries of the weights.
 
     The gain `a`, one number a feature, starts at 0, so that Y starts as X, bit for bit. (The other
@@ -72,25 +72,8 @@ class GatedFlow(nn.Module):
         self.from_summaries = nn.Linear(self.summarise.channels, width, bias=False)
         self.gain = nn.Parameter(torch.zeros(width))
 
-    def forward(
-        self,
-        features: Features,
-        weights: Any,
-        *,
-        mask: Mask | Tensor | None = None,
-        causal: bool = False,
-        axes: str | None = None,
-    ) -> Tensor:
-        """The features, gated.
-
-        Args:
-            features: (batch, position, width) of the side that is gated.
-            weights, mask, causal, axes: as for `regard.reuse.source_of`.
-
-        Returns:
-            (batch, position, width); 0 where padding held NaN.
-        """
-        source = source_of(weights, mask=mask, causal=causal, axes=axes)
+    def reuse(self, features: Features, source: Source) -> Tensor:
+        """The features, gated: (batch, position, width); 0 where padding held NaN."""
         source.check_features("GatedFlow", features, self.width, self.side)
         check_module_dtype("GatedFlow: features", features, self)
         features = source.clean(features, self.side)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from regard.checks import check_module_dtype, check_sizes
 from regard.errors import RegardError
-from regard.masks import Mask, clean
+from regard.masks import clean
 from regard.reuse.heads import HeadJoin, Joining, OwnProjections, OwnSlices
-from regard.reuse.source import source_of
+from regard.reuse.layer import ReuseLayer
+from regard.reuse.source import Source
 from regard.softmax import product
 from regard.types import Features
 
 
-class WeightedAggregation(nn.Module):
+class WeightedAggregation(ReuseLayer):
     """Y = concatₕ(Aₕ Xₕ) W, or (A X) W where heads are joined to one map A.
 
     Features belong to keys, the output to queries; in self-attention those are the same positions.
@@ -73,25 +72,8 @@ class WeightedAggregation(nn.Module):
             mixed_width = width * self.heads.maps
         self.project = nn.Linear(mixed_width, output_width, bias=bias)
 
-    def forward(
-        self,
-        features: Features,
-        weights: Any,
-        *,
-        mask: Mask | Tensor | None = None,
-        causal: bool = False,
-        axes: str | None = None,
-    ) -> Tensor:
-        """Mix and project.
-
-        Args:
-            features: (batch, key, width), what is mixed.
-            weights, mask, causal, axes: as for `regard.reuse.source_of`.
-
-        Returns:
-            (batch, query, output width).
-        """
-        source = source_of(weights, mask=mask, causal=causal, axes=axes)
+    def reuse(self, features: Features, source: Source) -> Tensor:
+        """Features of the keys, mixed and projected: (batch, query, output width)."""
         source.check_features("WeightedAggregation", features, self.width, "key")
         check_module_dtype("WeightedAggregation: features", features, self)
         source.check_heads("WeightedAggregation", self.n_heads)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 import threading
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
@@ -29,8 +28,7 @@ from regard.record.stored_attention import (
     detached,
 )
 from regard.record.tokens import count
-from regard.tracing.dataflow.axes import Origin, apart
-from regard.tracing.dataflow.axis_roles import Contraction, Roles
+from regard.tracing.dataflow.axis_roles import Contraction
 from regard.tracing.dataflow.dataflow import DataFlow
 from regard.tracing.dataflow.tags import Candidate, local_tensor, plain_tensors, storage_address
 from regard.tracing.delta_rule import EARLIER, JOINED, STATE, DeltaRules, RuleCall
@@ -47,6 +45,7 @@ from regard.tracing.operators import Reading, reader_of
 from regard.tracing.pass_plan import Lesson, OtherEntry, SoftmaxEntry, key_of
 from regard.tracing.recorder import Keep, Recorder
 from regard.tracing.registry import checked
+from regard.tracing.self_or_cross import of_operator, of_softmax
 from regard.tracing.site_filter import Predicate, everything
 from regard.types import Shape
 
@@ -488,27 +487,10 @@ class Collector:
             self._add(site, held, output, None, REGISTERED)
 
     def _between(self, call_site: CallSite, reading: Reading) -> Attends:
-        """Self or cross: do query and key come from one input?"""
-        if reading.key is reading.query:
-            return "self"
-        if not self.following:
-            return self.attends.get((call_site.name, ""), "unknown")
-        sides = (self.tags.sources(reading.query), self.tags.sources(reading.key))
-        if reading.query.is_nested or reading.query.dim() != 4 or reading.key.dim() != 4:
-            return _label(sides)
-        if self.dataflow.products.meet_others(reading.query, reading.key):
-            return "cross"
-        positions = [
-            [origin for _, origin in self.tags.sliced_dims(tensor)[-2]]
-            for tensor in (reading.query, reading.key)
-        ]
-        return _label_by_positions(sides, *positions) or _label(
-            sides,
-            *(  # a slice of a longer table of positions may be shared by two inputs
-                {each.ancestor for each in origins if each.ancestor.size == each.size}
-                for origins in positions
-            ),
-        )
+        """Self or cross, as a full pass found where data flow is not followed."""
+        if self.following or reading.key is reading.query:
+            return of_operator(reading.query, reading.key, self.dataflow)
+        return self.attends.get((call_site.name, ""), "unknown")
 
     def accept(
         self, candidate: Candidate, contraction: Contraction, weights: Tensor | None
@@ -532,7 +514,7 @@ class Collector:
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
         gathered = roles.gathered or candidate.segments is not None
-        attends = self._attends(candidate, contraction, roles, late=weights is not None)
+        attends = of_softmax(candidate, contraction, roles, self.tags, late=weights is not None)
         single, followed = _is_single(layout.shape), candidate.sides is not None
         site = self._site(call_site, "softmax", attends, single=single, followed=followed)
         if (weights is not None or gathered) and self.attached:
@@ -581,27 +563,6 @@ class Collector:
         if lesson is not None:
             lesson.recorded(candidate, layout, kept, kind, site.attends)
         self._add(site, StoredWeights(kept, layout, kind, value), contraction.output, gradient)
-
-    def _attends(
-        self, candidate: Candidate, contraction: Contraction, roles: Roles, late: bool
-    ) -> Attends:
-        """Self or cross, by the two sides of the scores or the axes of queries and keys.
-
-        `late`: the product has some of the keys only.
-        """
-        if candidate.segments is not None:
-            chosen = {origin.ancestor for origin in self.tags.chosen_from(candidate.segments)}
-            edge = contraction.value_dims[candidate.key]
-            if chosen and edge:
-                return "self" if edge[-1][1].ancestor in chosen else "cross"
-            return _label(candidate.sides)
-        query, key = ([axis.origin for axis in role] for role in (roles.query, roles.key))
-        label = None if late else _label_by_positions(candidate.sides, query, key)
-        return label or _label(
-            candidate.sides,
-            {origin.ancestor for origin in query},
-            {origin.ancestor for origin in key},
-        )
 
     def reject(self, candidate: Candidate) -> None:
         lesson = self._lesson_of(candidate)
@@ -846,38 +807,3 @@ def _in_graph(recipe: Recipe) -> bool:
     if isinstance(recipe, Dot) and recipe.bias is None and recipe.value is None:
         return recipe.query.requires_grad or recipe.key.requires_grad  # the usual case, quickly
     return any(tensor.requires_grad for tensor in tensors(recipe))
-
-
-def _label_by_positions(
-    sides: Any, queries: Sequence[Origin], keys: Sequence[Origin]
-) -> Attends | None:
-    """Cross between disjoint slices of one axis; unknown between a single query, whose position is
-    unknown, and a slice of the axis it may come from."""
-    if apart(queries, keys):
-        return "cross"
-    alike = sides is not None and bool(sides[0] & sides[1])
-    if alike and not queries and len(keys) == 1:
-        extent = keys[0].extent
-        if extent is not None and len(extent) < keys[0].ancestor.size:
-            return "unknown"
-    return None
-
-
-def _label(
-    sides: Any, queries: Set[Origin] = frozenset(), keys: Set[Origin] = frozenset()
-) -> Attends:
-    """Self if queries and keys share their axis, or the two sides of the scores an input; cross if
-    two inputs are known and differ; unknown if the queries come from more inputs than the keys and
-    are not as many."""
-    if queries and queries == keys:
-        return "self"
-    learned = all(origin.kind == "parameter" for origin in queries)
-    if queries and keys and learned and all(origin.kind != "parameter" for origin in keys):
-        return "cross"  # learned queries that attend to an input
-    if sides is None or not sides[0] or not sides[1]:
-        return "unknown"
-    if not sides[0] & sides[1]:
-        return "cross"
-    counts = [math.prod(origin.size for origin in axes) for axes in (queries, keys)]
-    unequal = bool(keys) and counts[0] != counts[1]  # one query has no axis
-    return "unknown" if unequal and not sides[0] <= sides[1] else "self"

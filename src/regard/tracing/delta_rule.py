@@ -9,7 +9,7 @@ A call that continues from a state has earlier keys. The state is compared with 
 earlier calls, also in another order, as after beam search; nothing is assumed about caches. If it
 is one of them, the keys of all these calls are the columns of the weights.
 
-Our own mechanisms read their memories in `kernel.linear`, which has the recipe already.
+Our own mechanisms read their memories in `read_memory`, which has the recipe already.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.kernel.linear_chunks import read_memory
+from regard.kernel.linear_delta_chunks import read_memory
 from regard.masks.parts import Band
 from regard.recipe import Delta, Recipe, Recurrent
 from regard.record.stored_attention import (

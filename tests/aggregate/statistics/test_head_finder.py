@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.aggregate import HeadRanking, Words, find_heads
@@ -162,6 +163,34 @@ def test_encoder_decoder_models_are_searched_whole():
         {(None, head): float(record.weights()[0, head, 2, 1]) for head in range(2)}
     )
     assert f"in multihead_attn head {crossing[0].head}" in repr(crossing)
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that an operator returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.numbers = max(self.numbers, result.numel())
+        return result
+
+
+def test_long_cross_attention_is_searched_by_the_rows_of_the_query():
+    queries, keys, heads = 800, 20_000, 4
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerDecoderLayer(32, heads, 32, batch_first=True).eval()
+    with torch.no_grad(), regard.capture(layer) as trace:
+        layer(torch.randn(1, queries, 32), torch.randn(1, keys, 32))
+    recipe = trace["multihead_attn"].recipe
+    with Largest() as largest:
+        ranking = trace.find(7, 19_000)
+    assert largest.numbers < heads * queries * keys / 50
+    rows = [recipe.at(0, head).weights()[0, 0, 7, 19_000] for head in range(heads)]
+    assert as_map(ranking) == pytest.approx(
+        {(None, head): float(rows[head]) for head in range(heads)}, rel=1e-4
+    )
 
 
 def test_gradients_and_autocast_change_nothing():

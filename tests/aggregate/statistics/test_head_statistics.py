@@ -12,6 +12,7 @@ from statistics_loops import WINDOW, Loops, softmaxed
 from regard import masks
 from regard.aggregate.statistics import head_statistics as statistics
 from regard.aggregate.statistics.head_statistics import FIGURES, head_statistics
+from regard.kernel import reduce
 from regard.recipe import Dot
 
 
@@ -34,10 +35,8 @@ def tokens_for(batch, keys):
 @pytest.fixture(params=["at once", "one tile", "tiles of 3 × 4"])
 def way(request, monkeypatch):
     """Whether all heads are taken together, or the tiles are walked."""
-    if request.param != "at once":
-        monkeypatch.setattr(statistics, "_SMALL", 0)
-    if request.param == "tiles of 3 × 4":
-        monkeypatch.setattr(statistics, "reduce", partial(statistics.reduce, tile=(3, 4)))
+    tile = {"at once": None, "one tile": (64, 64), "tiles of 3 × 4": (3, 4)}[request.param]
+    monkeypatch.setattr(statistics, "reduce", partial(statistics.reduce, tile=tile))
 
 
 @pytest.mark.usefixtures("way")
@@ -131,7 +130,7 @@ def test_any_size(seed, batch, queries, more, causal, small):
     tokens = tokens_for(batch, keys)
     with pytest.MonkeyPatch.context() as patch:
         if not small:
-            patch.setattr(statistics, "_SMALL", 0)
+            patch.setattr(statistics, "reduce", partial(statistics.reduce, tile=(64, 64)))
         (found,) = head_statistics(weights, tokens=tokens, window=WINDOW)
     if keys > 1:  # of a single key there is no logarithm to divide by
         same(found, weights, tokens=tokens)
@@ -146,7 +145,7 @@ def test_a_recipe_of_many_tiles():
     (streamed,) = head_statistics(recipe, tokens=tokens)
     weights = recipe.weights(*2 * [slice(0, 600)]).double()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "_SMALL", 600 * 600)
+        patch.setattr(reduce, "_SMALL", weights.numel())
         (dense,) = head_statistics(weights, tokens=tokens)
     for name in FIGURES:
         torch.testing.assert_close(

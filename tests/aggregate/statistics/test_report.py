@@ -2,13 +2,13 @@
 
 import math
 import pickle
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 import regard
-from regard.aggregate.statistics import head_statistics as head_statistics_module
 from regard.aggregate.statistics.head_statistics import FIGURES, head_statistics
 from regard.aggregate.statistics.report import TYPES, HeadRow, Report, head_type
 from regard.cli import packaged
@@ -155,9 +155,9 @@ def test_what_is_left_without_the_sink_names_a_head(aside, rest, named):
 
 
 @pytest.mark.parametrize("planted", [CAUSAL, FULL], ids=["causal", "full"])
-@pytest.mark.parametrize("small", [1 << 14, 0], ids=["at once", "streamed"])
+@pytest.mark.parametrize("small", [1 << 15, 0], ids=["stacked", "walked"])
 def test_planted_heads_keep_their_names_beside_a_sink(planted, small, monkeypatch):
-    monkeypatch.setattr(head_statistics_module, "_SMALL", small)
+    monkeypatch.setattr(sys.modules["regard.kernel.reduce"], "_SMALL_MATRIX", small)
     weights = 0.4 * torch.stack(list(planted.values()))
     weights[..., 0] += 0.6
     for row, name in zip(Report.of(weights[None], tokens=TOKENS, special=[N - 1]), planted):
@@ -185,10 +185,10 @@ def test_the_sink_is_told_for_each_example():
     assert row.aside == pytest.approx(alone.aside)
 
 
-@pytest.mark.parametrize("small", [1 << 14, 0], ids=["at once", "streamed"])
+@pytest.mark.parametrize("small", [1 << 15, 0], ids=["stacked", "walked"])
 def test_figures_of_the_rest_are_shares_of_it(small, monkeypatch):
     """Where each row leaves as much, they are the figures of the rows divided by it."""
-    monkeypatch.setattr(head_statistics_module, "_SMALL", small)
+    monkeypatch.setattr(sys.modules["regard.kernel.reduce"], "_SMALL_MATRIX", small)
     generator = torch.Generator().manual_seed(3)
     weights = torch.rand(1, 2, N, N, generator=generator, dtype=torch.float64).pow(8)
     weights[..., 5] = 0.0

@@ -87,6 +87,50 @@ def test_padding_and_later_tokens_change_nothing():
     assert not torch.allclose(whole[:, 2], later[:, 2], atol=1e-3)
 
 
+HOLES = torch.tensor([[1, 0, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 0, 0]]).bool()
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_sentences_are_encoded_as_if_alone_wherever_their_padding_is(norm):
+    """Padding on the right, on the left and between tokens: the rest keeps its positions."""
+    model = transformer(torch.float64, norm=norm)
+    source = torch.randint(4, 11, HOLES.shape)
+    encoded = model.encode(source, HOLES)
+    x = model.positions(model.embeddings.source(source))
+    for sentence, tokens in enumerate(HOLES):
+        alone = model.encoder(x[sentence, tokens][None]).output
+        for block, memory in zip(model.decoder.layers, encoded.memory, strict=True):
+            expected = block.cross_attention.mechanism.fix(alone)
+            for batched, single in ((memory.key, expected.key), (memory.value, expected.value)):
+                torch.testing.assert_close(batched[sentence, :, tokens], single[0])
+                assert batched.isfinite().all()
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_nan_in_a_sentence_stays_in_it(broken):
+    model, (source, mask) = transformer(), sentences()
+    source = source.masked_fill(source == 10, 9)
+    source[broken, 0] = 10
+    before = model.encode(source, mask).memory
+    with torch.no_grad():
+        model.embeddings.source.weight[10] = torch.nan
+    after = model.encode(source, mask).memory
+    for sound, changed in zip(before, after, strict=True):
+        assert torch.equal(sound.key[1 - broken], changed.key[1 - broken])
+        assert torch.equal(sound.value[1 - broken], changed.value[1 - broken])
+        assert changed.key[broken].isnan().any()
+
+
+def test_a_batch_without_sentences():
+    model, (source, mask) = transformer(), sentences()
+    encoded = model.encode(source[:0], mask[:0], weights=True)
+    assert [tuple(memory.key.shape) for memory in encoded.memory] == 3 * [(0, 3, 5, 4)]
+    assert encoded.weights["2.self"].shape == (0, 3, 5, 5)
+    decoded = model.decode(encoded, torch.zeros(0, 4, dtype=torch.long))
+    assert decoded.features.shape == (0, 4, 12)
+    assert beam_search(model, source[:0], mask[:0]) == []
+
+
 def test_forward_is_the_logits_at_the_chosen_places():
     model = transformer()
     source, mask = sentences()

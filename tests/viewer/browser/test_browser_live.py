@@ -212,6 +212,51 @@ def test_a_trace_of_4096_tokens_is_browsed_in_tiles(live, long_trace):
     assert tiles and len(tiles) < 100
 
 
+def test_a_full_server_is_asked_again_and_cancel_stops_that(live):
+    looking, refusals = live(), []
+
+    def answer(route) -> None:
+        if len(refusals) == 2:
+            route.continue_()
+            return
+        refusals.append(route.request.url)
+        headers = {"Retry-After": "1"}
+        route.fulfill(status=503, headers=headers, json={"error": {"message": "it is full"}})
+
+    looking.page.route("**/api/look", answer)
+    look(looking, "a second look")
+    assert len(refusals) == 2
+    expect(looking.by("live-error")).to_be_hidden()
+    looking.view("text")
+    expect(looking.by("text-word-2")).to_contain_text("second")
+    refusals.clear()
+    looking.by("live-text").fill("a third look")
+    looking.by("live-run").click()
+    looking.by("live-cancel").click()
+    expect(looking.by("live-progress")).to_have_text("Cancelled.")
+    looking.page.unroute("**/api/look", answer)
+    looking.errors.clear()  # the browser itself logs a refused request
+
+
+def test_the_last_token_that_was_generated_is_shown(live):
+    looking = live()
+    looking.by("live-model").select_option(label="SmolLM2")
+    looking.by("live-text").fill("The cat sat on the mat. The cat sat on the")
+    looking.by("live-tokens").fill("1")
+    looking.by("live-generate").click()
+    expect(looking.by("live-progress")).to_have_text("It went on: mat", timeout=60_000)
+    looking.view("text")
+    expect(looking.by("text-word-12")).to_contain_text("mat")
+
+
+def test_a_text_cannot_reorder_the_page_around_it(live):
+    looking = live()
+    look(looking, "up \u2069\u202enwod side")
+    looking.by("live-text").fill("another")
+    note = looking.by("live-note").text_content()
+    assert note == r"Shown: MiniLM: “up \u2069\u202enwod side”"
+
+
 def long_matrix(live):
     looking = live()
     looking.by("live-model").select_option(label="long")

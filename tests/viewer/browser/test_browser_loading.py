@@ -3,8 +3,12 @@
 import re
 
 import pytest
+import torch
 from playwright.sync_api import expect
 from viewer_traces import HOSTILE
+
+from regard.aggregate import Words
+from regard.viewer import page
 
 TRACES = ["sentence", "graded", "licence", "story", "translation", "speech", "disc", "reaction"]
 RARE = ["graded", "licence", "story", "disc", "reaction"]
@@ -109,6 +113,32 @@ def test_hostile_tokens_are_shown_and_never_run(open_page, hostile_trace):
     assert not looking.dialogs
 
 
+OUTSIDE = """() => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let text = "";
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (!node.parentElement.closest("bdi, script, option")) text += node.data;
+  }
+  return text;
+}"""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_tokens_cannot_reorder_the_text_around_them(open_page, tmp_path, view):
+    """Controls of direction stay inside an isolated element, or become codes."""
+    tokens = ["a", "\u2069\u202enihton", "\u2066b", "c"]
+    weights = torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    path = page(weights, words=Words.each(tokens)).save(tmp_path / "tokens.html")
+    looking = open_page(path, f"view={view}&selected=1&pinned=true&layer=0")
+    if view == "matrix":
+        looking.hover_cell(1, 2)
+        assert r"\u2069\u202enihton" in looking.tooltip()
+    outside = looking.page.evaluate(OUTSIDE)
+    bare = re.sub(r"\u2068[^\u2068\u2069]*\u2069", "", outside)
+    assert not re.search(r"[\u202a-\u202e\u2066-\u2069]", bare), ascii(bare)
+
+
 def test_hostile_tokens_keep_lines_and_tooltips_whole(open_page, hostile_trace):
     looking = open_page(hostile_trace, "view=lines")
     looking.by("lines-row-0").hover()
@@ -136,7 +166,8 @@ def test_a_screen_of_390_pixels(open_page, sentence_trace, fragment):
     looking = open_page(sentence_trace, fragment, width=390, height=844)
     looking.page.wait_for_timeout(150)
     assert looking.page.evaluate("document.documentElement.scrollWidth") <= 390
-    for control in ("view-tab-map", "view-tab-lines", "layer-select", "unit-toggle"):
+    choice = "sort-select" if "map" in fragment else "layer-select"
+    for control in ("view-tab-map", "view-tab-lines", choice, "unit-toggle"):
         looking.reach(control)
         box = looking.by(control).bounding_box()
         assert box["x"] >= 0 and box["x"] + box["width"] <= 390.5, f"{control} is cut off"

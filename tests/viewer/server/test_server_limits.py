@@ -66,6 +66,11 @@ def test_bodies_that_are_not_ours():
         refused(post("/api/look", json={"model": "small"}), 422, "wrong_value")
         refused(post("/api/look", json={"model": "small", "text": 7}), 422, "wrong_value")
         refused(here.look(text=" \n"), 422, "empty_text")
+        half = b'{"model": "small", "text": "a\\ud83d"}'  # as a browser sends half of an emoji
+        for path in ("look", "generate", "translate"):
+            answer = post(f"/api/{path}", content=half, headers=kind)
+            error = refused(answer, 422, "not_unicode")
+            assert "half of a surrogate pair, at character 1" in error["message"]
         refused(here.look(model="other"), 404, "not_found")
         refused(post("/api/look", json={"model": ["small"], "text": "a"}), 404, "not_found")
         assert here.look().status_code == 200

@@ -108,7 +108,7 @@ def test_the_map_grows_word_by_word(here):
         assert names[0] == step["token"] and list(shares) == sorted(shares, reverse=True)
     count = len(begin["tokens"])
     loaded = packaged.smollm2()
-    tokens = [*begin["tokens"], *(step["token"] for step in steps[:-1])]
+    tokens = [*begin["tokens"], *(step["token"] for step in steps)]
     ids = torch.tensor([loaded.tokenizer.convert_tokens_to_ids(tokens)])
     with torch.inference_mode():
         whole = regard.trace(loaded.model, ids)  # all at once, without a cache

@@ -341,8 +341,7 @@ def _words(words: Any, example: int, batch: int) -> Words:
     for prefix, marks in _MARKS.items():
         if any(token.startswith(prefix) and len(token) > len(prefix) for token in tokens):
             return Words.from_marks(tokens, marks, special)
-    marked = frozenset(place for place, flag in enumerate(special) if flag)
-    return Words(tokens, list(range(len(tokens))), tokens, marked)
+    return Words.each(tokens, special)
 
 
 def _same(word: str, other: str) -> bool:

@@ -26,13 +26,9 @@ from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import reduce
 from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum
 from regard.kernel.reducers.base import Matrix, Reducer, Sum
-from regard.kernel.reducers.positions import upright
 from regard.recipe import Edges, Recipe
-from regard.softmax import product
 from regard.types import Kind, Shape
 
-_SMALL = 1 << 14  # weights of a matrix up to which heads are computed together,
-_MANY = 1 << 22  # if there are no more than these in all
 _NOTHING = 0.01  # nats from even attention below which there is nothing to explain
 SINK = 0.4  #: share of a head's attention from which what receives it is a sink
 
@@ -189,6 +185,7 @@ class _Squares(Sum):
     """Σⱼ Aᵢⱼ² of each row."""
 
     needs_log_weights = False
+    stackable = True
 
     def start(self, matrix: Matrix) -> None:
         self.total = matrix.zeros(matrix.queries)
@@ -197,11 +194,13 @@ class _Squares(Sum):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        self.total[rows] += torch.linalg.vector_norm(weights, dim=1).square()
+        self.total[..., rows] += torch.linalg.vector_norm(weights, dim=-1).square()
 
 
 class _Kept(Reducer):
     """Reducers that see no weight on some keys."""
+
+    stackable = True
 
     def __init__(self, reducers: Sequence[Reducer], keys: Keys) -> None:
         super().__init__()
@@ -209,13 +208,14 @@ class _Kept(Reducer):
 
     def start(self, matrix: Matrix) -> None:
         self.reducers = [reducer.started(matrix) for reducer in self.reducers]
-        self.own = matrix.own(self.keys)[matrix.head].to(matrix.device, matrix.dtype)
+        own = matrix.own_head(self.keys).to(matrix.device, matrix.dtype)
+        self.own = own[..., None, :]  # (row, key), and what is stacked
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        kept = weights * self.own[columns]
+        kept = weights * self.own[..., columns]
         for reducer in self.reducers:
             reducer.tile(rows, columns, log_weights, kept)
 
@@ -253,18 +253,14 @@ class _Walk:
         if ordered and positions.tokens is not None:
             for after, name in enumerate(("duplicate", "induction")):
                 self.scores[name] = Repeats(positions.tokens, after, positions.ordinary)
-        small = math.prod(recipe.shape[2:]) <= _SMALL and math.prod(recipe.shape) <= _MANY
-        if small and walk is None:
-            self.answers = self._at_once(recipe)
-        else:
-            self.answers = self._streamed(recipe, walk or reduce)
+        self.answers = self._answers(recipe, walk or reduce)
         self.mass = self.answers["sums"][:, :, 0]  # (batch, head, query)
         self.counted = positions.rows[:, None] & (self.mass > 0)
         self.row_weights = self.counted.double() if kept is None else self.counted * self.mass
         #: of each row, divided by its sum
         self.entropy = self.answers["entropy"] / _safe(self.mass) + _safe(self.mass).log()
 
-    def _streamed(self, recipe: Recipe, walk: TileWalk) -> dict[str, Tensor]:
+    def _answers(self, recipe: Recipe, walk: TileWalk) -> dict[str, Tensor]:
         rows, dtype = self.positions.rows, recipe.dtype
         reducers: dict[str, Reducer] = {
             "entropy": Entropy(),
@@ -281,28 +277,6 @@ class _Walk:
         else:
             answers = reduce(recipe, [_Kept(asked, self.kept)])[0]
         return {name: answer.cpu().double() for name, answer in zip(reducers, answers)}
-
-    @torch.no_grad()
-    def _at_once(self, recipe: Recipe) -> dict[str, Tensor]:
-        """The same for all heads together, which is faster for small matrices."""
-        weights = recipe.detach().plain().weights().cpu()
-        marks = (self.vectors, self.positions.rows, self.positions.keys)
-        vectors, rows, keys = (mark.to(weights.dtype) for mark in marks)
-        if self.kept is not None:
-            weights = weights * self.kept[:, :, None]
-        logs = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_()
-        answers = {
-            "entropy": -(weights * logs).sum(3),
-            "squares": weights.square().sum(3),
-            "sums": product(vectors[:, None], weights.mT),
-            "received": product(rows[:, None, None], weights),
-        }
-        for name, score in self.scores.items():
-            answers[name] = (weights * score.pairs(self.shape.queries)[:, None]).sum(3)
-        if self.ordered:
-            counted = weights * rows[:, None, :, None] * keys[:, None, None]
-            answers["offsets"] = upright(counted).sum(2)
-        return {name: answer.double() for name, answer in answers.items()}
 
     def number(self, where: Bool[Tensor, "*_ query"] | None = None) -> PerHead:
         """How many rows count, of those in `where`, (query,) or more axes before it."""

@@ -182,9 +182,10 @@ class Words:
         return cls(spelled, pieces, list(tokens), frozenset(special))
 
     @classmethod
-    def each(cls, tokens: Sequence[str]) -> Words:
-        """Every piece a word of its own."""
-        return cls(list(tokens), list(range(len(tokens))), list(tokens))
+    def each(cls, tokens: Sequence[str], special: Sequence[bool] = ()) -> Words:
+        """Every piece a word of its own; `special` says which are special tokens, if any."""
+        marked = frozenset(index for index, flag in enumerate(special) if flag)
+        return cls(list(tokens), list(range(len(tokens))), list(tokens), marked)
 
     def without_special(self) -> Words:
         """Without special tokens: attention from and to them is left out."""

@@ -23,7 +23,7 @@ from regard.viewer import Page, page
 class LookResult:
     """The attention of a model on one input, and what its positions stand for.
 
-    All fields except `written` are named as the arguments of `regard.viewer.page`.
+    All fields except the last two are named as the arguments of `regard.viewer.page`.
     """
 
     trace: Trace
@@ -35,10 +35,11 @@ class LookResult:
     names: tuple[str, str] | None = None
     start: str = ""
     written: str | None = None  #: the text that a generating model added
+    end: str | None = None  #: the token that ended it, which was never fed and so has no row
 
     def options(self) -> dict[str, Any]:
         """The arguments of `regard.viewer.page` besides the trace."""
-        names = {field.name for field in fields(self)} - {"trace", "written"}
+        names = {field.name for field in fields(self)} - {"trace", "written", "end"}
         return {name: getattr(self, name) for name in names}
 
     def page(self) -> Page:
@@ -78,18 +79,25 @@ class TextModel:
         return LookResult(trace, self.title, [encoded.words])
 
     def continued(self, text: str, steps: int) -> LookResult:
-        """The attention of a model that continues a text greedily."""
+        """The attention of a model that continues a text greedily.
+
+        One token more is generated and dropped: the model attends from a token when it is fed.
+        """
         if not self.generates:
             raise RegardError(f"{self.title} does not generate text")
         encoded = self.encode(text)
         with torch.inference_mode(), regard.capture(self.model) as trace:
-            generated = self.model.generate(**encoded.inputs, max_new_tokens=steps, do_sample=False)
-        fed = generated[0, :-1].tolist()  # the last token was never fed: it has no row
+            generated = self.model.generate(
+                **encoded.inputs, max_new_tokens=steps + 1, do_sample=False
+            )
+        *fed, last = generated[0].tolist()
         words = words_of(self.tokenizer, fed)
         stitched = regard.stitch(trace, generated).with_tokens(words.tokens)
         prompt = len(encoded.tokens)
-        written = self.tokenizer.decode(generated[0, prompt:], skip_special_tokens=True)
-        return LookResult(stitched, self.title, [words], prompt=prompt, written=written)
+        written = self.tokenizer.decode(fed[prompt:], skip_special_tokens=True)
+        ended = len(fed) < prompt + steps
+        end = self.tokenizer.convert_ids_to_tokens(last) if ended else None
+        return LookResult(stitched, self.title, [words], prompt=prompt, written=written, end=end)
 
 
 def words_of(tokenizer: Any, numbers: list[int]) -> Words:

@@ -29,6 +29,7 @@ def minilm() -> TextModel:
 _SMILES = re.compile(
     r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%\d\d|\d"
 )
+_ENDS = ("[CLS]", "[SEP]")
 
 
 @functools.cache
@@ -36,10 +37,12 @@ def rxnmapper() -> TextModel:
     """RXNMapper, an ALBERT on chemical reactions: 12 calls of one layer of 8 heads."""
     path = folder("rxnmapper", "rxnmapper==0.4.3")
     path = path / "models/transformers/albert_heads_8_uspto_all_1310k"
-    vocabulary = {word: i for i, word in enumerate((path / "vocab.txt").read_text().split("\n"))}
+    vocabulary = {
+        word: i for i, word in enumerate((path / "vocab.txt").read_text("utf-8").split("\n"))
+    }
 
     def encode(text: str) -> EncodedText:
-        tokens = ["[CLS]", *_SMILES.findall(text), "[SEP]"]
+        tokens = [_ENDS[0], *_SMILES.findall(text), _ENDS[1]]
         unknown = [token for token in tokens if token not in vocabulary]
         if "".join(tokens[1:-1]) != text or unknown:
             raise RegardError(
@@ -49,7 +52,7 @@ def rxnmapper() -> TextModel:
             )
         ids = torch.tensor([[vocabulary[token] for token in tokens]])
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        return EncodedText(inputs, tokens, Words.each(tokens))
+        return EncodedText(inputs, tokens, Words.each(tokens, [t in _ENDS for t in tokens]))
 
     model = transformers().AlbertModel.from_pretrained(
         path, add_pooling_layer=False, local_files_only=True

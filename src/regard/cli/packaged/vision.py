@@ -52,6 +52,7 @@ class Segmenter:
             regard.capture(self.model, where="mask_decoder.*_token_to_image") as trace,
         ):
             (output,) = self.model([_inputs(scaled, point)], multimask_output=True)
+        best = 2 + int(output["iou_predictions"].argmax())  # mask 0 is that of a single one
         positions = [f"{row}, {column}" for row in range(PATCHES) for column in range(PATCHES)]
         trace = trace.with_tokens(_TOKENS, positions)
         trace.output = output
@@ -61,6 +62,7 @@ class Segmenter:
             [Words.each(_TOKENS), Words.each(positions)],
             image=_square(scaled),
             patches=(PATCHES, PATCHES),
+            start=f"view=image&layer={len(trace) - 1}&selected={best}&pinned=true",
         )
 
 

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from regard.errors import UnavailableError
 from regard.recipe import Recipe
+from regard.recipe.base import heads_of
 from regard.types import NEVER, Kind
 
 _This = TypeVar("_This", bound="Reducer")
@@ -51,20 +52,35 @@ class Matrix(NamedTuple):
     device: torch.device
     #: rows and columns of the image whose positions, row by row, are the keys
     grid: tuple[int, int] | None = None
+    #: sizes of the axes in front, (batch, head) or (batch,), where several matrices come stacked
+    stacked: tuple[int, ...] = ()
 
     def own(self, tensor: Tensor) -> Tensor:
-        """What a (batch or 1, …) tensor has for this example; zeros where there are no examples."""
+        """What a (batch or 1, …) tensor has for this example; zeros where there are no examples.
+        For stacked matrices all of it, with an axis of size one for the heads."""
+        if self.stacked:
+            return tensor if len(self.stacked) == 1 else tensor.unsqueeze(1)
         if tensor.shape[0] == 0:
             return tensor.new_zeros(tensor.shape[1:])
         return tensor[self.batch if tensor.shape[0] > 1 else 0]
 
+    def own_head(self, tensor: Tensor) -> Tensor:
+        """What a (batch or 1, head or group or 1, …) tensor has for this matrix, or for the stacked
+        ones."""
+        if not self.stacked:
+            group = self.head // max(1, self.heads // tensor.shape[1])
+            return self.own(tensor)[group]
+        heads = range(self.head, self.head + self.stacked[-1])
+        return heads_of(tensor, heads, self.heads)
+
     def zeros(self, *shape: int) -> Tensor:
         """Zeros to add up in."""
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return torch.zeros((*self.stacked, *shape), dtype=self.dtype, device=self.device)
 
     def full(self, *shape: int) -> Tensor:
         """Log-weights of nothing, to take maxima in."""
-        return torch.full(shape, NEVER, dtype=self.dtype, device=self.device)
+        size = (*self.stacked, *shape)
+        return torch.full(size, NEVER, dtype=self.dtype, device=self.device)
 
 
 class Reducer(ABC):
@@ -73,7 +89,9 @@ class Reducer(ABC):
     Class attributes say what the engine must do: `across_heads` feeds the tiles of every head of
     an example into one reducer; `needs_weights` or `needs_log_weights` False means that the other
     one is enough, and spares making it (None may come in its place); `whole_rows` asks for tiles
-    that span all columns a row may attend to.
+    that span all columns a row may attend to. `stackable` says that `start` and `tile` serve
+    several matrices at once, with axes (batch, head) in front ((batch,) across heads): small
+    matrices then take a few operations together instead of a few each.
     `differentiable=True` makes the answer part of the autograd graph, at the price of the full
     matrix; otherwise answers are detached.
     """
@@ -82,6 +100,7 @@ class Reducer(ABC):
     needs_weights: bool = True
     needs_log_weights: bool = True
     whole_rows: bool = False
+    stackable: bool = False
     differentiable: bool = False
     matrix: Matrix  #: set by `started`
 

@@ -20,6 +20,7 @@ class HeadMean(Sum):
 
     across_heads = True
     needs_log_weights = False
+    stackable = True
 
     def start(self, matrix: Matrix) -> None:
         self.total = matrix.zeros(matrix.queries, matrix.keys)
@@ -28,7 +29,7 @@ class HeadMean(Sum):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        self.total[rows, columns].add_(weights)
+        self.total[..., rows, columns].add_(weights)
 
     def fork(self) -> HeadMean:
         return copy.copy(self)  # other rows of the same map: no second map is needed
@@ -46,6 +47,7 @@ class HeadMax(Reducer):
 
     across_heads = True
     needs_weights = False
+    stackable = True
 
     def start(self, matrix: Matrix) -> None:
         self.largest = matrix.full(matrix.queries, matrix.keys)
@@ -54,9 +56,9 @@ class HeadMax(Reducer):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert log_weights is not None
-        seen = self.largest[rows, columns]
+        seen = self.largest[..., rows, columns]
         if torch.is_grad_enabled():
-            self.largest[rows, columns] = torch.maximum(seen.clone(), log_weights)
+            self.largest[..., rows, columns] = torch.maximum(seen.clone(), log_weights)
         else:
             torch.maximum(seen, log_weights, out=seen)
 
@@ -83,6 +85,7 @@ class HeadMin(Reducer):
 
     across_heads = True
     needs_log_weights = False
+    stackable = True
 
     def start(self, matrix: Matrix) -> None:
         self.smallest = matrix.zeros(matrix.queries, matrix.keys).add_(math.inf)
@@ -92,10 +95,10 @@ class HeadMin(Reducer):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        seen = self.smallest[rows, columns]
-        self.shown[rows, columns] += 1
+        seen = self.smallest[..., rows, columns]
+        self.shown[..., rows, columns] += 1
         if torch.is_grad_enabled():
-            self.smallest[rows, columns] = torch.minimum(seen.clone(), weights)
+            self.smallest[..., rows, columns] = torch.minimum(seen.clone(), weights)
         else:
             torch.minimum(seen, weights, out=seen)
 
@@ -129,6 +132,7 @@ class FullWeights(Sum):
     """Everything, (batch, head, query, key): the full matrix, because it was asked for."""
 
     needs_log_weights = False
+    stackable = True
 
     def start(self, matrix: Matrix) -> None:
         self.total = matrix.zeros(matrix.queries, matrix.keys)
@@ -137,7 +141,7 @@ class FullWeights(Sum):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        self.total[rows, columns].add_(weights)
+        self.total[..., rows, columns].add_(weights)
 
     def shortcut(self, recipe: Recipe) -> Any:
         return recipe.weights()

@@ -26,6 +26,7 @@ class Offsets(Sum):
     """
 
     needs_log_weights = False
+    stackable = True
 
     def __init__(
         self,
@@ -48,24 +49,26 @@ class Offsets(Sum):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        height, breadth = weights.shape
+        height, breadth = weights.shape[-2:]
         if not height or not breadth:
             return
         first = columns.start + self.matrix.queries - rows.stop  # place of the lowest offset
-        here = self.total[first : first + height + breadth - 1]
-        here += self.left[rows] @ self._upright(weights, self.keep[columns])
+        left = self.left[..., None, rows]  # (…, 1, row)
+        sums = left @ self._upright(weights, self.keep[..., None, columns])
+        self.total[..., first : first + height + breadth - 1] += sums[..., 0, :]
 
     def _upright(self, weights: Tensor, keep: Tensor) -> Tensor:
         """The same as `upright`, in memory that is kept for the next tile."""
         if torch.is_grad_enabled():
             return upright(weights * keep)
-        height, breadth = weights.shape
+        *stacked, height, breadth = weights.shape
         size = height * (height + breadth + 1)
-        if self.room is None or self.room.numel() != size:
-            self.room = weights.new_zeros(size)
-        inside = self.room[: height * (height + breadth)].view(height, height + breadth)
-        torch.mul(weights, keep, out=inside[:, height:])
-        return self.room.view(height, height + breadth + 1)[:, 1:-1]
+        if self.room is None or self.room.shape[-1] != size:
+            self.room = weights.new_zeros(*stacked, size)
+        inside = self.room[..., : height * (height + breadth)]
+        torch.mul(weights, keep, out=inside.unflatten(-1, (height, -1))[..., height:])
+        longer: Tensor = self.room.unflatten(-1, (height, -1))
+        return longer[..., 1:-1]
 
 
 def upright(
@@ -98,6 +101,7 @@ class Repeats(Sum):
     """
 
     needs_log_weights = False
+    stackable = True
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class Repeats(Sum):
 
     def start(self, matrix: Matrix) -> None:
         tokens = _of_example("Repeats: tokens", self.tokens, matrix, matrix.keys)
-        self.mine = tokens[matrix.keys - matrix.queries :]
+        self.mine = tokens[..., matrix.keys - matrix.queries :]
         self.theirs = _of_example("Repeats: keys", self.labels, matrix, matrix.keys)
         if matrix.queries > matrix.keys:
             raise ShapeError(
@@ -138,8 +142,8 @@ class Repeats(Sum):
         reach = rows.start + self.matrix.keys - self.matrix.queries - 2 - columns.start
         if reach + rows.stop - rows.start <= 0:  # no key lies before its query
             return
-        mine, theirs = self.mine[rows, None], self.theirs[columns]
-        if torch.is_grad_enabled():
+        mine, theirs = self.mine[..., rows, None], self.theirs[..., None, columns]
+        if torch.is_grad_enabled() or self.matrix.stacked:
             same = (mine == theirs).to(weights.dtype) * weights
         else:
             if self.room is None or self.room.shape != weights.shape:
@@ -147,13 +151,7 @@ class Repeats(Sum):
             same = torch.eq(mine, theirs, out=self.room).mul_(weights)
         if reach < columns.stop - columns.start - 1:
             same = same.tril_(reach)
-        self.total[rows] += same.sum(1)
-
-    def pairs(self, queries: int) -> Bool[Tensor, "batch query key"]:
-        """Which keys count for each of the last `queries` positions; as large as a matrix."""
-        keys = self.tokens.shape[1]
-        same = self.tokens[:, keys - queries :, None] == self.labels[:, None]
-        return same.tril(keys - queries - 2)
+        self.total[..., rows] += same.sum(-1)
 
     def found(self, queries: int) -> Bool[Tensor, "batch query"]:
         """Which of the last `queries` positions have a copy that counts, (batch or 1, query)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.kernel.reducers.base import Matrix, Sum
@@ -19,6 +20,7 @@ class ReceivedAttention(Sum):
     """
 
     needs_log_weights = False
+    stackable = True
 
     def __init__(
         self, rows: Float[Tensor, "*_"] | None = None, *, differentiable: bool = False
@@ -27,19 +29,16 @@ class ReceivedAttention(Sum):
         self.rows = _vectors("ReceivedAttention: rows", rows)
 
     def start(self, matrix: Matrix) -> None:
-        self.left = matrix.zeros(matrix.queries).add_(1.0)
+        self.left = torch.ones(matrix.queries, dtype=matrix.dtype, device=matrix.device)
         if self.rows is not None:
             self.left = _of_matrix("ReceivedAttention: rows", self.rows, matrix, matrix.queries)
-        self.total = matrix.zeros(*self.left.shape[:-1], matrix.keys)
+        self.total = matrix.zeros(*self.left.shape[-2:-1], matrix.keys)
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        if self.left.dim() == 1:
-            self.total[columns].addmv_(weights.T, self.left[rows])
-        else:
-            self.total[:, columns].addmm_(self.left[:, rows], weights)
+        self.total[..., columns] += self.left[..., rows] @ weights
 
 
 class ReceivedGradient(Sum):
@@ -56,6 +55,7 @@ class ReceivedGradient(Sum):
     """
 
     needs_log_weights = False
+    stackable = True
 
     def __init__(
         self,
@@ -70,32 +70,26 @@ class ReceivedGradient(Sum):
         self.gradient, self.value, self.positive = gradient, value, positive
 
     def start(self, matrix: Matrix) -> None:
-        self.left = matrix.zeros(1, matrix.queries).add_(1.0)
+        self.left = torch.ones(1, matrix.queries, dtype=matrix.dtype, device=matrix.device)
         if self.rows is not None:
             self.left = _of_matrix("ReceivedGradient: rows", self.rows, matrix, matrix.queries)
         self._check(matrix)
-        self.of_head = matrix.own(self.gradient)[matrix.head]
-        self.across = None
-        if self.value is not None:
-            group = matrix.head // (matrix.heads // self.value.shape[1])
-            self.across = matrix.own(self.value)[group].T
-        self.total = matrix.zeros(*self.left.shape[:-1], matrix.keys)
+        self.of_head = matrix.own_head(self.gradient)
+        self.across = None if self.value is None else matrix.own_head(self.value).mT
+        self.total = matrix.zeros(*self.left.shape[-2:-1], matrix.keys)
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
         if self.across is None:
-            product = self.of_head[rows, columns].to(weights.dtype) * weights
+            product = self.of_head[..., rows, columns].to(weights.dtype) * weights
         else:
-            gradient, across = self.of_head[rows], self.across[:, columns]
+            gradient, across = self.of_head[..., rows, :], self.across[..., columns]
             product = (gradient.to(weights.dtype) @ across.to(weights.dtype)).mul_(weights)
         if self.positive:
             product.clamp_min_(0.0)
-        if self.left.dim() == 1:
-            self.total[columns].addmv_(product.T, self.left[rows])
-        else:
-            self.total[:, columns].addmm_(self.left[:, rows], product)
+        self.total[..., columns] += self.left[..., rows] @ product
 
     def _check(self, matrix: Matrix) -> None:
         value = self.value
@@ -125,6 +119,7 @@ class WeightedSum(Sum):
     """
 
     needs_log_weights = False
+    stackable = True
 
     def __init__(self, vectors: Float[Tensor, "*_"], *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
@@ -133,13 +128,13 @@ class WeightedSum(Sum):
     def start(self, matrix: Matrix) -> None:
         assert self.vectors is not None
         self.right = _of_matrix("WeightedSum: vectors", self.vectors, matrix, matrix.keys)
-        self.total = matrix.zeros(*self.right.shape[:-1], matrix.queries)
+        self.total = matrix.zeros(*self.right.shape[-2:-1], matrix.queries)
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        self.total[..., rows] += self.right[..., columns] @ weights.T
+        self.total[..., rows] += self.right[..., columns] @ weights.mT
 
 
 class SegmentWeights(Sum):
@@ -151,6 +146,7 @@ class SegmentWeights(Sum):
     """
 
     needs_log_weights = False
+    stackable = True
 
     def __init__(
         self,
@@ -189,15 +185,14 @@ class SegmentWeights(Sum):
                 f"expected {matrix.examples}"
             )
         numbers = matrix.own(self.segments).to(matrix.device)
-        self.member = matrix.zeros(matrix.keys, self.n_segments)
-        self.member[torch.arange(matrix.keys), numbers] = 1.0
+        self.member = F.one_hot(numbers, self.n_segments).to(matrix.dtype)  # (…, key, segment)
         self.total = matrix.zeros(matrix.queries, self.n_segments)
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        self.total[rows] += weights @ self.member[columns]
+        self.total[..., rows, :] += weights @ self.member[..., columns, :]
 
 
 class Distance(Sum):
@@ -211,6 +206,7 @@ class Distance(Sum):
     """
 
     needs_log_weights = False
+    stackable = True
 
     def __init__(self, *, signed: bool = False, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
@@ -243,7 +239,7 @@ class Distance(Sum):
             here, there = (_range(where, weights) for where in (rows, columns))
             down = there // width - (here // width)[:, None]
             across = there % width - (here % width)[:, None]
-            self.total[rows] += (weights * torch.hypot(down, across)).sum(1)
+            self.total[..., rows] += (weights * torch.hypot(down, across)).sum(-1)
             return
         shift = self.matrix.keys - self.matrix.queries
         here = _range(rows, weights) + shift
@@ -252,11 +248,11 @@ class Distance(Sum):
         ahead = columns.start >= rows.stop - 1 + shift
         if behind or ahead:  # j − i has one sign: two vector products do
             edge = columns.stop - 1 if behind else columns.start  # from 0, j and i would cancel
-            moved = weights @ (there - edge) - (here - edge) * weights.sum(1)
-            self.total[rows] += -moved if behind and not self.signed else moved
+            moved = weights @ (there - edge) - (here - edge) * weights.sum(-1)
+            self.total[..., rows] += -moved if behind and not self.signed else moved
         else:
             moved = there - here[:, None]
-            self.total[rows] += (weights * (moved if self.signed else moved.abs())).sum(1)
+            self.total[..., rows] += (weights * (moved if self.signed else moved.abs())).sum(-1)
 
 
 def _range(where: slice, like: Tensor) -> Tensor:
@@ -282,6 +278,5 @@ def _of_matrix(argument: str, vectors: Tensor, matrix: Matrix, length: int) -> T
         ):
             if size not in (1, want):
                 raise ShapeError(f"{argument}: axis {axis} has size {size}, expected {want} or 1")
-        vectors = matrix.own(vectors)
-        vectors = vectors[matrix.head if vectors.shape[0] > 1 else 0]
+        vectors = matrix.own_head(vectors)
     return vectors.to(matrix.device, matrix.dtype)

@@ -20,6 +20,8 @@ from regard.types import NEVER
 class Entropy(Sum):
     """Entropy of each row in nats, (batch, head, query): −Σⱼ Aᵢⱼ log Aᵢⱼ."""
 
+    stackable = True
+
     def start(self, matrix: Matrix) -> None:
         self.total = matrix.zeros(matrix.queries)
 
@@ -27,13 +29,13 @@ class Entropy(Sum):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None and log_weights is not None
-        self.total[rows].sub_((weights * log_weights).sum(1))
+        self.total[..., rows].sub_((weights * log_weights).sum(-1))
 
     def last_tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None and log_weights is not None
-        self.total[rows].sub_(log_weights.mul_(weights).sum(1))
+        self.total[..., rows].sub_(log_weights.mul_(weights).sum(-1))
 
 
 class KeyCounts(NamedTuple):
@@ -48,6 +50,8 @@ class KeyCounts(NamedTuple):
 class EffectiveKeys(Reducer):
     """How many keys a row rests on, as `KeyCounts`: above a threshold, and effectively."""
 
+    stackable = True
+
     def __init__(self, threshold: float = 0.01, *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
         if not 0.0 < threshold < 1.0:
@@ -61,8 +65,8 @@ class EffectiveKeys(Reducer):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None and log_weights is not None
-        self.count[rows] += (log_weights > math.log(self.threshold)).to(weights.dtype).sum(1)
-        self.squares[rows] += (weights * weights).sum(1)
+        self.count[..., rows] += (log_weights > math.log(self.threshold)).to(weights.dtype).sum(-1)
+        self.squares[..., rows] += (weights * weights).sum(-1)
 
     def merge(self, other: Any) -> None:
         self.count, self.squares = self.count + other.count, self.squares + other.squares
@@ -91,6 +95,7 @@ class TopK(Reducer):
 
     needs_weights = False
     whole_rows = True
+    stackable = True
 
     def __init__(self, k: int, *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
@@ -102,7 +107,7 @@ class TopK(Reducer):
         if self.k > matrix.keys:
             raise RegardError(f"TopK: k={self.k}, but there are only {matrix.keys} keys")
         self.values = matrix.full(matrix.queries, self.k)
-        self.positions = torch.zeros(matrix.queries, self.k, dtype=torch.long, device=matrix.device)
+        self.positions = torch.zeros_like(self.values, dtype=torch.long)
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
@@ -112,13 +117,14 @@ class TopK(Reducer):
         self._take(rows, values, positions + columns.start)
 
     def _take(self, rows: slice, values: Tensor, positions: Tensor) -> None:
-        if values.shape[1] == self.k and bool((self.values[rows, 0] <= NEVER).all()):
-            self.values[rows], self.positions[rows] = values, positions  # nothing to compete with
-            return
-        both = torch.cat([self.values[rows], values], dim=1)
-        where = torch.cat([self.positions[rows], positions], dim=1)
-        best = both.topk(self.k, dim=1)
-        self.values[rows], self.positions[rows] = best.values, where.gather(1, best.indices)
+        if values.shape[-1] == self.k and bool((self.values[..., rows, 0] <= NEVER).all()):
+            self.values[..., rows, :], self.positions[..., rows, :] = values, positions
+            return  # there was nothing to compete with
+        both = torch.cat([self.values[..., rows, :], values], dim=-1)
+        where = torch.cat([self.positions[..., rows, :], positions], dim=-1)
+        best = both.topk(self.k)
+        self.values[..., rows, :] = best.values
+        self.positions[..., rows, :] = where.gather(-1, best.indices)
 
     def merge(self, other: Any) -> None:
         self._take(slice(0, self.matrix.queries), other.values, other.positions)
@@ -133,6 +139,7 @@ class QueryRows(Sum):
     """The full rows of named queries, (batch, head, row, key); -1 is the last query."""
 
     needs_log_weights = False
+    stackable = True
 
     def __init__(self, queries: Sequence[int], *, differentiable: bool = False) -> None:
         super().__init__(differentiable=differentiable)
@@ -150,7 +157,7 @@ class QueryRows(Sum):
         assert weights is not None
         for index, row in enumerate(self.rows):
             if rows.start <= row < rows.stop:
-                self.total[index, columns] += weights[row - rows.start]
+                self.total[..., index, columns] += weights[..., row - rows.start, :]
 
     def shortcut(self, recipe: Recipe) -> Any:
         rows = self._rows(recipe.shape.queries)
@@ -173,6 +180,8 @@ class Histogram(Sum):
             fall into the first bin. None bins the weight itself from 0 to 1.
     """
 
+    stackable = True
+
     def __init__(self, bins: int = 40, low: float | None = -8.0) -> None:
         super().__init__()
         if bins < 1 or (low is not None and low >= 0):
@@ -180,7 +189,7 @@ class Histogram(Sum):
         self.bins, self.low = bins, low
 
     def start(self, matrix: Matrix) -> None:
-        self.total = torch.zeros(self.bins, dtype=torch.long, device=matrix.device)
+        self.total = matrix.zeros(self.bins).long()
 
     def tile(
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
@@ -192,7 +201,11 @@ class Histogram(Sum):
         else:
             bin_index = (log_weights[permitted] / math.log(10) - self.low) / -self.low * self.bins
         bin_index = bin_index.floor().clamp(0, self.bins - 1).long()
-        self.total += torch.bincount(bin_index, minlength=self.bins)
+        first_bins = torch.arange(0, self.total.numel(), self.bins, device=permitted.device)
+        first_bins = first_bins.view(*self.matrix.stacked, 1, 1).expand_as(permitted)
+        bin_index += first_bins[permitted]
+        counts = torch.bincount(bin_index, minlength=self.total.numel())
+        self.total += counts.view_as(self.total)
 
     def combine(self, results: Sequence[Tensor]) -> Tensor:
         """Counts over a corpus, (head, bin)."""
@@ -201,21 +214,21 @@ class Histogram(Sum):
 
 def _strongest(band: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest entries of each row and their columns, by maxima of strided groups."""
-    rows, columns = band.shape
+    columns = band.shape[-1]
     k = min(k, columns)
     size = columns // (64 * k)  # of 64 k numbers or more torch selects by a heap, twice as fast
     if size < 2:  # too short to be worth grouping
-        best = band.topk(k, dim=1)
+        best = band.topk(k)
         return best.values, best.indices
     groups = columns // size
-    leaders = band[:, : size * groups].unflatten(1, (size, groups)).amax(1)
-    leaders = leaders.topk(k, dim=1, sorted=False).indices  # (row, k)
+    leaders = band[..., : size * groups].unflatten(-1, (size, groups)).amax(-2)
+    leaders = leaders.topk(k, sorted=False).indices  # (…, row, k)
     steps = torch.arange(size, device=band.device) * groups
-    positions = (leaders[:, :, None] + steps).flatten(1)  # (row, k · size)
+    positions = (leaders[..., None] + steps).flatten(-2)  # (…, row, k · size)
     rest = torch.arange(size * groups, columns, device=band.device)
-    positions = torch.cat([positions, rest.expand(rows, -1)], dim=1)
-    best = band.gather(1, positions).topk(k, dim=1)
-    return best.values, positions.gather(1, best.indices)
+    positions = torch.cat([positions, rest.expand(*band.shape[:-1], -1)], dim=-1)
+    best = band.gather(-1, positions).topk(k)
+    return best.values, positions.gather(-1, best.indices)
 
 
 def _weights(logs: Tensor) -> Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.blocks.sets import SetBlock
 from regard.contract import Attended
@@ -27,6 +28,7 @@ from regard.testing.subject import (
     weights_of,
 )
 from regard.tracing import capture
+from regard.tracing.capture import CaptureWarning
 from regard.types import Kind
 
 
@@ -181,14 +183,16 @@ def _check_recipe_kinds(result: Result, declared: Kind) -> None:
 def weights_of_the_output(subject: MechanismSubject) -> None:
     """∂ output[q] / ∂ value[k] = Σₕ weights[h, q, k] Gₕ, where Gₕ is what projections make of a
     value: the same for every key. So for each query the gradient lies in the span of the weights.
+    Where values cannot be passed, the weights are compared with those that capture sees.
     """
-    subject.needs_context()
     module = subject.module()
     if subject.traits.points:
         attended = call(module, *subject.inputs(), weights=True)
         close(attended.output, weights_of(attended)[:, 0], 0.0, "the output, which is the weights")
         return
-    subject.takes("value")
+    if subject.traits.self_only or not subject.takes_value:
+        _check_captured(subject, module)
+        return
     heads = weights_of(call(module, *subject.inputs(), weights=True)).shape[1]
     keys = min(subject.sizes.keys + heads, subject.traits.longest or 2**30)
     query, key, value = subject.inputs(keys=keys)  # more keys than heads, or any gradient fits
@@ -210,6 +214,21 @@ def weights_of_the_output(subject: MechanismSubject) -> None:
         spanned = by_head @ torch.linalg.pinv(by_head) @ gradient[example]
         what = "what the returned weights explain of the output's gradient by the values"
         close(spanned, gradient[example], 10 * subject.fine, what)
+
+
+def _check_captured(subject: MechanismSubject, module: nn.Module) -> None:
+    """Compare the weights with those of the one attention that capture sees."""
+    inputs = subject.inputs()
+    weights = weights_of(call(module, *inputs, weights=True))
+    with warnings.catch_warnings(), torch.no_grad(), capture(module) as trace:
+        warnings.simplefilter("ignore", CaptureWarning)  # what it cannot see is said below
+        call(module, *inputs)
+    if len(trace) != 1 or tuple(trace[0].shape) != tuple(weights.shape):
+        raise Unchecked(
+            f"forward takes no `value`, and capture saw {len(trace)} attentions, expected one of "
+            f"{tuple(weights.shape)}"
+        )
+    close(weights, trace[0].weights(), subject.fine, "the returned weights, as capture sees them")
 
 
 @law(

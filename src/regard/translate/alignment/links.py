@@ -59,8 +59,10 @@ def above(threshold: float) -> Rule:
 RULES: Mapping[str, Rule] = MappingProxyType({"strongest": strongest, "mutual": mutual})
 
 
-def rule_named(rule: Rule | str | float) -> Rule:
+def rule_named(rule: Rule | str | float, option: str = "rule") -> Rule:
     """A rule by its name, or `above` for a number; a function is returned as it is.
+
+    Errors call the rule by `option`.
 
     >>> rule_named("0.3")(torch.tensor([[0.2, 0.8], [0.4, 0.6]])).int()
     tensor([[0, 1],
@@ -72,9 +74,9 @@ def rule_named(rule: Rule | str | float) -> Rule:
         return RULES[str(rule)]
     try:
         return above(float(rule))
-    except ValueError as error:
+    except (ValueError, RegardError) as error:
         raise RegardError(
-            f"rule {rule!r}, expected {', '.join(map(repr, RULES))} or a number"
+            f"{option} {rule}, expected {', '.join(RULES)} or a number above 0 and at most 1"
         ) from error
 
 

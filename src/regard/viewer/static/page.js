@@ -639,7 +639,7 @@
     }
   }
   var fragmentTimer = 0;
-  function writeFragment(fragment, pause = 200) {
+  function writeFragment(fragment, pause2 = 200) {
     clearTimeout(fragmentTimer);
     const before = readFragment();
     fragmentTimer = setTimeout(() => {
@@ -648,7 +648,7 @@
         globalThis.history.replaceState(null, "", `#${fragment()}`);
       } catch {
       }
-    }, pause);
+    }, pause2);
   }
   function linkTo(fragment) {
     return `${pageAddress()}#${fragment}`;
@@ -849,8 +849,11 @@
     const plain = label.replace(/\u010A+$/, (ends) => "\u21B5".repeat(ends.length));
     return /^[\u0120\u2581]{2}/.test(plain) ? plain.replace(/^[\u0120\u2581]+/, (marks) => "\u2423".repeat(marks.length)) : plain.replace(/^[\u0120\u2581]/, "");
   }
+  function withoutControls(text) {
+    return text.replace(/[\u202A-\u202E\u2066-\u2069]/g, (control) => `\\u${control.charCodeAt(0).toString(16)}`);
+  }
   function isolated(label) {
-    return `\u2068${visibleLabel(label)}\u2069`;
+    return `\u2068${withoutControls(visibleLabel(label))}\u2069`;
   }
   function textWithLabels(text) {
     return text.split(/(\u2068[^\u2069]*\u2069)/).filter(Boolean).map((part) => part.startsWith("\u2068") ? make("bdi", {}, part.slice(1, -1)) : part);
@@ -1061,10 +1064,10 @@
       if (isBusy) this.showError("");
     }
     showProgress(text) {
-      this.progress.textContent = text;
+      this.progress.textContent = withoutControls(text);
     }
     showError(text) {
-      this.error.textContent = text;
+      this.error.textContent = withoutControls(text);
       this.error.hidden = text === "";
     }
   };
@@ -1176,7 +1179,7 @@
   function inputName({ title, text, file }) {
     const content = text ?? file?.name;
     if (content === void 0) return title;
-    const line = [...content.replace(/\s+/g, " ").trim()];
+    const line = [...withoutControls(content).replace(/\s+/g, " ").trim()];
     return `${title}: \u201C${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}\u2026` : line.join("")}\u201D`;
   }
   function isSameInput(current, previous) {
@@ -1195,6 +1198,8 @@
   }
 
   // live/requests.js
+  var ATTEMPTS = 6;
+  var PAUSE = 2;
   async function fetchJson(path, options = {}) {
     return (await fetchResponse(path, options)).json();
   }
@@ -1219,15 +1224,33 @@
     return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   }
   async function fetchResponse(path, options) {
-    let response;
+    for (let attempt = 1; ; attempt += 1) {
+      const response = await fetchOnce(path, options);
+      if (response.ok) return response;
+      if (response.status !== 503 || attempt === ATTEMPTS) throw new Error(await refusalMessage(response));
+      await pause(Number(response.headers.get("Retry-After")) || PAUSE, options.signal);
+    }
+  }
+  async function fetchOnce(path, options) {
     try {
-      response = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
+      return await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
     } catch (problem) {
       if (problem.name === "AbortError") throw problem;
       throw new Error("The server cannot be reached. Is it still running?");
     }
-    if (!response.ok) throw new Error(await refusalMessage(response));
-    return response;
+  }
+  function pause(seconds, signal) {
+    return new Promise((resolve, reject) => {
+      const stop = () => {
+        clearTimeout(timer);
+        reject(signal.reason);
+      };
+      const timer = setTimeout(() => {
+        signal?.removeEventListener("abort", stop);
+        resolve();
+      }, 1e3 * seconds);
+      signal?.addEventListener("abort", stop, { once: true });
+    });
   }
 
   // live/live_page.js
@@ -3817,6 +3840,8 @@
       const current = isHead ? name(state.layer, state.head) : "All heads shown together";
       this.parts.headList.replaceChildren(...state.heads.length ? [headChip(state.heads.includes(chosen) && isHead ? chosen : null, current, this.colour)] : [], ...chips);
       this.parts.headList.hidden = state.heads.length === 0;
+      const { sites } = context.scene.parts[state.part];
+      this.parts.compare.hidden = sites.reduce((sum, number) => sum + context.scene.sites[number].heads, 0) === 1;
       this.parts.compare.disabled = !isHead || state.heads.includes(chosen) || state.heads.length >= MOST_HEADS;
       for (const kept of this.kept) this.loadKept(kept, frame);
     }
@@ -4079,7 +4104,7 @@
       const { parts, state, frame } = this;
       const count = active?.tokens.length ?? 0;
       const axis = active?.side === "right" ? frame.columns : frame.rows;
-      const subject = count === 1 ? `weights of \u201C${visibleLabel(axis.labels[active.tokens[0]])}\u201D` : `mean weights of ${count} ${unitName(state)}s`;
+      const subject = count === 1 ? `weights of \u201C${withoutControls(visibleLabel(axis.labels[active.tokens[0]]))}\u201D` : `mean weights of ${count} ${unitName(state)}s`;
       for (const side of LINE_SIDES) parts.captions[side].textContent = sideWeights?.side === side ? subject : `${unitName(state)}s ${SIDE_ROLES[side]}`;
       parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
       parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);
@@ -4331,7 +4356,7 @@
         ...hasSink(type) ? [make("span", { class: "thumb-type", title }, "+ sink")] : []
       ];
       button.append(...captions.flatMap((caption) => [" ", caption]));
-      const text = captions.map((caption) => caption.textContent).filter(Boolean).join(" ");
+      const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
       button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
     }
     model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
@@ -4543,13 +4568,13 @@
       const best = ranking[0];
       const partner = key === void 0 ? best?.partner : label(frame.columns, key);
       if (!best || best.weight === null || !partner) {
-        this.finding.textContent = key === void 0 ? `No head attends from \u201C${label(frame.rows, query)}\u201D to another ${unit}.` : "This pair is not stored in any head, or not shown.";
+        this.finding.textContent = key === void 0 ? `No head attends from \u201C${withoutControls(label(frame.rows, query))}\u201D to another ${unit}.` : "This pair is not stored in any head, or not shown.";
         return;
       }
       const missing = ranking.filter(({ weight }) => weight === null).length;
       const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
       this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " \u2192 ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}.${note}`);
-      this.context.announce(this.finding.textContent);
+      this.context.announce(withoutControls(this.finding.textContent));
     }
   };
   function textOf(side, axis, isOnly) {
@@ -4974,9 +4999,9 @@
     function forgetTile(key, reason, isCurrent) {
       tiles.delete(key);
       const count = (failures.get(key)?.count ?? 0) + 1;
-      const pause = RETRY_PAUSES[count - 1];
-      failures.set(key, { count, until: performance.now() + (pause ?? LAST_PAUSE), reason: pause ? null : reason });
-      setTimeout(() => isCurrent() && changed(), pause ? pause + 1 : 0);
+      const pause2 = RETRY_PAUSES[count - 1];
+      failures.set(key, { count, until: performance.now() + (pause2 ?? LAST_PAUSE), reason: pause2 ? null : reason });
+      setTimeout(() => isCurrent() && changed(), pause2 ? pause2 + 1 : 0);
     }
     return {
       /** Forgets tiles of another frame or colouring. */

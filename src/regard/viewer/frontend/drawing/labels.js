@@ -17,9 +17,14 @@ function unmarked(label) {
   return /^[\u0120\u2581]{2}/.test(plain) ? plain.replace(/^[\u0120\u2581]+/, (marks) => "␣".repeat(marks.length)) : plain.replace(/^[\u0120\u2581]/, "");
 }
 
+/** A text in which controls of direction, which could reorder what stands beside it, are shown as codes. */
+export function withoutControls(text) {
+  return text.replace(/[\u202A-\u202E\u2066-\u2069]/g, (control) => `\\u${control.charCodeAt(0).toString(16)}`);
+}
+
 /** A label marked to keep its own direction inside a sentence of another; `textWithLabels` reads the marks. */
 export function isolated(label) {
-  return `\u2068${visibleLabel(label)}\u2069`;
+  return `\u2068${withoutControls(visibleLabel(label))}\u2069`;
 }
 
 /** The nodes of a text in which labels were marked by `isolated`. */

@@ -1,6 +1,7 @@
 // The form of one column: which model, which text or image, and buttons to run it.
 
 import { make } from "../drawing/elements.js";
+import { withoutControls } from "../drawing/labels.js";
 
 const DEFAULT_TOKENS = 24; // to generate, unless said otherwise
 
@@ -163,11 +164,11 @@ class LiveForm {
   }
 
   showProgress(text) {
-    this.progress.textContent = text;
+    this.progress.textContent = withoutControls(text);
   }
 
   showError(text) {
-    this.error.textContent = text;
+    this.error.textContent = withoutControls(text);
     this.error.hidden = text === "";
   }
 }

@@ -1,5 +1,7 @@
 // What a column of the live page was given: {model, title} with a text, a text and tokens to write, or a file; or {trace, title}.
 
+import { withoutControls } from "../drawing/labels.js";
+
 const LONGEST_NAME = 60;
 const SIGNATURES = { "image/png": [0x89, 0x50, 0x4e, 0x47], "image/jpeg": [0xff, 0xd8, 0xff] };
 
@@ -10,7 +12,7 @@ const SIGNATURES = { "image/png": [0x89, 0x50, 0x4e, 0x47], "image/jpeg": [0xff,
 export function inputName({ title, text, file }) {
   const content = text ?? file?.name;
   if (content === undefined) return title;
-  const line = [...content.replace(/\s+/g, " ").trim()];
+  const line = [...withoutControls(content).replace(/\s+/g, " ").trim()];
   return `${title}: “${line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1).join("")}…` : line.join("")}”`;
 }
 

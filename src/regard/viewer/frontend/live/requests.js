@@ -2,6 +2,9 @@
 
 import { refusalMessage } from "../data/chunks.js";
 
+const ATTEMPTS = 6; // of a request that a full server refuses
+const PAUSE = 2; // seconds between them, where the server names none
+
 /** The answer as JSON; an error has the server's own message. */
 export async function fetchJson(path, options = {}) {
   return (await fetchResponse(path, options)).json();
@@ -30,14 +33,35 @@ export function jsonRequest(body) {
   return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
 }
 
+/** A server that is full says after how many seconds to come again. */
 async function fetchResponse(path, options) {
-  let response;
+  for (let attempt = 1; ; attempt += 1) {
+    const response = await fetchOnce(path, options);
+    if (response.ok) return response;
+    if (response.status !== 503 || attempt === ATTEMPTS) throw new Error(await refusalMessage(response));
+    await pause(Number(response.headers.get("Retry-After")) || PAUSE, options.signal);
+  }
+}
+
+async function fetchOnce(path, options) {
   try {
-    response = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
+    return await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
     throw new Error("The server cannot be reached. Is it still running?");
   }
-  if (!response.ok) throw new Error(await refusalMessage(response));
-  return response;
+}
+
+function pause(seconds, signal) {
+  return new Promise((/** @type {(value?: void) => void} */ resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, 1000 * seconds);
+    signal?.addEventListener("abort", stop, { once: true });
+  });
 }

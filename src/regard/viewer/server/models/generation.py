@@ -54,13 +54,14 @@ def stepwise(
 ) -> Generator[GeneratedToken | GenerationTrace]:
     """Greedy decoding, until `count` tokens are generated or one of `ends` is.
 
-    The model has the interface of transformers' causal models: `input_ids` and `past_key_values`
-    in, `logits` and `past_key_values` out.
+    The last token is fed as well, so that it has a row of its own in the trace. The model has the
+    interface of transformers' causal models: `input_ids` and `past_key_values` in, `logits` and
+    `past_key_values` out.
     """
     fed = prompt[0].tolist()
     inputs, cache = prompt, None
     with torch.inference_mode(), capture(model) as trace:
-        for step in range(count):
+        for _ in range(count):
             before = len(trace)
             output = model(input_ids=inputs, past_key_values=cache, use_cache=True)
             cache = output.past_key_values
@@ -69,11 +70,12 @@ def stepwise(
             tokens = list(zip(likely.indices.tolist(), likely.values.tolist()))
             token = tokens[0][0]
             yield GeneratedToken(token, list(trace)[before:], tokens)
-            if token in ends or step == count - 1:
-                break
             fed.append(token)
             inputs = prompt.new_tensor([[token]])
-    yield GenerationTrace(fed, stitch(trace) if len(trace.steps) > 1 else trace)
+            if token in ends:
+                break
+        model(input_ids=inputs, past_key_values=cache, use_cache=True)
+    yield GenerationTrace(fed, stitch(trace))
 
 
 def encoded(rows: Rows) -> str:

@@ -126,6 +126,11 @@ class ModelRequests:
             raise too_long("the text", len(text), self._limits.characters, "characters")
         if not text.strip():
             raise Refusal(422, "empty_text", "there is no word in the text")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            message = f"the text has half of a surrogate pair, at character {error.start}"
+            raise Refusal(422, "not_unicode", message) from error
         return text
 
     def _check_tokens(self, model: ServedModel, text: str, limit: int, unit: str) -> None:

@@ -5,7 +5,7 @@ import { frameOf } from "../../data/frame.js";
 import { layerName } from "../../data/scene.js";
 import { fitCanvas } from "../../drawing/canvas.js";
 import { scaleShare } from "../../drawing/colour.js";
-import { visibleLabel } from "../../drawing/labels.js";
+import { visibleLabel, withoutControls } from "../../drawing/labels.js";
 import { MOST_HEADS, headPlace, unitName } from "../../state/state.js";
 import { buildLines, columnHead, headChip, hiddenChip } from "./elements.js";
 import { OTHER_SIDE, linesKeys, listenToLines } from "./input.js";
@@ -391,7 +391,7 @@ class LinesView {
     const { parts, state, frame } = this;
     const count = active?.tokens.length ?? 0;
     const axis = active?.side === "right" ? frame.columns : frame.rows;
-    const subject = count === 1 ? `weights of “${visibleLabel(axis.labels[active.tokens[0]])}”` : `mean weights of ${count} ${unitName(state)}s`;
+    const subject = count === 1 ? `weights of “${withoutControls(visibleLabel(axis.labels[active.tokens[0]]))}”` : `mean weights of ${count} ${unitName(state)}s`;
     for (const side of LINE_SIDES) parts.captions[side].textContent = sideWeights?.side === side ? subject : `${unitName(state)}s ${SIDE_ROLES[side]}`;
     parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
     parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);

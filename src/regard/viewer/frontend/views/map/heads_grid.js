@@ -4,7 +4,7 @@ import { hasSink, headType, typeTitle } from "../../data/head_types.js";
 import { layerName } from "../../data/scene.js";
 import { paintWeights } from "../../drawing/colour.js";
 import { make } from "../../drawing/elements.js";
-import { visibleLabel } from "../../drawing/labels.js";
+import { visibleLabel, withoutControls } from "../../drawing/labels.js";
 import { initialState } from "../../state/state.js";
 import { arrangedHeads } from "./arrangement.js";
 import { headPicture, pictureKey } from "./head_picture.js";
@@ -120,7 +120,7 @@ function headCell(model, { layer, head, value, partner }, row, column) {
       ...(hasSink(type) ? [make("span", { class: "thumb-type", title }, "+ sink")] : []),
     ];
     button.append(...captions.flatMap((caption) => [" ", caption]));
-    const text = captions.map((caption) => caption.textContent).filter(Boolean).join(" ");
+    const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
     button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
   }
   model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });

@@ -2,7 +2,7 @@
 
 import { indexOfPosition } from "../../data/ranking.js";
 import { make } from "../../drawing/elements.js";
-import { visibleLabel } from "../../drawing/labels.js";
+import { visibleLabel, withoutControls } from "../../drawing/labels.js";
 import { unitName } from "../../state/state.js";
 import { percent } from "./arrangement.js";
 
@@ -107,13 +107,13 @@ class Sentence {
     const best = ranking[0];
     const partner = key === undefined ? best?.partner : label(frame.columns, key);
     if (!best || best.weight === null || !partner) {
-      this.finding.textContent = key === undefined ? `No head attends from “${label(frame.rows, query)}” to another ${unit}.` : "This pair is not stored in any head, or not shown.";
+      this.finding.textContent = key === undefined ? `No head attends from “${withoutControls(label(frame.rows, query))}” to another ${unit}.` : "This pair is not stored in any head, or not shown.";
       return;
     }
     const missing = ranking.filter(({ weight }) => weight === null).length;
     const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
     this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " → ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}.${note}`);
-    this.context.announce(this.finding.textContent);
+    this.context.announce(withoutControls(this.finding.textContent));
   }
 }
 

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from regard import masks
 from regard.errors import MaskError, RegardError, UnavailableError
 from regard.kernel.attend import run
-from regard.kernel.linear_chunks import Store, additive_step, delta_step, recur
+from regard.kernel.linear_delta_chunks import Store, additive_step, delta_step, recur
 from regard.recipe import Delta, Linear
 
 SIZES = [(1, 1), (5, 7), (7, 5), (64, 64), (65, 130), (150, 150), (3, 0), (0, 3)]

@@ -1,4 +1,4 @@
-"""A forward pass of a grafted model: what parts read in it, and where they change outputs.
+"""A forward pass of a grafted model: what its grafts read in it, and where they join outputs.
 
 Each module that a graft needs gets a `forward` of its own, a `GraftedForward`. Hooks would do the
 same, but a hook on a layer of `nn.TransformerEncoder` turns torch's fast path off, and outputs
