@@ -1,9 +1,10 @@
 """The page beside bertviz's head view and model view, on the same weights in the same browser.
 
 File size, time to build it, time from opening it until the picture is there, the most memory that
-the browser took; then frames while a matrix of 2048 tokens is dragged, beside a canvas on which
-nothing is drawn. All times are wall times, as people wait. bertviz is the real package; the
-scripts it would load from the network lie on disk. Its pages get two minutes and 8 GiB each.
+the browser took; then frames while a matrix of 2048 and of 4096 tokens is dragged, beside a canvas
+on which nothing is drawn; the text view of 4096 words; and processor time of one thread to save the
+attention of a language model of 30 layers. All other times are wall times, as people wait. bertviz
+is the real package; the scripts it would load from the network lie on disk. Its pages get two minutes and 8 GiB each.
 
     python benchmarks/viewer.py [--quick]
 """
@@ -63,6 +64,21 @@ addEventListener("pointermove", event => {
 </script>"""
 
 
+#: Milliseconds from the press of the tab until every word has a colour.
+TO_TEXT = """
+length => new Promise(resolve => {
+  const start = performance.now();
+  document.querySelector("[data-testid=view-tab-text]").click();
+  const look = () => {
+    const last = document.querySelector(`[data-testid=text-word-${length - 1}]`);
+    if (last?.style.backgroundColor) resolve(performance.now() - start);
+    else requestAnimationFrame(look);
+  };
+  look();
+})
+"""
+
+
 def minilm_trace(length: int) -> regard.Trace:
     """MiniLM, 6 layers of 12 heads, on so many tokens of a licence."""
     from regard.cli import packaged
@@ -89,6 +105,25 @@ def long_trace(length: int, layers: int = 6) -> regard.Trace:
     model = BertModel(config, add_pooling_layer=False).eval()
     tokens = (TEXT.split() * 9)[:length]
     return regard.trace(model, torch.randint(0, 30_000, (1, length))).with_tokens(tokens)
+
+
+def decoder_trace(length: int, layers: int) -> regard.Trace:
+    """A causal model of the shape of SmolLM2, 9 heads that share 3 keys, with random weights."""
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=1000,
+        hidden_size=576,
+        num_hidden_layers=layers,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        intermediate_size=1536,
+        max_position_embeddings=length,
+    )
+    tokens = (TEXT.split() * 9)[:length]
+    numbers = torch.randint(0, 1000, (1, length))
+    return regard.trace(LlamaModel(config).eval(), numbers).with_tokens(tokens)
 
 
 def timed(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:
@@ -175,7 +210,7 @@ def same_answers(folder: Path) -> None:
 
 def panning(folder: Path, length: int, moves: int) -> None:
     """Frames while the mouse drags a matrix, and while it moves over an empty canvas."""
-    path = page(long_trace(length, layers=1)).save(folder / "page.html")  # one map is looked at
+    path = page(decoder_trace(length, layers=4), budget=3_000_000).save(folder / "page.html")
     empty = folder / "empty.html"
     empty.write_text(EMPTY)
     rows = []
@@ -194,10 +229,38 @@ def panning(folder: Path, length: int, moves: int) -> None:
     print("bar: 50 frames a second, or what the empty canvas has")
 
 
+def words(folder: Path, length: int, repeats: int) -> None:
+    """The text view of a long text, from the press of a key until its words are coloured."""
+    path = page(decoder_trace(length, layers=1)).save(folder / "page.html")
+    taken = []
+    with chromium.fresh_page() as opened:
+        opened.goto(f"{path.as_uri()}#view=matrix")
+        opened.wait_for_selector("html[data-ready='1']", timeout=60_000)
+        for _ in range(repeats):
+            taken.append(opened.evaluate(TO_TEXT, length))
+            opened.get_by_test_id("view-tab-matrix").click()
+            opened.wait_for_selector(".matrix-view")
+    print(f"text view of {length} words: {statistics.median(taken):.0f} ms until it is coloured")
+
+
+def saving(length: int, layers: int) -> None:
+    """Processor time of one thread to save the attention of a language model."""
+    trace, threads = decoder_trace(length, layers), torch.get_num_threads()
+    torch.set_num_threads(1)
+    start = time.process_time()
+    saved = page(trace)
+    seconds = time.process_time() - start
+    torch.set_num_threads(threads)
+    print(
+        f"{length} tokens of {layers} layers × 9 heads: saved in {seconds:.1f} s of one thread, "
+        f"{len(saved.html) / 1e6:.1f} MB"
+    )
+
+
 def _matrix(opened: Any, path: Path, edge: int) -> tuple[float, float]:
     """Open the matrix of one head, with so many rows and columns of it on screen."""
     opened.goto(
-        f"{path.as_uri()}#view=matrix&layer=2&head=3&zoom=512,512,{512 + edge},{512 + edge}"
+        f"{path.as_uri()}#view=matrix&layer=0&head=3&zoom=512,512,{512 + edge},{512 + edge}"
     )
     opened.wait_for_selector("html[data-ready='1']", timeout=60_000)
     box = opened.get_by_test_id("matrix-canvas").bounding_box()
@@ -218,7 +281,10 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         same_answers(folder)
         compared(folder, lengths, 1 if quick else 3)
-        panning(folder, 2048, 60 if quick else 300)
+        for length in (2048,) if quick else (2048, 4096):
+            panning(folder, length, 60 if quick else 300)
+        words(folder, 4096, 1 if quick else 5)
+    saving(*((1024, 4) if quick else (4096, 30)))
 
 
 if __name__ == "__main__":

@@ -79,15 +79,17 @@ def make(everything: bool) -> None:
 
 # -- screenshots: name of the picture, page, view, size in pixels, theme
 
+FOUND = "view=map&special=hidden&sort=pair&pair=10,2"  # what "it" gives "animal"
 PICTURES = [
     ("viewer-map", "encoder", "view=map", (1280, 740), "light"),
+    ("viewer-find", "encoder", FOUND, (1280, 560), "light"),
     ("viewer-lines", "encoder", "view=lines", (1100, 760), "light"),
     ("viewer-matrix", "speech", None, (1100, 600), "light"),
     ("viewer-image", "vision", None, (1100, 720), "dark"),
 ]
 #: The page of a translation, which is no page of the gallery: its sentence, and the picture.
 SENTENCE = "She has a black cat."
-TRANSLATION = ("translation", "limit=threshold:0.1", (1100, 560), "light")
+TRANSLATION = ("translation", "view=lines&limit=threshold:0.1", (1100, 560), "light")
 LARGEST = 200_000  # bytes of a picture that keeps all its colours
 THUMBNAIL = (560, 600), 300  # size of the page, and width of the picture of its view
 

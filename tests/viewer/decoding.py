@@ -9,51 +9,59 @@ import zlib
 import torch
 from torch import Tensor
 
-_TYPES = {"u8": "B", "u16": "H", "i32": "i", "f16": "e", "f32": "f"}
+_TYPES = {"u8": "B", "u16": "H", "i16": "h", "i32": "i", "f32": "f"}
 
 
 def array(packed, chunk) -> Tensor:
     """A chunk as numbers: planes of bytes put together again."""
     planes = zlib.decompress(packed.chunks[chunk["id"]])
-    letter = _TYPES[chunk["dtype"]]
+    if chunk["dtype"] == "rows":
+        count = math.prod(chunk["shape"])
+        numbers, units = _joined(planes[: 2 * count], "h"), _joined(planes[2 * count :], "f")
+        return numbers.reshape(chunk["shape"]) * units[:, None]
+    return _joined(planes, _TYPES[chunk["dtype"]]).reshape(chunk["shape"])
+
+
+def _joined(planes: bytes, letter: str) -> Tensor:
     size = struct.calcsize(letter)
     count = len(planes) // size
     raw = bytes(planes[plane * count + i] for i in range(count) for plane in range(size))
     numbers = list(struct.unpack(f"<{count}{letter}", raw))
-    whole = letter in "BHi"
-    made = torch.tensor(numbers, dtype=torch.int64 if whole else torch.float64)
-    return made.reshape(chunk["shape"])
+    return torch.tensor(numbers, dtype=torch.float64 if letter == "f" else torch.int64)
 
 
-def weights(packed, form, index: int, queries: int, keys: int) -> Tensor:
-    """One map as a page would show it."""
+def weights(packed, form, queries: int, keys: int) -> Tensor:
+    """One map as a page would show it; NaN where it holds no weight."""
     if form["kind"] == "dense":
-        return array(packed, form["maps"][index])
+        return array(packed, form["weights"])
     if form["kind"] == "codes":
-        found = _codes(packed, form, index, queries, keys)
-    else:
-        found = _factors(packed, form, index, queries, keys)
-    if "top" in form:
-        places, values = (array(packed, form["top"][index][name]) for name in ("places", "values"))
+        return coded(packed, form)
+    if form["kind"] == "largest":
+        return _largest(packed, form, queries, keys)
+    found = _factors(packed, form, queries, keys)
+    if form["top"]:
+        places, values = (array(packed, form["top"][name]) for name in ("places", "values"))
         found = found.scatter(1, places, values)
     return found
 
 
-def _codes(packed, form, index, queries, keys):
-    codes = array(packed, form["maps"][index]).double()
-    unit = form["units"][index]
-    if form["signed"]:
-        found = (codes - 128) * unit
-    else:
-        found = torch.where(codes == 0, 0.0, unit * (form["step"] * (codes - 1)).exp())
-    pool = form["pool"]
-    return found.repeat_interleave(pool, 0).repeat_interleave(pool, 1)[:queries, :keys]
+def coded(packed, form) -> Tensor:
+    """Numbers on a scale of square roots."""
+    shares = array(packed, form["weights"]).double() / form["levels"]
+    return shares * shares.abs() * form["unit"]
 
 
-def _factors(packed, form, index, queries, keys):
-    query = array(packed, form["query"][index])
-    key = array(packed, form["key"][index // form["groups"]])
-    normaliser = array(packed, form["lse"])[index]
+def _largest(packed, form, queries, keys):
+    found = torch.zeros(queries, keys, dtype=torch.float64)
+    for row, runs in enumerate(_runs(packed, form["runs"], queries, keys)):
+        for start, stop in runs:
+            found[row, start:stop] = math.nan
+    return found.scatter(1, array(packed, form["places"]).t(), coded(packed, form).t())
+
+
+def _factors(packed, form, queries, keys):
+    query, key = array(packed, form["query"]), array(packed, form["key"])
+    normaliser = array(packed, form["lse"])
     found = torch.zeros(queries, keys, dtype=torch.float64)
     for row, runs in enumerate(_runs(packed, form["runs"], queries, keys)):
         for start, stop in runs:

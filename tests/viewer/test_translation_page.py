@@ -52,9 +52,9 @@ def test_the_head_that_aligns_is_shown_first():
     checkpoint = translator("transformer").checkpoint
     chosen = Translator(checkpoint, head=Head("1.cross", 1))
     for model, start in (
-        (translator("bahdanau"), "view=lines&unit=words&layer=0&head=0"),
-        (translator("transformer"), "view=lines&unit=words&layer=0&mode=mean"),
-        (chosen, "view=lines&unit=words&layer=1&head=1"),
+        (translator("bahdanau"), "view=matrix&unit=words&layer=0&head=0"),
+        (translator("transformer"), "view=matrix&unit=words&layer=0&mode=mean"),
+        (chosen, "view=matrix&unit=words&layer=1&head=1"),
     ):
         assert manifest(look_result("x", model(LOVE)).page())["start"] == start
 
@@ -82,7 +82,7 @@ def test_attention_inside_the_encoder_alone_is_shown():
     scene = manifest(last.page())
     (text,) = scene["sequences"]
     assert text["words"]["names"] == ["I", "love", "you", "very", "much", ".", "</s>"]
-    assert scene["start"] == "view=lines&unit=words" and scene["steps"] is None
+    assert scene["start"] == "view=matrix&unit=words" and scene["steps"] is None
     (site,) = scene["sites"]
     assert site["queries"] == site["keys"] == len(text["tokens"])
 
@@ -184,7 +184,7 @@ def test_a_notebook_shows_the_head_that_aligns():
     checkpoint = translator("transformer").checkpoint
     found = Translator(checkpoint, head=Head("1.cross", 1))(LOVE)
     shown = html.unescape(found._repr_html_())
-    assert "view=lines&unit=words&layer=1&head=1" in shown
+    assert "view=matrix&unit=words&layer=1&head=1" in shown
     assert '"name":"Translation"' in shown.replace('": "', '":"')
     empty = silent_translator("transformer")(LOVE)
     assert empty.text == "" and empty._repr_html_() is None

@@ -181,7 +181,9 @@ def _generation(
         ends = [tokenizer.eos_token_id]
         for event in stepwise(loaded.model, encoded.inputs["input_ids"], count, ends):
             if isinstance(event, GeneratedToken):
-                yield Step(tokenizer.convert_ids_to_tokens(event.token), event.rows())
+                names = tokenizer.convert_ids_to_tokens([token for token, _ in event.likely])
+                likely = [(name, share) for name, (_, share) in zip(names, event.likely)]
+                yield Step(tokenizer.convert_ids_to_tokens(event.token), event.rows(), likely)
                 continue
             words = words_of(tokenizer, event.fed)
             trace = event.trace.with_tokens(words.tokens)

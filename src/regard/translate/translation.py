@@ -130,7 +130,7 @@ class Translation:
     @property
     def page_options(self) -> dict[str, Any]:
         """Options of `regard.viewer.page` that suit a translation."""
-        title, start = f"{self.source} → {self.text}", "view=lines&unit=words"
+        title, start = f"{self.source} → {self.text}", "view=matrix&unit=words"
         if self.head is not None and self.reading == "input":
             title += " (a row is where its word is the input)"
         if self.head is None:

@@ -33,7 +33,7 @@ from regard.viewer.frame import framed
 from regard.viewer.pack import BUDGET, LEAST, PackedScene, packed
 from regard.viewer.scene import PageOptions, scenes_of
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Page:
@@ -69,6 +69,7 @@ def page(
     budget: int = BUDGET,
     axes: str | None = None,
     kind: Kind = PageOptions.kind,
+    show_progress: bool = True,
 ) -> Page:
     """An interactive page of attention: all heads, one head, one word, over a text or an image.
 
@@ -93,6 +94,7 @@ def page(
             the page says so.
         axes: the order of a tensor's axes, as "head query key".
         kind: the kind of the weights in tensors.
+        show_progress: whether a bar shows the progress of a long trace, in a terminal.
     """
     options = PageOptions(
         title=title,
@@ -113,7 +115,7 @@ def page(
     if budget < LEAST * len(traces):
         raise RegardError(f"page: budget={budget}, expected at least {LEAST * len(traces)} bytes")
     scenes = scenes_of(traces, options)
-    packages = [packed(scene, budget // len(scenes)) for scene in scenes]
+    packages = [packed(scene, budget // len(scenes), show_progress) for scene in scenes]
     titles = list(dict.fromkeys(scene.title for scene in scenes))
     return Page(document(packages, " · ".join(titles)), titles[0])
 

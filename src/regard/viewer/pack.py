@@ -1,35 +1,34 @@
 """A scene as a manifest and chunks, within a number of bytes.
 
 Small traces keep every weight. Larger ones keep queries and keys, which grow with the length and
-not with its square, and the page multiplies them; weights made in another way, or too many of
-them, become codes, if need be of blocks.
+not with its square, and the page multiplies them. Of weights made in another way, or where queries
+and keys are too many, every one is kept as 16 bits, or the largest of each row, as many as fit.
 """
 
 from __future__ import annotations
 
-import math
+import json
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from regard.aggregate.sources import check_drawable, layer_of
-from regard.aggregate.statistics.report import Report
 from regard.errors import RegardError
-from regard.kernel.reduce import reduce
-from regard.kernel.reducers import ReceivedAttention
-from regard.recipe import Recipe
+from regard.progress import progress
+from regard.recipe.base import per_head
 from regard.record import Record
 from regard.viewer.chunks import Chunks
-from regard.viewer.forms import LARGEST, Map, StoredMap, at_places, keep, largest, together
-from regard.viewer.plan import THUMBNAIL, Plan
+from regard.viewer.forms import Largest, words
+from regard.viewer.plan import TEXT, Plan
 from regard.viewer.scene import Line, Part, Scene
 from regard.viewer.stack import Stack
+from regard.viewer.walk import HeadWalk, Overview, judged
 
 BUDGET = 25_000_000  # bytes of a file, unless said otherwise
 LEAST = 100_000  # bytes that a page needs
-_FAR = 0.01  # error of factors above which they are not taken
+_FILLED = 0.97  # share of the budget that data may take
+_SAMPLED = 32  # heads by which the bytes of the largest weights are estimated
 
 
 class PackedScene(NamedTuple):
@@ -39,24 +38,139 @@ class PackedScene(NamedTuple):
     chunks: list[bytes]
 
 
-def packed(scene: Scene, budget: int = BUDGET) -> PackedScene:
+def packed(scene: Scene, budget: int = BUDGET, show_progress: bool = False) -> PackedScene:
     """Everything a page needs to show a scene."""
     if budget < LEAST:
         raise RegardError(f"page: budget={budget}, expected at least {LEAST} bytes")
     for site in scene.sites:
         check_drawable(layer_of(site.record))
-    far: set[int] = set()
-    while True:  # at most once for each site, and rarely a second time
-        plan = Plan.of(scene, budget, far)
-        with torch.no_grad(), Chunks() as chunks:
-            parts, sites = [], []
-            for part in scene.parts:
-                stack = Stack(scene, part)
-                sites += [_site(scene, number, plan, stack, chunks) for number in part.sites]
-                parts.append(_part(scene, part, plan, stack.maps(), chunks))
-            if not plan.far:
-                return PackedScene(manifest_of(scene, sites, parts, plan.note()), chunks.bytes())
-        far |= plan.far  # what they need instead may not fit beside the rest
+    plan = Plan.of(scene, budget)
+    heads = sum(site.record.shape.heads for site in scene.sites)
+    show = None if show_progress and not plan.exact else False
+    with torch.no_grad(), Chunks() as chunks, progress("heads", heads, show) as advance:
+        packing = _Packing(scene, plan, chunks, advance)
+        for part in scene.parts:
+            packing.add(part)
+        packing.finish(budget)
+        manifest = manifest_of(scene, packing.sites, packing.parts, packing.note())
+        return PackedScene(manifest, chunks.bytes())
+
+
+class _Packing:
+    """Sites and maps over all layers as manifests, out of one walk over each head."""
+
+    def __init__(
+        self, scene: Scene, plan: Plan, chunks: Chunks, advance: Callable[..., None]
+    ) -> None:
+        self._scene, self._plan, self._chunks, self._advance = scene, plan, chunks, advance
+        self._listed: list[Largest] = []  # of heads, until it is known how many weights fit
+        self.sites: list[dict[str, Any]] = []
+        self.parts: list[dict[str, Any]] = []
+
+    def add(self, part: Part) -> None:
+        """A stack of layers, and its maps over all layers."""
+        stack = Stack(self._scene, part)
+        self.sites += [self._site(number, stack) for number in part.sites]
+        signed = self._scene.sites[part.sites[0]].record.kind == "signed"
+        maps: dict[str, Any] = {}
+        for name, values in stack.maps().items():
+            form = self._plan.of_stack(values.shape[0], values.shape[1], signed)
+            form.take(slice(0, len(values)), values)
+            maps[name] = form.packed(float(values.abs().max()), self._chunks)
+            if isinstance(form, Largest):
+                form.finish(form.most, self._chunks)
+        parts = {"name": part.name, "label": part.label, "sites": part.sites, "maps": maps}
+        self.parts.append(parts)
+
+    def finish(self, budget: int) -> None:
+        """Keep as many of the largest weights of each row as fit."""
+        if not self._listed:
+            return
+        manifest = json.dumps([self.sites, self.parts, *map(line_of, self._scene.lines)])
+        left = (_FILLED * budget - len(manifest)) / TEXT - self._chunks.nbytes
+        sample = self._listed[:: -(-len(self._listed) // _SAMPLED)]
+        share = len(self._listed) / len(sample)
+        count = 0
+        for rank in range(max(form.most for form in sample)):
+            left -= share * sum(form.nbytes(rank) for form in sample if rank < form.most)
+            if left < 0:
+                break
+            count += 1
+        for form in self._listed:
+            form.finish(count, self._chunks)
+
+    def note(self) -> str:
+        """What is kept, in words: most heads in one way, maybe some in others."""
+        heads = [
+            (site, head, form) for site in self.sites for head, form in enumerate(site["maps"])
+        ]
+        groups: dict[str, list[tuple[dict[str, Any], int, dict[str, Any]]]] = {}
+        for site, head, form in heads:
+            groups.setdefault(words({**form, "error": 0.0}), []).append((site, head, form))
+        *others, most = sorted(groups.values(), key=len)
+        sentences = [
+            f"{_places(group)}: {_words(form for _, _, form in group)}" for group in others
+        ]
+        sentences.append(f"{'all other heads: ' if others else ''}{_words(f for _, _, f in most)}")
+        stacks = [form for part in self.parts for form in part["maps"].values()]
+        if not self._plan.exact:
+            sentences.append(f"maps over all layers: {_words(stacks)}")
+        return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
+
+    def _site(self, number: int, stack: Stack) -> dict[str, Any]:
+        record = self._scene.sites[number].record
+        walk = HeadWalk(record, self._scene.example, self._plan.is_exact(number))
+        maps, pictures, peaks, rows = [], [], [], []
+        for head in range(record.shape.heads):
+            overview = Overview(*record.shape[2:])
+            form = self._plan.form(self._scene, number, head, self._chunks)
+            rows.append(walk.show(head, [overview, stack, form]))
+            peaks.append(overview.peak(f"{record.name}, head {head}"))
+            pictures.append(overview.picture())
+            manifest = form.packed(peaks[-1], self._chunks)
+            if manifest is None:  # too far from the exact weights
+                form = self._plan.instead(self._scene, number)
+                walk.show(head, [form])
+                manifest = form.packed(peaks[-1], self._chunks)
+            if isinstance(form, Largest):
+                self._listed.append(form)
+            maps.append(manifest)
+            self._advance()
+        stack.close(record)
+        return {
+            **about(self._scene, number),
+            **judged(rows),
+            "norms": _value_norms(record, self._scene.example, self._chunks),
+            "peak": peaks,
+            "maps": maps,
+            "thumbnails": self._chunks.add(torch.stack(pictures)),
+        }
+
+
+def _value_norms(record: Record, example: int, chunks: Chunks) -> dict[str, Any] | None:
+    """How long the value of each key is, (head, key); None where none were captured."""
+    recipe = record.recipe.plain()
+    if recipe.value is None or recipe.kind not in ("distribution", "partial"):
+        return None
+    heads = per_head(recipe.value[example : example + 1].detach(), recipe.shape.heads)
+    return chunks.add(heads[0].float().norm(dim=-1))
+
+
+def _words(forms: Iterable[dict[str, Any]]) -> str:
+    """What forms have in common, with the largest of their errors."""
+    members = list(forms)
+    return words({**members[0], "error": max(form["error"] for form in members)})
+
+
+def _places(group: Sequence[tuple[dict[str, Any], int, dict[str, Any]]]) -> str:
+    """Heads by layer."""
+    heads: dict[str, list[str]] = {}
+    for site, head, _ in group:
+        name = site["label"] or f"layer {site['layer']}"
+        heads.setdefault(name, []).append(str(head))
+    return "; ".join(
+        f"{name} head{'s' * (len(each) > 1)} {', '.join(each)}" for name, each in heads.items()
+    )
 
 
 def manifest_of(
@@ -77,59 +191,6 @@ def manifest_of(
     }
 
 
-def _part(
-    scene: Scene, part: Part, plan: Plan, maps: dict[str, Map], chunks: Chunks
-) -> dict[str, Any]:
-    signed = _signed(scene.sites[part.sites[0]].record)
-    kept: dict[str, Any] = {}
-    for name, values in maps.items():
-        pool = 1
-        while not plan.exact and values.numel() / pool**2 > plan.map_cells:
-            pool *= 2
-        kept[name] = together(
-            [keep(values, plan.exact, pool, signed, chunks)], plan.exact, pool, signed
-        )
-        if not plan.exact:
-            kept[name]["top"] = [at_places(values, largest(values, LARGEST), chunks)]
-    return {"name": part.name, "label": part.label, "sites": part.sites, "maps": kept}
-
-
-def _site(scene: Scene, number: int, plan: Plan, stack: Stack, chunks: Chunks) -> dict[str, Any]:
-    """One site, out of one walk over its heads."""
-    record = scene.sites[number].record
-    recipe, factors = record.recipe.plain(), plan.factors.get(number)
-    kept: list[StoredMap] = []
-    tops, thumbnails, peaks, errors = [], [], [], [0.0]
-    for head in range(record.shape.heads):
-        weights = one_head(recipe, scene.example, head)
-        stack.add(weights)
-        peaks.append(_peak(weights, f"{record.name}, head {head}"))
-        thumbnails.append(thumbnail(weights, peaks[-1]))
-        positions = None
-        if plan.largest:
-            positions = largest(weights, plan.largest)
-            tops.append(at_places(weights, positions, chunks))
-        if factors is not None:
-            errors.append(factors.fitted(head, weights, positions))
-        else:
-            kept.append(keep(weights, plan.exact, plan.pool, _signed(record), chunks))
-    stack.close(record)
-    if factors is None:
-        form = together(kept, plan.exact, plan.pool, _signed(record))
-        plan.coded |= not plan.exact
-    else:
-        form, plan.error = factors.packed(chunks), max(plan.error, *errors)
-        if max(errors) > _FAR:
-            plan.far.add(number)
-    return {
-        **about(scene, number),
-        "types": types_of(record, scene.example),
-        "peak": peaks,
-        "form": {**form, "top": tops} if tops else form,
-        "thumbnails": chunks.add(torch.stack(thumbnails)),
-    }
-
-
 def about(scene: Scene, number: int) -> dict[str, Any]:
     """What is known of a site without its weights."""
     site = scene.sites[number]
@@ -146,44 +207,6 @@ def about(scene: Scene, number: int) -> dict[str, Any]:
         "key_sequence": site.keys,
         "kind": record.kind,
     }
-
-
-def one_head(recipe: Recipe, example: int, head: int) -> Map:
-    """The weights of one head, on the CPU, in float32."""
-    return recipe.at(example, head).weights()[0, 0].float().cpu()
-
-
-def thumbnail(weights: Map, peak: float) -> Tensor:
-    """A small picture, 255 for the peak; a strong weight stays, however small the picture."""
-    size = [min(THUMBNAIL, side) for side in weights.shape]
-    small = F.adaptive_max_pool2d(weights.abs()[None], size)[0]
-    return small.mul(255 / (peak or 1.0)).round().byte()
-
-
-def types_of(record: Record, example: int) -> list[str] | None:
-    """What each head is, in a word, on one example; padding does not count."""
-    if record.kind in ("signed", "gate"):  # no shares of a whole
-        return None
-    recipe, shape = record.recipe.plain(), record.shape
-    cross = record.attends == "cross" or shape.queries > shape.keys  # keys of every second row
-    heads = [recipe.at(example, head) for head in range(shape.heads)]
-    tokens = record.key_tokens
-    if tokens and not isinstance(tokens[0], str):
-        tokens = tokens[example]
-    seen = None
-    if not cross and shape.queries == shape.keys:
-        seen = reduce(heads[0], [ReceivedAttention()])[0][0, 0].cpu() > 0  # nobody sees padding
-        seen = None if bool(seen.all()) else seen
-    report = Report.of(heads, tokens=tokens, real=seen, cross=cross)
-    return [row.type for row in report]
-
-
-def _peak(weights: Map, where: str) -> float:
-    """The largest weight; an error where there is none."""
-    peak = float(weights.abs().max())
-    if not math.isfinite(peak):
-        raise RegardError(f"page: {where}: weights are not finite, so they cannot be shown")
-    return peak
 
 
 def line_of(line: Line) -> dict[str, Any]:
@@ -212,7 +235,3 @@ def image_of(scene: Scene) -> dict[str, Any] | None:
         "sequence": picture.line,
         "grids": grids,
     }
-
-
-def _signed(record: Record) -> bool:
-    return record.kind == "signed"

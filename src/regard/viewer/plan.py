@@ -2,115 +2,142 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from regard.types import Shape
-from regard.viewer.forms import LARGEST, STEP, Factors
+from regard.viewer.chunks import Chunks
+from regard.viewer.forms import LARGEST, Factors, Form, Largest, Whole
 from regard.viewer.scene import Scene
+from regard.viewer.walk import THUMBNAIL
 
-THUMBNAIL = 64  # positions of a side of a small picture
+TEXT = 4 / 3  # bytes of base64 for one of data
 _MAPS = (1 << 18, 1 << 22)  # cells that are set aside for a map over all layers, and the most
 _EXACT = 1_200_000  # weights up to which all are kept
-_TEXT = 4 / 3  # bytes of base64 for one of data
-_FLOAT = 0.9 * 4 * _TEXT  # bytes in the file for one weight kept as it is,
-_CODE = 0.75 * _TEXT  # as a code,
-_HALF = 0.87 * 2 * _TEXT  # for a number of queries and keys,
-_LARGE = 0.75 * 6 * _TEXT  # and for one of the largest weights, with its place
-_WIDEST = 64  # side of a block
+_FLOAT = 0.9 * 4 * TEXT  # bytes in the file for one weight kept as it is,
+_CODE = 0.85 * 2 * TEXT  # as a code,
+_TOP = 0.75 * 6 * TEXT  # for one of the largest weights as a 32-bit number, with its place,
+_LISTED = 0.75 * 4 * TEXT  # the same as a code,
+_LEAST_LISTED = 1.5 * TEXT  # and where it is deflated well
+_BITS = (16, 14, 13, 12)  # of queries and keys, the most that fit
+_SIDES = (4, 8, 16, 32, 64)  # of blocks whose means are kept
+_MEANS = 0.12  # share of what is left that they may take
+_MOST = 256  # largest weights of a row
+OF_STACKS = 16  # largest weights of each row of a map over all layers
 
 
 @dataclass
 class Plan:
-    """All weights exactly; or factors where there are some, and codes of blocks for the rest."""
+    """All weights exactly; or factors where there are some, codes or the largest of others."""
 
     exact: bool
     factors: dict[int, Factors]  #: by number of the site
-    pool: int = 1  #: side of the blocks that codes are of
-    largest: int = 0  #: how many weights of each row are exact
+    bits: int = _BITS[0]  #: of factors
+    top: int = 0  #: weights of each row that are exact beside factors
+    coded: bool = True  #: whether sites without factors are kept as codes
+    most: int = 1  #: largest weights of each row that may fit, of a site without codes
+    side: int = _SIDES[-1]  #: of the blocks whose means go with them
     map_cells: int = _MAPS[1]  #: how many cells a map over all layers may have
-    coded: bool = False  #: whether any site was kept as codes, so far
-    far: set[int] = field(default_factory=set)  #: sites whose factors turned out to be far off
-    error: float = 0.0  #: the largest difference between factors and exact weights, so far
 
     @classmethod
-    def of(cls, scene: Scene, budget: int, refused: Collection[int] = ()) -> Plan:
-        """A plan for a number of bytes; sites that are refused are not kept as factors."""
+    def of(cls, scene: Scene, budget: int) -> Plan:
+        """A plan for a number of bytes."""
         shapes = [site.record.shape for site in scene.sites]
         if sum(map(_weights, shapes)) <= min(_EXACT, budget * 0.8 / _FLOAT):
             return cls(True, {})
         aside = min(_MAPS[0], int(0.04 * budget / (_CODE * len(scene.parts))))
-        left = budget * 0.98 - _overhead(scene, aside)
-        factors = _factors(scene, refused)
-        cost = sum(site.numbers * _HALF for site in factors.values())
-        if cost > left:
-            factors, cost = {}, 0.0
-        left -= cost
-        coded = sum(_weights(s) for number, s in enumerate(shapes) if number not in factors) * _CODE
-        pool = 1
-        while coded / pool**2 > left * 0.7 and pool < _WIDEST:
-            pool *= 2
-        left -= coded / pool**2
-        rows = sum(shape.heads * shape.queries for shape in shapes)
-        if fits := rows * LARGEST * _LARGE <= left:
-            left -= rows * LARGEST * _LARGE
-        cells = aside + int(max(0, left) / (4 * len(scene.parts) * _CODE))
-        return cls(False, factors, pool, LARGEST if fits else 0, min(_MAPS[1], cells))
+        left = budget * 0.97 - _overhead(scene, aside)
+        factors, bits = _factors(scene, left)
+        left -= sum(each.count for each in factors.values()) * bits / 8 * TEXT
+        rows = sum(shapes[number].heads * shapes[number].queries for number in factors)
+        top = LARGEST if rows * LARGEST * _TOP <= left else 0
+        left -= rows * top * _TOP
+        others = [shape for number, shape in enumerate(shapes) if number not in factors]
+        cost = sum(map(_weights, others)) * _CODE
+        if cost <= left:
+            cells = min(_MAPS[1], aside + int((left - cost) / (4 * len(scene.parts) * _CODE)))
+            return cls(False, factors, bits, top, map_cells=cells)
+        side = _side(others, left)
+        left -= _mean_bytes(others, side)
+        rows = sum(shape.heads * shape.queries for shape in others)
+        most = min(_MOST, max(1, int(left / (rows * _LEAST_LISTED))))
+        return cls(False, factors, bits, top, False, most, side, aside)
 
-    def note(self) -> str:
-        """In one sentence, how weights are kept."""
-        if self.exact:
-            return "Every weight is kept exactly, as a 32-bit number."
-        notes = []
-        if self.factors:
-            notes.append(
-                "weights are multiplied from queries and keys of 16 bits, and are within "
-                f"{_up(self.error)} of the exact ones"
-            )
-        if self.coded:
-            others = "other weights" if self.factors else "weights"
-            blocks = f", of blocks of {self.pool} × {self.pool}" if self.pool > 1 else ""
-            notes.append(
-                f"{others} are bytes on a logarithmic scale, within {50 * STEP:.1f} %{blocks}"
-            )
-        if self.largest:
-            notes.append(f"the {self.largest} largest of each row are exact")
-        notes.append(
-            f"maps over all layers are bytes within {50 * STEP:.1f} %, their largest exact"
-        )
-        text = "; ".join(notes)
-        return f"{text[0].upper()}{text[1:]}."
+    def is_exact(self, number: int) -> bool:
+        """Whether some weights of a site are kept as the very numbers of the record."""
+        return self.exact or (number in self.factors and self.top > 0)
+
+    def form(self, scene: Scene, number: int, head: int, chunks: Chunks) -> Form:
+        """How a head is kept, unless that turns out to be too far from its weights."""
+        record = scene.sites[number].record
+        if number in self.factors:
+            return self.factors[number].head(head, self.bits, self.top, chunks)
+        if self.exact or self.coded:
+            return Whole(*record.shape[2:], self.exact)
+        return Largest(*record.shape[2:], self.most, self.side, record.kind == "signed")
+
+    def instead(self, scene: Scene, number: int) -> Largest:
+        """How a head is kept whose factors are too far off: within the bytes they would take."""
+        record = scene.sites[number].record
+        alone = record.shape._replace(heads=1)
+        left = self.factors[number].count * self.bits / 8 * TEXT / record.shape.heads
+        left += alone.queries * self.top * _TOP
+        side = _side([alone], left)
+        count = int((left - _mean_bytes([alone], side)) / (alone.queries * _LISTED))
+        most = min(_MOST, max(1, count))
+        return Largest(*alone[2:], most, side, record.kind == "signed")
+
+    def of_stack(self, queries: int, keys: int, signed: bool) -> Form:
+        """How a map over all layers is kept."""
+        if self.exact or queries * keys <= self.map_cells:
+            return Whole(queries, keys, self.exact)
+        shape = Shape(1, 1, queries, keys)
+        side = next(s for s in _SIDES if s == _SIDES[-1] or _cells(shape, s) <= _MAPS[0] // 4)
+        return Largest(queries, keys, OF_STACKS, side, signed)
 
 
-def _up(error: float) -> str:
-    """Two digits of a bound, which must not be rounded down."""
-    if not error:
-        return "0"
-    unit = 10.0 ** (math.floor(math.log10(error)) - 1)
-    return f"{math.ceil(error / unit) * unit:.2g}"
-
-
-def _factors(scene: Scene, refused: Collection[int]) -> dict[int, Factors]:
-    """Queries and keys of the sites where they are fewer than codes would be."""
-    chosen = {}
-    for number, site in enumerate(scene.sites):
-        if number in refused:
-            continue
-        factors = Factors.of(site.record.recipe.plain(), scene.example)
-        if factors is not None and factors.numbers * _HALF < _weights(site.record.shape) * _CODE:
-            chosen[number] = factors
-    return chosen
+def _factors(scene: Scene, left: float) -> tuple[dict[int, Factors], int]:
+    """Queries and keys of all sites that have them, if they fit, and how many bits they get."""
+    recipes = {number: site.record.recipe.plain() for number, site in enumerate(scene.sites)}
+    numbers = {number: Factors.numbers(recipe) for number, recipe in recipes.items()}
+    few = [
+        number
+        for number, count in numbers.items()
+        if count and count * 2 * TEXT < _weights(scene.sites[number].record.shape) * _CODE
+    ]
+    cost = sum(numbers[number] for number in few) / 8 * TEXT  # for each bit
+    bits = next((bits for bits in _BITS if cost * bits <= left), 0)
+    if not bits:
+        return {}, _BITS[0]
+    every = {number: Factors.of(recipes[number], scene.example) for number in few}
+    return {number: factors for number, factors in every.items() if factors is not None}, bits
 
 
 def _weights(shape: Shape) -> int:
     return shape.heads * shape.queries * shape.keys
 
 
+def _cells(shape: Shape, side: int) -> int:
+    """Blocks of a site."""
+    return shape.heads * -(-shape.queries // side) * -(-shape.keys // side)
+
+
+def _mean_bytes(shapes: Sequence[Shape], side: int) -> float:
+    """Bytes of the means of blocks, and of the mean that each key receives."""
+    means = sum(_cells(shape, side) for shape in shapes) * 0.6 * TEXT
+    return means + sum(shape.heads * shape.keys for shape in shapes) * 1.5 * TEXT
+
+
+def _side(shapes: Sequence[Shape], left: float) -> int:
+    """The smallest blocks whose means take a small share of the bytes that are left."""
+    fitting = (side for side in _SIDES if _mean_bytes(shapes, side) <= _MEANS * left)
+    return next(fitting, _SIDES[-1])
+
+
 def _overhead(scene: Scene, cells: int) -> float:
     """Bytes of the maps over all layers, and of small pictures."""
     firsts = [scene.sites[part.sites[0]].record.shape for part in scene.parts]
-    cells = sum(min(cells, shape.queries * shape.keys) for shape in firsts)
-    rows = sum(shape.queries for shape in firsts)
+    whole = sum(min(cells, shape.queries * shape.keys) for shape in firsts) * _CODE
+    listed = sum(shape.queries for shape in firsts) * OF_STACKS * _LISTED
     heads = sum(site.record.shape.heads for site in scene.sites)
-    return 4 * (cells * _CODE + rows * LARGEST * _LARGE) + heads * THUMBNAIL**2 * 0.6 * _TEXT
+    return 4 * (whole + listed) + heads * THUMBNAIL**2 * 0.6 * TEXT

@@ -19,6 +19,7 @@ from regard.record.site import Site as RecordSite
 from regard.record.stored_attention import StoredRecipe
 from regard.tracing import stitch
 from regard.types import Kind
+from regard.viewer.opening import opening
 from regard.viewer.picture import Picture
 
 _MARKS = {"##": "wordpiece", "▁": "sentencepiece", "Ġ": "byte_level"}
@@ -26,6 +27,7 @@ _LABELS = {"self": "self-attention", "cross": "cross-attention"}
 _FIELDS = (
     *("view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme"),
     *("selected", "pinned", "hidden", "direction", "limit", "step", "zoom"),
+    *("sort", "type", "pair", "heads", "measure"),
 )
 
 
@@ -133,9 +135,10 @@ def scenes_of(attentions: Sequence[Any], options: PageOptions) -> list[Scene]:
         batch = max(record.shape.batch for record in records)
         if batch > 1:
             title = f"{title} (example {example} of {batch})"
-        scenes.append(
-            Scene(title, example, lines, sites, parts, prompt, grows, picture, options.start)
-        )
+        stacks = [(part.name, [sites[number].record for number in part.sites]) for part in parts]
+        place = "" if picture is not None else opening(stacks, example, options.start)
+        start = "&".join(filter(None, [place, options.start]))
+        scenes.append(Scene(title, example, lines, sites, parts, prompt, grows, picture, start))
     _check_words([all_words[number] for number in sorted(unused)], scenes)
     return scenes
 

@@ -13,10 +13,12 @@ from regard.aggregate.sources import Layer
 from regard.errors import UnavailableError
 from regard.recipe import Given
 from regard.record import Record, Trace
-from regard.viewer.forms import Map
+from regard.types import pieces
+from regard.viewer.forms import Map, Strip
 from regard.viewer.scene import Part, Scene
 
 _LONGEST = 4096  # positions up to which layers are multiplied
+_ROWS = 512  # multiplied at once
 _RESIDUAL = 0.5  # share of the residual stream, as `regard.rollout` has it
 
 
@@ -39,31 +41,27 @@ class Stack:
         self._records = [site.record for site in sites]
         self._example = scene.example
         self._follows = follows(scene, part)
-        self._sum: Tensor | None = None
-        self._largest: Tensor | None = None
+        size = sites[0].record.shape[2:]
+        self._sum, self._layer = torch.zeros(size), torch.zeros(size)
+        self._largest = torch.full(size, -torch.inf)
         self._rolled: Tensor | None = None
-        self._layer: Tensor | None = None
 
-    def add(self, weights: Map) -> None:
-        """One head of the layer that is being walked."""
-        self._layer = weights.clone() if self._layer is None else self._layer.add_(weights)
-        if self._largest is None:
-            self._largest = weights.clone()
-        torch.maximum(self._largest, weights, out=self._largest)
+    def take(self, rows: slice, strip: Strip) -> None:
+        """Some rows of one head of the layer that is being walked."""
+        self._layer[rows] += strip
+        torch.maximum(self._largest[rows], strip, out=self._largest[rows])
 
     def close(self, record: Record) -> None:
         """The layer is done."""
-        assert self._layer is not None
-        layer, self._layer = self._layer, None
-        self._sum = layer.clone() if self._sum is None else self._sum.add_(layer)
+        self._sum += self._layer
         if self._follows:
-            fused = Given((layer / record.shape.heads)[None, None], None, record.kind)
+            fused = Given((self._layer / record.shape.heads)[None, None], None, record.kind)
             mixed = mixed_map(Layer(record.name, fused), _RESIDUAL, "mean", 0)[0]
-            self._rolled = mixed if self._rolled is None else mixed @ self._rolled
+            self._rolled = mixed if self._rolled is None else _product(mixed, self._rolled)
+        self._layer.zero_()
 
     def maps(self) -> dict[str, Map]:
         """By name, whichever there are."""
-        assert self._sum is not None and self._largest is not None
         heads = sum(record.shape.heads for record in self._records)
         maps = {"mean": self._sum / heads, "max": self._largest}
         if self._rolled is not None:
@@ -72,3 +70,22 @@ class Stack:
                 whole = relevance(Trace(self._records))[self._example]
                 maps["relevance"] = whole.float().cpu()
         return maps
+
+
+def _product(first: Map, second: Map) -> Map:
+    """first · second, without columns in which a block of rows has nothing, such as the future."""
+    product = torch.zeros_like(first)
+    blocks = list(pieces(len(first), _ROWS))
+    reaches = [_reach(second[inner]) for inner in blocks]
+    for rows in blocks:
+        last = _reach(first[rows])
+        for inner, reach in zip(blocks, reaches):
+            if inner.start < last:
+                product[rows, :reach].addmm_(first[rows, inner], second[inner, :reach])
+    return product
+
+
+def _reach(rows: Tensor) -> int:
+    """The number of columns up to the last one that is not all 0."""
+    columns = (rows != 0).any(0).nonzero()
+    return int(columns[-1]) + 1 if len(columns) else 0

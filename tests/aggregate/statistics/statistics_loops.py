@@ -129,6 +129,17 @@ class Loops:
                 best.append(max(got))
         return sum(best) / len(best)
 
+    def aside(self):
+        total = 0.0
+        for b in range(self.batch):
+            rows = [i for example, i, _ in self.rows if example == b]
+            for j in range(self.n_keys):
+                column = sum(self.w[b][i][j] for i in rows)
+                special = self.special is not None and self.special[b][j]
+                if special or (rows and column / len(rows) >= 0.4):
+                    total += column
+        return total / len(self.rows) if self.rows else math.nan
+
     def copies(self, b, own, after):
         if self.tokens is None:
             return []

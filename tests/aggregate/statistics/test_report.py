@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import sys
 
 import pytest
 import torch
@@ -133,7 +134,81 @@ def figures(**known: float) -> dict[str, float]:
     ],
 )
 def test_thresholds(known, repeats, type):
-    assert head_type(figures(**known), repeats) == type
+    assert head_type(figures(**known), repeats) == (type, False)
+
+
+@pytest.mark.parametrize(
+    ("aside", "rest", "named"),
+    [
+        (0.4, {"previous": 0.4}, ("previous", True)),
+        (0.39, {"previous": 0.9}, ("sink", False)),
+        (0.9, {"previous": 0.9}, ("previous", True)),
+        (0.91, {"previous": 0.9}, ("sink", False)),
+        (0.6, {}, ("mixed", True)),
+        (0.6, {"evenness": 0.85}, ("sink", False)),
+        (0.6, {"peak": 0.4}, ("sink", False)),
+        (0.6, {"induction": 0.4}, ("induction", True)),
+    ],
+)
+def test_what_is_left_without_the_sink_names_a_head(aside, rest, named):
+    assert head_type(figures(peak=0.5, aside=aside), 10, figures(**rest)) == named
+
+
+@pytest.mark.parametrize("planted", [CAUSAL, FULL], ids=["causal", "full"])
+@pytest.mark.parametrize("small", [1 << 15, 0], ids=["stacked", "walked"])
+def test_planted_heads_keep_their_names_beside_a_sink(planted, small, monkeypatch):
+    monkeypatch.setattr(sys.modules["regard.kernel.reduce"], "_SMALL_MATRIX", small)
+    weights = 0.4 * torch.stack(list(planted.values()))
+    weights[..., 0] += 0.6
+    for row, name in zip(Report.of(weights[None], tokens=TOKENS, special=[N - 1]), planted):
+        bare = name in ("sink", "special", "broad")
+        assert row.label == ("sink" if bare else f"{name}, with a sink"), row
+        assert row.aside >= 0.6
+
+
+def test_the_sink_is_told_for_each_example():
+    """Padding before the second text: its first word lies elsewhere."""
+    text = torch.zeros(12, 12, dtype=torch.float64)
+    text[:, 0] = 0.6
+    text[range(1, 12), range(11)] += 0.4
+    text[0, 0] = 1.0
+    padded = torch.zeros(16, 16, dtype=torch.float64)
+    padded[4:, 4:] = text
+    whole = torch.zeros(16, 16, dtype=torch.float64)
+    whole[:12, :12] = text
+    whole[12:] = whole[11]
+    real = torch.ones(2, 16, dtype=torch.bool)
+    real[0, 12:] = real[1, :4] = False
+    (row,) = Report.of(torch.stack([whole, padded])[:, None], real=real)
+    (alone,) = Report.of(text[None, None])
+    assert row.label == alone.label == "previous, with a sink"
+    assert row.aside == pytest.approx(alone.aside)
+
+
+@pytest.mark.parametrize("small", [1 << 15, 0], ids=["stacked", "walked"])
+def test_figures_of_the_rest_are_shares_of_it(small, monkeypatch):
+    """Where each row leaves as much, they are the figures of the rows divided by it."""
+    monkeypatch.setattr(sys.modules["regard.kernel.reduce"], "_SMALL_MATRIX", small)
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.rand(1, 2, N, N, generator=generator, dtype=torch.float64).pow(8)
+    weights[..., 5] = 0.0
+    weights = weights / weights.sum(3, keepdim=True)
+    sunk = 0.5 * weights
+    sunk[..., 5] = 0.5
+    tokens = torch.randint(0, 9, (N,), generator=generator)
+    (found,) = head_statistics(sunk, tokens=tokens)
+    (alone,) = head_statistics(weights, tokens=tokens)
+    assert found.rest is not None and alone.rest is None
+    assert found.aside.tolist() == [0.5, 0.5]
+    for name in ("entropy", "effective", "distance", "spread", "itself", "local", "peak"):
+        torch.testing.assert_close(found.rest[name], getattr(alone, name))
+    for name in ("induction", "duplicate"):
+        torch.testing.assert_close(found.rest[name], getattr(alone, name))
+    for name in ("previous", "next"):  # of the queries beside the sink there is none
+        scale = (N - 1) / (N - 2)
+        torch.testing.assert_close(found.rest[name], scale * getattr(alone, name))
+    in_sight = math.log(N - 1) / math.log(N)
+    torch.testing.assert_close(found.rest["evenness"], alone.evenness / in_sight)
 
 
 class TestReport:

@@ -131,17 +131,12 @@ class Looking:
     def is_approximate(self) -> bool:
         return "≈" in self.tooltip()
 
-    def stated_error(self) -> tuple[float, float]:
-        """How far weights may be from the exact ones by the page's own words: absolute, relative.
-
-        Weights kept as bytes are 0 where they are too small to be seen at all.
-        """
+    def stated_error(self) -> float:
+        """How far weights may be from the exact ones by the page's own words."""
         note = self.by("status").text_content()
-        if found := re.search(r"within ([\d.e-]+) of the exact ones", note):
-            return float(found[1]), 0.0
-        found = re.search(r"weights are bytes on a logarithmic scale, within ([\d.]+) %", note)
+        found = re.search(r"within ([\d.e-]+) of the exact ones", note)
         assert found, f"the page does not say how exact it is: {note}"
-        return 1e-6, float(found[1]) / 100
+        return float(found[1])
 
     def colours(self) -> int:
         """How many colours the matrix has: an empty one has a few."""

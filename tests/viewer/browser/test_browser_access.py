@@ -27,6 +27,19 @@ def test_no_serious_fault(open_page, sentence_trace, axe, view, dark):
     assert not faults(looking, axe)
 
 
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "view=map&unit=words&special=hidden&pair=16,8&sort=pair",
+        "view=lines&layer=3&head=1&selected=12&heads=1.8,2.8",
+    ],
+    ids=["ranked", "kept"],
+)
+def test_no_serious_fault_with_words_and_heads_chosen(open_page, sentence_trace, axe, fragment):
+    looking = open_page(sentence_trace, fragment, dark=True)
+    assert not faults(looking, axe)
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_no_serious_fault_in_the_image_view(open_page, disc_trace, axe, dark):
     looking = open_page(disc_trace, "view=image&layer=2&head=0&selected=1", dark=dark)

@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from looking import agrees
 from PIL import Image, ImageChops
 from playwright.sync_api import expect
 from viewer_traces import Drawn
@@ -161,9 +162,18 @@ def test_words_and_pieces(open_page, sentence_trace):
 def test_special_tokens_are_folded(open_page, sentence_trace):
     looking = open_page(sentence_trace, LINES)
     expect(looking.by("lines-row-0")).to_contain_text("[CLS]")
-    looking.by("special-toggle").click()
+    looking.choose("special-select", "folded")
     expect(looking.by("lines-row-0")).to_contain_text("the")
     expect(looking.by("lines-row-20")).to_contain_text("[special]")
+
+
+def test_hidden_special_tokens_leave_shares_of_the_rest(open_page, sentence_trace):
+    looking = open_page(sentence_trace, f"{LINES}&selected=12&special=hidden")
+    expect(looking.by("lines-row-20")).to_have_count(0)
+    row = sentence_trace.weights(3)[1][13, 1:-1]
+    for column in (7, 19):
+        shown = looking.side_weight(f"lines-column-{column}")
+        assert agrees(shown, float(row[column] / row.sum())), (shown, column)
 
 
 def test_a_chosen_word_stays_chosen_when_one_special_token_is_folded(open_page, sentence_trace):
@@ -171,10 +181,10 @@ def test_a_chosen_word_stays_chosen_when_one_special_token_is_folded(open_page, 
     tokens = [*sentence_trace.trace[0].query_tokens[:-1], "end"]
     looking = open_page(Drawn(sentence_trace.trace.with_tokens(tokens)), f"{LINES}&selected=7")
     expect(looking.by("lines-row-7")).to_contain_text(tokens[7])
-    looking.by("special-toggle").click()
+    looking.choose("special-select", "folded")
     expect(looking.by("lines-row-6")).to_contain_text(tokens[7])
     assert looking.hash()["selected"] == "6"
-    looking.by("special-toggle").click()
+    looking.choose("special-select", "shown")
     expect(looking.by("lines-row-7")).to_contain_text(tokens[7])
     assert looking.hash()["selected"] == "7"
 

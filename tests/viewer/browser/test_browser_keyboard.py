@@ -41,6 +41,8 @@ def test_layers_and_heads(open_page, sentence_trace):
 def test_switches(open_page, sentence_trace, key, name, value):
     looking = open_page(sentence_trace, "view=matrix")
     assert press(looking, key)[name] == value
+    if name == "special":
+        assert press(looking, key)[name] == "hidden"
     assert name not in press(looking, key)
 
 
@@ -132,7 +134,7 @@ def test_every_control_is_reached_with_tab_and_is_seen_to_be(open_page, sentence
         reached.add(name)
         if name and not ring:
             unseen.append(name)
-    wanted = {"layer-select", "mode-select", "head-select", "unit-toggle", "special-toggle"}
+    wanted = {"layer-select", "mode-select", "head-select", "unit-toggle", "special-select"}
     wanted |= {"colour-toggle", "theme-toggle", "copy-link", "help-button", "matrix-canvas"}
     assert wanted <= reached, wanted - reached
     assert any(str(name).startswith("view-tab-") for name in reached)

@@ -112,6 +112,15 @@ def test_a_generation_grows_word_by_word(live):
     expect(looking.page.locator("[data-testid^=lines-row-]").nth(8)).to_be_attached()
     expect(looking.by("step-slider")).to_be_visible()
     expect(looking.by("step-slider")).to_have_attribute("max", "40")
+    likely = looking.by("live-likely-bars").locator("li")
+    expect(likely).to_have_count(5)
+    looking.by("live-likely-0").click()
+    expect(looking.by("live-likely-0")).to_have_attribute("aria-pressed", "true")
+    expect(likely.first).to_contain_text(looking.by("live-likely-0").inner_text().strip())
+    looking.page.keyboard.press("ArrowRight")
+    expect(looking.by("live-likely-1")).to_be_focused()
+    look(looking, TEXT)
+    expect(looking.by("live-likely")).to_be_hidden()
 
 
 def test_a_generation_is_cancelled(live):

@@ -166,7 +166,8 @@ def test_a_screen_of_390_pixels(open_page, sentence_trace, fragment):
     looking = open_page(sentence_trace, fragment, width=390, height=844)
     looking.page.wait_for_timeout(150)
     assert looking.page.evaluate("document.documentElement.scrollWidth") <= 390
-    for control in ("view-tab-map", "view-tab-lines", "layer-select", "unit-toggle"):
+    choice = "sort-select" if "map" in fragment else "layer-select"
+    for control in ("view-tab-map", "view-tab-lines", choice, "unit-toggle"):
         looking.reach(control)
         box = looking.by(control).bounding_box()
         assert box["x"] >= 0 and box["x"] + box["width"] <= 390.5, f"{control} is cut off"

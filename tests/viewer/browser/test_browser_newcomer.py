@@ -59,10 +59,10 @@ def test_what_is_chosen_stays_chosen_where_the_other_column_lacks_it(open_page, 
 
 def test_a_switch_works_where_only_the_second_column_has_a_use_for_it(open_page, turned_pair):
     looking = open_page(turned_pair, "view=matrix")
-    toggle = looking.by("special-toggle")
+    toggle = looking.by("special-select")
     expect(toggle).to_be_enabled()
     expect(looking.by("status").nth(1)).to_contain_text("22 × 22")
-    toggle.click()
+    looking.choose("special-select", "folded")
     expect(looking.by("status").nth(1)).to_contain_text("21 × 21")
 
 
@@ -168,15 +168,15 @@ def test_help_has_only_keys_that_do_something(open_page, sentence_trace, disc_tr
 
 def test_the_map_offers_nothing_that_it_does_not_show(open_page, sentence_trace):
     looking = open_page(sentence_trace)
-    for control in ("mode-select", "unit-toggle", "special-toggle", "colour-toggle"):
-        expect(looking.by(control)).to_be_disabled()
-    for key in "mdwsl":
+    for control in ("layer-select", "mode-select", "head-select"):
+        expect(looking.by(control)).to_be_hidden()
+    for key in "md":
         looking.page.keyboard.press(key)
-    assert not {"mode", "direction", "unit", "special", "colour"} & set(looking.hash())
+    assert not {"mode", "direction"} & set(looking.hash())
     looking.view("matrix")
     looking.page.keyboard.press("d")
     assert "direction" not in looking.hash()
-    expect(looking.by("mode-select")).to_be_enabled()
+    expect(looking.by("mode-select")).to_be_visible()
 
 
 def test_keys_without_a_pause_act_on_the_row_they_came_to(open_page, sentence_trace):

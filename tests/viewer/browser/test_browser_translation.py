@@ -54,7 +54,10 @@ def words(looking, selector):
 def test_it_opens_with_the_alignment_between_words(open_page, pages, name):
     found, path = pages[name]
     looking = open_page(path)
-    expect(looking.by("lines-view")).to_be_visible()
+    expect(looking.by("matrix-canvas")).to_be_visible()
+    looking.hover_cell(1, 2)
+    assert agrees(looking.hovered_weight(), float(found.matrix.weights[1, 2]))
+    looking.view("lines")
     assert words(looking, SOURCE)[:-1] == found.matrix.source
     count = len(found.matrix.target)
     assert words(looking, TARGET)[:count] == found.matrix.target
@@ -71,7 +74,7 @@ def test_it_opens_with_the_alignment_between_words(open_page, pages, name):
 
 
 def test_it_speaks_of_words_and_offers_no_choice_of_one(open_page, pages):
-    looking = open_page(pages["bahdanau"][1])
+    looking = open_page(pages["bahdanau"][1], "view=lines")
     captions = looking.page.locator(".lines-caption")
     expect(captions).to_have_text(["words looked at", "words that look"])
     expect(looking.page.locator(".lines-hint")).to_contain_text("Hover a word for its lines")
@@ -138,7 +141,7 @@ def lightest(looking, side, count):
 
 def test_it_is_read_again_word_by_word(open_page, pages):
     found, path = pages["bahdanau"]
-    looking = open_page(path, "unit=pieces")
+    looking = open_page(path, "view=lines&unit=pieces")
     slider = looking.by("step-slider")
     slider.focus()
     slider.press("Home")
@@ -159,7 +162,7 @@ def test_it_is_read_again_word_by_word(open_page, pages):
 
 
 def test_the_keyboard_goes_from_side_to_side_as_they_stand(open_page, pages):
-    looking = open_page(pages["bahdanau"][1])
+    looking = open_page(pages["bahdanau"][1], "view=lines")
     looking.by("lines-row-1").focus()
     looking.page.keyboard.press("ArrowRight")
     expect(looking.by("lines-row-1")).to_be_focused()
@@ -211,7 +214,7 @@ def test_the_example_of_another_model_goes_but_never_what_was_typed(live):
 
 
 def test_it_grows_word_by_word_and_ends_exact(live, checkpoint):
-    looking = live("unit=pieces")
+    looking = live("view=lines&unit=pieces")
     choose_translator(looking)
     looking.by("live-text").fill(LONG)
     looking.page.evaluate(
@@ -275,7 +278,8 @@ def test_from_one_model_to_the_other_and_back(live):
     expect(looking.by("thumb-5-11")).to_be_visible()
     choose_translator(looking)
     look(looking, LOVE)
-    expect(looking.by("lines-view")).to_be_visible()
+    expect(looking.by("matrix-canvas")).to_be_visible()
+    looking.view("lines")
     expect(looking.page.locator(".lines-role")).to_have_text(["Source", "Translation"])
     expect(looking.by("lines-column-1")).to_contain_text("love")
     looking.by("live-model").select_option(label="MiniLM")
@@ -293,7 +297,7 @@ def test_typed_markup_is_shown_and_never_run(live):
 
 
 def test_the_live_page_on_a_narrow_screen(live, axe):
-    looking = live(width=390, height=844)
+    looking = live("view=lines", width=390, height=844)
     choose_translator(looking)
     look(looking, LOVE)
     assert looking.page.evaluate("document.documentElement.scrollWidth") <= 390

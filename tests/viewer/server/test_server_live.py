@@ -59,8 +59,8 @@ def test_a_small_trace_is_sent_packed_and_rows_are_exact(here):
     trace = attention_of(SENTENCE)
     assert [site["name"] for site in found["sites"]] == trace.names()
     assert found["sequences"][0]["words"]["names"][2] == "animal"
-    assert found["sites"][3]["form"]["kind"] == "dense"
-    sent = chunk(here, found["id"], found["sites"][3]["form"]["maps"][1])
+    assert found["sites"][3]["maps"][1]["kind"] == "dense"
+    sent = chunk(here, found["id"], found["sites"][3]["maps"][1]["weights"])
     want = trace[3].weights()[0, 1]
     assert torch.equal(sent, want)
     base = f"/api/traces/{found['id']}"
@@ -103,12 +103,18 @@ def test_the_map_grows_word_by_word(here):
     assert [begin["event"], sites["event"], done["event"]] == ["begin", "sites", "done"]
     assert len(prompt) == len(sites["sites"]) == 30 and len(steps) == 6
     assert steps[0]["token"] == "Ġmat", "it goes on as it began"
+    for step in steps:
+        names, shares = zip(*step["likely"])
+        assert names[0] == step["token"] and list(shares) == sorted(shares, reverse=True)
     count = len(begin["tokens"])
     loaded = packaged.smollm2()
     tokens = [*begin["tokens"], *(step["token"] for step in steps)]
     ids = torch.tensor([loaded.tokenizer.convert_tokens_to_ids(tokens)])
     with torch.inference_mode():
         whole = regard.trace(loaded.model, ids)  # all at once, without a cache
+        probabilities = loaded.model(ids).logits[0, count - 1 :].softmax(-1)
+    for step, expected in zip(steps, probabilities.max(-1).values.tolist()):
+        assert step["likely"][0][1] == pytest.approx(expected, abs=1e-4)
     for layer in (0, 17, 29):
         want = whole[layer].weights()[0]
         got = rows_of(prompt[layer]["rows"], prompt[layer]["shape"])

@@ -82,7 +82,7 @@ def test_a_trace_of_4096_tokens_is_browsed_in_tiles(tmp_path):
         (listed,) = client.get("/api/traces").json()["traces"]
         assert listed["title"] == "long" and listed["tokens"] == LENGTH
         scene = client.get(f"/api/traces/{listed['id']}").json()
-        assert scene["sites"][1]["form"] == {"kind": "tiles"}
+        assert scene["sites"][1]["maps"][0]["kind"] == "tiles"
         assert len(client.get(f"/api/traces/{listed['id']}").content) < 500_000
 
         def floats(path, **query):

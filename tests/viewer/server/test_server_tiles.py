@@ -285,6 +285,30 @@ def test_only_who_made_a_lock_takes_it_away():
     assert cache._locks == {("t",): lock}
 
 
+@pytest.mark.parametrize("unit", ["pieces", "words"])
+def test_hidden_special_tokens_leave_shares_of_the_rest(unit):
+    maps = maps_of(trace_of(len(TOKENS)).with_tokens(TOKENS), example=1)
+    folded = whole(maps, asked(maps, unit=unit, special="folded", head=1, layer=1))[:-1, :-1]
+    total = folded.sum(1, keepdim=True)
+    expected = torch.where(total > 0, folded / total, 0.0)
+    ask = asked(maps, unit=unit, special="hidden", head=1, layer=1)
+    torch.testing.assert_close(whole(maps, ask), expected)
+    for index in range(expected.shape[1]):
+        torch.testing.assert_close(maps.column(ask, index), expected[:, index])
+        torch.testing.assert_close(maps.row(ask, index), expected[index])
+
+
+def test_features_of_a_pair_add_up_to_its_score():
+    trace = trace_of(9)
+    maps = maps_of(trace, example=1)
+    features = maps.features(asked(maps, layer=1, head=2), 7, 3)
+    recipe = trace[1].recipe
+    score = recipe.query[1, 2, 7] @ recipe.key[1, 2, 3] * recipe.scale
+    assert features.shape == (16,) and float(features.sum()) == pytest.approx(float(score))
+    with pytest.raises(Refusal, match="no products of queries and keys"):
+        maps.features(asked(maps, mode="mean"), 7, 3)
+
+
 def test_no_map_goes_through_layers_that_are_too_long(monkeypatch):
     trace = trace_of(40)
     assert "rollout" in tile_manifest(Scene.of(trace)).manifest["parts"][0]["maps"]

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from regard.aggregate.sources import Layer, check_one_pass, has_both, has_shares, layers_of
 from regard.aggregate.statistics.head_statistics import (
     FIGURES,
+    SINK,
     HeadStatistics,
     is_guess,
     layer_numbers,
@@ -38,6 +39,8 @@ POSITIONAL = 0.6  #: share that relative position explains, from which a head is
 CONTENT = 0.3  #: the same share, and the largest of one key, up to which a head follows content
 SHARP = 0.6  #: evenness up to which a head is sharp
 REPEATS = 10  #: queries with an earlier copy, from which induction can be told
+REST = 0.1  #: of the attention left without the sink, from which it is given a type
+WITH_SINK = "with a sink"  #: said of a head whose type is that of the rest of its attention
 
 
 class Type(NamedTuple):
@@ -63,6 +66,7 @@ TYPES = {
     "sharp": Type("!", "evenness", least=True),
     "mixed": Type("·", "evenness"),
 }
+_SINKS = ("sink", "special")
 _SHORT = 40  # heads up to which every one is printed
 _FEW = 3  # heads of each type printed of a longer report
 _HEADINGS = {
@@ -87,6 +91,7 @@ class HeadRow:
     head: int
     name: str  #: the site, as in the trace
     type: str
+    with_sink: bool  #: whether the type is of what does not go to a sink
     entropy: float
     evenness: float
     effective: float
@@ -102,6 +107,12 @@ class HeadRow:
     induction: float
     duplicate: float
     positional: float
+    aside: float
+
+    @property
+    def label(self) -> str:
+        """The type, and whether there is a sink beside it: "induction, with a sink"."""
+        return f"{self.type}, {WITH_SINK}" if self.with_sink else self.type
 
 
 class Report:
@@ -257,18 +268,32 @@ class Report:
         head = ["layer", "head", *(["site"] if self._sites else []), "type"]
         lines = [[*head, *shown]]
         for row in rows:
-            where = [str(row.layer), str(row.head), *([row.name] if self._sites else []), row.type]
+            where = [str(row.layer), str(row.head), *([row.name] if self._sites else []), row.label]
             lines.append([*where, *(_number(name, getattr(row, name)) for name in shown)])
         return lines
 
 
-def head_type(figures: Mapping[str, float], repeats: int = 0) -> str:
-    """The type of a head in one word, by its figures; no comparison holds for NaN.
+def head_type(
+    figures: Mapping[str, float], repeats: int = 0, rest: Mapping[str, float] | None = None
+) -> tuple[str, bool]:
+    """The type of a head in one word, and whether a sink was set aside for it.
 
     Args:
         figures: by name, as in `HeadStatistics`.
         repeats: how many queries `induction` and `duplicate` are the mean of.
+        rest: the same figures of what does not go to a sink.
     """
+    whole = _type(figures, repeats)
+    if rest is None or figures["aside"] < SINK or whole == "broad":
+        return whole, False
+    beside = _type(rest, repeats) if figures["aside"] <= 1 - REST else "broad"
+    if beside in ("broad", "sink"):  # nothing else, or a second sink
+        return whole if whole in _SINKS else "sink", False
+    return beside, True
+
+
+def _type(figures: Mapping[str, float], repeats: int) -> str:
+    """The first rule that holds; no comparison does for NaN."""
     patterns = {"previous": "previous", "next": "next", "self": "itself"}
     if repeats >= REPEATS:
         patterns |= {"induction": "induction", "duplicate": "duplicate"}
@@ -286,6 +311,11 @@ def head_type(figures: Mapping[str, float], repeats: int = 0) -> str:
         "sharp": sharp and math.isnan(figures["positional"]),
     }
     return next((name for name, holds in rules.items() if holds), "mixed")
+
+
+def head_rows(statistics: HeadStatistics) -> list[HeadRow]:
+    """A row for each head of a layer."""
+    return list(_rows(0, statistics))
 
 
 def _layers(attention: Any, part: str | None, names: list[str], **options: Any) -> list[Layer]:
@@ -312,11 +342,12 @@ def _layers(attention: Any, part: str | None, names: list[str], **options: Any) 
 
 def _rows(layer: int, statistics: HeadStatistics) -> Iterator[HeadRow]:
     columns = {name: getattr(statistics, name).tolist() for name in FIGURES}
+    beside = {name: column.tolist() for name, column in (statistics.rest or {}).items()}
     for head in range(len(statistics.entropy)):
         figures = {name: column[head] for name, column in columns.items()}
-        yield HeadRow(
-            layer, head, statistics.name, head_type(figures, statistics.repeats), **figures
-        )
+        rest = {name: column[head] for name, column in beside.items()} or None
+        named, with_sink = head_type(figures, statistics.repeats, rest)
+        yield HeadRow(layer, head, statistics.name, named, with_sink, **figures)
 
 
 def _notes(statistics: Sequence[HeadStatistics], layers: Sequence[Layer]) -> list[str]:

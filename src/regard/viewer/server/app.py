@@ -182,6 +182,20 @@ class Server:
         alike = maps.alike(map_query, "column", index)
         return await self._floats(partial(maps.column, map_query, index), alike)
 
+    @endpoint("GET", f"{_TRACE}/features", BINARY, *MAP, query("row"), query("column"))
+    async def features(self, request: Request) -> Response:
+        """What each feature of query and key adds to the score of a pair of positions, float32,
+        little endian; refused where scores are made in another way."""
+        maps, map_query = self._map(request)
+        site = map_query.sites(maps.scene)[0]
+        lines = (maps.scene.lines[line] for line in (site.queries, site.keys))
+        row, column = (
+            number(request.query_params, name, len(line.tokens))
+            for name, line in zip(("row", "column"), lines)
+        )
+        alike = maps.alike(map_query, "features", row, column)
+        return await self._floats(partial(maps.features, map_query, row, column), alike)
+
     @endpoint("POST", "/api/look", json_of("Scene"), body=json_of("Look"))
     async def look(self, request: Request) -> Response:
         """Run a model on a text; the manifest of its trace."""

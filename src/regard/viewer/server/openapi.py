@@ -155,6 +155,10 @@ def _schemas(limits: Limits) -> Json:
             "description": "step: keys of the row of each site; null in step 1",
         },
         "token": {"type": "string", "description": "step: the token that was chosen"},
+        "likely": {
+            **_array({"type": "array", "prefixItems": [STRING, NUMBER]}),
+            "description": "step: the most probable tokens with their probabilities, if known",
+        },
         "rows": {
             "description": "float16, little endian, base64; prompt: all rows of a site; step: the "
             "row of the token that was fed, of each site, (head, 1, key); null in step 1",

@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   // data/chunks.js
-  var ARRAYS = { u8: Uint8Array, u16: Uint16Array, i32: Int32Array, f32: Float32Array };
+  var ARRAYS = { u8: Uint8Array, u16: Uint16Array, i16: Int16Array, i32: Int32Array, f32: Float32Array };
   function inlineLoader(first) {
     return {
       remote: null,
@@ -46,14 +46,20 @@
   function decodeNumbers(planes, chunk) {
     if (chunk.dtype === "u8") return planes;
     const count = chunk.shape.reduce((product, size) => product * size, 1);
+    if (chunk.dtype !== "rows") return new ARRAYS[chunk.dtype](joinedPlanes(planes, count));
+    const numbers = new Int16Array(joinedPlanes(planes.subarray(0, 2 * count), count));
+    const units = new Float32Array(joinedPlanes(planes.subarray(2 * count), chunk.shape[0]));
+    const width = chunk.shape[1];
+    return Float32Array.from(numbers, (number, i) => number * units[Math.floor(i / width)]);
+  }
+  function joinedPlanes(planes, count) {
     const width = planes.length / Math.max(1, count);
     const bytes = new Uint8Array(planes.length);
     for (let plane = 0; plane < width; plane += 1) {
       const start = plane * count;
       for (let i = 0, at = plane; i < count; i += 1, at += width) bytes[at] = planes[start + i];
     }
-    if (chunk.dtype === "f16") return floatsOfHalves(new Uint16Array(bytes.buffer));
-    return new ARRAYS[chunk.dtype](bytes.buffer);
+    return bytes.buffer;
   }
   var halfTable = null;
   function floatsOfHalves(numbers) {
@@ -71,6 +77,134 @@
     return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
   }
 
+  // data/partial_map.js
+  var DIGITS = 4;
+  function valuesOfCodes(codes, { unit, levels }) {
+    return Float32Array.from(codes, (code) => valueOfCode(code, unit, levels));
+  }
+  function valueOfCode(code, unit, levels) {
+    const share = code / levels;
+    return share * Math.abs(share) * unit;
+  }
+  function eachRun(runs, queries, keys, call) {
+    for (let row = 0, end = queries; row < queries; row += 1) {
+      const count = runs ? runs[row] : 1;
+      for (let i = 0; i < count; i += 1, end += 2) call(row, ...runs ? [runs[end], runs[end + 1]] : [0, keys]);
+    }
+  }
+  async function partialMap(scene, form, size) {
+    const [places, codes, runs, means, received] = await Promise.all([
+      scene.loader.read(form.places),
+      scene.loader.read(form.weights),
+      form.runs ? scene.loader.read(form.runs) : null,
+      scene.loader.read(form.means.weights),
+      scene.loader.read(form.received.weights)
+    ]);
+    const known = new Largest(form, size, places, codes, runs, valuesOfCodes(means, form.means));
+    return { ...size, data: known.colours(), known, received: valuesOfCodes(received, form.received) };
+  }
+  var Largest = class {
+    constructor(form, { queries, keys }, places, codes, runs, means) {
+      this.count = form.count;
+      this.side = form.side;
+      this.queries = queries;
+      this.keys = keys;
+      this.places = places;
+      this.runs = runs;
+      this.means = means;
+      this.values = valuesOfCodes(codes, form).map((value) => Number(value.toPrecision(DIGITS)));
+      this.signed = form.signed;
+      this.bounds = Float32Array.from({ length: queries }, (_, row) => this.bound(form, codes, row));
+      this.starts = new Int32Array(queries + 1);
+      if (runs) for (let row = 0; row < queries; row += 1) this.starts[row + 1] = this.starts[row] + 2 * runs[row];
+    }
+    /** What no weight of a row exceeds that is not kept. */
+    bound(form, codes, row) {
+      if (!this.count) return form.unit;
+      const least = Math.abs(codes[(this.count - 1) * this.queries + row]);
+      return least && valueOfCode(Math.min(least + 0.5, form.levels), form.unit, form.levels);
+    }
+    /** Fills the least and the most that the weights of a row may be. */
+    row(query, low, high) {
+      const bound = this.bounds[query];
+      low.fill(0);
+      high.fill(0);
+      this.eachRunOf(query, (start, stop) => {
+        high.fill(bound, start, stop);
+        if (this.signed) low.fill(-bound, start, stop);
+      });
+      for (let rank = 0, at = query; rank < this.count; rank += 1, at += this.queries) {
+        low[this.places[at]] = high[this.places[at]] = this.values[at];
+      }
+    }
+    eachRunOf(query, call) {
+      if (!this.runs) call(0, this.keys);
+      else for (let end = this.starts[query]; end < this.starts[query + 1]; end += 2) call(this.runs[this.queries + end], this.runs[this.queries + end + 1]);
+    }
+    /** The least and the most that one weight may be. */
+    pair(query, key) {
+      for (let rank = 0, at = query; rank < this.count; rank += 1, at += this.queries) {
+        if (this.places[at] === key) return [this.values[at], this.values[at]];
+      }
+      let isNothing = true;
+      this.eachRunOf(query, (start, stop) => {
+        if (key >= start && key < stop) isNothing = false;
+      });
+      const bound = isNothing ? 0 : this.bounds[query];
+      return [this.signed ? -bound : 0, bound];
+    }
+    /** The mean of the block that a pair lies in. */
+    mean(query, key) {
+      const breadth = Math.ceil(this.keys / this.side);
+      return { side: this.side, value: this.means[Math.floor(query / this.side) * breadth + Math.floor(key / this.side)] };
+    }
+    colours() {
+      const { queries, keys, side, means } = this;
+      const data = new Float32Array(queries * keys);
+      const breadth = Math.ceil(keys / side);
+      for (let row = 0; row < queries; row += 1) {
+        const bound = this.bounds[row];
+        const block = Math.floor(row / side) * breadth;
+        this.eachRunOf(row, (start, stop) => {
+          for (let key = start; key < stop; key += 1) data[row * keys + key] = Math.max(-bound, Math.min(bound, means[block + Math.floor(key / side)]));
+        });
+        for (let rank = 0, at = row; rank < this.count; rank += 1, at += queries) data[row * keys + this.places[at]] = this.values[at];
+      }
+      return data;
+    }
+  };
+  function combinedKnowledge(maps, mode) {
+    const [{ keys }, count] = [maps[0], maps.length];
+    const [least, most] = [new Float32Array(keys), new Float32Array(keys)];
+    const join = (target, values) => {
+      if (mode === "max") for (let key = 0; key < keys; key += 1) target[key] = Math.max(target[key], values[key]);
+      else for (let key = 0; key < keys; key += 1) target[key] += values[key] / count;
+    };
+    const rowOf = (map, query) => {
+      if (map.known) return map.known.row(query, least, most);
+      least.set(map.data.subarray(query * keys, (query + 1) * keys));
+      return most.set(least);
+    };
+    const pairOf = (map, query, key) => map.known?.pair(query, key) ?? Array(2).fill(map.data[query * keys + key]);
+    return {
+      count: null,
+      row(query, low, high) {
+        for (const side of [low, high]) side.fill(mode === "max" ? -Infinity : 0);
+        for (const map of maps) {
+          rowOf(map, query);
+          join(low, least);
+          join(high, most);
+        }
+      },
+      pair(query, key) {
+        const pairs = maps.map((map) => pairOf(map, query, key));
+        const joined = (side) => mode === "max" ? Math.max(...pairs.map((pair) => pair[side])) : pairs.reduce((sum, pair) => sum + pair[side], 0) / count;
+        return [joined(0), joined(1)];
+      },
+      mean: () => null
+    };
+  }
+
   // data/scene.js
   var CACHE_SIZE = 48 << 20;
   function openScene(manifest, loader) {
@@ -78,6 +212,7 @@
     const cached = (key, make2) => maps.get(key) ?? maps.set(key, make2());
     const scene = { ...manifest, loader };
     scene.headMap = (site, head) => cached(`${site}/${head}`, () => readHeadMap(scene, manifest.sites[site], head));
+    scene.headRows = (site, head, queries) => readHeadRows(scene, manifest.sites[site], head, queries);
     scene.layerMap = (site, mode) => cached(`${site}/${mode}`, () => combineHeads(scene, site, mode));
     scene.partMap = (part, name) => cached(`part ${part}/${name}`, () => readPartMap(scene, part, name));
     return scene;
@@ -130,80 +265,81 @@
     };
   }
   async function readHeadMap(scene, site, head) {
-    const form = site.form;
-    const size = { queries: site.queries, keys: site.keys, exact: isExact(form), top: null };
-    if (form.kind === "tiles") return { ...size, exact: true, data: null };
-    const data = form.kind === "factors" ? await factorWeights(scene, site, head) : await storedWeights(scene, form, head, site.queries, site.keys);
-    const map = { ...size, data };
-    if (form.top) map.top = await correctTop(scene, form.top[head], map);
-    return map;
+    return readMap(scene, site.maps[head], site.queries, site.keys, site.peak[head]);
+  }
+  async function readHeadRows(scene, { maps, queries, keys }, head, rows) {
+    const form = maps[head];
+    if (form.kind !== "factors") return null;
+    const data = await factorWeights(scene, form, queries, keys, rows);
+    const weights = rows.map((_, index) => data.subarray(index * keys, (index + 1) * keys));
+    if (form.top) {
+      const [places, values] = await Promise.all([scene.loader.read(form.top.places), scene.loader.read(form.top.values)]);
+      const count = form.top.places.shape[1];
+      rows.forEach((row, index) => {
+        for (let at = row * count; at < (row + 1) * count; at += 1) weights[index][places[at]] = values[at];
+      });
+    }
+    return weights;
   }
   async function readPartMap(scene, part, name) {
     const { maps, sites } = scene.parts[part];
     const form = maps[name];
     if (!form) throw new Error(`there is no ${name} of ${scene.parts[part].label}`);
     const { queries, keys } = scene.sites[sites[0]];
-    if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
-    const data = await storedWeights(scene, form, 0, queries, keys);
-    const map = { queries, keys, exact: isExact(form), top: null, data };
-    if (form.top) map.top = await correctTop(scene, form.top[0], map);
-    return map;
+    return readMap(scene, form, queries, keys, form.unit ?? null);
+  }
+  async function readMap(scene, form, queries, keys, largest) {
+    const { note } = form;
+    const size = { queries, keys, largest, note, exact: isExact(form), top: null, known: null };
+    if (form.kind === "tiles") return { ...size, data: null };
+    if (form.kind === "largest") return partialMap(scene, form, size);
+    if (form.kind === "factors") {
+      const map = { ...size, data: await factorWeights(scene, form, queries, keys) };
+      if (form.top) map.top = await correctTop(scene, form.top, map);
+      return map;
+    }
+    const numbers = await scene.loader.read(form.weights);
+    return { ...size, data: form.kind === "dense" ? numbers : valuesOfCodes(numbers, form) };
   }
   async function combineHeads(scene, site, mode) {
-    const { heads, queries, keys, form } = scene.sites[site];
-    if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
+    const { heads, queries, keys, peak, maps } = scene.sites[site];
+    const isWhole = (form) => form.kind !== "tiles";
+    const notes = new Set(maps.map((form) => form.note));
+    const note = [...notes].join("; or ");
+    const exact = maps.every(isExact);
+    const largest = mode === "max" ? peak.reduce((most, each) => Math.max(most, each), 0) : null;
+    const size = { queries, keys, largest, note, exact, top: null, known: null };
+    if (!maps.every(isWhole)) return { ...size, data: null };
     const data = new Float32Array(queries * keys).fill(mode === "max" ? -Infinity : 0);
+    const parts = [];
     for (let head = 0; head < heads; head += 1) {
-      const weights = (await scene.headMap(site, head)).data;
+      const map = await scene.headMap(site, head);
+      const weights = map.data;
+      parts.push(map);
       if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], weights[i]);
       else for (let i = 0; i < data.length; i += 1) data[i] += weights[i] / heads;
     }
-    return { queries, keys, exact: isExact(form), top: null, data };
+    const isPartial = parts.some((map) => map.known);
+    return { ...size, data, known: isPartial ? combinedKnowledge(parts, mode) : null };
   }
   function isExact(form) {
-    return form.kind === "dense" && form.exact !== false;
+    return form.kind === "tiles" || form.kind === "dense" && form.exact !== false;
   }
-  async function storedWeights(scene, form, index, queries, keys) {
-    const chunk = form.maps[index];
-    const numbers = await scene.loader.read(chunk);
-    if (form.kind === "dense") return numbers;
-    const values = valuesOfCodes(form, index);
-    const data = new Float32Array(queries * keys);
-    const breadth = chunk.shape[1];
-    for (let row = 0, at = 0; row < queries; row += 1) {
-      const start = Math.floor(row / form.pool) * breadth;
-      for (let key = 0; key < keys; key += 1, at += 1) {
-        data[at] = values[numbers[start + Math.floor(key / form.pool)]];
-      }
-    }
-    return data;
-  }
-  function valuesOfCodes(form, index) {
-    return Float32Array.from({ length: 256 }, (_, code) => {
-      if (form.signed) return (code - 128) * form.units[index];
-      return code === 0 ? 0 : form.units[index] * Math.exp(form.step * (code - 1));
-    });
-  }
-  async function factorWeights(scene, site, head) {
-    const { form, queries, keys } = site;
+  async function factorWeights(scene, form, queries, keys, rows = null) {
     const [query, key, normaliser, runs] = await Promise.all([
-      scene.loader.read(form.query[head]),
-      scene.loader.read(form.key[Math.floor(head / form.groups)]),
+      scene.loader.read(form.query),
+      scene.loader.read(form.key),
       scene.loader.read(form.lse),
       form.runs ? scene.loader.read(form.runs) : null
     ]);
-    const width = form.query[head].shape[1];
-    const data = new Float32Array(queries * keys);
-    let run = queries;
-    for (let row = 0; row < queries; row += 1) {
-      const offset = normaliser[head * queries + row];
+    const width = form.query.shape[1];
+    const data = new Float32Array((rows ?? { length: queries }).length * keys);
+    eachRun(runs, queries, keys, (row, start, stop) => {
+      const place = rows ? rows.indexOf(row) : row;
+      if (place < 0) return;
       const scaled = query.subarray(row * width, (row + 1) * width).map((part) => part * form.scale);
-      const count = runs ? runs[row] : 1;
-      for (let i = 0; i < count; i += 1, run += 2) {
-        const [start, stop] = runs ? [runs[run], runs[run + 1]] : [0, keys];
-        fillRow(data, row * keys, scaled, key, width, start, stop, offset);
-      }
-    }
+      fillRow(data, place * keys, scaled, key, width, start, stop, normaliser[row]);
+    });
     return data;
   }
   function fillRow(data, base, query, key, width, start, stop, offset) {
@@ -272,16 +408,19 @@
   // state/state.js
   var VIEWS = ["map", "matrix", "lines", "text", "image"];
   var MODES = ["head", "mean", "max", "rollout", "relevance"];
+  var MOST_HEADS = 4;
   var CHOICES = {
     view: VIEWS,
     mode: MODES,
     unit: ["pieces", "words"],
-    special: ["shown", "folded"],
+    special: ["shown", "folded", "hidden"],
     colour: ["linear", "log"],
     theme: ["auto", "light", "dark"],
-    direction: ["from", "to"]
+    direction: ["from", "to"],
+    measure: ["weights", "norms"],
+    sort: ["layer", "type", "entropy", "distance", "pair"]
   };
-  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit"];
+  var SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair", "heads", "measure"];
   function initialState() {
     return {
       view: "map",
@@ -299,7 +438,12 @@
       direction: "from",
       limit: { kind: "top", value: 5 },
       step: null,
-      zoom: null
+      zoom: null,
+      sort: "layer",
+      type: "",
+      pair: [],
+      heads: [],
+      measure: "weights"
     };
   }
   function hasSpecial(scene) {
@@ -331,9 +475,24 @@
     next.head = boundedInteger(next.head, site ? site.heads : 1);
     if (next.unit === "words" && !hasWords(scene)) next.unit = "pieces";
     if (next.view === "image" && !scene.image) next.view = "matrix";
+    next.heads = settledHeads(scene, part, next.heads);
+    next.pair = settledPair(scene, site, next.pair);
+    if (next.sort === "pair" && next.pair.length === 0) next.sort = "layer";
     if (!scene.steps) next.step = null;
     else if (next.step !== null) next.step = Math.max(next.step, leastStep(scene));
     return next;
+  }
+  function settledHeads(scene, part, heads) {
+    const has = ([layer, head]) => layer < part.sites.length && head < scene.sites[part.sites[layer]].heads;
+    return heads.filter((place) => has(headPlace(place)));
+  }
+  function headPlace(text) {
+    return text.split(".").map(Number);
+  }
+  function settledPair(scene, site, pair) {
+    const sequences = [site?.query_sequence, site?.key_sequence];
+    const fits = (position, index) => position < (scene.sequences[sequences[index]]?.tokens.length ?? 0);
+    return pair.length <= 2 && pair.every(fits) ? pair : [];
   }
   function leastStep(scene) {
     return scene.steps.prompt > 0 ? 0 : 1;
@@ -448,7 +607,9 @@
     if (key === "layer" && text === "all") return "all";
     if (key === "step" && text === "") return null;
     if (["part", "layer", "head", "step"].includes(key)) return /^\d{1,9}$/.test(text) ? Number(text) : void 0;
-    if (key === "selected" || key === "hidden") return text === "" ? [] : numbersOf(text, Number.isInteger);
+    if (key === "heads") return /^(\d{1,5}\.\d{1,5}(,|$))*$/.test(text) ? text.split(",").filter(Boolean).slice(0, MOST_HEADS) : void 0;
+    if (key === "type") return /^[a-z]*$/.test(text) ? text : void 0;
+    if (["selected", "hidden", "pair"].includes(key)) return text === "" ? [] : numbersOf(text, Number.isInteger);
     if (key === "pinned") return text === "true";
     if (key === "zoom") return zoomValue(text);
     if (key === "limit") return limitValue(text);
@@ -600,8 +761,8 @@
   function localMap(rows, columns, make2) {
     return { id: 0, dtype: "f32", shape: [rows, columns], make: make2 };
   }
-  function combinedMaps(rows, columns, headMaps) {
-    const combined = (mode) => ({ kind: "dense", exact: false, maps: [localMap(rows, columns, () => combineMaps(headMaps(), mode, rows * columns))] });
+  function combinedMaps(rows, columns, headMaps, note) {
+    const combined = (mode) => ({ kind: "dense", exact: false, note, weights: localMap(rows, columns, () => combineMaps(headMaps(), mode, rows * columns)) });
     return { mean: combined("mean"), max: combined("max") };
   }
   function localThumbnails(rows, columns, peaks, mapOf2) {
@@ -699,6 +860,68 @@
   }
   function capitalised(text) {
     return text.charAt(0).toUpperCase() + text.slice(1);
+  }
+
+  // live/likely.js
+  var STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+  function createLikely(suffix) {
+    return new Likely(suffix);
+  }
+  var Likely = class {
+    constructor(suffix) {
+      this.suffix = suffix;
+      this.steps = [];
+      this.chosen = null;
+      this.written = make("div", { class: "likely-written", role: "group", "aria-label": "Written tokens", "data-scrolls": true });
+      this.bars = make("ol", { class: "likely-bars", "data-testid": `live-likely-bars${suffix}` });
+      const title = make("span", { class: "live-label" }, "Next token");
+      this.element = make("section", { class: "live-likely", hidden: true, "aria-label": "Probabilities of the next token", "data-testid": `live-likely${suffix}` }, title, this.written, this.bars);
+      this.written.addEventListener("click", (event) => this.press(event.target.closest("button")));
+      this.written.addEventListener("keydown", (event) => this.move(event));
+    }
+    show(steps) {
+      if (steps.length < this.steps.length || steps.length === 0) {
+        this.written.replaceChildren();
+        this.chosen = null;
+      }
+      this.steps = [...steps];
+      for (let index = this.written.childElementCount; index < steps.length; index += 1) this.written.append(this.button(index));
+      this.element.hidden = !steps.some(({ likely }) => likely?.length);
+      this.mark();
+    }
+    button(index) {
+      return make("button", { type: "button", class: "likely-token", "data-index": index, "data-testid": `live-likely${this.suffix}-${index}` }, make("bdi", {}, visibleLabel(this.steps[index].token)));
+    }
+    mark() {
+      const index = this.chosen ?? this.steps.length - 1;
+      [...this.written.children].forEach((button, place) => {
+        button.setAttribute("aria-pressed", String(place === index));
+        button.tabIndex = place === index ? 0 : -1;
+      });
+      const step = this.steps[index];
+      this.bars.replaceChildren(...(step?.likely ?? []).map(([token, probability]) => barOf(token, probability, token === step.token)));
+    }
+    press(button) {
+      if (!button) return;
+      this.chosen = Number(button.dataset.index);
+      this.mark();
+    }
+    move(event) {
+      const step = STEPS[event.key];
+      if (step === void 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+      const index = Math.max(0, Math.min(this.steps.length - 1, Number(event.target.dataset.index) + step));
+      event.preventDefault();
+      this.chosen = index;
+      this.mark();
+      this.written.children[index].focus();
+    }
+  };
+  function barOf(token, probability, isWritten) {
+    const bar = make("span", { class: "likely-bar", "aria-hidden": "true" });
+    bar.style.width = `${Math.round(100 * probability)}%`;
+    const share = 100 * probability;
+    const name = make("bdi", { class: "likely-name" }, visibleLabel(token));
+    return make("li", { class: isWritten ? "is-written" : null }, bar, name, make("span", { class: "likely-share" }, `${share < 0.1 ? "<0.1" : share.toFixed(1)} %`));
   }
 
   // live/form.js
@@ -858,6 +1081,7 @@
       this.special = [];
       this.sites = [];
       this.chosen = [];
+      this.likely = [];
       this.prompt = 0;
     }
     take(event) {
@@ -872,7 +1096,7 @@
       this.prompt = tokens.length;
     }
     /** A step brings the row of the token that was fed, and the token that it chose. */
-    step({ rows, keys, token }) {
+    step({ rows, keys, token, likely }) {
       if (rows) {
         this.tokens.push(this.chosen.at(-1));
         this.special.push(false);
@@ -882,6 +1106,7 @@
         });
       }
       this.chosen.push(token);
+      this.likely.push({ token, likely });
     }
     /** A cache that forgets has fewer keys than tokens: which ones, nobody says. */
     check(site, keys) {
@@ -905,7 +1130,7 @@
         title: this.title,
         sequences: [{ name: null, tokens: [...this.tokens], words: null, special: [...this.special] }],
         sites: this.sites.map((site, number) => this.site(site, number, count)),
-        parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count)) }],
+        parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count), NOTE) }],
         steps: { prompt: this.prompt, sequence: 0 },
         image: null,
         start: "",
@@ -930,7 +1155,7 @@
         kind: "distribution",
         types: null,
         peak: [...site.peaks],
-        form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => localMap(count, count, () => mapOf2(head))) },
+        maps: site.peaks.map((_, head) => ({ kind: "dense", exact: false, note: NOTE, weights: localMap(count, count, () => mapOf2(head)) })),
         thumbnails: localThumbnails(count, count, [...site.peaks], mapOf2)
       };
     }
@@ -1070,7 +1295,8 @@
       this.shownInput = null;
       this.running = null;
       this.note = make("p", { class: "live-note", hidden: true, "data-testid": `live-note${suffix}` });
-      this.host = make("div", { class: "live-pane" }, this.note);
+      this.likely = createLikely(suffix);
+      this.host = make("div", { class: "live-pane" }, this.note, this.likely.element);
       this.hint = make("p", { class: "empty" }, suffix ? "Choose a model and press Look." : "Press Look to see what the model attends to.");
       this.host.append(this.hint);
       const actions = {
@@ -1128,6 +1354,7 @@
         await this.stream("/api/generate", { model: model.name, text, tokens: count }, signal, input, async (event) => {
           growth.take(event);
           if (event.event !== "step") return;
+          this.likely.show(growth.likely);
           this.form.showProgress(`${event.step} of ${count} tokens: ${tokenText(growth.chosen)}`);
           if (performance.now() - lastShown < GROWTH_PAUSE) return;
           this.show(growth.scene(), input);
@@ -1170,6 +1397,7 @@
       this.running?.abort();
       const running = new AbortController();
       this.running = running;
+      this.likely.show([]);
       this.form.setBusy(text);
       this.hasFailed = false;
       let message = "";
@@ -1259,6 +1487,10 @@
       },
       show(isShown) {
         this.element.hidden = !isShown;
+      },
+      setProblem(problem) {
+        select.disabled = problem !== null;
+        select.title = problem ?? label;
       }
     };
   }
@@ -1312,6 +1544,10 @@
     dark: { surface: "#16181d", ground: "#0f1115", ink: "#eceef2", muted: "#a0a7b4", line: "#2a2e37", accent: "#9aa8ff", highlight: "#ffb454" }
   };
   var paletteCache = /* @__PURE__ */ new Map();
+  var HEAD_COLOURS = {
+    light: ["#3f51d8", "#c2410c", "#0f766e", "#a21caf", "#854d0e"],
+    dark: ["#9aa8ff", "#ffa45c", "#5eead4", "#f0a3ff", "#fde047"]
+  };
   function resolveTheme(theme) {
     if (theme === "light" || theme === "dark") return theme;
     return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -1332,7 +1568,7 @@
       diverging.set(negative.subarray(mirrored * 3, mirrored * 3 + 3), index * 3);
       diverging.set(positive.subarray(index * 3, index * 3 + 3), (SHADES / 2 + index) * 3);
     }
-    return { theme: name, lut, diverging, ...INKS[name] };
+    return { theme: name, lut, diverging, heads: HEAD_COLOURS[name], ...INKS[name] };
   }
   function rampOf(stops, count) {
     const colours = new Uint8Array(count * 3);
@@ -1381,33 +1617,33 @@
   function weightAtShare(share, peak, mode) {
     return mode === "log" ? peak * LOG_RANGE ** (1 - share) : peak * share;
   }
-  function shadeIndex(value, peak, mode, signed = false) {
-    if (!signed) return Math.round(scaleShare(value, peak, mode) * (SHADES - 1));
+  function shadeIndex(value, peak, mode, signed2 = false) {
+    if (!signed2) return Math.round(scaleShare(value, peak, mode) * (SHADES - 1));
     const half = Math.round(scaleShare(Math.abs(value), peak, mode) * (SHADES / 2 - 1));
     return value < 0 ? SHADES / 2 - 1 - half : SHADES / 2 + half;
   }
-  function weightColour(colours, value, peak, mode, signed = false) {
-    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed);
+  function weightColour(colours, value, peak, mode, signed2 = false) {
+    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed2);
     return `rgb(${red} ${green} ${blue})`;
   }
-  function inkOnWeight(colours, value, peak, mode, signed = false) {
-    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed).map(linearByte);
+  function inkOnWeight(colours, value, peak, mode, signed2 = false) {
+    const [red, green, blue] = weightBytes(colours, value, peak, mode, signed2).map(linearByte);
     const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
     return luminance > 0.179 ? "#000000" : "#ffffff";
   }
-  function weightBytes(colours, value, peak, mode, signed) {
-    const start = shadeIndex(value, peak, mode, signed) * 3;
-    const table = signed ? colours.diverging : colours.lut;
+  function weightBytes(colours, value, peak, mode, signed2) {
+    const start = shadeIndex(value, peak, mode, signed2) * 3;
+    const table = signed2 ? colours.diverging : colours.lut;
     return [table[start], table[start + 1], table[start + 2]];
   }
   function linearByte(byte) {
     const curved = byte / 255;
     return curved <= 0.04045 ? curved / 12.92 : ((curved + 0.055) / 1.055) ** 2.4;
   }
-  function paintWeights(pixels, weights, peak, mode, signed, colours) {
-    const packed = packedColours(signed ? colours.diverging : colours.lut);
+  function paintWeights(pixels, weights, peak, mode, signed2, colours) {
+    const packed = packedColours(signed2 ? colours.diverging : colours.lut);
     const target = new Uint32Array(pixels.data.buffer);
-    if (mode !== "log" && !signed) {
+    if (mode !== "log" && !signed2) {
       const factor = peak > 0 ? (SHADES - 1) / peak : 0;
       for (let index = 0; index < weights.length; index += 1) {
         const level = weights[index] * factor + 0.5;
@@ -1415,7 +1651,7 @@
       }
       return;
     }
-    for (let index = 0; index < weights.length; index += 1) target[index] = packed[shadeIndex(weights[index], peak, mode, signed)];
+    for (let index = 0; index < weights.length; index += 1) target[index] = packed[shadeIndex(weights[index], peak, mode, signed2)];
   }
   var packedCache = /* @__PURE__ */ new WeakMap();
   function packedColours(table) {
@@ -1429,6 +1665,7 @@
   }
 
   // data/head_types.js
+  var WITH_SINK = ", with a sink";
   var HEAD_TYPES = {
     previous: "at least 40 % of the attention goes to the token just before",
     next: "at least 40 % of the attention goes to the token just after",
@@ -1446,7 +1683,22 @@
   };
   function typeTitle(type) {
     if (!type) return null;
-    return HEAD_TYPES[type] ? `${type}: ${HEAD_TYPES[type]}` : type;
+    const meaning = HEAD_TYPES[headType(type)];
+    const beside = hasSink(type) ? `what does not go to special tokens or one favourite, which take at least 40 %: ${meaning}` : meaning;
+    return meaning ? `${type}: ${beside}` : type;
+  }
+  function headType(label) {
+    return label.replace(WITH_SINK, "");
+  }
+  function hasSink(label) {
+    return label.endsWith(WITH_SINK);
+  }
+
+  // data/norms.js
+  var WHOLE_FORMS = ["dense", "codes", "factors"];
+  function hasNorms(scene, state) {
+    const site = scene.sites[scene.parts[state.part].sites[state.layer === "all" ? 0 : state.layer]];
+    return Boolean(site?.norms) && state.mode === "head" && state.layer !== "all" && WHOLE_FORMS.includes(site.maps[state.head]?.kind);
   }
 
   // data/frame.js
@@ -1454,6 +1706,7 @@
   var FOLDED_LABEL = "[special]";
   var ROW_CACHE_SIZE = 256;
   var SMALL_MAP = 64;
+  var NEAR = 1e-3;
   var BRIGHT_SHARE = 0.99;
   async function frameOf(scene, state) {
     const part = scene.parts[state.part];
@@ -1461,15 +1714,29 @@
     const siteNumber = part.sites[layer];
     const site = scene.sites[siteNumber];
     const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
-    const map = await mapOf(scene, state, siteNumber, isOverLayers);
+    const isNormed = state.measure === "norms" && hasNorms(scene, state);
+    const map = isNormed ? await normedMap(scene, siteNumber, state.head) : await mapOf(scene, state, siteNumber, isOverLayers);
     const square = site.query_sequence === site.key_sequence;
     const shownCount = shownPositions(scene, state, site.query_sequence);
     const rows = axisOf(scene, state, site.query_sequence, shownCount);
     const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
-    const signed = site.kind === "signed";
-    const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount };
-    if (map.data === null) return remoteFrame(frame, scene, state, siteNumber);
-    return wholeFrame(frame, map);
+    const signed2 = site.kind === "signed";
+    const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
+    const isRenormalised = state.special === "hidden" && hasSpecial2 && !isNormed && !signed2 && site.kind !== "gate";
+    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised, isNormed };
+    if (map.data === null) return remoteFrame(frame, scene, state, map);
+    return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
+  }
+  async function headRow(scene, state, frame, layer, head, i) {
+    const members = frame.rows.members[i];
+    const weights = await scene.headRows(scene.parts[state.part].sites[layer], head, members);
+    if (!weights) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
+    const row = new Float32Array(frame.columns.labels.length);
+    frame.columns.members.forEach((keys, j) => {
+      for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
+    });
+    if (frame.isRenormalised) divideRows(row, row.length);
+    return row;
   }
   function tileShape(frame, level, r, c) {
     const side = (count, place) => Math.min(TILE, Math.ceil(count / 2 ** level) - place * TILE);
@@ -1482,6 +1749,11 @@
     const site = scene.sites[scene.parts[partNumber].sites[0]];
     if (scene.steps?.sequence !== site.query_sequence) return 0;
     return Math.max(0, site.queries - scene.steps.prompt);
+  }
+  async function normedMap(scene, site, head) {
+    const [map, norms] = await Promise.all([scene.headMap(site, head), scene.loader.read(scene.sites[site].norms)]);
+    const lengths = norms.subarray(head * map.keys, (head + 1) * map.keys);
+    return { ...map, top: null, data: map.data.map((weight, index) => weight * lengths[index % map.keys]) };
   }
   function mapOf(scene, state, site, isOverLayers) {
     if (isOverLayers) {
@@ -1499,10 +1771,10 @@
     const sequence = scene.sequences[number];
     const groups = groupsOf(sequence, state.unit === "words");
     const shownGroups = groups.filter((group) => shownCount === null || group.members.every((i) => i < shownCount));
-    if (state.special !== "folded") return axisOfGroups(shownGroups, prompt, sequence.name);
+    if (state.special === "shown") return axisOfGroups(shownGroups, prompt, sequence.name);
     const specialGroups = shownGroups.filter((group) => group.special);
     const otherGroups = shownGroups.filter((group) => !group.special);
-    if (specialGroups.length) {
+    if (specialGroups.length && state.special === "folded") {
       otherGroups.push({ label: FOLDED_LABEL, special: true, members: specialGroups.flatMap((group) => group.members) });
     }
     return axisOfGroups(otherGroups, prompt, sequence.name);
@@ -1528,22 +1800,120 @@
   }
   function wholeFrame(frame, map) {
     const { rows, columns } = frame;
-    const plain = isPlain(rows, map.queries) && isPlain(columns, map.keys);
-    const whole = plain ? map.data : mergedWeights(map, rows, columns);
+    const plain = isPlainMap(frame, map);
+    const whole = paintedFrom(frame, map, plain);
     const breadth = columns.labels.length;
-    const pyramid = [whole];
     frame.whole = whole;
-    frame.peak = largestWeight(whole);
-    frame.levels = levelCount(frame);
-    frame.bright = brightWeight(frame, pyramid);
+    frame.largest = frame.peak;
+    frame.partial = null;
     frame.value = (i, j) => ({
       value: whole[i * breadth + j],
       exact: map.exact || plain && isTopWeight(map.top, i, j)
     });
+    frame.cut = (side, index) => side === "row" ? whole.subarray(index * breadth, (index + 1) * breadth) : Float32Array.from(rows.labels, (_, i) => whole[i * breadth + index]);
     frame.row = async (i) => whole.slice(i * breadth, (i + 1) * breadth);
-    frame.column = async (j) => Float32Array.from(rows.labels, (_, i) => whole[i * breadth + j]);
-    frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
+    frame.column = async (j) => frame.cut("column", j);
+    frame.highest = () => 0;
+    frame.received = () => meanOfRows(whole, rows.labels.length, breadth);
     return frame;
+  }
+  function partialFrame(frame, map) {
+    const plain = isPlainMap(frame, map);
+    paintedFrom(frame, map, plain);
+    const { known } = map;
+    const spans = spansOf(frame, known, map.keys, plain);
+    frame.whole = null;
+    frame.largest = plain ? map.largest : null;
+    frame.partial = { count: plain ? known.count : null };
+    frame.value = (i, j) => {
+      const [low, high] = spans.pair(i, j);
+      const value = knownWeight(low, high);
+      return { value, exact: false, low, high, mean: plain && Number.isNaN(value) ? known.mean(i, j) : null };
+    };
+    frame.cut = (side, index) => {
+      const { low, high } = spans[side](index);
+      return low.map((least, other) => knownWeight(least, high[other]));
+    };
+    frame.row = async (i) => frame.cut("row", i);
+    frame.column = async (j) => frame.cut("column", j);
+    frame.highest = (side, index) => {
+      const { low, high } = spans[side](index);
+      return high.reduce((most, value, other) => value > low[other] ? Math.max(most, value) : most, 0);
+    };
+    frame.received = () => plain ? map.received ?? null : null;
+    return frame;
+  }
+  function knownWeight(low, high) {
+    if (low === high) return low;
+    return low > 0 && high - low <= NEAR ? (low + high) / 2 : NaN;
+  }
+  function spansOf(frame, known, keys, plain) {
+    const { rows, columns } = frame;
+    const [least, most] = [new Float32Array(keys), new Float32Array(keys)];
+    const row = (i) => {
+      if (i !== latest.index) [latest.index, latest.span] = [i, rowSpan(i)];
+      return latest.span;
+    };
+    const latest = { index: null, span: null };
+    const rowSpan = (i) => {
+      const low = new Float32Array(columns.labels.length);
+      const high = new Float32Array(columns.labels.length);
+      if (plain) {
+        known.row(i, low, high);
+        return { low, high };
+      }
+      const { length } = rows.members[i];
+      for (const query of rows.members[i]) {
+        known.row(query, least, most);
+        columns.members.forEach((members, j) => {
+          for (const key of members) {
+            low[j] += least[key] / length;
+            high[j] += most[key] / length;
+          }
+        });
+      }
+      return frame.isRenormalised ? dividedSpan(low, high) : { low, high };
+    };
+    const pair = (i, j) => {
+      if (plain) return known.pair(i, j);
+      if (frame.isRenormalised) return [row(i).low[j], row(i).high[j]];
+      const sums = [0, 0];
+      for (const query of rows.members[i]) {
+        for (const key of columns.members[j]) known.pair(query, key).forEach((end, side) => sums[side] += end / rows.members[i].length);
+      }
+      return sums;
+    };
+    const column = (j) => {
+      const [low, high] = [new Float32Array(rows.labels.length), new Float32Array(rows.labels.length)];
+      for (let i = 0; i < low.length; i += 1) [low[i], high[i]] = pair(i, j);
+      return { low, high };
+    };
+    return { row, column, pair };
+  }
+  function dividedSpan(low, high) {
+    const [least, most] = [low, high].map((ends) => ends.reduce((total, weight) => total + weight, 0));
+    const share = (weight, others) => weight > 0 ? weight / (weight + others) : 0;
+    return { low: low.map((weight, j) => share(weight, most - high[j])), high: high.map((weight, j) => share(weight, least - low[j])) };
+  }
+  function paintedFrom(frame, map, plain) {
+    const whole = plain ? map.data : mergedWeights(map, frame.rows, frame.columns);
+    if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
+    const pyramid = [whole];
+    frame.peak = largestWeight(whole);
+    frame.levels = levelCount(frame);
+    frame.bright = brightWeight(frame, pyramid);
+    frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
+    return whole;
+  }
+  function meanOfRows(whole, height, breadth) {
+    const means = new Float32Array(breadth);
+    for (let row = 0; row < height; row += 1) {
+      for (let column = 0; column < breadth; column += 1) means[column] += whole[row * breadth + column];
+    }
+    return means.map((sum) => sum / height);
+  }
+  function isPlainMap({ rows, columns }, map) {
+    return isPlain(rows, map.queries) && isPlain(columns, map.keys);
   }
   function isPlain(axis, count) {
     return axis.members.length === count && axis.members.every((m, i) => m.length === 1 && m[0] === i);
@@ -1565,6 +1935,13 @@
       for (let j = 0; j < breadth; j += 1) whole[i * breadth + j] = row[j] / Math.max(1, members.length);
     });
     return whole;
+  }
+  function divideRows(whole, breadth) {
+    for (let start = 0; start < whole.length; start += breadth) {
+      const row = whole.subarray(start, start + breadth);
+      const sum = row.reduce((total, weight) => total + weight, 0);
+      if (sum > 0) for (let j = 0; j < breadth; j += 1) row[j] /= sum;
+    }
   }
   function isTopWeight(top, i, j) {
     if (!top) return false;
@@ -1613,7 +1990,7 @@
     }
     return tile;
   }
-  function remoteFrame(frame, scene, state, site) {
+  function remoteFrame(frame, scene, state, map) {
     const rowCache = /* @__PURE__ */ new Map();
     const parameters = new URLSearchParams({
       part: state.part,
@@ -1629,7 +2006,9 @@
       return scene.loader.remote.floats(`${path}?${query}`);
     };
     frame.whole = null;
-    frame.peak = state.mode === "head" && state.layer !== "all" ? scene.sites[site].peak[state.head] : 1;
+    frame.partial = null;
+    frame.largest = isPlainMap(frame, map) ? map.largest : null;
+    frame.peak = frame.largest ?? 1;
     frame.bright = frame.peak;
     frame.levels = levelCount(frame);
     frame.row = (i) => {
@@ -1642,6 +2021,9 @@
     };
     frame.column = (j) => request("column", { column: j });
     frame.value = async (i, j) => ({ value: (await frame.row(i))[j], exact: true });
+    frame.cut = null;
+    frame.highest = () => 0;
+    frame.received = () => null;
     frame.tile = (level, row, column) => request("tile", { level, row, column });
     return frame;
   }
@@ -1660,7 +2042,7 @@
     ["Escape", "unpin, clear, go back to the map"],
     ["h", "hide a word or token of the lines"],
     ["w", "words or pieces"],
-    ["s", "special tokens shown or folded"],
+    ["s", "special tokens shown, folded into one, hidden"],
     ["l", "linear or logarithmic colours"],
     ["d", "attends to, or attended by (lines, text, image)"],
     ["t", "light, dark, as the system"],
@@ -1702,7 +2084,7 @@
     return action(pane, pane.store.get(), page) !== false;
   }
   function flipSetting(key, ...values) {
-    return (_pane, state, page) => state.view !== "map" && page.flip(key, values);
+    return (_pane, _state, page) => page.flip(key, values);
   }
   function flipDirection(pane, state) {
     if (!["lines", "text", "image"].includes(state.view)) return false;
@@ -1765,7 +2147,7 @@
     m: nextMode,
     t: nextTheme,
     w: flipSetting("unit", "pieces", "words"),
-    s: flipSetting("special", "shown", "folded"),
+    s: flipSetting("special", ...CHOICES.special),
     l: flipSetting("colour", "linear", "log"),
     d: flipDirection,
     g: moveStep(1),
@@ -1814,6 +2196,8 @@
   }
 
   // controls/control_bar.js
+  var SORT_NAMES = { layer: "By layer", type: "By type", entropy: "By entropy", distance: "By distance", pair: "By chosen words" };
+  var SPECIAL_NAMES = { shown: "Special shown", folded: "Special folded", hidden: "Special hidden" };
   var MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest of heads", rollout: "Rollout", relevance: "Relevance" };
   var NARROW_PAGE = "(max-width: 820px)";
   function createControlBar(host, context, actions, actionHost = null) {
@@ -1832,8 +2216,8 @@
       this.more = createIconButton("controls-more", "more", "More controls", () => this.toggleDrawer());
       this.more.classList.add("more-button");
       this.more.setAttribute("aria-expanded", "false");
-      chosen.append(this.part.element, this.layer.element, this.mode.element, this.head.element, this.more);
-      drawer.append(this.unit.element, this.special.element, this.colour.element, this.direction.element, this.limit);
+      chosen.append(this.part.element, this.layer.element, this.mode.element, this.head.element, this.sort.element, this.type.element, this.more);
+      drawer.append(this.measure.element, this.unit.element, this.special.element, this.colour.element, this.direction.element, this.limit);
       this.drawer = drawer;
       this.placeExports(this.exportGroup(actions), actionHost);
       this.element = make("div", { class: "controls", role: "toolbar", "aria-label": "What is shown" }, chosen, drawer, this.steps);
@@ -1853,6 +2237,9 @@
       this.layer = createSelect("layer-select", "Layer", (value) => this.set({ layer: value === "all" ? "all" : Number(value) }));
       this.mode = createSelect("mode-select", "One head, or several together", (value) => this.chooseMode(value));
       this.head = createSelect("head-select", "Head", (value) => this.set({ head: Number(value) }));
+      this.sort = createSelect("sort-select", "Order of the heads", (value) => this.set({ sort: value }));
+      this.type = createSelect("type-select", "Heads of one type", (value) => this.set({ type: value }));
+      this.special = createSelect("special-select", "Special tokens such as [CLS]: shown, folded into one, or hidden and each row divided by what is left of it", (value) => this.context.setAll({ special: value }));
       this.lastLayer = 0;
     }
     /** A single head needs a layer: the one last looked at. */
@@ -1864,9 +2251,9 @@
     buildToggles() {
       const flip = (key, values) => () => this.context.flip(key, values);
       this.unit = createToggle("unit-toggle", "Pieces or words", ["Pieces", "Words"], flip("unit", ["pieces", "words"]));
-      this.special = createToggle("special-toggle", "Special tokens shown or folded into one", ["Shown", "Folded"], flip("special", ["shown", "folded"]), "Special");
       this.colour = createToggle("colour-toggle", "Linear or logarithmic colours", ["Linear", "Log"], flip("colour", ["linear", "log"]), "Colour");
       const meaning = "What a word attends to, or what attends to it";
+      this.measure = createToggle("measure-toggle", "Weights, or weights times the length of the value that each key adds", ["Weights", "\xD7 value"], flip("measure", ["weights", "norms"]));
       this.direction = createToggle("direction-toggle", meaning, ["Attends to", "Attended by"], flip("direction", ["from", "to"]));
     }
     buildLimit() {
@@ -1946,13 +2333,16 @@
       this.head.fill(headOptions(site), state.head);
       const isMapView = state.view === "map";
       const isSingleHead = state.mode === "head" && !isWhole;
-      this.mode.select.disabled = isMapView;
-      this.mode.select.title = isMapView ? "The map has every head by itself; open one to see several together" : "One head, or several together";
       this.head.select.disabled = !isSingleHead;
       this.head.select.title = isSingleHead ? "Head" : "Several heads are shown together; choose \u201CSingle head\u201D to pick one";
       const hasChoice = [scene, ...this.context.scenes()].some((other) => !hasOneMap(other));
-      for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice);
+      for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice && !isMapView);
+      for (const field of [this.sort, this.type]) field.show(hasChoice && isMapView);
+      this.sort.fill(sortOptions(scene, state), state.sort);
+      this.type.fill(typeOptions(scene, part), state.type);
       this.showToggles(state);
+      this.measure.set(state.measure === "norms");
+      this.measure.element.hidden = isMapView || !hasNorms(scene, state);
       this.direction.set(state.direction === "to");
       this.direction.element.hidden = state.view !== "text";
       this.limit.hidden = state.view !== "lines";
@@ -1962,11 +2352,11 @@
     showToggles(state) {
       const scenes = [this.context.scene, ...this.context.scenes()];
       const states = [state, ...this.context.states()];
-      const mapProblem = state.view === "map" ? "The map is the same either way; open a head" : null;
-      const problem = (applies, text) => mapProblem ?? (scenes.some(applies) ? null : text);
+      const problem = (applies, text) => scenes.some(applies) ? null : text;
       this.unit.set(states.some((other) => other.unit === "words"), problem(hasWords, "It is not known which pieces make a word"));
-      this.special.set(states.some((other) => other.special === "folded"), problem(hasSpecial, "There are no special tokens"));
-      this.colour.set(state.colour === "log", mapProblem);
+      this.special.fill(CHOICES.special.map((value) => ({ value, text: SPECIAL_NAMES[value] })), state.special);
+      this.special.setProblem(problem(hasSpecial, "There are no special tokens"));
+      this.colour.set(state.colour === "log");
       this.nameExports();
     }
     showLimit(state) {
@@ -1996,9 +2386,26 @@
       return { value: head, text: type ? `Head ${head} \xB7 ${type}` : `Head ${head}`, problem: null };
     });
   }
+  function sortOptions(scene, state) {
+    const sites = scene.parts[state.part].sites.map((number) => scene.sites[number]);
+    const problems = {
+      type: sites.some((site) => site.types) ? null : "types are not known",
+      entropy: sites.some((site) => site.entropy) ? null : "not known here",
+      distance: sites.some((site) => site.distance) ? null : "queries and keys are different texts",
+      pair: state.pair.length ? null : "choose words in the text"
+    };
+    return CHOICES.sort.map((value) => ({ value, text: SORT_NAMES[value], problem: problems[value] ?? null }));
+  }
+  function typeOptions(scene, part) {
+    const counts = /* @__PURE__ */ new Map();
+    for (const number of part.sites) for (const label of scene.sites[number].types ?? []) counts.set(headType(label), (counts.get(headType(label)) ?? 0) + 1);
+    const types = [...counts].sort(([, a], [, b]) => b - a).map(([value, count]) => ({ value, text: `${capitalised(value)} (${count})` }));
+    return [{ value: "", text: "All types" }, ...types];
+  }
 
   // data/numbers.js
   function readableWeight(value) {
+    if (Number.isNaN(value)) return "not stored";
     if (!Number.isFinite(value)) return String(value);
     const size = Math.abs(value);
     if (size === 0) return "0";
@@ -2014,9 +2421,20 @@
     }
     return String(Number(float.toPrecision(9)));
   }
-  function markedWeight(value, exact) {
-    return `${exact ? "" : "\u2248 "}${shortestFloat(value)}`;
+  function markedWeight({ value, exact, low = value, high = value }) {
+    if (Number.isNaN(value)) return `not stored${low < high ? `: ${boundsText(low, high)}` : ""}`;
+    return exact ? shortestFloat(value) : `\u2248 ${shortestFloat(value)}`;
   }
+  function boundsText(low, high) {
+    if (low > 0) return `from ${flooredWeight(low)} to ${raisedWeight(high)}`;
+    return low < 0 ? `at most \xB1${raisedWeight(high)}` : `at most ${raisedWeight(high)}`;
+  }
+  var roundedBy = (round) => (value) => {
+    const unit = 10 ** (Math.floor(Math.log10(value)) - 1);
+    return readableWeight(round(value / unit) * unit);
+  };
+  var raisedWeight = roundedBy(Math.ceil);
+  var flooredWeight = roundedBy(Math.floor);
 
   // controls/legend.js
   var MODE_PHRASES = { head: "head", mean: "mean of heads", max: "largest of heads", rollout: "rollout", relevance: "relevance" };
@@ -2029,16 +2447,16 @@
     let scale = null;
     return {
       current: () => scale,
-      show(peak, signed, colour, colours, labels = null, isCut = false) {
+      show(peak, signed2, colour, colours, labels = null, isCut = false) {
         const surface = bar.getContext("2d");
         const stops = [];
         for (let x = 0; x < BAR.width; x += 1) {
           const share = x / (BAR.width - 1);
-          surface.fillStyle = weightColour(colours, weightOnBar(share, peak || 1, colour, signed), peak || 1, colour, signed);
+          surface.fillStyle = weightColour(colours, weightOnBar(share, peak || 1, colour, signed2), peak || 1, colour, signed2);
           surface.fillRect(x, 0, 1, BAR.height);
           if (x % 10 === 0 || x === BAR.width - 1) stops.push(surface.fillStyle);
         }
-        const texts = labels ?? (signed ? [-peak, 0, peak].map(readableWeight) : [0, 0.5, 1].map((share) => numberOnBar(share, peak, colour, isCut)));
+        const texts = labels ?? (signed2 ? [-peak, 0, peak].map(readableWeight) : [0, 0.5, 1].map((share) => numberOnBar(share, peak, colour, isCut)));
         scale = { stops, texts };
         numbers.replaceChildren(...texts.map((text) => make("span", {}, text)));
         element.setAttribute("aria-label", `Colour scale from ${texts[0]} to ${texts[2]}, ${colour === "log" ? "logarithmic" : "linear"}`);
@@ -2050,8 +2468,8 @@
     if (share === 1 && isCut) return `\u2265 ${readableWeight(value)}`;
     return share === 0 && colour === "log" ? `\u2264 ${readableWeight(value)}` : readableWeight(value);
   }
-  function weightOnBar(share, peak, colour, signed) {
-    if (!signed) return weightAtShare(share, peak, colour);
+  function weightOnBar(share, peak, colour, signed2) {
+    if (!signed2) return weightAtShare(share, peak, colour);
     const side = Math.abs(2 * share - 1);
     return Math.sign(2 * share - 1) * weightAtShare(side, peak, colour);
   }
@@ -2066,7 +2484,8 @@
     else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
     if (!frame) return words.join(" \xB7 ");
     words.push(`${frame.rows.labels.length} \xD7 ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
-    words.push(`largest weight ${readableWeight(frame.peak)}`);
+    const measure = frame.isNormed ? "weight \xD7 length of the value" : "weight";
+    if (frame.largest !== null) words.push(`largest ${measure} ${readableWeight(frame.largest)}`);
     if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
     return words.join(" \xB7 ");
   }
@@ -2078,6 +2497,74 @@
     const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
     const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
     return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 each coloured from 0 to its own largest weight`;
+  }
+
+  // data/features.js
+  async function pairFeatures(scene, { part, layer, head }, query, key) {
+    const form = scene.sites[scene.parts[part].sites[layer]].maps[head];
+    if (form.kind === "factors") {
+      const [queries, keys] = await Promise.all([scene.loader.read(form.query), scene.loader.read(form.key)]);
+      const width = form.query.shape[1];
+      return Float32Array.from({ length: width }, (_, feature) => queries[query * width + feature] * keys[key * width + feature] * form.scale);
+    }
+    if (!scene.loader.remote) return null;
+    return scene.loader.remote.floats(`features?${new URLSearchParams({ part, layer, head, mode: "head", row: query, column: key })}`);
+  }
+
+  // controls/pair_panel.js
+  var MOST_BARS = 16;
+  function createPairPanel(host, context) {
+    const panel = new PairPanel(context);
+    host.append(panel.element);
+    return panel;
+  }
+  var PairPanel = class {
+    constructor(context) {
+      this.context = context;
+      this.title = make("p", { class: "pair-title", "data-testid": "pair-title" });
+      this.bars = make("ol", { class: "pair-bars", "data-testid": "pair-bars", tabindex: "0", "aria-label": "Features of query and key, the largest first", "data-scrolls": true });
+      this.element = make("section", { class: "pair-panel", hidden: true, "aria-label": "Query \xB7 key of the chosen pair", "data-testid": "pair-panel" }, this.title, this.bars);
+      this.shown = null;
+    }
+    hide() {
+      this.shown = null;
+      this.element.hidden = true;
+    }
+    async show(frame, state, row, column) {
+      const [queries, keys] = [frame.rows.members[row], frame.columns.members[column]];
+      const isPair = state.mode === "head" && state.layer !== "all" && queries.length === 1 && keys.length === 1;
+      if (!isPair) return this.hide();
+      const shown = this.shown = {};
+      let features = null;
+      try {
+        features = await pairFeatures(this.context.scene, state, queries[0], keys[0]);
+      } catch {
+        features = null;
+      }
+      if (shown !== this.shown) return void 0;
+      if (!features) return this.hide();
+      this.fill(features, frame.rows.labels[row], frame.columns.labels[column]);
+      return void 0;
+    }
+    fill(features, query, key) {
+      const score = features.reduce((total, product) => total + product, 0);
+      const order = [...features.keys()].sort((a, b) => Math.abs(features[b]) - Math.abs(features[a]));
+      const largest = Math.abs(features[order[0]]) || 1;
+      const shown = order.slice(0, MOST_BARS);
+      const rest = order.slice(MOST_BARS).reduce((total, feature) => total + features[feature], 0);
+      const left = order.length > shown.length ? `, the other ${order.length - shown.length} together ${signed(rest)}` : "";
+      this.title.replaceChildren("Score of ", make("bdi", {}, visibleLabel(query)), " \u2192 ", make("bdi", {}, visibleLabel(key)), `: ${signed(score)}, the sum of query \xD7 key over ${features.length} features${left}`);
+      this.bars.replaceChildren(...shown.map((feature) => barOf2(feature, features[feature], largest)));
+      this.element.hidden = false;
+    }
+  };
+  function barOf2(feature, product, largest) {
+    const bar = make("span", { class: `pair-bar${product < 0 ? " is-negative" : ""}`, "aria-hidden": "true" });
+    bar.style.height = `${Math.max(2, Math.round(34 * Math.abs(product) / largest))}px`;
+    return make("li", {}, make("span", { class: "pair-room", "aria-hidden": "true" }, bar), make("span", { class: "pair-product" }, signed(product)), make("span", { class: "pair-feature" }, `f${feature}`));
+  }
+  function signed(value) {
+    return `${value < 0 ? "\u2212" : "+"}${readableWeight(Math.abs(Number(value.toPrecision(2))))}`;
   }
 
   // controls/step_slider.js
@@ -2257,7 +2744,7 @@
     const parts = ["regard"];
     const part = scene.parts[state.part];
     if (part && scene.parts.length > 1) parts.push(part.name);
-    const isAllHeads = state.view === "map" && extension !== "csv";
+    const isAllHeads = state.view === "map" && !extension.endsWith("csv");
     parts.push(...isAllHeads ? [] : weightsName(state, scene, part), state.view);
     return `${parts.map(fileNamePart).filter(Boolean).join("-")}.${extension}`;
   }
@@ -2310,12 +2797,13 @@
       }
     }
     progress(rows.length, rows.length);
-    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, "csv"));
+    const extension = frame.partial ? "stored.csv" : "csv";
+    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, extension));
   }
   function csvRow(row, rowField, keyFields, weights) {
     let text = "";
     for (let column = 0; column < keyFields.length; column += 1) {
-      text += `${row},${rowField},${keyFields[column]},${shortestFloat(weights[column])}\r
+      if (!Number.isNaN(weights[column])) text += `${row},${rowField},${keyFields[column]},${shortestFloat(weights[column])}\r
 `;
     }
     return text;
@@ -2427,7 +2915,7 @@
     const pixels = new ImageData(image.columns, image.rows);
     const table = scale.isSigned ? colours.diverging : colours.lut;
     values.forEach((value, patch) => {
-      const share = scaleShare(Math.abs(value), scale.peak, scale.mode);
+      const share = scaleShare(Math.abs(value) || 0, scale.peak, scale.mode);
       const index = scale.isSigned ? Math.round(127.5 + (value < 0 ? -127.5 : 127.5) * share) : Math.round(255 * share);
       pixels.data.set([table[3 * index], table[3 * index + 1], table[3 * index + 2], 255 * scale.opacity * (1 - 0.35 * share)], 4 * patch);
     });
@@ -2556,7 +3044,7 @@
       if (frame !== this.frame || chosen !== this.chosen) return;
       this.weights = meanWeights(rows);
       this.values = patchWeights(this.patches.tokens, this.weights);
-      this.peak = this.values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      this.peak = this.values.reduce((most, value) => Math.abs(value) > most ? Math.abs(value) : most, 0);
       this.paint();
       this.describe();
     }
@@ -2615,14 +3103,21 @@
       const verb = this.frame.isGate ? "" : this.sides.direction === "from" ? " looks at" : " is looked at by";
       const name = this.chosen.length === 1 ? this.nameOf(this.chosen[0]) : `mean of ${this.chosen.length} ${unitName(this.state)}s`;
       title.replaceChildren(make("bdi", { class: "image-name" }, name), verb);
-      const strongest2 = this.values.reduce((best, value, patch) => Math.abs(value) > Math.abs(this.values[best]) ? patch : best, 0);
-      const entries = [[patchName(this.grid, strongest2), this.values[strongest2], "strongest"]];
+      const strongest2 = this.values.reduce((best, value, patch) => Math.abs(value) > Math.abs(this.values[best] || 0) ? patch : best, 0);
+      const entries = [[patchName(this.grid, strongest2), this.values[strongest2], this.isStrongestKnown(strongest2) ? "strongest" : "strongest that is stored"]];
       for (const token of this.strongestElsewhere()) entries.push([visibleLabel(this.patchAxis.labels[token]), this.weights[token], "not on the picture"]);
       facts.replaceChildren(...entries.map(factLine));
       canvas.setAttribute("aria-label", `${name}${verb || " over"} the picture; strongest ${entries[0][0]}, ${readableWeight(entries[0][1])}. Arrow keys move the patch.`);
     }
+    /** Whether no patch whose weight is not stored may have a larger one. */
+    isStrongestKnown(patch) {
+      if (!this.frame.partial) return true;
+      const side = this.sides.direction === "from" ? "row" : "column";
+      return this.chosen.length === 1 && Math.abs(this.values[patch]) >= this.frame.highest(side, this.chosen[0]);
+    }
     strongestElsewhere() {
-      return [...this.patches.elsewhere].sort((a, b) => Math.abs(this.weights[b]) - Math.abs(this.weights[a])).slice(0, 3);
+      const size = (token) => Math.abs(this.weights[token]) || 0;
+      return [...this.patches.elsewhere].sort((a, b) => size(b) - size(a)).slice(0, 3);
     }
     nameOf(token) {
       const patch = this.chooserPatches.tokens.indexOf(token);
@@ -2695,8 +3190,8 @@
       this.cursor = patch;
       if (isNew) this.paint();
       if (patch === null || !this.values) return this.context.tooltip.hide();
-      const { value, exact } = await this.exactWeight(patch);
-      if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(value, exact), kind: "number" }]);
+      const weight = await this.exactWeight(patch);
+      if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(weight), kind: "number" }]);
     }
     exactWeight(patch) {
       const token = this.patches.tokens[patch];
@@ -2745,9 +3240,11 @@
     const stage = make("div", { class: "lines-stage" }, beyond.above, beyond.below);
     const space = make("div", { class: "lines-space" }, stage);
     const scroller = make("div", { class: "lines-scroller" }, space);
-    const bar = make("div", { class: "lines-bar" }, hint, pin, clear);
-    const root = make("div", { class: "lines-view", role: "group", "data-testid": "lines-view" }, bar, hidden, heads, scroller);
-    return { root, hint, pin, clear, hidden, hiddenList, showAll, captions, roles, heads, canvas, stage, beyond, space, scroller };
+    const compare = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-compare", title: "Keep the lines of this head while another one is chosen" }, "Keep head");
+    const headList = make("div", { class: "lines-heads-list", "data-testid": "lines-heads", role: "group", "aria-label": "Heads in colours", hidden: true });
+    const bar = make("div", { class: "lines-bar" }, hint, compare, pin, clear);
+    const root = make("div", { class: "lines-view", role: "group", "data-testid": "lines-view" }, bar, headList, hidden, heads, scroller);
+    return { root, hint, compare, headList, pin, clear, hidden, hiddenList, showAll, captions, roles, heads, canvas, stage, beyond, space, scroller };
   }
   function columnHead(role, caption) {
     return make("div", { class: "lines-head" }, role, caption);
@@ -2755,146 +3252,17 @@
   function beyondButton(way) {
     return make("button", { type: "button", class: `lines-beyond lines-beyond-${way}`, "data-testid": `lines-${way}`, title: "Go to the strongest link out of sight", hidden: true });
   }
+  function headChip(place, name, colour) {
+    const mark = make("span", { class: "lines-head-mark", "aria-hidden": "true" });
+    mark.style.background = colour;
+    if (place === null) return make("span", { class: "lines-head-chip" }, mark, name);
+    const cross = make("span", { "aria-hidden": "true" }, "\xD7");
+    return make("button", { type: "button", class: "lines-head-chip", "data-drops": place, "aria-label": `Take away ${name}` }, mark, name, cross);
+  }
   function hiddenChip({ number, label }) {
     const name = make("bdi", {}, visibleLabel(label));
     const cross = make("span", { "aria-hidden": "true" }, "\xD7");
     return make("button", { type: "button", class: "lines-chip", "data-shows": number, "aria-label": `Show ${visibleLabel(label)} again` }, name, cross);
-  }
-
-  // views/lines/input.js
-  var OTHER_SIDE = { left: "right", right: "left" };
-  var TOKENS_A_PAGE = 10;
-  function listenToLines(view) {
-    const { root, stage, scroller, pin, clear, showAll } = view.parts;
-    scroller.addEventListener("scroll", () => view.scrolled(), { passive: true });
-    stage.addEventListener("pointerover", (event) => hoverToken(view, event));
-    stage.addEventListener("pointerleave", () => leaveTokens(view));
-    stage.addEventListener("focusin", (event) => focusToken(view, event));
-    stage.addEventListener("focusout", () => view.setHover(null));
-    root.addEventListener("click", (event) => clickInside(view, event));
-    root.addEventListener("keydown", (event) => pressLinesKey(view, event));
-    pin.addEventListener("click", () => view.pin());
-    clear.addEventListener("click", () => view.clear());
-    for (const button of Object.values(view.parts.beyond)) button.addEventListener("click", () => view.reveal(button.goal));
-    showAll.addEventListener("click", () => view.context.store.set({ hidden: [] }));
-  }
-  function tokenAt(element) {
-    const button = element.closest?.(".lines-item")?.querySelector(".lines-token");
-    return button ? { side: button.dataset.side, token: Number(button.dataset.token) } : null;
-  }
-  function hoverToken(view, event) {
-    if (event.pointerType === "touch") return;
-    const hover = tokenAt(event.target);
-    view.setHover(hover);
-    if (hover) showExactWeight(view, hover, event);
-    else view.context.tooltip.hide();
-  }
-  function leaveTokens(view) {
-    view.setHover(null);
-    view.context.tooltip.hide();
-  }
-  async function showExactWeight(view, hover, event) {
-    const active = view.active();
-    view.context.tooltip.hide();
-    if (active?.tokens.length !== 1 || hover.side !== OTHER_SIDE[active.side]) return;
-    const [row, column] = active.side === "left" ? [active.tokens[0], hover.token] : [hover.token, active.tokens[0]];
-    const { value, exact } = await view.frame.value(row, column);
-    if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
-    const names = `${isolated(view.frame.rows.labels[row])} \u2192 ${isolated(view.frame.columns.labels[column])}`;
-    view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(value, exact), kind: "number" }]);
-  }
-  function focusToken(view, event) {
-    const token = tokenAt(event.target);
-    if (!token || !event.target.matches(".lines-token")) return;
-    view.focus = token;
-    if (event.target.matches(":focus-visible")) view.setHover(token);
-  }
-  function clickInside(view, event) {
-    const shows = event.target.closest("[data-shows]");
-    if (shows) view.unhide(Number(shows.dataset.shows));
-    const token = tokenAt(event.target);
-    if (!token) return;
-    if (event.target.closest(".lines-eye")) view.hide(token.side, token.token);
-    else view.select(token.side, token.token);
-  }
-  function linesKeys(view) {
-    return {
-      ArrowUp: () => stepToken(view, -1),
-      ArrowDown: () => stepToken(view, 1),
-      PageUp: () => stepToken(view, -TOKENS_A_PAGE),
-      PageDown: () => stepToken(view, TOKENS_A_PAGE),
-      Home: () => stepToken(view, -Infinity),
-      End: () => stepToken(view, Infinity),
-      ArrowLeft: () => changeTokenSide(view, view.sideAt("left")),
-      ArrowRight: () => changeTokenSide(view, view.sideAt("right")),
-      Enter: () => pinFocused(view),
-      " ": () => selectPointed(view),
-      Escape: () => undoSelection(view),
-      h: () => hidePointed(view)
-    };
-  }
-  function pressLinesKey(view, event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !event.target.matches(".lines-token")) return;
-    const action = linesKeys(view)[event.key];
-    if (!action || action() === false) return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
-  function stepToken(view, distance) {
-    const { side, token } = view.focus;
-    const { shown, slots } = view.columns[side];
-    const slot = Math.min(Math.max(slots[token] + distance, 0), shown.length - 1);
-    if (shown.length) arriveAtToken(view, { side, token: shown[slot] });
-  }
-  function changeTokenSide(view, side) {
-    if (side === view.focus.side) return;
-    const height = view.columns[view.focus.side].middle(view.focus.token, view.offset(view.focus.side)) ?? 0;
-    const { shown } = view.columns[side];
-    const slot = view.columns[side].slotAt(height + view.offset(side));
-    if (shown.length) arriveAtToken(view, { side, token: shown[Math.min(Math.max(slot, 0), shown.length - 1)] });
-  }
-  function arriveAtToken(view, target) {
-    view.moveFocus(target);
-    view.hover = view.focus;
-    view.renderNow();
-    view.context.announce(sentenceOf(view, view.focus));
-  }
-  function sentenceOf(view, { side, token }) {
-    const other = view.axis(OTHER_SIDE[side]).labels;
-    const weights = view.weights.of(side, token);
-    const role = view.axis(side).name ?? (side === "left" ? "Query" : "Key");
-    const name = `${role} ${visibleLabel(view.axis(side).labels[token])}`;
-    if (!weights?.length) return name;
-    const best = weights.reduce((top, weight, place) => Math.abs(weight) > Math.abs(weights[top]) ? place : top, 0);
-    return `${name}, strongest ${visibleLabel(other[best])} ${readableWeight(weights[best])}`;
-  }
-  function pointedToken(view) {
-    return view.hover ?? (view.parts.stage.contains(document.activeElement) ? view.focus : null);
-  }
-  function hidePointed(view) {
-    const pointed = pointedToken(view);
-    if (pointed) view.hide(pointed.side, pointed.token);
-    return pointed !== null;
-  }
-  function undoSelection(view) {
-    const { pinned, selected } = view.context.store.get();
-    if (pinned) view.context.store.set({ pinned: false });
-    else if (selected.length) view.clear();
-    return pinned || selected.length > 0;
-  }
-  function selectPointed(view) {
-    const pointed = pointedToken(view);
-    if (pointed) view.select(pointed.side, pointed.token);
-    return pointed !== null;
-  }
-  function pinFocused(view) {
-    const pointed = pointedToken(view);
-    if (!pointed) return false;
-    const { side, token } = pointed;
-    const isSelected = side === view.selectedSide() && view.state.selected.includes(token);
-    if (!isSelected) view.select(side, token);
-    view.context.store.set({ pinned: isSelected ? !view.state.pinned : true });
-    return true;
   }
 
   // views/lines/links.js
@@ -2961,7 +3329,7 @@
     ends.forEach((end, index) => indices.has(end) ? indices.get(end).push(index) : indices.set(end, [index]));
     return indices;
   }
-  function placedLinks(links, geometry, frame, colourMode, most = MOST_LINES) {
+  function placedLinks(links, geometry, peak, colourMode, most = MOST_LINES) {
     const placed = [];
     const { height } = geometry;
     for (let index = 0; index < links.from.length; index += 1) {
@@ -2969,8 +3337,8 @@
       const end = geometry.rightMiddle(links.to[index]);
       if (start === null || end === null || isOutside(start, height) && isOutside(end, height)) continue;
       const weight = links.weight[index];
-      const strength = scaleShare(Math.abs(weight), frame.peak, colourMode);
-      const thickness = scaleShare(Math.abs(weight), frame.peak, "linear");
+      const strength = scaleShare(Math.abs(weight), peak, colourMode);
+      const thickness = scaleShare(Math.abs(weight), peak, "linear");
       placed.push({ start: squeezedEnd(start, height), end: squeezedEnd(end, height), strength, thickness, isNegative: weight < 0 });
     }
     placed.sort((a, b) => a.strength - b.strength);
@@ -2985,11 +3353,11 @@
     if (middle > height) return height + reach * (1 - Math.exp((height - middle) / reach));
     return middle;
   }
-  function lineStyle(palette2, { strength, thickness, isNegative }, isSigned) {
+  function lineStyle(palette2, { strength, thickness, isNegative }, isSigned, only) {
     const table = isSigned ? palette2.diverging : palette2.lut;
     const reach = 0.42 + 0.58 * strength ** 0.7;
     const index = isSigned ? Math.round(127.5 + (isNegative ? -127.5 : 127.5) * reach) : Math.round(255 * reach);
-    const colour = `rgb(${table[3 * index]},${table[3 * index + 1]},${table[3 * index + 2]})`;
+    const colour = only ?? `rgb(${table[3 * index]},${table[3 * index + 1]},${table[3 * index + 2]})`;
     return { colour, opacity: 0.14 + 0.8 * strength ** 0.6, width: 0.8 + 3.6 * thickness };
   }
   function linesByStyle(lines) {
@@ -3003,11 +3371,11 @@
     }
     return groups;
   }
-  function drawLines(surface, lines, geometry, palette2, isSigned) {
+  function drawLines(surface, lines, geometry, palette2, isSigned, only = null) {
     const { left, right } = geometry;
     const middle = (left + right) / 2;
     for (const group of linesByStyle(lines)) {
-      const style = lineStyle(palette2, group.lines[0], isSigned);
+      const style = lineStyle(palette2, group.lines[0], isSigned, only);
       surface.strokeStyle = style.colour;
       surface.globalAlpha = style.opacity;
       surface.lineWidth = style.width;
@@ -3034,19 +3402,165 @@
     surface.fillStyle = fade;
     surface.fillRect(0, Math.min(edge, inner), width, Math.abs(edge - inner));
   }
-  function linkPaths(lines, geometry, palette2, isSigned) {
+  function linkPaths(lines, geometry, palette2, isSigned, only = null) {
     const { left, right } = geometry;
     const middle = ((left + right) / 2).toFixed(1);
     return lines.map((line) => {
       const { start, end } = line;
-      const style = lineStyle(palette2, line, isSigned);
+      const style = lineStyle(palette2, line, isSigned, only);
       const path = `M${left} ${start.toFixed(1)}C${middle} ${start.toFixed(1)} ${middle} ${end.toFixed(1)} ${right} ${end.toFixed(1)}`;
       const stroke = `stroke="${style.colour}" stroke-opacity="${style.opacity.toFixed(3)}" stroke-width="${style.width.toFixed(2)}"`;
       return `<path d="${path}" fill="none" stroke-linecap="round" ${stroke}/>`;
     });
   }
 
+  // views/lines/input.js
+  var OTHER_SIDE = { left: "right", right: "left" };
+  var TOKENS_A_PAGE = 10;
+  function listenToLines(view) {
+    const { root, stage, scroller, pin, clear, showAll } = view.parts;
+    scroller.addEventListener("scroll", () => view.scrolled(), { passive: true });
+    stage.addEventListener("pointerover", (event) => hoverToken(view, event));
+    stage.addEventListener("pointerleave", () => leaveTokens(view));
+    stage.addEventListener("focusin", (event) => focusToken(view, event));
+    stage.addEventListener("focusout", () => view.setHover(null));
+    root.addEventListener("click", (event) => clickInside(view, event));
+    root.addEventListener("keydown", (event) => pressLinesKey(view, event));
+    pin.addEventListener("click", () => view.pin());
+    clear.addEventListener("click", () => view.clear());
+    for (const button of Object.values(view.parts.beyond)) button.addEventListener("click", () => view.reveal(button.goal));
+    view.parts.compare.addEventListener("click", () => view.keepHead());
+    view.parts.headList.addEventListener("click", (event) => {
+      const place = event.target.closest?.("[data-drops]")?.dataset.drops;
+      if (place) view.dropHead(place);
+    });
+    showAll.addEventListener("click", () => view.context.store.set({ hidden: [] }));
+  }
+  function tokenAt(element) {
+    const button = element.closest?.(".lines-item")?.querySelector(".lines-token");
+    return button ? { side: button.dataset.side, token: Number(button.dataset.token) } : null;
+  }
+  function hoverToken(view, event) {
+    if (event.pointerType === "touch") return;
+    const hover = tokenAt(event.target);
+    view.setHover(hover);
+    if (hover) showExactWeight(view, hover, event);
+    else view.context.tooltip.hide();
+  }
+  function leaveTokens(view) {
+    view.setHover(null);
+    view.context.tooltip.hide();
+  }
+  async function showExactWeight(view, hover, event) {
+    const active = view.active();
+    view.context.tooltip.hide();
+    if (active?.tokens.length !== 1 || hover.side !== OTHER_SIDE[active.side]) return;
+    const [row, column] = active.side === "left" ? [active.tokens[0], hover.token] : [hover.token, active.tokens[0]];
+    const weight = await view.frame.value(row, column);
+    if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
+    const names = `${isolated(view.frame.rows.labels[row])} \u2192 ${isolated(view.frame.columns.labels[column])}`;
+    view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(weight), kind: "number" }]);
+  }
+  function focusToken(view, event) {
+    const token = tokenAt(event.target);
+    if (!token || !event.target.matches(".lines-token")) return;
+    view.focus = token;
+    if (event.target.matches(":focus-visible")) view.setHover(token);
+  }
+  function clickInside(view, event) {
+    const shows = event.target.closest("[data-shows]");
+    if (shows) view.unhide(Number(shows.dataset.shows));
+    const token = tokenAt(event.target);
+    if (!token) return;
+    if (event.target.closest(".lines-eye")) view.hide(token.side, token.token);
+    else view.select(token.side, token.token);
+  }
+  function linesKeys(view) {
+    return {
+      ArrowUp: () => stepToken(view, -1),
+      ArrowDown: () => stepToken(view, 1),
+      PageUp: () => stepToken(view, -TOKENS_A_PAGE),
+      PageDown: () => stepToken(view, TOKENS_A_PAGE),
+      Home: () => stepToken(view, -Infinity),
+      End: () => stepToken(view, Infinity),
+      ArrowLeft: () => changeTokenSide(view, view.sideAt("left")),
+      ArrowRight: () => changeTokenSide(view, view.sideAt("right")),
+      Enter: () => pinFocused(view),
+      " ": () => selectPointed(view),
+      Escape: () => undoSelection(view),
+      h: () => hidePointed(view)
+    };
+  }
+  function pressLinesKey(view, event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !event.target.matches(".lines-token")) return;
+    const action = linesKeys(view)[event.key];
+    if (!action || action() === false) return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+  function stepToken(view, distance) {
+    const { side, token } = view.focus;
+    const { shown, slots } = view.columns[side];
+    const slot = Math.min(Math.max(slots[token] + distance, 0), shown.length - 1);
+    if (shown.length) arriveAtToken(view, { side, token: shown[slot] });
+  }
+  function changeTokenSide(view, side) {
+    if (side === view.focus.side) return;
+    const height = view.columns[view.focus.side].middle(view.focus.token, view.offset(view.focus.side)) ?? 0;
+    const { shown } = view.columns[side];
+    const slot = view.columns[side].slotAt(height + view.offset(side));
+    if (shown.length) arriveAtToken(view, { side, token: shown[Math.min(Math.max(slot, 0), shown.length - 1)] });
+  }
+  function arriveAtToken(view, target) {
+    view.moveFocus(target);
+    view.hover = view.focus;
+    view.renderNow();
+    view.context.announce(sentenceOf(view, view.focus));
+  }
+  function sentenceOf(view, { side, token }) {
+    const other = view.axis(OTHER_SIDE[side]).labels;
+    const weights = view.weights.of(side, token);
+    const role = view.axis(side).name ?? (side === "left" ? "Query" : "Key");
+    const name = `${role} ${visibleLabel(view.axis(side).labels[token])}`;
+    if (!weights?.length) return name;
+    const [best] = strongest(weights, { kind: "top", value: 1 }, [], Infinity);
+    if (best === void 0) return name;
+    if (Number.isNaN(view.weights.certain(side, token)[best])) return `${name}, strongest not stored`;
+    return `${name}, strongest ${visibleLabel(other[best])} ${readableWeight(weights[best])}`;
+  }
+  function pointedToken(view) {
+    return view.hover ?? (view.parts.stage.contains(document.activeElement) ? view.focus : null);
+  }
+  function hidePointed(view) {
+    const pointed = pointedToken(view);
+    if (pointed) view.hide(pointed.side, pointed.token);
+    return pointed !== null;
+  }
+  function undoSelection(view) {
+    const { pinned, selected } = view.context.store.get();
+    if (pinned) view.context.store.set({ pinned: false });
+    else if (selected.length) view.clear();
+    return pinned || selected.length > 0;
+  }
+  function selectPointed(view) {
+    const pointed = pointedToken(view);
+    if (pointed) view.select(pointed.side, pointed.token);
+    return pointed !== null;
+  }
+  function pinFocused(view) {
+    const pointed = pointedToken(view);
+    if (!pointed) return false;
+    const { side, token } = pointed;
+    const isSelected = side === view.selectedSide() && view.state.selected.includes(token);
+    if (!isSelected) view.select(side, token);
+    view.context.store.set({ pinned: isSelected ? !view.state.pinned : true });
+    return true;
+  }
+
   // views/lines/weights.js
+  var NEAR2 = 1e-3;
+  var MOST_CUT = 256;
+  var LINE_ENDS = { left: "row", right: "column" };
   var FrameWeights = class {
     constructor(frame, arrived, failed) {
       this.frame = frame;
@@ -3057,18 +3571,20 @@
     /** The weights of a token; null while they are on their way. */
     of(side, token) {
       const key = `${side}${token}`;
-      if (!this.cache.has(key)) this.cache.set(key, this.frame.whole ? this.cut(side, token) : this.ask(side, token, key));
+      if (this.frame.cut && this.cache.size > MOST_CUT) this.cache.clear();
+      if (!this.cache.has(key)) this.cache.set(key, this.frame.cut ? this.frame.cut(LINE_ENDS[side], token) : this.ask(side, token, key));
       return this.cache.get(key);
     }
     /** The weights of a token if they are there. */
     cached(side, token) {
       return this.cache.get(`${side}${token}`) ?? null;
     }
-    cut(side, token) {
-      const { whole, rows, columns } = this.frame;
-      const breadth = columns.labels.length;
-      if (side === "left") return whole.subarray(token * breadth, (token + 1) * breadth);
-      return Float32Array.from(rows.labels, (_, row) => whole[row * breadth + token]);
+    /** The weights of a token that none which is not known may exceed: the strongest are among them, if any. */
+    certain(side, token) {
+      const weights = this.of(side, token);
+      if (!weights || !this.frame.partial) return weights;
+      const highest = this.frame.highest(LINE_ENDS[side], token);
+      return weights.map((weight) => Math.abs(weight) + NEAR2 < highest ? NaN : weight);
     }
     ask(side, token, key) {
       const request = side === "left" ? this.frame.row(token) : this.frame.column(token);
@@ -3086,6 +3602,7 @@
     }
   };
   function weightText(weight, decimals) {
+    if (Number.isNaN(weight)) return "\u2013";
     if (weight === 0 || !Number.isFinite(weight)) return String(weight);
     const unit = 10 ** -decimals;
     return Math.abs(weight) < unit / 2 ? `<${unit.toFixed(decimals)}` : weight.toFixed(decimals);
@@ -3100,15 +3617,18 @@
     const isWhole = Math.max(left.shown.length, right.shown.length) <= WHOLE_UNTIL;
     const height = isWhole ? Math.max(left.height, right.height) : view.parts.scroller.clientHeight;
     const offsets = isWhole ? { left: 0, right: 0 } : { left: view.offset("left"), right: view.offset("right") };
-    const geometry = view.geometry(height, offsets);
     const active = view.active();
     const [beside, between] = [left.element.clientWidth, view.parts.canvas.clientWidth];
     const colours = view.context.palette();
-    const placed = placedLinks(view.linksOf(active, offsets, height), geometry, view.frame, view.state.colour);
+    const paths = view.sources().flatMap(({ weights, peak, colour, shift }) => {
+      const geometry = view.geometry(height, offsets, shift);
+      const { lines } = placedLinks(view.linksOf(active, offsets, height, weights), geometry, peak, view.state.colour);
+      return linkPaths(lines, geometry, colours, view.frame.signed, colour);
+    });
     const parts = [
       `<clipPath id="sight"><rect x="0" y="0" width="${between}" height="${height}"/></clipPath>`,
       `<g transform="translate(${LINES_EDGE + beside} ${LINES_EDGE})" clip-path="url(#sight)">`,
-      ...linkPaths(placed.lines, geometry, colours, view.frame.signed),
+      ...paths,
       "</g>",
       ...["left", "right"].flatMap((side) => sideAsSvg(view, side, offsets[side], height, active, colours))
     ];
@@ -3246,6 +3766,7 @@
   }
 
   // views/lines/lines_view.js
+  var HEAD_SHIFT = 5;
   var ROOMY_COUNT = 24;
   var SCROLL_REST = 120;
   var NARROW_COLUMN = 180;
@@ -3269,6 +3790,8 @@
       this.parts = buildLines();
       this.columns = { left: new TokenColumn("left"), right: new TokenColumn("right") };
       this.isMirrored = null;
+      this.kept = [];
+      this.colour = null;
       this.hover = null;
       this.focus = { side: "left", token: 0 };
       listenToLines(this);
@@ -3288,8 +3811,12 @@
       const isNewLayout = isNewFrame || state.hidden !== this.state?.hidden;
       if (isNewFrame) this.weights = this.weightsOfFrame(frame);
       if (isNewLayout || state.limit !== this.state?.limit) this.overview = null;
+      const { theme } = this.context.palette();
+      const isOtherHeads = isNewFrame || state.heads !== this.state?.heads || theme !== this.theme;
+      this.theme = theme;
       this.frame = frame;
       this.state = state;
+      if (isOtherHeads) this.keepHeads();
       if (isNewLayout) this.layOut();
       if (isFirst) this.isArriving = state.selected.length > 0;
       this.schedule();
@@ -3297,6 +3824,52 @@
     weightsOfFrame(frame) {
       const isShown = () => frame === this.frame;
       return new FrameWeights(frame, () => isShown() && this.schedule(), (problem) => isShown() && this.context.fail(problem));
+    }
+    /** The heads that are kept, beside the one that is chosen: their frames come later. */
+    keepHeads() {
+      const { frame, state, context } = this;
+      const chosen = `${state.layer}.${state.head}`;
+      const isHead = state.mode === "head" && state.layer !== "all";
+      const places = state.heads.filter((place) => !(isHead && place === chosen));
+      const name = (layer, head) => `${layerName(context.scene, state.part, layer)}, head ${head}`;
+      const { heads: colours } = context.palette();
+      const colourOf = (place) => colours[(state.heads.includes(place) ? state.heads.indexOf(place) + 1 : 0) % colours.length];
+      this.colour = state.heads.length ? colourOf(chosen) : null;
+      this.kept = places.map((place) => ({ place, colour: colourOf(place), frame: null, weights: null }));
+      const chips = this.kept.map(({ place, colour }) => headChip(place, name(...headPlace(place)), colour));
+      const current = isHead ? name(state.layer, state.head) : "All heads shown together";
+      this.parts.headList.replaceChildren(...state.heads.length ? [headChip(state.heads.includes(chosen) && isHead ? chosen : null, current, this.colour)] : [], ...chips);
+      this.parts.headList.hidden = state.heads.length === 0;
+      const { sites } = context.scene.parts[state.part];
+      this.parts.compare.hidden = sites.reduce((sum, number) => sum + context.scene.sites[number].heads, 0) === 1;
+      this.parts.compare.disabled = !isHead || state.heads.includes(chosen) || state.heads.length >= MOST_HEADS;
+      for (const kept of this.kept) this.loadKept(kept, frame);
+    }
+    async loadKept(kept, frame) {
+      const [layer, head] = headPlace(kept.place);
+      try {
+        const own = await frameOf(this.context.scene, { ...this.state, layer, head, mode: "head" });
+        if (frame !== this.frame || !this.kept.includes(kept)) return;
+        kept.frame = own;
+        kept.weights = new FrameWeights(own, () => this.schedule(), (problem) => this.context.fail(problem));
+        this.schedule();
+      } catch (problem) {
+        if (this.kept.includes(kept)) this.context.fail(problem);
+      }
+    }
+    /** What lines are drawn from: the chosen map, then the heads that are kept; all on one scale. */
+    sources() {
+      const kept = this.kept.filter(({ weights }) => weights);
+      const peak = Math.max(this.frame.peak, ...kept.map(({ frame }) => frame.peak));
+      const heads = [{ weights: this.weights, colour: this.colour }, ...kept.map(({ weights, colour }) => ({ weights, colour }))];
+      return heads.map((head, index) => ({ ...head, peak, shift: HEAD_SHIFT * (index - (heads.length - 1) / 2) }));
+    }
+    keepHead() {
+      const { layer, head, heads } = this.context.store.get();
+      this.context.store.set({ heads: [...heads, `${layer}.${head}`] });
+    }
+    dropHead(place) {
+      this.context.store.set({ heads: this.context.store.get().heads.filter((other) => other !== place) });
     }
     layOut() {
       const { frame, state } = this;
@@ -3373,14 +3946,14 @@
       return this.columns[side].slots[token] >= 0;
     }
     // All links, or of what is active; those with no end in the window may be missing.
-    linksOf(active, offsets, height) {
-      if (!active) return this.overviewLinks(offsets, height);
+    linksOf(active, offsets, height, source = this.weights) {
+      if (!active) return this.overviewLinks(offsets, height, source);
       const links = { from: [], to: [], weight: [] };
-      for (const token of active.tokens) this.addLinks(links, active.side, token);
+      for (const token of active.tokens) this.addLinks(links, active.side, token, source);
       return links;
     }
-    addLinks(links, side, token) {
-      const weights = this.weights.of(side, token);
+    addLinks(links, side, token, source) {
+      const weights = this.linkWeights(side, token, source);
       if (!weights) return;
       for (const other of strongest(weights, this.state.limit, this.isHidden[OTHER_SIDE[side]], Infinity)) {
         links.from.push(side === "left" ? token : other);
@@ -3388,14 +3961,18 @@
         links.weight.push(weights[other]);
       }
     }
-    overviewLinks(offsets, height) {
+    /** Weights that may have lines: of the strongest, those that are so for certain. */
+    linkWeights(side, token, source = this.weights) {
+      return this.state.limit.kind === "top" ? source.certain(side, token) : source.of(side, token);
+    }
+    overviewLinks(offsets, height, source) {
       const { left, right } = this.columns;
       const rows = left.inSight(offsets.left, height);
-      const weights = (row) => this.isScrolling ? this.weights.cached("left", row) : this.weights.of("left", row);
-      if (!this.frame.whole) {
+      const weights = (row) => this.isScrolling ? source.cached("left", row) : this.linkWeights("left", row, source);
+      if (!this.frame.cut || source !== this.weights) {
         return allLinks(rows, weights, this.state.limit, this.isHidden.right);
       }
-      this.overview ??= allLinks(left.shown, (row) => this.weights.of("left", row), this.state.limit, this.isHidden.right);
+      this.overview ??= allLinks(left.shown, (row) => this.linkWeights("left", row), this.state.limit, this.isHidden.right);
       return linksAt(this.overview, rows, right.inSight(offsets.right, height));
     }
     // Rows that a server makes are asked for once the scrolling rests.
@@ -3443,15 +4020,15 @@
       if (this.wantsFocus) columns[this.focus.side].items.get(this.focus.token)?.button.focus({ preventScroll: true });
       this.wantsFocus = false;
     }
-    geometry(height, offsets) {
+    geometry(height, offsets, shift = 0) {
       const { left, right } = this.columns;
       const width = this.parts.canvas.clientWidth;
       return {
         left: this.isMirrored ? width : 0,
         right: this.isMirrored ? 0 : width,
         height,
-        leftMiddle: (row) => left.middle(row, offsets.left),
-        rightMiddle: (column) => right.middle(column, offsets.right)
+        leftMiddle: (row) => shifted(left.middle(row, offsets.left), shift),
+        rightMiddle: (column) => shifted(right.middle(column, offsets.right), shift)
       };
     }
     draw(active, offsets, height) {
@@ -3462,13 +4039,16 @@
       const surface = canvas.getContext("2d");
       surface.setTransform(scale, 0, 0, scale, 0, 0);
       surface.clearRect(0, 0, width, height);
-      const geometry = this.geometry(height, offsets);
       const most = this.isScrolling ? MOST_WHILE_SCROLLING : void 0;
-      const placed = placedLinks(this.linksOf(active, offsets, height), geometry, this.frame, this.state.colour, most);
-      drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed);
+      this.leftOut = 0;
+      for (const { weights, peak, colour, shift } of this.sources()) {
+        const geometry = this.geometry(height, offsets, shift);
+        const placed = placedLinks(this.linksOf(active, offsets, height, weights), geometry, peak, this.state.colour, most);
+        drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed, colour);
+        this.leftOut += placed.leftOut;
+      }
       const longest = Math.max(this.columns.left.height - offsets.left, this.columns.right.height - offsets.right);
       fadeEdges(surface, width, height, Math.max(offsets.left, offsets.right) > 1, longest > height + 1);
-      this.leftOut = placed.leftOut;
     }
     // The weights shown beside the tokens of the other side: of one token, or the mean of several.
     sideWeights(active) {
@@ -3483,7 +4063,7 @@
       const isChosen = active?.side === side && active.tokens.includes(token);
       const isSelected = this.selectedSide() === side && this.state.selected.includes(token);
       const weight = sideWeights?.side === side ? sideWeights.weights[token] : null;
-      const share = weight === null ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
+      const share = weight === null || Number.isNaN(weight) ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
       item.button.setAttribute("aria-pressed", isSelected);
       item.button.tabIndex = this.focus.side === side && this.focus.token === token ? 0 : -1;
       item.element.classList.toggle("is-chosen", isChosen);
@@ -3515,7 +4095,7 @@
     }
     // Digits after the point that tell the largest weight to three places, one fewer where there is little room.
     decimalsOf(weights) {
-      const largest = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0);
+      const largest = weights.reduce((most, weight) => Math.abs(weight) > most ? Math.abs(weight) : most, 0);
       const places = largest > 0 ? 2 - Math.floor(Math.log10(largest)) : 3;
       const isNarrow = this.columns.left.element.clientWidth < NARROW_COLUMN;
       return Math.min(Math.max(places, 3), 8) - (isNarrow ? 1 : 0);
@@ -3532,12 +4112,21 @@
     }
     hint(state) {
       if (this.leftOut) return `${this.leftOut.toLocaleString()} weaker lines are left out.`;
+      if (this.frame.partial && state.selected.length) return `${state.selected.length} selected. ${this.storedHint()}`;
       if (!state.selected.length) return CANNOT_HOVER ? `Tap ${unitName(state)}s to select their lines.` : `Hover a ${unitName(state)} for its lines. Click to select, h to hide.`;
       const pinned = state.pinned ? ", pinned" : "";
       return `${state.selected.length} selected${pinned}.`;
     }
+    /** Which weights a page holds that does not hold all: others have no line and no number. */
+    storedHint() {
+      const { count } = this.frame.partial;
+      return count ? `Stored are the ${count} largest weights of each row.` : "Stored are the largest weights of each row.";
+    }
     select(side, token) {
-      const { selected } = this.context.store.get();
+      const { context } = this;
+      const { selected: kept } = context.store.get();
+      const selected = kept.join() === context.suggested?.join() ? [] : kept;
+      context.suggested = null;
       const isOther = side !== this.selectedSide();
       const others = isOther ? [] : selected.filter((other) => other !== token);
       const selection = others.length === selected.length || isOther ? [...others, token] : others;
@@ -3588,6 +4177,81 @@
       return side === "left" ? this.frame.rows : this.frame.columns;
     }
   };
+  function shifted(middle, shift) {
+    return middle === null ? null : middle + shift;
+  }
+
+  // views/map/arrangement.js
+  var [LEAST_IN_ROW, MOST_IN_ROW] = [6, 12];
+  function arrangedHeads(scene, state, ranking) {
+    const sites = scene.parts[state.part].sites.map((number) => scene.sites[number]);
+    const rows = sites.map((site, layer) => {
+      const heads2 = Array.from({ length: site.heads }, (_, head) => ({ layer, head, value: "" }));
+      return { name: layerName(scene, state.part, layer), title: site.name, heads: heads2.filter(({ head }) => isOfType(site, head, state.type)) };
+    });
+    if (state.sort === "layer" || state.sort === "pair" && !ranking) return rows.filter((row) => row.heads.length);
+    const heads = rows.flatMap((row) => row.heads);
+    const size = Math.min(MOST_IN_ROW, Math.max(LEAST_IN_ROW, ...sites.map((site) => site.heads)));
+    if (state.sort === "type") return rowsByType(sites, heads).flatMap(({ name, heads: members }) => cutRows(members, size, name, ""));
+    const ordered = state.sort === "pair" ? rankedHeads(heads, ranking) : headsByFigure(sites, heads, state.sort);
+    return cutRows(ordered, size, null, null);
+  }
+  function cutRows(heads, size, first, others) {
+    const count = Math.ceil(heads.length / size);
+    return Array.from({ length: count }, (_, row) => ({ name: row ? others : first, title: null, heads: heads.slice(row * size, (row + 1) * size) }));
+  }
+  function isOfType(site, head, type) {
+    return !type || headType(site.types?.[head] ?? "") === type;
+  }
+  function rowsByType(sites, heads) {
+    const rows = /* @__PURE__ */ new Map();
+    for (const place of heads) {
+      const type = headType(sites[place.layer].types?.[place.head] ?? "");
+      rows.set(type, [...rows.get(type) ?? [], place]);
+    }
+    return [...rows].sort(([, a], [, b]) => b.length - a.length).map(([type, members]) => ({ name: capitalised(type), heads: members }));
+  }
+  function headsByFigure(sites, heads, figure) {
+    const number = ({ layer, head }) => sites[layer][figure]?.[head] ?? NaN;
+    const values = heads.filter((place) => !Number.isNaN(number(place)));
+    return values.sort((a, b) => number(a) - number(b)).map((place) => ({ ...place, value: readableWeight(number(place)) }));
+  }
+  function rankedHeads(heads, ranking) {
+    const shown = new Set(heads.map(({ layer, head }) => `${layer}-${head}`));
+    return ranking.filter(({ layer, head }) => shown.has(`${layer}-${head}`)).map(({ layer, head, weight, partner }) => {
+      return { layer, head, value: weight === null ? "not stored" : percent(weight), partner };
+    });
+  }
+  function percent(weight) {
+    const share = 100 * weight;
+    return share > 0 && share < 1 ? "<1 %" : `${share.toFixed(0)} %`;
+  }
+
+  // views/map/head_picture.js
+  var MOST_FOLLOWED = 512;
+  var MOST_EXACT = 64;
+  function pictureKey(scene, state) {
+    return JSON.stringify([state.unit, state.special, state.colour, scene.steps ? state.step : null]);
+  }
+  async function headPicture(scene, state, layer, head) {
+    const number = scene.parts[state.part].sites[layer];
+    const site = scene.sites[number];
+    if (!isFollowed(scene, state, site)) return { ...await thumbnail(scene, number, head), peak: 255 };
+    const frame = await headFrame(scene, state, layer, head);
+    const level = frame.levels - 1;
+    const data = await frame.tile(level, 0, 0);
+    const [height, width] = tileShape(frame, level, 0, 0);
+    return { data, height, width, peak: data.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0) };
+  }
+  function headFrame(scene, state, layer, head) {
+    return frameOf(scene, { ...state, layer, head, mode: "head" });
+  }
+  function isFollowed(scene, state, site) {
+    const longest = Math.max(site.queries, site.keys);
+    const isPlain2 = state.unit === "pieces" && state.special === "shown" && !(scene.steps && state.step !== null);
+    if (isPlain2) return state.colour === "log" && longest <= MOST_EXACT;
+    return longest <= MOST_FOLLOWED;
+  }
 
   // views/map/heads_grid.js
   var MOST_IN_RAIL_ROW = 9;
@@ -3598,17 +4262,23 @@
     const watcher = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) drawCell(cells.get(entry.target.getAttribute("data-place")));
     }, { root: null, rootMargin: "200px" });
-    const model = { context, kind, choose, grid, cells, watcher, part: null, shape: "", scene: null, current: "", firstPicture: null };
+    const model = { context, kind, choose, grid, cells, watcher, state: null, shape: "", key: "", scene: null, current: "", firstPicture: null };
     grid.addEventListener("keydown", (event) => moveInGrid(model, event));
     return {
       grid,
       cells,
+      /** The rows of the grid. */
+      rows: () => model.rows,
       /** Follows the state; resolves when the first thumbnails are drawn. */
-      async update(state) {
-        const shape = gridShape(context.scene, state.part);
-        if (model.shape !== shape) fillGrid(model, state.part);
-        else if (model.scene !== context.scene) renewCells(model);
-        [model.shape, model.scene] = [shape, context.scene];
+      async update(state, ranking = null) {
+        const { scene } = context;
+        model.state = kind === "rail" ? { ...initialState(), part: state.part } : state;
+        model.rows = arrangedHeads(scene, model.state, ranking);
+        const shape = gridShape(scene, model.state.part, model.rows);
+        const key = pictureKey(scene, model.state);
+        if (model.shape !== shape) fillGrid(model);
+        else if (model.scene !== scene || model.key !== key) renewCells(model);
+        [model.shape, model.key, model.scene] = [shape, key, scene];
         markCurrent(model, state);
         recolour(model);
         return firstDrawn(model);
@@ -3620,48 +4290,49 @@
       }
     };
   }
-  function gridShape(scene, part) {
-    return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].label, scene.sites[number].heads, scene.sites[number].types])]);
+  function gridShape(scene, part, rows) {
+    const types = scene.parts[part].sites.map((number) => scene.sites[number].types);
+    return JSON.stringify([part, rows, types]);
   }
   function renewCells(model) {
-    const { scene } = model.context;
     model.watcher.disconnect();
     for (const cell of model.cells.values()) {
-      cell.number = scene.parts[model.part].sites[cell.layer];
-      cell.site = scene.sites[cell.number];
       cell.isRequested = false;
+      cell.frame = null;
       model.watcher.observe(cell.button);
     }
   }
-  function fillGrid(model, part) {
-    const { context, kind, cells, watcher } = model;
-    model.part = part;
+  function fillGrid(model) {
+    const { kind, cells, watcher, rows } = model;
+    const hadFocus = model.grid.contains(document.activeElement) ? document.activeElement.getAttribute("data-place") : null;
     watcher.disconnect();
     cells.clear();
-    const { scene } = context;
-    const sites = scene.parts[part].sites.map((number) => scene.sites[number]);
-    model.grid.setAttribute("aria-rowcount", String(sites.length));
-    model.grid.replaceChildren(...sites.map((site, layer) => gridRow(model, site, layer)));
-    model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(sites) : mostHeads(sites)));
+    model.grid.setAttribute("aria-rowcount", String(rows.length));
+    model.grid.replaceChildren(...rows.map((row, index) => gridRow(model, row, index)));
+    model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(rows) : mostHeads(rows)));
+    model.grid.toggleAttribute("data-flow", rows.every((row) => row.name === null));
     for (const cell of cells.values()) watcher.observe(cell.button);
+    if (hadFocus) (cells.get(hadFocus) ?? cells.values().next().value)?.button.focus();
   }
-  function mostHeads(sites) {
-    return Math.max(1, ...sites.map((site) => site.heads));
+  function mostHeads(rows) {
+    return Math.max(1, ...rows.map((row) => row.heads.length));
   }
-  function railColumns(sites) {
-    const most = mostHeads(sites);
+  function railColumns(rows) {
+    const most = mostHeads(rows);
     if (most <= MOST_IN_RAIL_ROW) return Math.max(4, most);
     return [8, 6, 7, 5].find((columns) => most % columns === 0) ?? 8;
   }
-  function gridRow(model, site, layer) {
-    const { scene } = model.context;
-    const name = layerName(scene, model.part, layer);
-    const heads = Array.from({ length: site.heads }, (_, head) => headCell(model, site, layer, head));
-    const label = make("div", { class: "heads-layer", role: "rowheader", title: site.name }, name);
-    return make("div", { class: "heads-row", role: "row" }, label, make("div", { class: "heads-cells", role: "presentation" }, ...heads));
+  function gridRow(model, row, index) {
+    const heads = row.heads.map((place, column) => headCell(model, place, index, column));
+    const label = row.name === null ? [] : [make("div", { class: "heads-layer", role: "rowheader", title: row.title }, row.name)];
+    return make("div", { class: "heads-row", role: "row" }, ...label, make("div", { class: "heads-cells", role: "presentation" }, ...heads));
   }
-  function headCell(model, site, layer, head) {
+  function headCell(model, { layer, head, value, partner }, row, column) {
+    const { scene } = model.context;
+    const { part, sort } = model.state;
+    const site = scene.sites[scene.parts[part].sites[layer]];
     const type = site.types?.[head] ?? "";
+    const name = layerName(scene, part, layer);
     const canvas = make("canvas", { class: "thumb-picture", width: 1, height: 1, "aria-hidden": "true" });
     const place = `${layer}-${head}`;
     const button = make("button", {
@@ -3670,24 +4341,36 @@
       tabindex: "-1",
       "data-place": place,
       "data-testid": `${model.kind === "map" ? "thumb" : "rail"}-${place}`,
-      "aria-label": `${layerName(model.context.scene, model.part, layer)}, head ${head} ${type}`.trim(),
+      "aria-label": `${name}, head ${head} ${type}`.trim(),
       title: model.kind === "rail" ? `head ${head}${type ? ` \xB7 ${typeTitle(type)}` : ""}` : null,
       onclick: () => model.choose(layer, head)
     }, canvas);
     if (model.kind === "map") {
-      button.append(make("span", { class: "thumb-head" }, `${head}`), " ", make("span", { class: "thumb-type", title: typeTitle(type) }, type));
+      const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}\xB7${head}`;
+      const title = typeTitle(type);
+      const captions = [
+        make("span", { class: "thumb-head" }, number),
+        make("span", { class: "thumb-value" }, value.replace(" %", "%")),
+        ...partner ? [make("span", { class: "thumb-partner" }, "\u2192 ", make("bdi", {}, visibleLabel(partner)))] : [],
+        ...type ? [make("span", { class: "thumb-type", title }, headType(type))] : [],
+        ...hasSink(type) ? [make("span", { class: "thumb-type", title }, "+ sink")] : []
+      ];
+      button.append(...captions.flatMap((caption) => [" ", caption]));
+      const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
+      button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
     }
-    const number = model.context.scene.parts[model.part].sites[layer];
-    model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, paintedTheme: null, isRequested: false });
+    model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
     return make("div", { role: "gridcell", class: "heads-cell" }, button);
   }
   function drawCell(cell) {
     if (!cell || cell.isRequested) return;
     cell.isRequested = true;
     const { model } = cell;
-    const pending = Promise.resolve(thumbnail(model.context.scene, cell.number, cell.head)).then((data) => {
+    const { state } = model;
+    const pending = headPicture(model.context.scene, state, cell.layer, cell.head).then((data) => {
+      if (model.state !== state && pictureKey(model.context.scene, model.state) !== pictureKey(model.context.scene, state)) return;
       cell.data = data;
-      cell.paintedTheme = null;
+      cell.painted = null;
       paintCell(cell);
     });
     pending.catch((problem) => {
@@ -3697,15 +4380,18 @@
     model.firstPicture ??= pending.catch(() => void 0);
   }
   function paintCell(cell) {
-    const colours = cell.model.context.palette();
-    if (!cell.data || cell.paintedTheme === colours.theme) return;
-    cell.paintedTheme = colours.theme;
-    const { data, height, width } = cell.data;
+    const { context, state } = cell.model;
+    const colours = context.palette();
+    const look = `${colours.theme} ${state.colour}`;
+    if (!cell.data || cell.painted === look) return;
+    cell.painted = look;
+    const { data, height, width, peak } = cell.data;
     if (height === 0 || width === 0) return;
     cell.canvas.width = width;
     cell.canvas.height = height;
     const pixels = new ImageData(width, height);
-    paintWeights(pixels, data, 255, "linear", false, colours);
+    const signed2 = peak !== 255 && cell.site.kind === "signed";
+    paintWeights(pixels, data, peak, state.colour, signed2, colours);
     cell.canvas.getContext("2d").putImageData(pixels, 0, 0);
     cell.canvas.classList.toggle("pixelated", width <= 40 && height <= 40);
   }
@@ -3721,7 +4407,7 @@
     const selectedPlace = `${state.layer === "all" ? 0 : state.layer}-${state.head}`;
     const isSingleHead = state.mode === "head" && state.layer !== "all";
     const isMoved = selectedPlace !== model.current;
-    model.current = model.cells.has(selectedPlace) ? selectedPlace : "0-0";
+    model.current = model.cells.has(selectedPlace) ? selectedPlace : model.cells.keys().next().value ?? "";
     for (const [place, cell] of model.cells) {
       const active = place === model.current;
       cell.button.tabIndex = active ? 0 : -1;
@@ -3730,7 +4416,7 @@
       else cell.button.removeAttribute("aria-current");
       cell.button.toggleAttribute("data-together", !isSingleHead && (state.layer === "all" || cell.layer === state.layer));
     }
-    if (isMoved) keepInSight(model);
+    if (isMoved && model.state.sort === "layer") keepInSight(model);
   }
   function keepInSight(model) {
     const button = currentButton(model);
@@ -3750,67 +4436,276 @@
     if (!step || !from || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
-    const layer = from.layer + step[0];
-    const row = [...model.cells.values()].filter((cell) => cell.layer === layer);
-    const target = row[Math.min(from.head + step[1], step[1] === 0 ? row.length - 1 : Infinity)];
+    const row = [...model.cells.values()].filter((cell) => cell.row === from.row + step[0]);
+    const target = row[Math.min(from.column + step[1], step[1] === 0 ? row.length - 1 : Infinity)];
     if (!target) return;
     from.button.tabIndex = -1;
     target.button.tabIndex = 0;
     target.button.focus();
   }
 
+  // data/ranking.js
+  async function rankedByPair(scene, state, frame) {
+    const [query, key] = state.pair;
+    const i = indexOfPosition(frame.rows, query);
+    const j = key === void 0 ? -1 : indexOfPosition(frame.columns, key);
+    const matches = [];
+    for (const [layer, number] of scene.parts[state.part].sites.entries()) {
+      const heads = Array.from({ length: scene.sites[number].heads }, (_, head) => head);
+      const rows = await Promise.all(heads.map((head) => i < 0 ? null : headRow(scene, state, frame, layer, head, i)));
+      heads.forEach((head) => matches.push({ layer, head, ...matchOfRow(rows[head], frame, i, key === void 0 ? null : j) }));
+    }
+    return matches.sort((a, b) => (b.weight ?? -1) - (a.weight ?? -1));
+  }
+  function matchOfRow(row, frame, i, key) {
+    const j = !row ? -1 : key ?? strongestPartner(row, frame, i);
+    const weight = j >= 0 && Number.isFinite(row[j]) ? row[j] : null;
+    return { weight, partner: key === null && weight !== null ? frame.columns.labels[j] : null };
+  }
+  function strongestPartner(row, frame, i) {
+    let best = -1;
+    for (let j = 0; j < row.length; j += 1) {
+      const isOwn = frame.square && j === i;
+      if (!isOwn && !frame.columns.special[j] && Number.isFinite(row[j]) && (best < 0 || row[j] > row[best])) best = j;
+    }
+    return best;
+  }
+  function indexOfPosition(axis, position) {
+    return axis.members.findIndex((members) => members.includes(position));
+  }
+
+  // views/map/sentence.js
+  var STEPS2 = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
+  function createSentence(host, context) {
+    const sentence = new Sentence(context);
+    host.append(sentence.element);
+    return sentence;
+  }
+  var Sentence = class {
+    constructor(context) {
+      this.context = context;
+      this.frame = null;
+      this.state = null;
+      this.finding = make("p", { class: "map-finding", "data-testid": "map-finding" });
+      this.clear = make("button", { type: "button", class: "lines-tool", "data-testid": "map-clear", onclick: () => this.choose([]) }, "Clear");
+      this.texts = make("div", { class: "map-texts" });
+      this.element = make("section", { class: "map-sentence", "aria-label": "Text" }, this.texts, make("div", { class: "map-finding-row" }, this.finding, this.clear));
+      this.shape = "";
+      this.texts.addEventListener("click", (event) => this.press(event.target.closest("button")));
+      this.texts.addEventListener("keydown", (event) => this.move(event));
+    }
+    /** Words that can be chosen: those of the queries, and where they are another text those of the keys. */
+    show(frame, state) {
+      [this.frame, this.state] = [frame, state];
+      const shape = JSON.stringify([frame.square, frame.rows.labels, frame.columns.labels]);
+      if (shape !== this.shape) this.fill(frame);
+      this.shape = shape;
+      const [query, key] = state.pair;
+      this.mark("query", query, frame.square ? key : void 0);
+      if (!frame.square) this.mark("key", void 0, key);
+      this.clear.hidden = state.pair.length === 0;
+    }
+    fill(frame) {
+      const sides = frame.square ? [["query", frame.rows]] : [["query", frame.rows], ["key", frame.columns]];
+      const hadFocus = this.texts.contains(document.activeElement);
+      this.texts.replaceChildren(...sides.map(([side, axis]) => textOf(side, axis, frame.square)));
+      if (hadFocus) this.texts.querySelector("button")?.focus();
+    }
+    mark(side, query, key) {
+      const axis = side === "query" ? this.frame.rows : this.frame.columns;
+      const chosen = { query: query === void 0 ? -1 : indexOfPosition(axis, query), key: key === void 0 ? -1 : indexOfPosition(axis, key) };
+      const buttons = [...this.texts.querySelectorAll(`[data-side=${side}] button`)];
+      const isWaiting = side === "key" && this.state.pair.length === 0;
+      buttons.forEach((button, index) => {
+        const role = index === chosen.query ? "query" : index === chosen.key ? "key" : null;
+        button.setAttribute("aria-pressed", String(role !== null));
+        button.toggleAttribute("data-query", role === "query");
+        button.toggleAttribute("data-key", role === "key");
+        button.disabled = isWaiting;
+      });
+      const stop = buttons.find((button) => button.tabIndex === 0) ?? buttons[0];
+      buttons.forEach((button) => {
+        button.tabIndex = button === stop ? 0 : -1;
+      });
+    }
+    press(button) {
+      if (!button) return;
+      const side = button.closest("[data-side]").dataset.side;
+      const axis = side === "query" ? this.frame.rows : this.frame.columns;
+      const [position] = axis.members[Number(button.dataset.index)];
+      const [query, key] = this.state.pair;
+      if (side === "key") return this.choose(key === position ? [query] : [query, position]);
+      if (query === position) return this.choose([]);
+      const isSecond = this.frame.square && query !== void 0 && key === void 0;
+      return this.choose(isSecond ? [query, position] : [position]);
+    }
+    choose(pair) {
+      this.context.store.set({ pair, sort: pair.length ? "pair" : "layer" });
+    }
+    move(event) {
+      const step = STEPS2[event.key];
+      if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+      const buttons = [...event.target.closest("[data-side]").querySelectorAll("button")];
+      const next = buttons[buttons.indexOf(event.target) + step];
+      event.preventDefault();
+      event.stopPropagation();
+      if (!next) return;
+      event.target.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    }
+    /** The strongest head in words, or what can be done. */
+    tell(ranking, nameOf) {
+      const { state, frame } = this;
+      const [query, key] = state.pair;
+      const unit = unitName(state);
+      const label = (axis, position) => visibleLabel(axis.labels[indexOfPosition(axis, position)] ?? "");
+      if (query === void 0) {
+        const keys = frame.square ? `then another for what it gives that ${unit}` : `then one of the other text for what it gives that`;
+        this.finding.textContent = `Choose a ${unit} to see which heads attend from it most clearly, ${keys}.`;
+        return;
+      }
+      const best = ranking[0];
+      const partner = key === void 0 ? best?.partner : label(frame.columns, key);
+      if (!best || best.weight === null || !partner) {
+        this.finding.textContent = key === void 0 ? `No head attends from \u201C${withoutControls(label(frame.rows, query))}\u201D to another ${unit}.` : "This pair is not stored in any head, or not shown.";
+        return;
+      }
+      const missing = ranking.filter(({ weight }) => weight === null).length;
+      const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
+      this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " \u2192 ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}.${note}`);
+      this.context.announce(withoutControls(this.finding.textContent));
+    }
+  };
+  function textOf(side, axis, isOnly) {
+    const name = axis.name ?? (isOnly ? null : side === "query" ? "Queries" : "Keys");
+    const words = axis.labels.map((label, index) => make("button", {
+      type: "button",
+      class: `map-word${axis.special[index] ? " is-special" : ""}${axis.written[index] ? " is-written" : ""}`,
+      "data-index": index,
+      "data-testid": `map-${side}-${index}`,
+      "aria-pressed": "false",
+      tabindex: "-1"
+    }, make("bdi", {}, visibleLabel(label))));
+    const box = make("div", { class: "map-words", role: "group", "data-side": side, "data-scrolls": true, "aria-label": name ?? "Words" }, ...words);
+    return name === null ? box : make("div", { class: "map-text" }, make("span", { class: "map-text-name" }, name), box);
+  }
+
   // views/map/map_view.js
   var PICTURE = { side: 96, gap: 16, left: 84, top: 16, caption: 34 };
   function createMapView(host, context) {
-    const box = make("div", { class: "map-view" });
-    const scroller = make("div", { class: "scroller", "data-scrolls": true }, box);
-    host.append(scroller);
-    const open = (layer, head) => {
-      context.store.set({ layer, head, mode: "head", view: "matrix" });
-      context.announce(`${layerName(context.scene, context.store.get().part, layer)}, head ${head}, opened as a matrix`);
-    };
-    const heads = createHeadsGrid(box, context, "map", open);
-    const moveToGrid = () => heads.focus();
+    const view = new MapView(host, context);
+    const moveToGrid = () => view.heads.focus();
     return {
-      update: (_frame, state) => heads.update(state),
-      picture: () => ({ svg: mapPicture(context, heads) }),
+      update: (_frame, state) => view.update(state),
+      picture: () => ({ svg: mapPicture(context, view.heads) }),
       resize() {
       },
       focus: moveToGrid,
-      keys: { ArrowLeft: moveToGrid, ArrowRight: moveToGrid, ArrowUp: moveToGrid, ArrowDown: moveToGrid },
-      destroy() {
-        heads.destroy();
-        scroller.remove();
-      }
+      keys: { ArrowLeft: moveToGrid, ArrowRight: moveToGrid, ArrowUp: moveToGrid, ArrowDown: moveToGrid, Escape: () => view.clear() },
+      destroy: () => view.destroy()
     };
   }
+  var MapView = class {
+    constructor(host, context) {
+      this.context = context;
+      this.box = make("div", { class: "map-view" });
+      this.scroller = make("div", { class: "scroller", "data-scrolls": true }, this.box);
+      host.append(this.scroller);
+      this.sentence = createSentence(this.box, context);
+      this.heads = createHeadsGrid(this.box, context, "map", (layer, head) => this.open(layer, head));
+      this.heads.grid.addEventListener("pointermove", (event) => this.point(event));
+      this.heads.grid.addEventListener("pointerleave", () => this.leave());
+      this.pointed = "";
+    }
+    destroy() {
+      this.leave();
+      this.heads.destroy();
+      this.scroller.remove();
+    }
+    async update(state) {
+      const { scene } = this.context;
+      this.state = state;
+      const frame = await headFrame(scene, state, 0, 0);
+      if (this.state !== state) return;
+      this.sentence.show(frame, state);
+      const ranking = state.pair.length ? await this.rank(scene, state, frame) : null;
+      if (this.state !== state) return;
+      this.sentence.tell(ranking, ({ layer, head }) => `${layerName(scene, state.part, layer).toLowerCase()} head ${head}`);
+      await this.heads.update(state, ranking);
+    }
+    /** The heads by what the chosen words give; asked for again where something that it depends on has changed. */
+    rank(scene, state, frame) {
+      const key = JSON.stringify([state.part, state.unit, state.special, state.step, state.pair]);
+      if (this.ranked?.scene !== scene || this.ranked.key !== key) this.ranked = { scene, key, ranking: rankedByPair(scene, state, frame) };
+      return this.ranked.ranking;
+    }
+    open(layer, head) {
+      const { scene, store, announce } = this.context;
+      const rows = this.sentence.frame?.rows;
+      const [query] = store.get().pair;
+      const row = query === void 0 ? -1 : rows.members.findIndex((members) => members.includes(query));
+      const chosen = row < 0 ? {} : { selected: [row], direction: "from" };
+      store.set({ layer, head, mode: "head", view: "matrix", ...chosen });
+      announce(`${layerName(scene, store.get().part, layer)}, head ${head}, opened as a matrix`);
+    }
+    clear() {
+      if (this.context.store.get().pair.length === 0) return false;
+      this.sentence.choose([]);
+      return true;
+    }
+    // The pair under the pointer, read from the frame of that head and not from its picture.
+    async point(event) {
+      const canvas = event.target.closest(".thumb")?.querySelector(".thumb-picture");
+      const cell = canvas && this.heads.cells.get(canvas.parentElement.dataset.place);
+      const box = canvas?.getBoundingClientRect();
+      const [x, y] = box ? [(event.clientX - box.x) / box.width, (event.clientY - box.y) / box.height] : [-1, -1];
+      if (!cell || x < 0 || y < 0 || x >= 1 || y >= 1) return this.leave();
+      cell.frame ??= headFrame(this.context.scene, this.state, cell.layer, cell.head);
+      const here = `${cell.layer}-${cell.head} ${event.clientX} ${event.clientY}`;
+      this.pointed = here;
+      const frame = await cell.frame;
+      const [i, j] = [Math.floor(y * frame.rows.labels.length), Math.floor(x * frame.columns.labels.length)];
+      const weight = await frame.value(i, j);
+      if (this.pointed !== here) return void 0;
+      const { part } = this.state;
+      return this.context.tooltip.show(event.clientX, event.clientY, [
+        `${isolated(frame.rows.labels[i])} \u2192 ${isolated(frame.columns.labels[j])}`,
+        { text: markedWeight(weight), kind: "number" },
+        { text: `${layerName(this.context.scene, part, cell.layer)} \xB7 head ${cell.head}`, kind: "muted" }
+      ]);
+    }
+    leave() {
+      this.pointed = "";
+      this.context.tooltip.hide();
+    }
+  };
   function mapPicture(context, heads) {
     const { side, gap, left, top, caption } = PICTURE;
     const colours = context.palette();
-    const { part } = context.store.get();
     const cells = [...heads.cells.values()];
-    const columns = Math.max(...cells.map((cell) => cell.head)) + 1;
-    const rows = Math.max(...cells.map((cell) => cell.layer)) + 1;
+    const columns = Math.max(...cells.map((cell) => cell.column)) + 1;
+    const rows = heads.rows();
     const parts = [];
-    for (let layer = 0; layer < rows; layer += 1) {
-      const y = top + layer * (side + caption + gap) + side / 2;
-      parts.push(`<text x="16" y="${y}" font-size="13" fill="${colours.ink}">${svgEscape(layerName(context.scene, part, layer))}</text>`);
-    }
+    rows.forEach((row, index) => {
+      const y = top + index * (side + caption + gap) + side / 2;
+      if (row.name !== null) parts.push(`<text x="16" y="${y}" font-size="13" fill="${colours.ink}">${svgEscape(row.name)}</text>`);
+    });
     for (const cell of cells) parts.push(...cellPicture(cell, colours));
-    return svgDocument(left + columns * (side + gap), top + rows * (side + caption + gap), colours.surface, parts);
+    return svgDocument(left + columns * (side + gap), top + rows.length * (side + caption + gap), colours.surface, parts);
   }
   function cellPicture(cell, colours) {
     const { side, gap, left, top, caption } = PICTURE;
-    const x = left + cell.head * (side + gap);
-    const y = top + cell.layer * (side + caption + gap);
+    const x = left + cell.column * (side + gap);
+    const y = top + cell.row * (side + caption + gap);
     const source = cell.data ? cell.canvas.toDataURL("image/png") : null;
     const place = `x="${x}" y="${y}" width="${side}" height="${side}"`;
     const rendering = cell.canvas.classList.contains("pixelated") ? "pixelated" : "auto";
     const image = source ? `<image ${place} preserveAspectRatio="none" image-rendering="${rendering}" href="${source}"/>` : `<rect ${place} fill="${colours.line}"/>`;
-    const type = svgEscape(cell.site.types?.[cell.head] ?? "");
+    const [number, type] = [".thumb-head", ".thumb-type"].map((name) => svgEscape(cell.button.querySelector(name).textContent));
     return [
       image,
-      `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${cell.head}</text>`,
+      `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${number}</text>`,
       `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${type}</text>`
     ];
   }
@@ -3832,7 +4727,10 @@
     const [row0, column0, row1, column1] = window2;
     const requested = Math.min(plot.width / (column1 - column0) / fitted.scaleX, plot.height / (row1 - row0) / fitted.scaleY);
     const factor = Math.min(largestZoom(fitted), Math.max(1, requested));
-    const camera = { left: column0, top: row0, scaleX: fitted.scaleX * factor, scaleY: fitted.scaleY * factor };
+    const hasAllRows = row0 <= 0 && row1 >= rows;
+    const wide = Math.min(LARGEST_ZOOMED_CELL, plot.width / (column1 - column0));
+    const scaleX = hasAllRows ? Math.max(wide, fitted.scaleX) : fitted.scaleX * factor;
+    const camera = { left: column0, top: row0, scaleX, scaleY: fitted.scaleY * factor };
     return boundedCamera(camera, rows, columns, plot);
   }
   function pannedCamera(camera, deltaX, deltaY, rows, columns, plot) {
@@ -3845,7 +4743,7 @@
     const step = Math.min(largestZoom(fitted), Math.max(1, current * factor)) / current;
     const column = camera.left + (x - plot.x) / camera.scaleX;
     const row = camera.top + (y - plot.y) / camera.scaleY;
-    const [scaleX, scaleY] = [camera.scaleX * step, camera.scaleY * step];
+    const [scaleX, scaleY] = [camera.scaleX * step, Math.max(fitted.scaleY, camera.scaleY * step)];
     return boundedCamera({ left: column - (x - plot.x) / scaleX, top: row - (y - plot.y) / scaleY, scaleX, scaleY }, rows, columns, plot);
   }
   function cameraWithCell(camera, row, column, rows, columns, plot) {
@@ -3960,7 +4858,7 @@
   var LABEL_SPACING = 14;
   var LABEL_PADDING = 8;
   var LONGEST_MEASURED = 60;
-  var STEPS = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 5e3, 1e4];
+  var STEPS3 = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1e3, 2e3, 5e3, 1e4];
   function createLabelSet({ name, labels, written }, measuring, most) {
     const shown = labels.map(visibleLabel);
     const widths = /* @__PURE__ */ new Map();
@@ -3996,7 +4894,7 @@
     return `${letters.slice(0, low).join("")}\u2026`;
   }
   function labelStep(scale) {
-    return STEPS.find((step) => step * scale >= LABEL_SPACING) ?? Infinity;
+    return STEPS3.find((step) => step * scale >= LABEL_SPACING) ?? Infinity;
   }
   function* labelledCells(start, length, scale, count) {
     const step = labelStep(scale);
@@ -4220,14 +5118,16 @@
     surface.textAlign = "center";
     surface.textBaseline = "middle";
     for (const [row, column, x, y] of visibleCells(layout)) {
-      const tile = cache.get(0, Math.floor(row / TILE), Math.floor(column / TILE));
-      if (!tile.weights) continue;
-      const width = Math.min(TILE, layout.columns - Math.floor(column / TILE) * TILE);
-      const value = tile.weights[row % TILE * width + column % TILE];
-      if (Math.abs(value) < 5e-3) continue;
+      const value = frame.partial ? frame.value(row, column).value : tileWeight(cache, layout, row, column);
+      if (!(Math.abs(value) >= 5e-3)) continue;
       surface.fillStyle = inkOnWeight(layout.colours, value, scaleTop(frame, state.colour), state.colour, frame.signed);
       surface.fillText(shortValue(value), x, y);
     }
+  }
+  function tileWeight(cache, layout, row, column) {
+    const { weights } = cache.get(0, Math.floor(row / TILE), Math.floor(column / TILE));
+    const width = Math.min(TILE, layout.columns - Math.floor(column / TILE) * TILE);
+    return weights ? weights[row % TILE * width + column % TILE] : NaN;
   }
   function shortValue(value) {
     return Math.abs(value) < 10 ? value.toFixed(2).replace(/^(-?)0\./, "$1.") : readableWeight(value);
@@ -4402,6 +5302,7 @@
       this.overlay.setAttribute("aria-label", `Attention matrix, ${size}. Arrow keys move the crosshair, plus and minus zoom.`);
       this.schedule();
       if (isNew && this.cell) this.showCell(false);
+      if (isNew && this.pinnedCell) this.context.pinned(this.cell);
     }
     followColouring() {
       const { frame, state, colours } = this;
@@ -4559,14 +5460,14 @@
         const answer = frame.value(cell.row, cell.column);
         const weight = answer instanceof Promise ? await answer : answer;
         if (cell !== this.cell || frame !== this.frame) return;
-        cell.value = weight.value;
+        cell.value = Number.isNaN(weight.value) ? null : weight.value;
         this.scheduleCrosshair();
         this.describeCell(cell, weight, spoken);
       } catch (problem) {
         if (cell === this.cell && frame === this.frame) this.context.fail(problem);
       }
     }
-    describeCell(cell, { value, exact }, spoken) {
+    describeCell(cell, weight, spoken) {
       const [query, key] = [this.frame.rows.labels[cell.row], this.frame.columns.labels[cell.column]];
       const layout = this.layout();
       const box = this.overlay.getBoundingClientRect();
@@ -4574,19 +5475,22 @@
       const y = box.top + this.plot.y + (cell.row + 1 - layout.camera.top) * layout.camera.scaleY;
       this.context.tooltip.show(x, y, [
         { text: `${isolated(query)} \u2192 ${isolated(key)}`, kind: "strong" },
-        { text: markedWeight(value, exact), kind: "number" },
+        { text: markedWeight(weight), kind: "number" },
+        ...weight.mean ? [{ text: `mean of ${weight.mean.side} \xD7 ${weight.mean.side}: \u2248 ${readableWeight(weight.mean.value)}`, kind: "muted" }] : [],
         { text: `query ${cell.row} \xB7 key ${cell.column}`, kind: "muted" }
       ]);
-      if (spoken) this.context.announce(`${query} to ${key}: ${exact ? "" : "about "}${readableWeight(value)}`);
+      if (spoken) this.context.announce(`${query} to ${key}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
     }
     dropCell() {
       this.cell = null;
       this.pinnedCell = false;
+      this.context.pinned(null);
       this.context.tooltip.hide();
       this.scheduleCrosshair();
     }
     pin() {
       this.pinnedCell = true;
+      this.context.pinned(this.cell);
       this.context.store.set({ selected: [this.cell.row], direction: "from", pinned: true });
     }
     unpin() {
@@ -4646,6 +5550,7 @@
   // views/text/text_view.js
   var SHORT_TEXT = 40;
   var MOST_NAMED = 6;
+  var NEAR3 = 1e-3;
   function createTextView(host, context) {
     const view = new TextView(host, context);
     return {
@@ -4709,7 +5614,7 @@
       return isReady && this.labelAt(this.hovered) !== void 0 ? this.hovered : null;
     }
     canPoint() {
-      return !this.frame.square && this.frame.whole !== null;
+      return !this.frame.square && this.frame.cut !== null;
     }
     point(side, index, word) {
       this.hovered = { side, index, label: this.axis(side).labels[index] };
@@ -4797,7 +5702,7 @@
       for (const name of ["row", "column"]) {
         const values = this.weights?.side === name ? this.weights.values : null;
         this.words[name].forEach((word, index) => {
-          const value = values ? values[index] : 0;
+          const value = values?.[index] || 0;
           word.style.backgroundColor = values ? weightColour(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
           word.style.color = values ? inkOnWeight(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
           word.setAttribute("aria-pressed", String(name === side && chosen.has(index)));
@@ -4816,8 +5721,15 @@
       const added = chosen.length > 1 ? ", added up" : "";
       const verb = chosen.length > 1 ? "attend to" : "attends to";
       const isExact2 = this.isExact(this.weights.values.findIndex((value) => Math.abs(value) === this.weights.largest));
-      const largest = ` Largest: ${isExact2 ? "" : "\u2248 "}${readableWeight(this.weights.largest)}.`;
-      return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest;
+      const largest = this.isLargestKnown(chosen, isFrom) ? ` Largest: ${isExact2 ? "" : "\u2248 "}${readableWeight(this.weights.largest)}.` : "";
+      const { partial } = this.frame;
+      const stored = partial ? ` Stored are the ${partial.count ? `${partial.count} ` : ""}largest weights of each row; a ${unitName(this.state)} without colour may have another.` : "";
+      return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest + stored;
+    }
+    /** Whether no weight that is not stored may be larger. */
+    isLargestKnown(chosen, isFrom) {
+      if (!this.frame.partial) return true;
+      return chosen.length === 1 && this.weights.largest + NEAR3 >= this.frame.highest(isFrom ? "row" : "column", chosen[0]);
     }
     choose(side, index, event) {
       const { state } = this;
@@ -4838,10 +5750,16 @@
       this.hovered = { side, index, label };
       const value = this.weights?.side === side ? this.weights.values[index] : null;
       const lines = [{ text: isolated(label), kind: "strong" }];
-      if (value !== null) lines.push({ text: markedWeight(value, this.isExact(index)), kind: "number" });
+      if (value !== null) lines.push({ text: this.weightText(index, value), kind: "number" });
       lines.push({ text: this.meaningOf(side, index), kind: "muted" });
       const box = word.getBoundingClientRect();
       this.context.tooltip.show(box.left + box.width / 2, box.bottom - 6, lines);
+    }
+    /** The number of a coloured word; of one weight that is not stored also what it may be at most. */
+    weightText(index, value) {
+      const chosen = this.validSelection();
+      if (!Number.isNaN(value) || chosen.length !== 1) return markedWeight({ value, exact: this.isExact(index) });
+      return markedWeight(this.isFrom() ? this.frame.value(chosen[0], index) : this.frame.value(index, chosen[0]));
     }
     /** Whether the number of a coloured word is exact: all weights are, or those that it is the sum of. */
     isExact(index) {
@@ -4945,19 +5863,18 @@
   }
   function overallWeights(frame, isFrom) {
     const [rows, columns] = [frame.rows.labels.length, frame.columns.labels.length];
-    if (!frame.whole || rows === 0 || columns === 0) return null;
-    const values = new Float32Array(isFrom ? columns : rows);
-    for (let row = 0; row < rows; row += 1) {
-      for (let column = 0; column < columns; column += 1) values[isFrom ? column : row] += frame.whole[row * columns + column];
-    }
-    const count = isFrom ? rows : columns;
-    for (let index = 0; index < values.length; index += 1) values[index] /= count;
+    if (rows === 0 || columns === 0) return null;
+    const values = isFrom ? frame.received() : frame.whole && meanOfColumns(frame.whole, rows, columns);
+    if (!values) return null;
     const largest = largestSize(values);
     return { values, largest, peak: largest, side: frame.square || !isFrom ? "row" : "column" };
   }
+  function meanOfColumns(whole, rows, columns) {
+    return Float32Array.from({ length: rows }, (_, row) => whole.subarray(row * columns, (row + 1) * columns).reduce((sum, weight) => sum + weight, 0) / columns);
+  }
   function largestSize(values) {
     let most = 0;
-    for (const value of values) most = Math.max(most, Math.abs(value));
+    for (const value of values) if (Math.abs(value) > most) most = Math.abs(value);
     return most;
   }
   function wordAsSvg(word, frame, colours) {
@@ -4972,8 +5889,9 @@
   }
 
   // page/pane.js
-  var FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step"];
+  var FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step", "measure"];
   var BUSY_DELAY = 160;
+  var LONGEST_SUGGESTED = 512;
   var VIEW_CREATORS = { map: createMapView, matrix: createMatrixView, lines: createLinesView, text: createTextView, image: createImageView };
   var paneCount = 0;
   function createPane(host, scene, options) {
@@ -5007,6 +5925,7 @@
       this.context.scenes = this.page.scenes;
       this.context.states = this.page.states;
       this.context.flip = this.page.flip;
+      this.context.setAll = this.page.setAll;
       this.context.exported = () => this.page.columnOf(this.page.active()?.store);
       this.context.legend = (scale) => this.showLegend(scale);
       this.build(host);
@@ -5028,7 +5947,10 @@
       this.railHost = make("div", { class: "rail-scroll", "data-scrolls": true });
       const railTitle = make("div", { class: "rail-title", "aria-hidden": "true" }, "Heads");
       const rail = make("aside", { class: "rail", "aria-label": `Heads of ${this.name}` }, railTitle, this.railHost);
-      this.stage = make("div", { class: "stage" }, this.problem, this.viewHost, foot);
+      const middle = make("div", { class: "stage-middle" }, this.viewHost);
+      this.stage = make("div", { class: "stage" }, this.problem, middle, foot);
+      this.pair = createPairPanel(middle, context);
+      context.pinned = (cell) => cell ? this.pair.show(this.frame, this.store.get(), cell.row, cell.column) : this.pair.hide();
       this.element = make("section", { class: "pane", "aria-label": this.name }, head);
       head.hidden = !options.isTitled && Boolean(options.tabs || options.isSecond);
       this.controls = options.isSecond ? null : createControlBar(options.controls ?? this.element, context, this.actions(), options.actionHost);
@@ -5093,6 +6015,7 @@
       this.slider?.update?.(this.frame, state);
       this.showRail(state);
       this.element.dataset.view = state.view;
+      this.element.toggleAttribute("data-single", headCount(this.context.scene, state.part) === 1);
       const needsFrame = changed.some((key) => FRAME_KEYS.includes(key)) || this.frame === null;
       if (needsFrame) [this.frameWanted, this.isRestored] = [true, false];
       if (state.view === "map") this.showMap(state);
@@ -5107,12 +6030,18 @@
     }
     openView(state) {
       if (this.shownView === state.view) return;
-      this.wantsFocus = this.viewHost.contains(document.activeElement);
+      this.wantsFocus = Boolean(this.shownView) && this.losesFocus(state.view);
       this.view?.destroy();
+      this.pair.hide();
       this.viewHost.replaceChildren();
       this.viewHost.setAttribute("aria-label", `${state.view} view`);
       this.shownView = state.view;
       this.view = VIEW_CREATORS[state.view](this.viewHost, this.context);
+    }
+    /** Whether the keyboard is on what another view takes away, or nowhere. */
+    losesFocus(nextView) {
+      const focused = document.activeElement;
+      return focused === document.body || this.viewHost.contains(focused) || nextView === "map" && this.railHost.contains(focused);
     }
     async showRail(state) {
       try {
@@ -5171,6 +6100,7 @@
     async draw(state) {
       const { frame, view } = this;
       if (!frame || state.view === "map") return;
+      if (state.view === "lines" && this.suggestWord(frame, state)) return;
       this.status.textContent = statusText(this.context.scene, state, frame);
       this.status.title = this.status.textContent;
       this.showLegend(null);
@@ -5182,16 +6112,27 @@
       this.returnFocus();
       this.page.drawn();
     }
+    /** Lines begin with a word whose lines tell something, but for a translation; what is clicked first takes its place. */
+    suggestWord(frame, state) {
+      if (this.hasSuggested) return false;
+      this.hasSuggested = true;
+      const isTranslation = !frame.square && Boolean(frame.columns.name);
+      const row = state.selected.length || isTranslation ? -1 : clearestRow(frame, state);
+      if (row < 0) return false;
+      this.context.suggested = [row];
+      this.store.set({ selected: [row], direction: "from" });
+      return true;
+    }
     /** A keyboard that was in the view before goes on in the view that took its place. */
     returnFocus() {
-      if (this.wantsFocus && document.activeElement === document.body) this.view.focus?.();
+      if (this.wantsFocus && this.losesFocus(this.shownView)) this.view.focus?.();
       this.wantsFocus = false;
     }
     showLegend(scale) {
       const { colour } = this.store.get();
-      const { peak, signed } = scale ?? this.frame ?? { peak: 1, signed: false };
+      const { peak, signed: signed2 } = scale ?? this.frame ?? { peak: 1, signed: false };
       const top = !scale && this.frame && this.store.get().view === "matrix" ? scaleTop(this.frame, colour) : peak;
-      this.legend.show(top, signed, colour, this.context.palette(), null, top < peak);
+      this.legend.show(top, signed2, colour, this.context.palette(), null, top < peak);
     }
     fail(problem) {
       this.problem.hidden = false;
@@ -5238,9 +6179,27 @@
       this.element.remove();
     }
   };
+  function headCount(scene, part) {
+    return scene.parts[part].sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
+  }
+  function clearestRow(frame, { pair, hidden }) {
+    if (pair.length) return frame.rows.members.findIndex((members) => members.includes(pair[0]));
+    const columns = frame.columns.labels.length;
+    if (!frame.whole || frame.whole.length > LONGEST_SUGGESTED ** 2) return frame.rows.special.findIndex((isSpecial) => !isSpecial);
+    let [best, strongest2] = [-1, 0];
+    for (let i = 0; i < frame.rows.labels.length; i += 1) {
+      if (frame.rows.special[i] || hidden.includes(i)) continue;
+      for (let j = 0; j < columns; j += 1) {
+        const weight = Math.abs(frame.whole[i * columns + j]);
+        if (weight > strongest2 && !frame.columns.special[j] && !(frame.square && i === j)) [best, strongest2] = [i, weight];
+      }
+    }
+    return best;
+  }
   function startState(scene) {
     const heads = scene.sites.reduce((sum, site) => sum + site.heads, 0);
-    return { ...initialState(), view: heads > 1 ? "map" : "matrix", ...patchOfFragment(scene.start) };
+    const view = scene.image ? "image" : heads > 1 ? "map" : "matrix";
+    return { ...initialState(), view, ...patchOfFragment(scene.start) };
   }
   function carriedSelection(before, after, state, partBefore) {
     const isSameShape = before.rows.labels.length === after.rows.labels.length && before.columns.labels.length === after.columns.labels.length;
@@ -5317,6 +6276,7 @@
         scenes: () => this.panes.map((pane) => pane.scene()),
         states: () => this.states(),
         flip: (key, values) => this.flip(key, values),
+        setAll: (patch) => this.panes.forEach((pane) => pane.store.set(patch)),
         active: () => this.activePane(),
         columnOf: (store) => this.columnOf(store)
       };
@@ -5397,11 +6357,11 @@
       if (this.panes.length < 2) return null;
       return this.panes[0].store === store ? "left" : "right";
     }
-    /** Flips a switch of all panes; one that lacks what it is about stays as it is. */
-    flip(key, [first, second]) {
+    /** Goes on to the next value of a switch of all panes; one that lacks what it is about stays as it is. */
+    flip(key, values) {
       if (key === "unit" && !this.panes.some((pane) => hasWords(pane.scene()))) return false;
-      const isOn = this.states().some((state) => state[key] === second);
-      for (const pane of this.panes) pane.store.set({ [key]: isOn ? first : second });
+      const index = Math.max(...this.states().map((state) => values.indexOf(state[key])));
+      for (const pane of this.panes) pane.store.set({ [key]: values[(index + 1) % values.length] });
       return true;
     }
     readAddress() {

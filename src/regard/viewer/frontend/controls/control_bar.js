@@ -1,12 +1,16 @@
 // The control bar of a pane: which map, how it is coloured and grouped, what leaves the page.
 
+import { headType } from "../data/head_types.js";
+import { hasNorms } from "../data/norms.js";
 import { layerName, layersName } from "../data/scene.js";
 import { icon, make } from "../drawing/elements.js";
 import { capitalised } from "../drawing/labels.js";
 import { hasAddress } from "../state/fragment.js";
-import { MODES, hasOneMap, hasSpecial, hasWords, modeProblem, unitName } from "../state/state.js";
+import { CHOICES, MODES, hasOneMap, hasSpecial, hasWords, modeProblem, unitName } from "../state/state.js";
 import { createIconButton, createSelect, createToggle } from "./fields.js";
 
+const SORT_NAMES = { layer: "By layer", type: "By type", entropy: "By entropy", distance: "By distance", pair: "By chosen words" };
+const SPECIAL_NAMES = { shown: "Special shown", folded: "Special folded", hidden: "Special hidden" };
 const MODE_NAMES = { head: "Single head", mean: "Mean of heads", max: "Largest of heads", rollout: "Rollout", relevance: "Relevance" };
 
 const NARROW_PAGE = "(max-width: 820px)";
@@ -29,8 +33,8 @@ class ControlBar {
     this.more = createIconButton("controls-more", "more", "More controls", () => this.toggleDrawer());
     this.more.classList.add("more-button");
     this.more.setAttribute("aria-expanded", "false");
-    chosen.append(this.part.element, this.layer.element, this.mode.element, this.head.element, this.more);
-    drawer.append(this.unit.element, this.special.element, this.colour.element, this.direction.element, this.limit);
+    chosen.append(this.part.element, this.layer.element, this.mode.element, this.head.element, this.sort.element, this.type.element, this.more);
+    drawer.append(this.measure.element, this.unit.element, this.special.element, this.colour.element, this.direction.element, this.limit);
     this.drawer = drawer;
     this.placeExports(this.exportGroup(actions), actionHost);
     this.element = make("div", { class: "controls", role: "toolbar", "aria-label": "What is shown" }, chosen, drawer, this.steps);
@@ -54,6 +58,9 @@ class ControlBar {
     this.layer = createSelect("layer-select", "Layer", (value) => this.set({ layer: value === "all" ? "all" : Number(value) }));
     this.mode = createSelect("mode-select", "One head, or several together", (value) => this.chooseMode(value));
     this.head = createSelect("head-select", "Head", (value) => this.set({ head: Number(value) }));
+    this.sort = createSelect("sort-select", "Order of the heads", (value) => this.set({ sort: value }));
+    this.type = createSelect("type-select", "Heads of one type", (value) => this.set({ type: value }));
+    this.special = createSelect("special-select", "Special tokens such as [CLS]: shown, folded into one, or hidden and each row divided by what is left of it", (value) => this.context.setAll({ special: value }));
     this.lastLayer = 0;
   }
 
@@ -67,9 +74,9 @@ class ControlBar {
   buildToggles() {
     const flip = (key, values) => () => this.context.flip(key, values);
     this.unit = createToggle("unit-toggle", "Pieces or words", ["Pieces", "Words"], flip("unit", ["pieces", "words"]));
-    this.special = createToggle("special-toggle", "Special tokens shown or folded into one", ["Shown", "Folded"], flip("special", ["shown", "folded"]), "Special");
     this.colour = createToggle("colour-toggle", "Linear or logarithmic colours", ["Linear", "Log"], flip("colour", ["linear", "log"]), "Colour");
     const meaning = "What a word attends to, or what attends to it";
+    this.measure = createToggle("measure-toggle", "Weights, or weights times the length of the value that each key adds", ["Weights", "× value"], flip("measure", ["weights", "norms"]));
     this.direction = createToggle("direction-toggle", meaning, ["Attends to", "Attended by"], flip("direction", ["from", "to"]));
   }
 
@@ -147,13 +154,16 @@ class ControlBar {
     this.head.fill(headOptions(site), state.head);
     const isMapView = state.view === "map";
     const isSingleHead = state.mode === "head" && !isWhole;
-    this.mode.select.disabled = isMapView;
-    this.mode.select.title = isMapView ? "The map has every head by itself; open one to see several together" : "One head, or several together";
     this.head.select.disabled = !isSingleHead;
     this.head.select.title = isSingleHead ? "Head" : "Several heads are shown together; choose “Single head” to pick one";
     const hasChoice = [scene, ...this.context.scenes()].some((other) => !hasOneMap(other));
-    for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice);
+    for (const field of [this.layer, this.mode, this.head]) field.show(hasChoice && !isMapView);
+    for (const field of [this.sort, this.type]) field.show(hasChoice && isMapView);
+    this.sort.fill(sortOptions(scene, state), state.sort);
+    this.type.fill(typeOptions(scene, part), state.type);
     this.showToggles(state);
+    this.measure.set(state.measure === "norms");
+    this.measure.element.hidden = isMapView || !hasNorms(scene, state);
     this.direction.set(state.direction === "to");
     this.direction.element.hidden = state.view !== "text";
     this.limit.hidden = state.view !== "lines";
@@ -164,11 +174,11 @@ class ControlBar {
   showToggles(state) {
     const scenes = [this.context.scene, ...this.context.scenes()];
     const states = [state, ...this.context.states()];
-    const mapProblem = state.view === "map" ? "The map is the same either way; open a head" : null;
-    const problem = (applies, text) => mapProblem ?? (scenes.some(applies) ? null : text);
+    const problem = (applies, text) => (scenes.some(applies) ? null : text);
     this.unit.set(states.some((other) => other.unit === "words"), problem(hasWords, "It is not known which pieces make a word"));
-    this.special.set(states.some((other) => other.special === "folded"), problem(hasSpecial, "There are no special tokens"));
-    this.colour.set(state.colour === "log", mapProblem);
+    this.special.fill(CHOICES.special.map((value) => ({ value, text: SPECIAL_NAMES[value] })), state.special);
+    this.special.setProblem(problem(hasSpecial, "There are no special tokens"));
+    this.colour.set(state.colour === "log");
     this.nameExports();
   }
 
@@ -201,4 +211,22 @@ function headOptions(site) {
     const type = site.types?.[head];
     return { value: head, text: type ? `Head ${head} · ${type}` : `Head ${head}`, problem: null };
   });
+}
+
+function sortOptions(scene, state) {
+  const sites = scene.parts[state.part].sites.map((number) => scene.sites[number]);
+  const problems = {
+    type: sites.some((site) => site.types) ? null : "types are not known",
+    entropy: sites.some((site) => site.entropy) ? null : "not known here",
+    distance: sites.some((site) => site.distance) ? null : "queries and keys are different texts",
+    pair: state.pair.length ? null : "choose words in the text",
+  };
+  return CHOICES.sort.map((value) => ({ value, text: SORT_NAMES[value], problem: problems[value] ?? null }));
+}
+
+function typeOptions(scene, part) {
+  const counts = new Map();
+  for (const number of part.sites) for (const label of scene.sites[number].types ?? []) counts.set(headType(label), (counts.get(headType(label)) ?? 0) + 1);
+  const types = [...counts].sort(([, a], [, b]) => b - a).map(([value, count]) => ({ value, text: `${capitalised(value)} (${count})` }));
+  return [{ value: "", text: "All types" }, ...types];
 }

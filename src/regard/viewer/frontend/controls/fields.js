@@ -18,6 +18,10 @@ export function createSelect(testId, label, onChange) {
     show(isShown) {
       this.element.hidden = !isShown;
     },
+    setProblem(problem) {
+      select.disabled = problem !== null;
+      select.title = problem ?? label;
+    },
   };
 }
 

@@ -1,6 +1,6 @@
 // Chunks of data: base64 in the file, bytes from a server, or arrays in memory.
 
-const ARRAYS = { u8: Uint8Array, u16: Uint16Array, i32: Int32Array, f32: Float32Array };
+const ARRAYS = { u8: Uint8Array, u16: Uint16Array, i16: Int16Array, i32: Int32Array, f32: Float32Array };
 
 /** Reads chunks that lie in the file, `first` being the number of the scene's first one. */
 export function inlineLoader(first) {
@@ -52,18 +52,25 @@ async function inflateBytes(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Bytes whose planes lie one behind the other, as numbers; 16-bit floats become 32-bit ones. */
+/** Bytes whose planes lie one behind the other, as numbers; rows in multiples of a unit become floats. */
 function decodeNumbers(planes, chunk) {
   if (chunk.dtype === "u8") return planes;
   const count = chunk.shape.reduce((product, size) => product * size, 1);
+  if (chunk.dtype !== "rows") return new ARRAYS[chunk.dtype](joinedPlanes(planes, count));
+  const numbers = new Int16Array(joinedPlanes(planes.subarray(0, 2 * count), count));
+  const units = new Float32Array(joinedPlanes(planes.subarray(2 * count), chunk.shape[0]));
+  const width = chunk.shape[1];
+  return Float32Array.from(numbers, (number, i) => number * units[Math.floor(i / width)]);
+}
+
+function joinedPlanes(planes, count) {
   const width = planes.length / Math.max(1, count);
   const bytes = new Uint8Array(planes.length);
   for (let plane = 0; plane < width; plane += 1) {
     const start = plane * count;
     for (let i = 0, at = plane; i < count; i += 1, at += width) bytes[at] = planes[start + i];
   }
-  if (chunk.dtype === "f16") return floatsOfHalves(new Uint16Array(bytes.buffer));
-  return new ARRAYS[chunk.dtype](bytes.buffer);
+  return bytes.buffer;
 }
 
 let halfTable = null;

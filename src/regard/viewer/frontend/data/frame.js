@@ -1,10 +1,13 @@
 // What is shown now: a map over pieces or words, special tokens shown or folded, some steps of it.
 
+import { hasNorms } from "./norms.js";
+
 export const TILE = 256; // cells of a side
 
 const FOLDED_LABEL = "[special]";
 const ROW_CACHE_SIZE = 256; // of a server's map
 const SMALL_MAP = 64; // rows and columns up to which colours reach to the largest weight
+const NEAR = 1e-3; // within which a weight is told
 const BRIGHT_SHARE = 0.99; // of larger maps, the share of cells whose colours differ
 
 /** The frame of a scene in a state; an error says what is not there. */
@@ -14,15 +17,31 @@ export async function frameOf(scene, state) {
   const siteNumber = part.sites[layer];
   const site = scene.sites[siteNumber];
   const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
-  const map = await mapOf(scene, state, siteNumber, isOverLayers);
+  const isNormed = state.measure === "norms" && hasNorms(scene, state);
+  const map = isNormed ? await normedMap(scene, siteNumber, state.head) : await mapOf(scene, state, siteNumber, isOverLayers);
   const square = site.query_sequence === site.key_sequence;
   const shownCount = shownPositions(scene, state, site.query_sequence);
   const rows = axisOf(scene, state, site.query_sequence, shownCount);
   const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
   const signed = site.kind === "signed";
-  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: scene.note, cut: shownCount };
-  if (map.data === null) return remoteFrame(frame, scene, state, siteNumber);
-  return wholeFrame(frame, map);
+  const hasSpecial = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
+  const isRenormalised = state.special === "hidden" && hasSpecial && !isNormed && !signed && site.kind !== "gate";
+  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised, isNormed };
+  if (map.data === null) return remoteFrame(frame, scene, state, map);
+  return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
+}
+
+/** One row of a head in a state, of axes that a frame of the same state has: not all of a long map is made for it. */
+export async function headRow(scene, state, frame, layer, head, i) {
+  const members = frame.rows.members[i];
+  const weights = await scene.headRows(scene.parts[state.part].sites[layer], head, members);
+  if (!weights) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
+  const row = new Float32Array(frame.columns.labels.length);
+  frame.columns.members.forEach((keys, j) => {
+    for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
+  });
+  if (frame.isRenormalised) divideRows(row, row.length);
+  return row;
 }
 
 /**
@@ -46,6 +65,13 @@ export function stepCount(scene, partNumber) {
   return Math.max(0, site.queries - scene.steps.prompt);
 }
 
+/** The map of a head whose weights are multiplied by the lengths of the values: what each key adds to a query. */
+async function normedMap(scene, site, head) {
+  const [map, norms] = await Promise.all([scene.headMap(site, head), scene.loader.read(scene.sites[site].norms)]);
+  const lengths = norms.subarray(head * map.keys, (head + 1) * map.keys);
+  return { ...map, top: null, data: map.data.map((weight, index) => weight * lengths[index % map.keys]) };
+}
+
 function mapOf(scene, state, site, isOverLayers) {
   if (isOverLayers) {
     const name = ["rollout", "relevance"].includes(state.mode) ? state.mode : state.mode === "max" ? "max" : "mean";
@@ -66,10 +92,10 @@ function axisOf(scene, state, number, shownCount) {
   const sequence = scene.sequences[number];
   const groups = groupsOf(sequence, state.unit === "words");
   const shownGroups = groups.filter((group) => shownCount === null || group.members.every((i) => i < shownCount));
-  if (state.special !== "folded") return axisOfGroups(shownGroups, prompt, sequence.name);
+  if (state.special === "shown") return axisOfGroups(shownGroups, prompt, sequence.name);
   const specialGroups = shownGroups.filter((group) => group.special);
   const otherGroups = shownGroups.filter((group) => !group.special);
-  if (specialGroups.length) {
+  if (specialGroups.length && state.special === "folded") {
     otherGroups.push({ label: FOLDED_LABEL, special: true, members: specialGroups.flatMap((group) => group.members) });
   }
   return axisOfGroups(otherGroups, prompt, sequence.name);
@@ -97,24 +123,139 @@ function axisOfGroups(groups, prompt, name) {
   };
 }
 
+/** A frame of which every weight is here. */
 function wholeFrame(frame, map) {
   const { rows, columns } = frame;
-  const plain = isPlain(rows, map.queries) && isPlain(columns, map.keys);
-  const whole = plain ? map.data : mergedWeights(map, rows, columns);
+  const plain = isPlainMap(frame, map);
+  const whole = paintedFrom(frame, map, plain);
   const breadth = columns.labels.length;
-  const pyramid = [whole];
   frame.whole = whole;
-  frame.peak = largestWeight(whole);
-  frame.levels = levelCount(frame);
-  frame.bright = brightWeight(frame, pyramid);
+  frame.largest = frame.peak;
+  frame.partial = null;
   frame.value = (i, j) => ({
     value: whole[i * breadth + j],
     exact: map.exact || (plain && isTopWeight(map.top, i, j)),
   });
+  frame.cut = (side, index) => (side === "row" ? whole.subarray(index * breadth, (index + 1) * breadth) : Float32Array.from(rows.labels, (_, i) => whole[i * breadth + index]));
   frame.row = async (i) => whole.slice(i * breadth, (i + 1) * breadth);
-  frame.column = async (j) => Float32Array.from(rows.labels, (_, i) => whole[i * breadth + j]);
-  frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
+  frame.column = async (j) => frame.cut("column", j);
+  frame.highest = () => 0;
+  frame.received = () => meanOfRows(whole, rows.labels.length, breadth);
   return frame;
+}
+
+/**
+ * A frame of which the largest weights of each row are here. A weight is NaN where it is not known; `highest` is what
+ * those of a row or column may be that are not, so that nothing above it is missed.
+ */
+function partialFrame(frame, map) {
+  const plain = isPlainMap(frame, map);
+  paintedFrom(frame, map, plain);
+  const { known } = map;
+  const spans = spansOf(frame, known, map.keys, plain);
+  frame.whole = null;
+  frame.largest = plain ? map.largest : null;
+  frame.partial = { count: plain ? known.count : null };
+  frame.value = (i, j) => {
+    const [low, high] = spans.pair(i, j);
+    const value = knownWeight(low, high);
+    return { value, exact: false, low, high, mean: plain && Number.isNaN(value) ? known.mean(i, j) : null };
+  };
+  frame.cut = (side, index) => {
+    const { low, high } = spans[side](index);
+    return low.map((least, other) => knownWeight(least, high[other]));
+  };
+  frame.row = async (i) => frame.cut("row", i);
+  frame.column = async (j) => frame.cut("column", j);
+  frame.highest = (side, index) => {
+    const { low, high } = spans[side](index);
+    return high.reduce((most, value, other) => (value > low[other] ? Math.max(most, value) : most), 0);
+  };
+  frame.received = () => (plain ? map.received ?? null : null);
+  return frame;
+}
+
+/** A weight that lies between two numbers, where they tell it to a thousandth, else NaN. */
+function knownWeight(low, high) {
+  if (low === high) return low;
+  return low > 0 && high - low <= NEAR ? (low + high) / 2 : NaN;
+}
+
+/** The least and the most that the weights of a row, a column and a pair may be. */
+function spansOf(frame, known, keys, plain) {
+  const { rows, columns } = frame;
+  const [least, most] = [new Float32Array(keys), new Float32Array(keys)];
+  const row = (i) => {
+    if (i !== latest.index) [latest.index, latest.span] = [i, rowSpan(i)];
+    return latest.span;
+  };
+  const latest = { index: null, span: null };
+  const rowSpan = (i) => {
+    const low = new Float32Array(columns.labels.length);
+    const high = new Float32Array(columns.labels.length);
+    if (plain) {
+      known.row(i, low, high);
+      return { low, high };
+    }
+    const { length } = rows.members[i];
+    for (const query of rows.members[i]) {
+      known.row(query, least, most);
+      columns.members.forEach((members, j) => {
+        for (const key of members) {
+          low[j] += least[key] / length;
+          high[j] += most[key] / length;
+        }
+      });
+    }
+    return frame.isRenormalised ? dividedSpan(low, high) : { low, high };
+  };
+  const pair = (i, j) => {
+    if (plain) return known.pair(i, j);
+    if (frame.isRenormalised) return [row(i).low[j], row(i).high[j]];
+    const sums = [0, 0];
+    for (const query of rows.members[i]) {
+      for (const key of columns.members[j]) known.pair(query, key).forEach((end, side) => (sums[side] += end / rows.members[i].length));
+    }
+    return sums;
+  };
+  const column = (j) => {
+    const [low, high] = [new Float32Array(rows.labels.length), new Float32Array(rows.labels.length)];
+    for (let i = 0; i < low.length; i += 1) [low[i], high[i]] = pair(i, j);
+    return { low, high };
+  };
+  return { row, column, pair };
+}
+
+/** The least and the most that weights are of what is left of a row: each is largest where all others are smallest. */
+function dividedSpan(low, high) {
+  const [least, most] = [low, high].map((ends) => ends.reduce((total, weight) => total + weight, 0));
+  const share = (weight, others) => (weight > 0 ? weight / (weight + others) : 0);
+  return { low: low.map((weight, j) => share(weight, most - high[j])), high: high.map((weight, j) => share(weight, least - low[j])) };
+}
+
+/** Puts tiles, and what colours need, into a frame; returns the map that they are of. */
+function paintedFrom(frame, map, plain) {
+  const whole = plain ? map.data : mergedWeights(map, frame.rows, frame.columns);
+  if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
+  const pyramid = [whole];
+  frame.peak = largestWeight(whole);
+  frame.levels = levelCount(frame);
+  frame.bright = brightWeight(frame, pyramid);
+  frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
+  return whole;
+}
+
+/** What each column receives of a row, in the mean. */
+function meanOfRows(whole, height, breadth) {
+  const means = new Float32Array(breadth);
+  for (let row = 0; row < height; row += 1) {
+    for (let column = 0; column < breadth; column += 1) means[column] += whole[row * breadth + column];
+  }
+  return means.map((sum) => sum / height);
+}
+
+function isPlainMap({ rows, columns }, map) {
+  return isPlain(rows, map.queries) && isPlain(columns, map.keys);
 }
 
 /** Whether every position stands for itself. */
@@ -140,6 +281,15 @@ function mergedWeights(map, rows, columns) {
     for (let j = 0; j < breadth; j += 1) whole[i * breadth + j] = row[j] / Math.max(1, members.length);
   });
   return whole;
+}
+
+/** Rows as shares of what is left of them. */
+function divideRows(whole, breadth) {
+  for (let start = 0; start < whole.length; start += breadth) {
+    const row = whole.subarray(start, start + breadth);
+    const sum = row.reduce((total, weight) => total + weight, 0);
+    if (sum > 0) for (let j = 0; j < breadth; j += 1) row[j] /= sum;
+  }
 }
 
 function isTopWeight(top, i, j) {
@@ -199,7 +349,7 @@ function cutTile(values, frame, level, r, c) {
 }
 
 /** A frame whose numbers the server makes when they are asked for. */
-function remoteFrame(frame, scene, state, site) {
+function remoteFrame(frame, scene, state, map) {
   const rowCache = new Map();
   const parameters = new URLSearchParams({
     part: state.part,
@@ -215,7 +365,9 @@ function remoteFrame(frame, scene, state, site) {
     return scene.loader.remote.floats(`${path}?${query}`);
   };
   frame.whole = null;
-  frame.peak = state.mode === "head" && state.layer !== "all" ? scene.sites[site].peak[state.head] : 1;
+  frame.partial = null;
+  frame.largest = isPlainMap(frame, map) ? map.largest : null;
+  frame.peak = frame.largest ?? 1;
   frame.bright = frame.peak;
   frame.levels = levelCount(frame);
   frame.row = (i) => {
@@ -228,6 +380,9 @@ function remoteFrame(frame, scene, state, site) {
   };
   frame.column = (j) => request("column", { column: j });
   frame.value = async (i, j) => ({ value: (await frame.row(i))[j], exact: true });
+  frame.cut = null;
+  frame.highest = () => 0;
+  frame.received = () => null;
   frame.tile = (level, row, column) => request("tile", { level, row, column });
   return frame;
 }

@@ -1,5 +1,7 @@
 // What the types of heads mean, in a sentence each; the rules are those of regard.aggregate.report.
 
+const WITH_SINK = ", with a sink";
+
 export const HEAD_TYPES = {
   previous: "at least 40 % of the attention goes to the token just before",
   next: "at least 40 % of the attention goes to the token just after",
@@ -19,5 +21,17 @@ export const HEAD_TYPES = {
 /** A type with its meaning, as a tooltip; null where there is no type. */
 export function typeTitle(type) {
   if (!type) return null;
-  return HEAD_TYPES[type] ? `${type}: ${HEAD_TYPES[type]}` : type;
+  const meaning = HEAD_TYPES[headType(type)];
+  const beside = hasSink(type) ? `what does not go to special tokens or one favourite, which take at least 40 %: ${meaning}` : meaning;
+  return meaning ? `${type}: ${beside}` : type;
+}
+
+/** The type without the sink beside it. */
+export function headType(label) {
+  return label.replace(WITH_SINK, "");
+}
+
+/** Whether a head was judged by what does not go to a sink. */
+export function hasSink(label) {
+  return label.endsWith(WITH_SINK);
 }

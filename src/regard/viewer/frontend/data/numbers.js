@@ -2,6 +2,7 @@
 
 /** A weight as people read it: three significant digits, no exponent above one in a hundred thousand. */
 export function readableWeight(value) {
+  if (Number.isNaN(value)) return "not stored";
   if (!Number.isFinite(value)) return String(value);
   const size = Math.abs(value);
   if (size === 0) return "0";
@@ -20,7 +21,24 @@ export function shortestFloat(value) {
   return String(Number(float.toPrecision(9)));
 }
 
-/** A weight with every digit that a 32-bit number has; "≈" says that the page does not hold it exactly. */
-export function markedWeight(value, exact) {
-  return `${exact ? "" : "≈ "}${shortestFloat(value)}`;
+/**
+ * A weight with every digit that a 32-bit number has; "≈" says that the page does not hold it exactly. One that it does
+ * not hold lies between `low` and `high`.
+ */
+export function markedWeight({ value, exact, low = value, high = value }) {
+  if (Number.isNaN(value)) return `not stored${low < high ? `: ${boundsText(low, high)}` : ""}`;
+  return exact ? shortestFloat(value) : `≈ ${shortestFloat(value)}`;
 }
+
+/** What a weight may be that is not known. */
+function boundsText(low, high) {
+  if (low > 0) return `from ${flooredWeight(low)} to ${raisedWeight(high)}`;
+  return low < 0 ? `at most ±${raisedWeight(high)}` : `at most ${raisedWeight(high)}`;
+}
+
+const roundedBy = (round) => (value) => {
+  const unit = 10 ** (Math.floor(Math.log10(value)) - 1);
+  return readableWeight(round(value / unit) * unit);
+};
+const raisedWeight = roundedBy(Math.ceil);
+const flooredWeight = roundedBy(Math.floor);

@@ -1,13 +1,15 @@
 // Weights of a scene: decoded, or multiplied from queries and keys, when somebody asks for them.
 
 import { fetchLoader, inlineLoader } from "./chunks.js";
+import { combinedKnowledge, eachRun, partialMap, valuesOfCodes } from "./partial_map.js";
 
 const CACHE_SIZE = 48 << 20; // numbers of maps that stay in memory
 
 /**
  * A scene whose maps can be asked for.
- * A map is {queries, keys, data, exact, top}: weights row by row, whether all of them are exact,
- * and where not, the places and values of those that are. On a server's scene data may be null.
+ * A map is {queries, keys, data, exact, top, known, largest, note}: weights row by row, whether all of them are exact,
+ * and where not, the places of those that are. Where `known` is not null, data are colours, and what is known of
+ * weights is asked of it. `largest` is the largest weight, null where nobody knows. On a server's scene data may be null.
  */
 export function openScene(manifest, loader) {
   const maps = boundedCache(CACHE_SIZE);
@@ -15,6 +17,7 @@ export function openScene(manifest, loader) {
   const scene = { ...manifest, loader };
   scene.headMap = (site, head) =>
     cached(`${site}/${head}`, () => readHeadMap(scene, manifest.sites[site], head));
+  scene.headRows = (site, head, queries) => readHeadRows(scene, manifest.sites[site], head, queries);
   scene.layerMap = (site, mode) => cached(`${site}/${mode}`, () => combineHeads(scene, site, mode));
   scene.partMap = (part, name) => cached(`part ${part}/${name}`, () => readPartMap(scene, part, name));
   return scene;
@@ -73,16 +76,23 @@ function boundedCache(capacity) {
 }
 
 async function readHeadMap(scene, site, head) {
-  const form = site.form;
-  const size = { queries: site.queries, keys: site.keys, exact: isExact(form), top: null };
-  if (form.kind === "tiles") return { ...size, exact: true, data: null };
-  const data =
-    form.kind === "factors"
-      ? await factorWeights(scene, site, head)
-      : await storedWeights(scene, form, head, site.queries, site.keys);
-  const map = { ...size, data };
-  if (form.top) map.top = await correctTop(scene, form.top[head], map);
-  return map;
+  return readMap(scene, site.maps[head], site.queries, site.keys, site.peak[head]);
+}
+
+/** Some rows of a head without the others, where they can be made alone; null where they cannot. */
+async function readHeadRows(scene, { maps, queries, keys }, head, rows) {
+  const form = maps[head];
+  if (form.kind !== "factors") return null;
+  const data = await factorWeights(scene, form, queries, keys, rows);
+  const weights = rows.map((_, index) => data.subarray(index * keys, (index + 1) * keys));
+  if (form.top) {
+    const [places, values] = await Promise.all([scene.loader.read(form.top.places), scene.loader.read(form.top.values)]);
+    const count = form.top.places.shape[1];
+    rows.forEach((row, index) => {
+      for (let at = row * count; at < (row + 1) * count; at += 1) weights[index][places[at]] = values[at];
+    });
+  }
+  return weights;
 }
 
 async function readPartMap(scene, part, name) {
@@ -90,76 +100,68 @@ async function readPartMap(scene, part, name) {
   const form = maps[name];
   if (!form) throw new Error(`there is no ${name} of ${scene.parts[part].label}`);
   const { queries, keys } = scene.sites[sites[0]];
-  if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
-  const data = await storedWeights(scene, form, 0, queries, keys);
-  const map = { queries, keys, exact: isExact(form), top: null, data };
-  if (form.top) map.top = await correctTop(scene, form.top[0], map);
-  return map;
+  return readMap(scene, form, queries, keys, form.unit ?? null);
+}
+
+/** A map in the form it is kept in. */
+async function readMap(scene, form, queries, keys, largest) {
+  const { note } = form;
+  const size = { queries, keys, largest, note, exact: isExact(form), top: null, known: null };
+  if (form.kind === "tiles") return { ...size, data: null };
+  if (form.kind === "largest") return partialMap(scene, form, size);
+  if (form.kind === "factors") {
+    const map = { ...size, data: await factorWeights(scene, form, queries, keys) };
+    if (form.top) map.top = await correctTop(scene, form.top, map);
+    return map;
+  }
+  const numbers = await scene.loader.read(form.weights);
+  return { ...size, data: form.kind === "dense" ? numbers : valuesOfCodes(numbers, form) };
 }
 
 /** Mean or largest over the heads of one layer. */
 async function combineHeads(scene, site, mode) {
-  const { heads, queries, keys, form } = scene.sites[site];
-  if (form.kind === "tiles") return { queries, keys, exact: true, top: null, data: null };
+  const { heads, queries, keys, peak, maps } = scene.sites[site];
+  const isWhole = (form) => form.kind !== "tiles";
+  const notes = new Set(maps.map((form) => form.note));
+  const note = [...notes].join("; or ");
+  const exact = maps.every(isExact);
+  const largest = mode === "max" ? peak.reduce((most, each) => Math.max(most, each), 0) : null;
+  const size = { queries, keys, largest, note, exact, top: null, known: null };
+  if (!maps.every(isWhole)) return { ...size, data: null };
   const data = new Float32Array(queries * keys).fill(mode === "max" ? -Infinity : 0);
+  const parts = [];
   for (let head = 0; head < heads; head += 1) {
-    const weights = (await scene.headMap(site, head)).data;
+    const map = await scene.headMap(site, head);
+    const weights = map.data;
+    parts.push(map);
     if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], weights[i]);
     else for (let i = 0; i < data.length; i += 1) data[i] += weights[i] / heads;
   }
-  return { queries, keys, exact: isExact(form), top: null, data };
+  const isPartial = parts.some((map) => map.known);
+  return { ...size, data, known: isPartial ? combinedKnowledge(parts, mode) : null };
 }
 
 /** Whether every number is the one of the trace; rows that are streamed come in half precision. */
 function isExact(form) {
-  return form.kind === "dense" && form.exact !== false;
+  return form.kind === "tiles" || (form.kind === "dense" && form.exact !== false);
 }
 
-/** Weights that are kept as numbers, or as codes of blocks. */
-async function storedWeights(scene, form, index, queries, keys) {
-  const chunk = form.maps[index];
-  const numbers = await scene.loader.read(chunk);
-  if (form.kind === "dense") return numbers;
-  const values = valuesOfCodes(form, index);
-  const data = new Float32Array(queries * keys);
-  const breadth = chunk.shape[1];
-  for (let row = 0, at = 0; row < queries; row += 1) {
-    const start = Math.floor(row / form.pool) * breadth;
-    for (let key = 0; key < keys; key += 1, at += 1) {
-      data[at] = values[numbers[start + Math.floor(key / form.pool)]];
-    }
-  }
-  return data;
-}
-
-function valuesOfCodes(form, index) {
-  return Float32Array.from({ length: 256 }, (_, code) => {
-    if (form.signed) return (code - 128) * form.units[index];
-    return code === 0 ? 0 : form.units[index] * Math.exp(form.step * (code - 1));
-  });
-}
-
-/** exp(scale · query · key − normaliser) where a key is permitted, else 0. */
-async function factorWeights(scene, site, head) {
-  const { form, queries, keys } = site;
+/** exp(scale · query · key − normaliser) where a key is permitted, else 0; of all rows, or of some. */
+async function factorWeights(scene, form, queries, keys, rows = null) {
   const [query, key, normaliser, runs] = await Promise.all([
-    scene.loader.read(form.query[head]),
-    scene.loader.read(form.key[Math.floor(head / form.groups)]),
+    scene.loader.read(form.query),
+    scene.loader.read(form.key),
     scene.loader.read(form.lse),
     form.runs ? scene.loader.read(form.runs) : null,
   ]);
-  const width = form.query[head].shape[1];
-  const data = new Float32Array(queries * keys);
-  let run = queries;
-  for (let row = 0; row < queries; row += 1) {
-    const offset = normaliser[head * queries + row];
+  const width = form.query.shape[1];
+  const data = new Float32Array((rows ?? { length: queries }).length * keys);
+  eachRun(runs, queries, keys, (row, start, stop) => {
+    const place = rows ? rows.indexOf(row) : row;
+    if (place < 0) return;
     const scaled = query.subarray(row * width, (row + 1) * width).map((part) => part * form.scale);
-    const count = runs ? runs[row] : 1;
-    for (let i = 0; i < count; i += 1, run += 2) {
-      const [start, stop] = runs ? [runs[run], runs[run + 1]] : [0, keys];
-      fillRow(data, row * keys, scaled, key, width, start, stop, offset);
-    }
-  }
+    fillRow(data, place * keys, scaled, key, width, start, stop, normaliser[row]);
+  });
   return data;
 }
 

@@ -19,6 +19,12 @@ const INKS = {
 
 const paletteCache = new Map();
 
+// Hues far apart in both themes, and in lightness alike: those of several heads.
+const HEAD_COLOURS = {
+  light: ["#3f51d8", "#c2410c", "#0f766e", "#a21caf", "#854d0e"],
+  dark: ["#9aa8ff", "#ffa45c", "#5eead4", "#f0a3ff", "#fde047"],
+};
+
 /** Which of the two themes "auto" means now. */
 export function resolveTheme(theme) {
   if (theme === "light" || theme === "dark") return theme;
@@ -43,7 +49,7 @@ function buildPalette(name) {
     diverging.set(negative.subarray(mirrored * 3, mirrored * 3 + 3), index * 3);
     diverging.set(positive.subarray(index * 3, index * 3 + 3), (SHADES / 2 + index) * 3);
   }
-  return { theme: name, lut, diverging, ...INKS[name] };
+  return { theme: name, lut, diverging, heads: HEAD_COLOURS[name], ...INKS[name] };
 }
 
 function rampOf(stops, count) {

@@ -10,7 +10,7 @@ function exportName(state, scene, extension) {
   const parts = ["regard"];
   const part = scene.parts[state.part];
   if (part && scene.parts.length > 1) parts.push(part.name);
-  const isAllHeads = state.view === "map" && extension !== "csv";
+  const isAllHeads = state.view === "map" && !extension.endsWith("csv");
   parts.push(...(isAllHeads ? [] : weightsName(state, scene, part)), state.view);
   return `${parts.map(fileNamePart).filter(Boolean).join("-")}.${extension}`;
 }
@@ -63,7 +63,10 @@ async function rasterise(svg) {
   });
 }
 
-/** Saves the weights of the rows in sight; `progress(done, total)` is told as rows come in, one by one. */
+/**
+ * Saves the weights of the rows in sight; `progress(done, total)` is told as rows come in, one by one. Pairs whose weight
+ * is not stored are left out, and the name of the file says so.
+ */
 export async function exportCsv(frame, state, scene, progress) {
   const rows = shownRows(frame, state);
   const keyFields = frame.columns.labels.map((label, column) => `${column},${csvField(label)}`);
@@ -76,13 +79,14 @@ export async function exportCsv(frame, state, scene, progress) {
     }
   }
   progress(rows.length, rows.length);
-  downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, "csv"));
+  const extension = frame.partial ? "stored.csv" : "csv";
+  downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, extension));
 }
 
 function csvRow(row, rowField, keyFields, weights) {
   let text = "";
   for (let column = 0; column < keyFields.length; column += 1) {
-    text += `${row},${rowField},${keyFields[column]},${shortestFloat(weights[column])}\r\n`;
+    if (!Number.isNaN(weights[column])) text += `${row},${rowField},${keyFields[column]},${shortestFloat(weights[column])}\r\n`;
   }
   return text;
 }

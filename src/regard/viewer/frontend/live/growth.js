@@ -14,6 +14,7 @@ export class Growth {
     this.special = [];
     this.sites = [];
     this.chosen = [];
+    this.likely = []; // {token, likely} of each step
     this.prompt = 0;
   }
 
@@ -31,7 +32,7 @@ export class Growth {
   }
 
   /** A step brings the row of the token that was fed, and the token that it chose. */
-  step({ rows, keys, token }) {
+  step({ rows, keys, token, likely }) {
     if (rows) {
       this.tokens.push(this.chosen.at(-1));
       this.special.push(false);
@@ -41,6 +42,7 @@ export class Growth {
       });
     }
     this.chosen.push(token);
+    this.likely.push({ token, likely });
   }
 
   /** A cache that forgets has fewer keys than tokens: which ones, nobody says. */
@@ -67,7 +69,7 @@ export class Growth {
       title: this.title,
       sequences: [{ name: null, tokens: [...this.tokens], words: null, special: [...this.special] }],
       sites: this.sites.map((site, number) => this.site(site, number, count)),
-      parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count)) }],
+      parts: [{ name: "self", label: "self-attention", sites: this.sites.map((_, number) => number), maps: combinedMaps(count, count, () => this.maps(count), NOTE) }],
       steps: { prompt: this.prompt, sequence: 0 },
       image: null,
       start: "",
@@ -94,7 +96,7 @@ export class Growth {
       kind: "distribution",
       types: null,
       peak: [...site.peaks],
-      form: { kind: "dense", exact: false, maps: site.peaks.map((_, head) => localMap(count, count, () => mapOf(head))) },
+      maps: site.peaks.map((_, head) => ({ kind: "dense", exact: false, note: NOTE, weights: localMap(count, count, () => mapOf(head)) })),
       thumbnails: localThumbnails(count, count, [...site.peaks], mapOf),
     };
   }

@@ -6,6 +6,7 @@ import { inputOfFragment, patchOfFragment, readFragment } from "../state/fragmen
 import { initialState } from "../state/state.js";
 import { createComparison } from "./comparison.js";
 import { Drafts } from "./drafts.js";
+import { createLikely } from "./likely.js";
 import { createLiveForm } from "./form.js";
 import { Growth } from "./growth.js";
 import { imageType, inputName, isRequestedInput, isSameInput } from "./input.js";
@@ -58,7 +59,8 @@ class LiveColumn {
     this.shownInput = null; // the input of what is in the pane
     this.running = null;
     this.note = make("p", { class: "live-note", hidden: true, "data-testid": `live-note${suffix}` });
-    this.host = make("div", { class: "live-pane" }, this.note);
+    this.likely = createLikely(suffix);
+    this.host = make("div", { class: "live-pane" }, this.note, this.likely.element);
     this.hint = make("p", { class: "empty" }, suffix ? "Choose a model and press Look." : "Press Look to see what the model attends to.");
     this.host.append(this.hint);
     const actions = {
@@ -122,6 +124,7 @@ class LiveColumn {
       await this.stream("/api/generate", { model: model.name, text, tokens: count }, signal, input, async (event) => {
         growth.take(event);
         if (event.event !== "step") return;
+        this.likely.show(growth.likely);
         this.form.showProgress(`${event.step} of ${count} tokens: ${tokenText(growth.chosen)}`);
         if (performance.now() - lastShown < GROWTH_PAUSE) return;
         this.show(growth.scene(), input);
@@ -167,6 +170,7 @@ class LiveColumn {
     this.running?.abort();
     const running = new AbortController();
     this.running = running;
+    this.likely.show([]);
     this.form.setBusy(text);
     this.hasFailed = false;
     let message = "";

@@ -11,8 +11,8 @@ export function localMap(rows, columns, make) {
 }
 
 /** The maps of a part over all layers; `headMaps()` gives the map of each head in turn. */
-export function combinedMaps(rows, columns, headMaps) {
-  const combined = (mode) => ({ kind: "dense", exact: false, maps: [localMap(rows, columns, () => combineMaps(headMaps(), mode, rows * columns))] });
+export function combinedMaps(rows, columns, headMaps, note) {
+  const combined = (mode) => ({ kind: "dense", exact: false, note, weights: localMap(rows, columns, () => combineMaps(headMaps(), mode, rows * columns)) });
   return { mean: combined("mean"), max: combined("max") };
 }
 

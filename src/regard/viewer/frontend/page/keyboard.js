@@ -1,7 +1,7 @@
 // Keys for everything, and the table of them that the help dialog shows.
 
 import { stepCount } from "../data/frame.js";
-import { MODES, VIEWS, modeProblem } from "../state/state.js";
+import { CHOICES, MODES, VIEWS, modeProblem } from "../state/state.js";
 
 /** Keys, what they do, and where only some scenes have a use for them, which. */
 export const KEY_TABLE = [
@@ -17,7 +17,7 @@ export const KEY_TABLE = [
   ["Escape", "unpin, clear, go back to the map"],
   ["h", "hide a word or token of the lines"],
   ["w", "words or pieces"],
-  ["s", "special tokens shown or folded"],
+  ["s", "special tokens shown, folded into one, hidden"],
   ["l", "linear or logarithmic colours"],
   ["d", "attends to, or attended by (lines, text, image)"],
   ["t", "light, dark, as the system"],
@@ -67,7 +67,7 @@ function pageKey(pane, event, page) {
 }
 
 function flipSetting(key, ...values) {
-  return (_pane, state, page) => state.view !== "map" && page.flip(key, values);
+  return (_pane, _state, page) => page.flip(key, values);
 }
 
 function flipDirection(pane, state) {
@@ -132,7 +132,7 @@ const PAGE_KEYS = {
   "[": moveLayer(-1), "]": moveLayer(1), ",": moveHead(-1), ".": moveHead(1),
   m: nextMode, t: nextTheme,
   w: flipSetting("unit", "pieces", "words"),
-  s: flipSetting("special", "shown", "folded"),
+  s: flipSetting("special", ...CHOICES.special),
   l: flipSetting("colour", "linear", "log"),
   d: flipDirection,
   g: moveStep(1), G: moveStep(-1),

@@ -38,6 +38,7 @@ export class ViewerPage {
       scenes: () => this.panes.map((pane) => pane.scene()),
       states: () => this.states(),
       flip: (key, values) => this.flip(key, values),
+      setAll: (patch) => this.panes.forEach((pane) => pane.store.set(patch)),
       active: () => this.activePane(),
       columnOf: (store) => this.columnOf(store),
     };
@@ -125,11 +126,11 @@ export class ViewerPage {
     return this.panes[0].store === store ? "left" : "right";
   }
 
-  /** Flips a switch of all panes; one that lacks what it is about stays as it is. */
-  flip(key, [first, second]) {
+  /** Goes on to the next value of a switch of all panes; one that lacks what it is about stays as it is. */
+  flip(key, values) {
     if (key === "unit" && !this.panes.some((pane) => hasWords(pane.scene()))) return false;
-    const isOn = this.states().some((state) => state[key] === second);
-    for (const pane of this.panes) pane.store.set({ [key]: isOn ? first : second });
+    const index = Math.max(...this.states().map((state) => values.indexOf(state[key])));
+    for (const pane of this.panes) pane.store.set({ [key]: values[(index + 1) % values.length] });
     return true;
   }
 

@@ -2,6 +2,7 @@
 
 import { createControlBar } from "../controls/control_bar.js";
 import { createLegend, statusText } from "../controls/legend.js";
+import { createPairPanel } from "../controls/pair_panel.js";
 import { createStepSlider } from "../controls/step_slider.js";
 import { createTabs } from "../controls/tabs.js";
 import { frameOf, scaleTop } from "../data/frame.js";
@@ -19,8 +20,9 @@ import { createMapView } from "../views/map/map_view.js";
 import { createMatrixView } from "../views/matrix/matrix_view.js";
 import { createTextView } from "../views/text/text_view.js";
 
-const FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step"];
+const FRAME_KEYS = ["part", "layer", "mode", "head", "unit", "special", "step", "measure"];
 const BUSY_DELAY = 160;
+const LONGEST_SUGGESTED = 512; // positions of a text up to which all pairs are looked at for a word to begin with
 const VIEW_CREATORS = { map: createMapView, matrix: createMatrixView, lines: createLinesView, text: createTextView, image: createImageView };
 let paneCount = 0;
 
@@ -61,6 +63,7 @@ class Pane {
     this.context.scenes = this.page.scenes;
     this.context.states = this.page.states;
     this.context.flip = this.page.flip;
+    this.context.setAll = this.page.setAll;
     this.context.exported = () => this.page.columnOf(this.page.active()?.store);
     this.context.legend = (scale) => this.showLegend(scale);
     this.build(host);
@@ -83,7 +86,10 @@ class Pane {
     this.railHost = make("div", { class: "rail-scroll", "data-scrolls": true });
     const railTitle = make("div", { class: "rail-title", "aria-hidden": "true" }, "Heads");
     const rail = make("aside", { class: "rail", "aria-label": `Heads of ${this.name}` }, railTitle, this.railHost);
-    this.stage = make("div", { class: "stage" }, this.problem, this.viewHost, foot);
+    const middle = make("div", { class: "stage-middle" }, this.viewHost);
+    this.stage = make("div", { class: "stage" }, this.problem, middle, foot);
+    this.pair = createPairPanel(middle, context);
+    context.pinned = (cell) => (cell ? this.pair.show(this.frame, this.store.get(), cell.row, cell.column) : this.pair.hide());
     this.element = make("section", { class: "pane", "aria-label": this.name }, head);
     head.hidden = !options.isTitled && Boolean(options.tabs || options.isSecond);
     this.controls = options.isSecond ? null : createControlBar(options.controls ?? this.element, context, this.actions(), options.actionHost);
@@ -157,6 +163,7 @@ class Pane {
     this.slider?.update?.(this.frame, state);
     this.showRail(state);
     this.element.dataset.view = state.view;
+    this.element.toggleAttribute("data-single", headCount(this.context.scene, state.part) === 1);
     const needsFrame = changed.some((key) => FRAME_KEYS.includes(key)) || this.frame === null;
     if (needsFrame) [this.frameWanted, this.isRestored] = [true, false];
     if (state.view === "map") this.showMap(state);
@@ -173,12 +180,19 @@ class Pane {
 
   openView(state) {
     if (this.shownView === state.view) return;
-    this.wantsFocus = this.viewHost.contains(document.activeElement);
+    this.wantsFocus = Boolean(this.shownView) && this.losesFocus(state.view);
     this.view?.destroy();
+    this.pair.hide();
     this.viewHost.replaceChildren();
     this.viewHost.setAttribute("aria-label", `${state.view} view`);
     this.shownView = state.view;
     this.view = VIEW_CREATORS[state.view](this.viewHost, this.context);
+  }
+
+  /** Whether the keyboard is on what another view takes away, or nowhere. */
+  losesFocus(nextView) {
+    const focused = document.activeElement;
+    return focused === document.body || this.viewHost.contains(focused) || (nextView === "map" && this.railHost.contains(focused));
   }
 
   async showRail(state) {
@@ -243,6 +257,7 @@ class Pane {
   async draw(state) {
     const { frame, view } = this;
     if (!frame || state.view === "map") return;
+    if (state.view === "lines" && this.suggestWord(frame, state)) return;
     this.status.textContent = statusText(this.context.scene, state, frame);
     this.status.title = this.status.textContent;
     this.showLegend(null);
@@ -255,9 +270,21 @@ class Pane {
     this.page.drawn();
   }
 
+  /** Lines begin with a word whose lines tell something, but for a translation; what is clicked first takes its place. */
+  suggestWord(frame, state) {
+    if (this.hasSuggested) return false;
+    this.hasSuggested = true;
+    const isTranslation = !frame.square && Boolean(frame.columns.name); // its lines are few and read together
+    const row = state.selected.length || isTranslation ? -1 : clearestRow(frame, state);
+    if (row < 0) return false;
+    this.context.suggested = [row];
+    this.store.set({ selected: [row], direction: "from" });
+    return true;
+  }
+
   /** A keyboard that was in the view before goes on in the view that took its place. */
   returnFocus() {
-    if (this.wantsFocus && document.activeElement === document.body) this.view.focus?.();
+    if (this.wantsFocus && this.losesFocus(this.shownView)) this.view.focus?.();
     this.wantsFocus = false;
   }
 
@@ -319,9 +346,30 @@ class Pane {
   }
 }
 
+function headCount(scene, part) {
+  return scene.parts[part].sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
+}
+
+/** The row of the words chosen on the map, else the one with the clearest partner that is neither special nor itself; -1 if none is known. */
+function clearestRow(frame, { pair, hidden }) {
+  if (pair.length) return frame.rows.members.findIndex((members) => members.includes(pair[0]));
+  const columns = frame.columns.labels.length;
+  if (!frame.whole || frame.whole.length > LONGEST_SUGGESTED ** 2) return frame.rows.special.findIndex((isSpecial) => !isSpecial);
+  let [best, strongest] = [-1, 0];
+  for (let i = 0; i < frame.rows.labels.length; i += 1) {
+    if (frame.rows.special[i] || hidden.includes(i)) continue;
+    for (let j = 0; j < columns; j += 1) {
+      const weight = Math.abs(frame.whole[i * columns + j]);
+      if (weight > strongest && !frame.columns.special[j] && !(frame.square && i === j)) [best, strongest] = [i, weight];
+    }
+  }
+  return best;
+}
+
 function startState(scene) {
   const heads = scene.sites.reduce((sum, site) => sum + site.heads, 0);
-  return { ...initialState(), view: heads > 1 ? "map" : "matrix", ...patchOfFragment(scene.start) };
+  const view = scene.image ? "image" : heads > 1 ? "map" : "matrix";
+  return { ...initialState(), view, ...patchOfFragment(scene.start) };
 }
 
 /** The patch that keeps chosen words chosen when the rows of a frame come to mean something else. */

@@ -1,6 +1,6 @@
 // A state in the fragment of the address: written, read, and as a link.
 
-import { CHOICES, SHARED_KEYS, initialState } from "./state.js";
+import { CHOICES, MOST_HEADS, SHARED_KEYS, initialState } from "./state.js";
 import { sameValue } from "./store.js";
 
 const INPUT_KEYS = ["model", "text", "tokens", "trace"];
@@ -72,7 +72,9 @@ function fieldValue(key, text) {
   if (key === "layer" && text === "all") return "all";
   if (key === "step" && text === "") return null;
   if (["part", "layer", "head", "step"].includes(key)) return /^\d{1,9}$/.test(text) ? Number(text) : undefined;
-  if (key === "selected" || key === "hidden") return text === "" ? [] : numbersOf(text, Number.isInteger);
+  if (key === "heads") return /^(\d{1,5}\.\d{1,5}(,|$))*$/.test(text) ? text.split(",").filter(Boolean).slice(0, MOST_HEADS) : undefined;
+  if (key === "type") return /^[a-z]*$/.test(text) ? text : undefined;
+  if (["selected", "hidden", "pair"].includes(key)) return text === "" ? [] : numbersOf(text, Number.isInteger);
   if (key === "pinned") return text === "true";
   if (key === "zoom") return zoomValue(text);
   if (key === "limit") return limitValue(text);

@@ -3,19 +3,24 @@
 export const VIEWS = ["map", "matrix", "lines", "text", "image"];
 export const MODES = ["head", "mean", "max", "rollout", "relevance"];
 
+/** How many heads can be drawn beside the one that is chosen. */
+export const MOST_HEADS = 4;
+
 /** Fields of a closed set of values. */
 export const CHOICES = {
   view: VIEWS,
   mode: MODES,
   unit: ["pieces", "words"],
-  special: ["shown", "folded"],
+  special: ["shown", "folded", "hidden"],
   colour: ["linear", "log"],
   theme: ["auto", "light", "dark"],
   direction: ["from", "to"],
+  measure: ["weights", "norms"],
+  sort: ["layer", "type", "entropy", "distance", "pair"],
 };
 
 /** Fields that two panes side by side share. */
-export const SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit"];
+export const SHARED_KEYS = ["view", "part", "layer", "mode", "head", "unit", "special", "colour", "theme", "direction", "limit", "sort", "type", "pair", "heads", "measure"];
 
 /** The state a page starts with. */
 export function initialState() {
@@ -24,6 +29,7 @@ export function initialState() {
     unit: "pieces", special: "shown", colour: "linear", theme: "auto",
     selected: [], pinned: false, hidden: [], direction: "from",
     limit: { kind: "top", value: 5 }, step: null, zoom: null,
+    sort: "layer", type: "", pair: [], heads: [], measure: "weights",
   };
 }
 
@@ -67,9 +73,30 @@ export function settleState(scene, state, patch) {
   next.head = boundedInteger(next.head, site ? site.heads : 1);
   if (next.unit === "words" && !hasWords(scene)) next.unit = "pieces";
   if (next.view === "image" && !scene.image) next.view = "matrix";
+  next.heads = settledHeads(scene, part, next.heads);
+  next.pair = settledPair(scene, site, next.pair);
+  if (next.sort === "pair" && next.pair.length === 0) next.sort = "layer";
   if (!scene.steps) next.step = null;
   else if (next.step !== null) next.step = Math.max(next.step, leastStep(scene));
   return next;
+}
+
+/** The heads that are drawn beside the one that is chosen, as "layer.head"; those that a part has. */
+function settledHeads(scene, part, heads) {
+  const has = ([layer, head]) => layer < part.sites.length && head < scene.sites[part.sites[layer]].heads;
+  return heads.filter((place) => has(headPlace(place)));
+}
+
+/** Layer and head of a text such as "3.1". */
+export function headPlace(text) {
+  return text.split(".").map(Number);
+}
+
+/** Positions of a query and a key, or of a query alone; none where a text does not reach so far. */
+function settledPair(scene, site, pair) {
+  const sequences = [site?.query_sequence, site?.key_sequence];
+  const fits = (position, index) => position < (scene.sequences[sequences[index]]?.tokens.length ?? 0);
+  return pair.length <= 2 && pair.every(fits) ? pair : [];
 }
 
 /** The first step that has something to show: there is always a prompt, unless all was written. */

@@ -1,4 +1,5 @@
-"""Positions as the rows and columns of a map: pieces or words, special tokens shown or folded."""
+"""Positions as the rows and columns of a map: pieces or words, special tokens shown, folded or
+hidden."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Axis:
 
     @classmethod
     def of(cls, line: Line, unit: Unit, special: Special) -> Axis:
-        """The axis of a sequence. Folded special tokens are one row or column, the last."""
+        """The axis of a sequence. Special tokens that are folded are one row or column, the last;
+        hidden ones are none."""
         words = line.words if unit == "words" else None
         if words is None and special == "shown":
             return cls(len(line.tokens))
@@ -33,8 +35,8 @@ class Axis:
             for position, word in enumerate(words.pieces):
                 if word is not None:
                     groups[word].append(position)
-        if special == "folded":
-            groups = _folded(groups, line.special)
+        if special != "shown":
+            groups = _without_special(groups, line.special, folded=special == "folded")
         return cls(len(groups), groups)
 
     def positions(self, where: slice) -> list[int]:
@@ -78,9 +80,11 @@ def runs(positions: list[int]) -> list[slice]:
     return ranges
 
 
-def _folded(groups: list[list[int]], special: list[bool]) -> list[list[int]]:
-    """Groups of special tokens as one, the last."""
+def _without_special(
+    groups: list[list[int]], special: list[bool], *, folded: bool
+) -> list[list[int]]:
+    """Groups that are not special; folded, the special ones are one more, the last."""
     alone = [bool(group) and all(special[position] for position in group) for group in groups]
     others = [group for group, folded in zip(groups, alone) if not folded]
     together = [position for group, folded in zip(groups, alone) if folded for position in group]
-    return [*others, together] if together else others
+    return [*others, together] if together and folded else others

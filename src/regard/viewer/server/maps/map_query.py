@@ -10,7 +10,7 @@ from regard.viewer.server.limits import Refusal, wrong
 
 Mode = Literal["head", "mean", "max", "rollout", "relevance"]
 Unit = Literal["pieces", "words"]
-Special = Literal["shown", "folded"]
+Special = Literal["shown", "folded", "hidden"]
 _THROUGH = ("rollout", "relevance")  # modes that go through all layers of a part
 
 

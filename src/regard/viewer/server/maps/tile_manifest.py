@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
-from torch.nn import functional as F
 
-from regard.recipe import Recipe
 from regard.viewer import pack
 from regard.viewer.chunks import Chunks
 from regard.viewer.pack import PackedScene
-from regard.viewer.plan import THUMBNAIL
 from regard.viewer.scene import Part, Scene
 from regard.viewer.stack import follows
+from regard.viewer.walk import HeadWalk, Overview, judged
 
 _NOTE = "Every weight is exact, a 32-bit number computed by the server when asked for."
-_TILES = {"kind": "tiles"}
-_WHOLE = 1 << 22  # weights of a head up to which it is made at once
+_TILES = {"kind": "tiles", "error": 0.0, "note": "every weight is exact"}
 
 
 def tile_manifest(scene: Scene) -> PackedScene:
@@ -42,36 +37,20 @@ def tile_manifest(scene: Scene) -> PackedScene:
 
 def _site(scene: Scene, number: int, chunks: Chunks) -> dict[str, Any]:
     record = scene.sites[number].record
-    recipe = record.recipe.plain()
-    small = [_thumbnail(recipe, scene.example, head) for head in range(record.shape.heads)]
+    walk = HeadWalk(record, scene.example)
+    rows, pictures, peaks = [], [], []
+    for head in range(record.shape.heads):
+        overview = Overview(*record.shape[2:])
+        rows.append(walk.show(head, [overview]))
+        peaks.append(overview.peak(f"{record.name}, head {head}"))
+        pictures.append(overview.picture())
     return {
         **pack.about(scene, number),
-        "types": pack.types_of(record, scene.example),
-        "peak": [peak for _, peak in small],
-        "form": _TILES,
-        "thumbnails": chunks.add(torch.stack([picture for picture, _ in small])),
+        **judged(rows),
+        "peak": peaks,
+        "maps": [_TILES] * record.shape.heads,
+        "thumbnails": chunks.add(torch.stack(pictures)),
     }
-
-
-def _thumbnail(
-    recipe: Recipe, example: int, head: int
-) -> tuple[UInt8[Tensor, "row column"], float]:
-    """The largest weight of each block of a head, 255 for the peak; and the peak."""
-    matrix = recipe.at(example, head)
-    _, _, queries, keys = matrix.shape
-    if queries * keys <= _WHOLE:
-        weights = pack.one_head(recipe, example, head)
-        peak = float(weights.abs().max())
-        return pack.thumbnail(weights, peak), peak
-    height, width = min(THUMBNAIL, queries), min(THUMBNAIL, keys)
-    lines = []
-    for line in range(height):
-        rows = slice(line * queries // height, -(-(line + 1) * queries // height))
-        largest = matrix.weights(rows)[0, 0].float().abs().amax(0).cpu()
-        lines.append(F.adaptive_max_pool1d(largest[None], width)[0])
-    small = torch.stack(lines)
-    peak = float(small.max())
-    return small.mul(255 / (peak or 1.0)).round().byte(), peak
 
 
 def _maps(scene: Scene, part: Part) -> list[str]:

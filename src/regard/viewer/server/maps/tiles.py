@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from regard.aggregate import relevance, rollout
 from regard.errors import UnavailableError
-from regard.recipe import Recipe, Softmaxed
+from regard.recipe import Dot, Recipe, Softmaxed
 from regard.record import Trace
 from regard.viewer.scene import Scene, Site
 from regard.viewer.server.limits import Refusal
@@ -124,10 +124,25 @@ class Maps:
         rows, columns = self.axes(query)
         here, every = slice(index, index + 1), slice(0, rows.size)
         with torch.inference_mode():
+            if self._renormalised(query):  # by whole rows
+                bands = [self._band(query, 0, row) for row in range(-(-rows.size // SIDE))]
+                return torch.cat([band[:, index] for band in bands])
             positions = columns.positions(here)
             blocks = [self._cells(query, slice(None), where) for where in runs(positions)]
             cells = columns.summed(torch.cat(blocks, 1), here, runs(positions), 1)
             return rows.mean(cells, every, [slice(0, len(cells))])[:, 0].contiguous()
+
+    def features(self, query: MapQuery, row: int, key: int) -> Float[Tensor, " feature"]:
+        """What each feature adds to the score of a query and a key, positions both."""
+        site = query.sites(self.scene)[0]
+        recipe = site.record.recipe.plain().detach()
+        if query.mode != "head" or query.layer is None or not isinstance(recipe, Dot):
+            message = "the scores of this map are no products of queries and keys"
+            raise Refusal(422, "no_features", message)
+        query_, key_ = (part[self.scene.example] for part in (recipe.query, recipe.key))
+        group = query.head // (query_.shape[0] // key_.shape[0])
+        products = query_[query.head, row].float() * key_[group, key].float() * recipe.scale
+        return products.cpu()
 
     def _band(self, query: MapQuery, level: int, row: int) -> Cells:
         """Rows `row` · 256 … of a level, over all columns."""
@@ -157,8 +172,18 @@ class Maps:
         ranges = runs(rows.positions(where))
         cells = torch.cat([self._cells(query, span) for span in ranges])
         every = [slice(0, cells.shape[1])]
-        cells = columns.summed(cells, slice(0, columns.size), every, 1)
-        return rows.mean(cells, where, ranges).contiguous()
+        cells = rows.mean(columns.summed(cells, slice(0, columns.size), every, 1), where, ranges)
+        if self._renormalised(query):
+            total = cells.sum(1, keepdim=True)
+            cells = cells / torch.where(total > 0, total, 1.0)
+        return cells.contiguous()
+
+    def _renormalised(self, query: MapQuery) -> bool:
+        """Whether rows are shares of what is left of them: special tokens are hidden."""
+        site = query.sites(self.scene)[0]
+        lines = (self.scene.lines[line] for line in (site.queries, site.keys))
+        shares = site.record.kind in ("distribution", "partial")
+        return query.special == "hidden" and shares and any(any(line.special) for line in lines)
 
     def _cells(self, query: MapQuery, rows: slice, columns: slice | None = None) -> Cells:
         """Weights between positions: of one head, or of all heads and layers asked for."""

@@ -15,14 +15,17 @@ from regard.record import Record, Trace
 from regard.tracing import capture, stitch
 from regard.viewer.chunks import raw
 
+_LIKELY = 5  # tokens of which each step tells the probability
+
 Rows = Float[Tensor, "head query key"]
 
 
 class GeneratedToken(NamedTuple):
-    """One step: its token, and the attention of the pass that predicted it."""
+    """One step: its token, the attention of the pass that predicted it, and what it predicted."""
 
     token: int
     records: list[Record]
+    likely: list[tuple[int, float]]  #: the most probable tokens and their probabilities
 
     def rows(self) -> dict[str, Rows]:
         """New rows of every site: those of the prompt in the first step, one in each later step.
@@ -62,8 +65,11 @@ def stepwise(
             before = len(trace)
             output = model(input_ids=inputs, past_key_values=cache, use_cache=True)
             cache = output.past_key_values
-            token = int(output.logits[0, -1].argmax())
-            yield GeneratedToken(token, list(trace)[before:])
+            probabilities = output.logits[0, -1].float().softmax(0)
+            likely = probabilities.topk(min(_LIKELY, len(probabilities)))
+            tokens = list(zip(likely.indices.tolist(), likely.values.tolist()))
+            token = tokens[0][0]
+            yield GeneratedToken(token, list(trace)[before:], tokens)
             fed.append(token)
             inputs = prompt.new_tensor([[token]])
             if token in ends:

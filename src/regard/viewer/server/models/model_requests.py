@@ -101,8 +101,9 @@ class ModelRequests:
                 if number == 0:
                     yield from _prompt(step)
                 number += 1
+                likely = [[token, round(share, 6)] for token, share in step.likely]
                 yield line_of_event(
-                    "step", step=number, token=step.token, **_new_rows(step, number)
+                    "step", step=number, token=step.token, likely=likely, **_new_rows(step, number)
                 )
             else:
                 yield line_of_event("done", id=self._traces.add(step).id)

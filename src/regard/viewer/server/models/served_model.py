@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,10 +20,12 @@ class PromptTokens:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a generation: the token it chose, and new rows of each site, by name."""
+    """One step of a generation: the token it chose, new rows of each site, by name, and the most
+    probable tokens with their probabilities, where they are known."""
 
     token: str
     rows: dict[str, Rows]
+    likely: Sequence[tuple[str, float]] = ()
 
 
 class Draft(NamedTuple):

@@ -106,7 +106,7 @@ class ImageView {
     if (frame !== this.frame || chosen !== this.chosen) return;
     this.weights = meanWeights(rows);
     this.values = patchWeights(this.patches.tokens, this.weights);
-    this.peak = this.values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    this.peak = this.values.reduce((most, value) => (Math.abs(value) > most ? Math.abs(value) : most), 0);
     this.paint();
     this.describe();
   }
@@ -173,15 +173,23 @@ class ImageView {
     const verb = this.frame.isGate ? "" : this.sides.direction === "from" ? " looks at" : " is looked at by";
     const name = this.chosen.length === 1 ? this.nameOf(this.chosen[0]) : `mean of ${this.chosen.length} ${unitName(this.state)}s`;
     title.replaceChildren(make("bdi", { class: "image-name" }, name), verb);
-    const strongest = this.values.reduce((best, value, patch) => (Math.abs(value) > Math.abs(this.values[best]) ? patch : best), 0);
-    const entries = [[patchName(this.grid, strongest), this.values[strongest], "strongest"]];
+    const strongest = this.values.reduce((best, value, patch) => (Math.abs(value) > Math.abs(this.values[best] || 0) ? patch : best), 0);
+    const entries = [[patchName(this.grid, strongest), this.values[strongest], this.isStrongestKnown(strongest) ? "strongest" : "strongest that is stored"]];
     for (const token of this.strongestElsewhere()) entries.push([visibleLabel(this.patchAxis.labels[token]), this.weights[token], "not on the picture"]);
     facts.replaceChildren(...entries.map(factLine));
     canvas.setAttribute("aria-label", `${name}${verb || " over"} the picture; strongest ${entries[0][0]}, ${readableWeight(entries[0][1])}. Arrow keys move the patch.`);
   }
 
+  /** Whether no patch whose weight is not stored may have a larger one. */
+  isStrongestKnown(patch) {
+    if (!this.frame.partial) return true;
+    const side = this.sides.direction === "from" ? "row" : "column";
+    return this.chosen.length === 1 && Math.abs(this.values[patch]) >= this.frame.highest(side, this.chosen[0]);
+  }
+
   strongestElsewhere() {
-    return [...this.patches.elsewhere].sort((a, b) => Math.abs(this.weights[b]) - Math.abs(this.weights[a])).slice(0, 3);
+    const size = (token) => Math.abs(this.weights[token]) || 0;
+    return [...this.patches.elsewhere].sort((a, b) => size(b) - size(a)).slice(0, 3);
   }
 
   nameOf(token) {
@@ -264,8 +272,8 @@ class ImageView {
     this.cursor = patch;
     if (isNew) this.paint();
     if (patch === null || !this.values) return this.context.tooltip.hide();
-    const { value, exact } = await this.exactWeight(patch);
-    if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(value, exact), kind: "number" }]);
+    const weight = await this.exactWeight(patch);
+    if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(weight), kind: "number" }]);
   }
 
   exactWeight(patch) {

@@ -55,7 +55,7 @@ export function patchPixels(values, image, colours, scale) {
   const pixels = new ImageData(image.columns, image.rows);
   const table = scale.isSigned ? colours.diverging : colours.lut;
   values.forEach((value, patch) => {
-    const share = scaleShare(Math.abs(value), scale.peak, scale.mode);
+    const share = scaleShare(Math.abs(value) || 0, scale.peak, scale.mode);
     const index = scale.isSigned ? Math.round(127.5 + (value < 0 ? -127.5 : 127.5) * share) : Math.round(255 * share);
     pixels.data.set([table[3 * index], table[3 * index + 1], table[3 * index + 2], 255 * scale.opacity * (1 - 0.35 * share)], 4 * patch);
   });

@@ -18,9 +18,11 @@ export function buildLines() {
   const stage = make("div", { class: "lines-stage" }, beyond.above, beyond.below);
   const space = make("div", { class: "lines-space" }, stage);
   const scroller = make("div", { class: "lines-scroller" }, space);
-  const bar = make("div", { class: "lines-bar" }, hint, pin, clear);
-  const root = make("div", { class: "lines-view", role: "group", "data-testid": "lines-view" }, bar, hidden, heads, scroller);
-  return { root, hint, pin, clear, hidden, hiddenList, showAll, captions, roles, heads, canvas, stage, beyond, space, scroller };
+  const compare = make("button", { type: "button", class: "lines-tool", "data-testid": "lines-compare", title: "Keep the lines of this head while another one is chosen" }, "Keep head");
+  const headList = make("div", { class: "lines-heads-list", "data-testid": "lines-heads", role: "group", "aria-label": "Heads in colours", hidden: true });
+  const bar = make("div", { class: "lines-bar" }, hint, compare, pin, clear);
+  const root = make("div", { class: "lines-view", role: "group", "data-testid": "lines-view" }, bar, headList, hidden, heads, scroller);
+  return { root, hint, compare, headList, pin, clear, hidden, hiddenList, showAll, captions, roles, heads, canvas, stage, beyond, space, scroller };
 }
 
 export function columnHead(role, caption) {
@@ -29,6 +31,15 @@ export function columnHead(role, caption) {
 
 function beyondButton(way) {
   return make("button", { type: "button", class: `lines-beyond lines-beyond-${way}`, "data-testid": `lines-${way}`, title: "Go to the strongest link out of sight", hidden: true });
+}
+
+/** A head in its colour; one that is kept can be taken away. */
+export function headChip(place, name, colour) {
+  const mark = make("span", { class: "lines-head-mark", "aria-hidden": "true" });
+  mark.style.background = colour;
+  if (place === null) return make("span", { class: "lines-head-chip" }, mark, name);
+  const cross = make("span", { "aria-hidden": "true" }, "×");
+  return make("button", { type: "button", class: "lines-head-chip", "data-drops": place, "aria-label": `Take away ${name}` }, mark, name, cross);
 }
 
 export function hiddenChip({ number, label }) {

@@ -1,6 +1,7 @@
 // Pointer and keyboard of the lines view.
 
 import { markedWeight, readableWeight } from "../../data/numbers.js";
+import { strongest } from "./links.js";
 import { isolated, visibleLabel } from "../../drawing/labels.js";
 
 export const OTHER_SIDE = { left: "right", right: "left" };
@@ -18,6 +19,11 @@ export function listenToLines(view) {
   pin.addEventListener("click", () => view.pin());
   clear.addEventListener("click", () => view.clear());
   for (const button of Object.values(view.parts.beyond)) button.addEventListener("click", () => view.reveal(button.goal));
+  view.parts.compare.addEventListener("click", () => view.keepHead());
+  view.parts.headList.addEventListener("click", (event) => {
+    const place = event.target.closest?.("[data-drops]")?.dataset.drops;
+    if (place) view.dropHead(place);
+  });
   showAll.addEventListener("click", () => view.context.store.set({ hidden: [] }));
 }
 
@@ -45,10 +51,10 @@ async function showExactWeight(view, hover, event) {
   view.context.tooltip.hide();
   if (active?.tokens.length !== 1 || hover.side !== OTHER_SIDE[active.side]) return;
   const [row, column] = active.side === "left" ? [active.tokens[0], hover.token] : [hover.token, active.tokens[0]];
-  const { value, exact } = await view.frame.value(row, column);
+  const weight = await view.frame.value(row, column);
   if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
   const names = `${isolated(view.frame.rows.labels[row])} → ${isolated(view.frame.columns.labels[column])}`;
-  view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(value, exact), kind: "number" }]);
+  view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(weight), kind: "number" }]);
 }
 
 function focusToken(view, event) {
@@ -122,7 +128,9 @@ function sentenceOf(view, { side, token }) {
   const role = view.axis(side).name ?? (side === "left" ? "Query" : "Key");
   const name = `${role} ${visibleLabel(view.axis(side).labels[token])}`;
   if (!weights?.length) return name;
-  const best = weights.reduce((top, weight, place) => (Math.abs(weight) > Math.abs(weights[top]) ? place : top), 0);
+  const [best] = strongest(weights, { kind: "top", value: 1 }, [], Infinity);
+  if (best === undefined) return name;
+  if (Number.isNaN(view.weights.certain(side, token)[best])) return `${name}, strongest not stored`;
   return `${name}, strongest ${visibleLabel(other[best])} ${readableWeight(weights[best])}`;
 }
 

@@ -1,17 +1,20 @@
 // Lines between two columns of tokens: who looks (left) and what is looked at (right); two texts that have names stand
 // the other way round, as a translation is read.
 
+import { frameOf } from "../../data/frame.js";
+import { layerName } from "../../data/scene.js";
 import { fitCanvas } from "../../drawing/canvas.js";
 import { scaleShare } from "../../drawing/colour.js";
 import { visibleLabel, withoutControls } from "../../drawing/labels.js";
-import { unitName } from "../../state/state.js";
-import { buildLines, columnHead, hiddenChip } from "./elements.js";
+import { MOST_HEADS, headPlace, unitName } from "../../state/state.js";
+import { buildLines, columnHead, headChip, hiddenChip } from "./elements.js";
 import { OTHER_SIDE, linesKeys, listenToLines } from "./input.js";
 import { MOST_WHILE_SCROLLING, allLinks, drawLines, fadeEdges, linksAt, placedLinks, strongest } from "./links.js";
 import { linesSvg } from "./svg.js";
 import { TokenColumn } from "./token_column.js";
 import { FrameWeights, weightText } from "./weights.js";
 
+const HEAD_SHIFT = 5; // pixels between the lines of two heads with the same ends
 const ROOMY_COUNT = 24;
 const SCROLL_REST = 120;
 const NARROW_COLUMN = 180;
@@ -38,6 +41,8 @@ class LinesView {
     this.parts = buildLines();
     this.columns = { left: new TokenColumn("left"), right: new TokenColumn("right") };
     this.isMirrored = null;
+    this.kept = [];
+    this.colour = null;
     this.hover = null;
     this.focus = { side: "left", token: 0 };
     listenToLines(this);
@@ -59,8 +64,12 @@ class LinesView {
     const isNewLayout = isNewFrame || state.hidden !== this.state?.hidden;
     if (isNewFrame) this.weights = this.weightsOfFrame(frame);
     if (isNewLayout || state.limit !== this.state?.limit) this.overview = null;
+    const { theme } = this.context.palette();
+    const isOtherHeads = isNewFrame || state.heads !== this.state?.heads || theme !== this.theme;
+    this.theme = theme;
     this.frame = frame;
     this.state = state;
+    if (isOtherHeads) this.keepHeads();
     if (isNewLayout) this.layOut();
     if (isFirst) this.isArriving = state.selected.length > 0;
     this.schedule();
@@ -69,6 +78,57 @@ class LinesView {
   weightsOfFrame(frame) {
     const isShown = () => frame === this.frame;
     return new FrameWeights(frame, () => isShown() && this.schedule(), (problem) => isShown() && this.context.fail(problem));
+  }
+
+  /** The heads that are kept, beside the one that is chosen: their frames come later. */
+  keepHeads() {
+    const { frame, state, context } = this;
+    const chosen = `${state.layer}.${state.head}`;
+    const isHead = state.mode === "head" && state.layer !== "all";
+    const places = state.heads.filter((place) => !(isHead && place === chosen));
+    const name = (layer, head) => `${layerName(context.scene, state.part, layer)}, head ${head}`;
+    const { heads: colours } = context.palette();
+    const colourOf = (place) => colours[(state.heads.includes(place) ? state.heads.indexOf(place) + 1 : 0) % colours.length];
+    this.colour = state.heads.length ? colourOf(chosen) : null;
+    this.kept = places.map((place) => ({ place, colour: colourOf(place), frame: null, weights: null }));
+    const chips = this.kept.map(({ place, colour }) => headChip(place, name(...headPlace(place)), colour));
+    const current = isHead ? name(state.layer, state.head) : "All heads shown together";
+    this.parts.headList.replaceChildren(...(state.heads.length ? [headChip(state.heads.includes(chosen) && isHead ? chosen : null, current, this.colour)] : []), ...chips);
+    this.parts.headList.hidden = state.heads.length === 0;
+    const { sites } = context.scene.parts[state.part];
+    this.parts.compare.hidden = sites.reduce((sum, number) => sum + context.scene.sites[number].heads, 0) === 1;
+    this.parts.compare.disabled = !isHead || state.heads.includes(chosen) || state.heads.length >= MOST_HEADS;
+    for (const kept of this.kept) this.loadKept(kept, frame);
+  }
+
+  async loadKept(kept, frame) {
+    const [layer, head] = headPlace(kept.place);
+    try {
+      const own = await frameOf(this.context.scene, { ...this.state, layer, head, mode: "head" });
+      if (frame !== this.frame || !this.kept.includes(kept)) return;
+      kept.frame = own;
+      kept.weights = new FrameWeights(own, () => this.schedule(), (problem) => this.context.fail(problem));
+      this.schedule();
+    } catch (problem) {
+      if (this.kept.includes(kept)) this.context.fail(problem);
+    }
+  }
+
+  /** What lines are drawn from: the chosen map, then the heads that are kept; all on one scale. */
+  sources() {
+    const kept = this.kept.filter(({ weights }) => weights);
+    const peak = Math.max(this.frame.peak, ...kept.map(({ frame }) => frame.peak));
+    const heads = [{ weights: this.weights, colour: this.colour }, ...kept.map(({ weights, colour }) => ({ weights, colour }))];
+    return heads.map((head, index) => ({ ...head, peak, shift: HEAD_SHIFT * (index - (heads.length - 1) / 2) }));
+  }
+
+  keepHead() {
+    const { layer, head, heads } = this.context.store.get();
+    this.context.store.set({ heads: [...heads, `${layer}.${head}`] });
+  }
+
+  dropHead(place) {
+    this.context.store.set({ heads: this.context.store.get().heads.filter((other) => other !== place) });
   }
 
   layOut() {
@@ -157,15 +217,15 @@ class LinesView {
   }
 
   // All links, or of what is active; those with no end in the window may be missing.
-  linksOf(active, offsets, height) {
-    if (!active) return this.overviewLinks(offsets, height);
+  linksOf(active, offsets, height, source = this.weights) {
+    if (!active) return this.overviewLinks(offsets, height, source);
     const links = { from: [], to: [], weight: [] };
-    for (const token of active.tokens) this.addLinks(links, active.side, token);
+    for (const token of active.tokens) this.addLinks(links, active.side, token, source);
     return links;
   }
 
-  addLinks(links, side, token) {
-    const weights = this.weights.of(side, token);
+  addLinks(links, side, token, source) {
+    const weights = this.linkWeights(side, token, source);
     if (!weights) return;
     for (const other of strongest(weights, this.state.limit, this.isHidden[OTHER_SIDE[side]], Infinity)) {
       links.from.push(side === "left" ? token : other);
@@ -174,14 +234,19 @@ class LinesView {
     }
   }
 
-  overviewLinks(offsets, height) {
+  /** Weights that may have lines: of the strongest, those that are so for certain. */
+  linkWeights(side, token, source = this.weights) {
+    return this.state.limit.kind === "top" ? source.certain(side, token) : source.of(side, token);
+  }
+
+  overviewLinks(offsets, height, source) {
     const { left, right } = this.columns;
     const rows = left.inSight(offsets.left, height);
-    const weights = (row) => (this.isScrolling ? this.weights.cached("left", row) : this.weights.of("left", row));
-    if (!this.frame.whole) {
+    const weights = (row) => (this.isScrolling ? source.cached("left", row) : this.linkWeights("left", row, source));
+    if (!this.frame.cut || source !== this.weights) {
       return allLinks(rows, weights, this.state.limit, this.isHidden.right);
     }
-    this.overview ??= allLinks(left.shown, (row) => this.weights.of("left", row), this.state.limit, this.isHidden.right);
+    this.overview ??= allLinks(left.shown, (row) => this.linkWeights("left", row), this.state.limit, this.isHidden.right);
     return linksAt(this.overview, rows, right.inSight(offsets.right, height));
   }
 
@@ -235,15 +300,15 @@ class LinesView {
     this.wantsFocus = false;
   }
 
-  geometry(height, offsets) {
+  geometry(height, offsets, shift = 0) {
     const { left, right } = this.columns;
     const width = this.parts.canvas.clientWidth;
     return {
       left: this.isMirrored ? width : 0,
       right: this.isMirrored ? 0 : width,
       height,
-      leftMiddle: (row) => left.middle(row, offsets.left),
-      rightMiddle: (column) => right.middle(column, offsets.right),
+      leftMiddle: (row) => shifted(left.middle(row, offsets.left), shift),
+      rightMiddle: (column) => shifted(right.middle(column, offsets.right), shift),
     };
   }
 
@@ -255,13 +320,16 @@ class LinesView {
     const surface = canvas.getContext("2d");
     surface.setTransform(scale, 0, 0, scale, 0, 0);
     surface.clearRect(0, 0, width, height);
-    const geometry = this.geometry(height, offsets);
     const most = this.isScrolling ? MOST_WHILE_SCROLLING : undefined;
-    const placed = placedLinks(this.linksOf(active, offsets, height), geometry, this.frame, this.state.colour, most);
-    drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed);
+    this.leftOut = 0;
+    for (const { weights, peak, colour, shift } of this.sources()) {
+      const geometry = this.geometry(height, offsets, shift);
+      const placed = placedLinks(this.linksOf(active, offsets, height, weights), geometry, peak, this.state.colour, most);
+      drawLines(surface, placed.lines, geometry, this.context.palette(), this.frame.signed, colour);
+      this.leftOut += placed.leftOut;
+    }
     const longest = Math.max(this.columns.left.height - offsets.left, this.columns.right.height - offsets.right);
     fadeEdges(surface, width, height, Math.max(offsets.left, offsets.right) > 1, longest > height + 1);
-    this.leftOut = placed.leftOut;
   }
 
   // The weights shown beside the tokens of the other side: of one token, or the mean of several.
@@ -278,7 +346,7 @@ class LinesView {
     const isChosen = active?.side === side && active.tokens.includes(token);
     const isSelected = this.selectedSide() === side && this.state.selected.includes(token);
     const weight = sideWeights?.side === side ? sideWeights.weights[token] : null;
-    const share = weight === null ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
+    const share = weight === null || Number.isNaN(weight) ? 0 : scaleShare(Math.abs(weight), this.frame.peak, this.state.colour);
     item.button.setAttribute("aria-pressed", isSelected);
     item.button.tabIndex = this.focus.side === side && this.focus.token === token ? 0 : -1;
     item.element.classList.toggle("is-chosen", isChosen);
@@ -313,7 +381,7 @@ class LinesView {
 
   // Digits after the point that tell the largest weight to three places, one fewer where there is little room.
   decimalsOf(weights) {
-    const largest = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0);
+    const largest = weights.reduce((most, weight) => (Math.abs(weight) > most ? Math.abs(weight) : most), 0);
     const places = largest > 0 ? 2 - Math.floor(Math.log10(largest)) : 3;
     const isNarrow = this.columns.left.element.clientWidth < NARROW_COLUMN;
     return Math.min(Math.max(places, 3), 8) - (isNarrow ? 1 : 0);
@@ -332,13 +400,23 @@ class LinesView {
 
   hint(state) {
     if (this.leftOut) return `${this.leftOut.toLocaleString()} weaker lines are left out.`;
+    if (this.frame.partial && state.selected.length) return `${state.selected.length} selected. ${this.storedHint()}`;
     if (!state.selected.length) return CANNOT_HOVER ? `Tap ${unitName(state)}s to select their lines.` : `Hover a ${unitName(state)} for its lines. Click to select, h to hide.`;
     const pinned = state.pinned ? ", pinned" : "";
     return `${state.selected.length} selected${pinned}.`;
   }
 
+  /** Which weights a page holds that does not hold all: others have no line and no number. */
+  storedHint() {
+    const { count } = this.frame.partial;
+    return count ? `Stored are the ${count} largest weights of each row.` : "Stored are the largest weights of each row.";
+  }
+
   select(side, token) {
-    const { selected } = this.context.store.get();
+    const { context } = this;
+    const { selected: kept } = context.store.get();
+    const selected = kept.join() === context.suggested?.join() ? [] : kept;
+    context.suggested = null;
     const isOther = side !== this.selectedSide();
     const others = isOther ? [] : selected.filter((other) => other !== token);
     const selection = others.length === selected.length || isOther ? [...others, token] : others;
@@ -396,4 +474,9 @@ class LinesView {
   axis(side) {
     return side === "left" ? this.frame.rows : this.frame.columns;
   }
+}
+
+/** The middle of a token moved by pixels; null of one that is hidden. */
+function shifted(middle, shift) {
+  return middle === null ? null : middle + shift;
 }

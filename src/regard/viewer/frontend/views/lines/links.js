@@ -77,7 +77,7 @@ function indicesByEnd(ends) {
 
 // Links with an end inside the window, placed and ordered so that strong ones are drawn last.
 // geometry: { left, right, height, leftMiddle(row), rightMiddle(column) }; a middle is null when the token is hidden.
-export function placedLinks(links, geometry, frame, colourMode, most = MOST_LINES) {
+export function placedLinks(links, geometry, peak, colourMode, most = MOST_LINES) {
   const placed = [];
   const { height } = geometry;
   for (let index = 0; index < links.from.length; index += 1) {
@@ -85,8 +85,8 @@ export function placedLinks(links, geometry, frame, colourMode, most = MOST_LINE
     const end = geometry.rightMiddle(links.to[index]);
     if (start === null || end === null || (isOutside(start, height) && isOutside(end, height))) continue;
     const weight = links.weight[index];
-    const strength = scaleShare(Math.abs(weight), frame.peak, colourMode);
-    const thickness = scaleShare(Math.abs(weight), frame.peak, "linear");
+    const strength = scaleShare(Math.abs(weight), peak, colourMode);
+    const thickness = scaleShare(Math.abs(weight), peak, "linear");
     placed.push({ start: squeezedEnd(start, height), end: squeezedEnd(end, height), strength, thickness, isNegative: weight < 0 });
   }
   placed.sort((a, b) => a.strength - b.strength);
@@ -106,11 +106,11 @@ function squeezedEnd(middle, height) {
 }
 
 // Colour and opacity follow the colour scale, logarithmic or not; the width always follows the weight itself.
-function lineStyle(palette, { strength, thickness, isNegative }, isSigned) {
+function lineStyle(palette, { strength, thickness, isNegative }, isSigned, only) {
   const table = isSigned ? palette.diverging : palette.lut;
   const reach = 0.42 + 0.58 * strength ** 0.7;
   const index = isSigned ? Math.round(127.5 + (isNegative ? -127.5 : 127.5) * reach) : Math.round(255 * reach);
-  const colour = `rgb(${table[3 * index]},${table[3 * index + 1]},${table[3 * index + 2]})`;
+  const colour = only ?? `rgb(${table[3 * index]},${table[3 * index + 1]},${table[3 * index + 2]})`;
   return { colour, opacity: 0.14 + 0.8 * strength ** 0.6, width: 0.8 + 3.6 * thickness };
 }
 
@@ -127,11 +127,12 @@ function linesByStyle(lines) {
   return groups;
 }
 
-export function drawLines(surface, lines, geometry, palette, isSigned) {
+/** Draws lines in the colours of their weights, or all in one. */
+export function drawLines(surface, lines, geometry, palette, isSigned, only = null) {
   const { left, right } = geometry;
   const middle = (left + right) / 2;
   for (const group of linesByStyle(lines)) {
-    const style = lineStyle(palette, group.lines[0], isSigned);
+    const style = lineStyle(palette, group.lines[0], isSigned, only);
     surface.strokeStyle = style.colour;
     surface.globalAlpha = style.opacity;
     surface.lineWidth = style.width;
@@ -161,12 +162,12 @@ function fadeEdge(surface, width, edge, inner) {
   surface.fillRect(0, Math.min(edge, inner), width, Math.abs(edge - inner));
 }
 
-export function linkPaths(lines, geometry, palette, isSigned) {
+export function linkPaths(lines, geometry, palette, isSigned, only = null) {
   const { left, right } = geometry;
   const middle = ((left + right) / 2).toFixed(1);
   return lines.map((line) => {
     const { start, end } = line;
-    const style = lineStyle(palette, line, isSigned);
+    const style = lineStyle(palette, line, isSigned, only);
     const path = `M${left} ${start.toFixed(1)}C${middle} ${start.toFixed(1)} ${middle} ${end.toFixed(1)} ${right} ${end.toFixed(1)}`;
     const stroke = `stroke="${style.colour}" stroke-opacity="${style.opacity.toFixed(3)}" stroke-width="${style.width.toFixed(2)}"`;
     return `<path d="${path}" fill="none" stroke-linecap="round" ${stroke}/>`;

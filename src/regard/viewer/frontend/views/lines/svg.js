@@ -15,15 +15,18 @@ export function linesSvg(view) {
   const isWhole = Math.max(left.shown.length, right.shown.length) <= WHOLE_UNTIL;
   const height = isWhole ? Math.max(left.height, right.height) : view.parts.scroller.clientHeight;
   const offsets = isWhole ? { left: 0, right: 0 } : { left: view.offset("left"), right: view.offset("right") };
-  const geometry = view.geometry(height, offsets);
   const active = view.active();
   const [beside, between] = [left.element.clientWidth, view.parts.canvas.clientWidth];
   const colours = view.context.palette();
-  const placed = placedLinks(view.linksOf(active, offsets, height), geometry, view.frame, view.state.colour);
+  const paths = view.sources().flatMap(({ weights, peak, colour, shift }) => {
+    const geometry = view.geometry(height, offsets, shift);
+    const { lines } = placedLinks(view.linksOf(active, offsets, height, weights), geometry, peak, view.state.colour);
+    return linkPaths(lines, geometry, colours, view.frame.signed, colour);
+  });
   const parts = [
     `<clipPath id="sight"><rect x="0" y="0" width="${between}" height="${height}"/></clipPath>`,
     `<g transform="translate(${LINES_EDGE + beside} ${LINES_EDGE})" clip-path="url(#sight)">`,
-    ...linkPaths(placed.lines, geometry, colours, view.frame.signed),
+    ...paths,
     "</g>",
     ...["left", "right"].flatMap((side) => sideAsSvg(view, side, offsets[side], height, active, colours)),
   ];

@@ -1,5 +1,9 @@
 // The weights of one token at a time, as they are asked for.
 
+const NEAR = 1e-3; // within which weights are told
+const MOST_CUT = 256; // rows and columns that stay in memory
+const LINE_ENDS = { left: "row", right: "column" };
+
 /** Rows (side "left") and columns ("right") of a frame; `arrived()` and `failed(problem)` tell of those that come later. */
 export class FrameWeights {
   constructor(frame, arrived, failed) {
@@ -12,7 +16,8 @@ export class FrameWeights {
   /** The weights of a token; null while they are on their way. */
   of(side, token) {
     const key = `${side}${token}`;
-    if (!this.cache.has(key)) this.cache.set(key, this.frame.whole ? this.cut(side, token) : this.ask(side, token, key));
+    if (this.frame.cut && this.cache.size > MOST_CUT) this.cache.clear();
+    if (!this.cache.has(key)) this.cache.set(key, this.frame.cut ? this.frame.cut(LINE_ENDS[side], token) : this.ask(side, token, key));
     return this.cache.get(key);
   }
 
@@ -21,11 +26,12 @@ export class FrameWeights {
     return this.cache.get(`${side}${token}`) ?? null;
   }
 
-  cut(side, token) {
-    const { whole, rows, columns } = this.frame;
-    const breadth = columns.labels.length;
-    if (side === "left") return whole.subarray(token * breadth, (token + 1) * breadth);
-    return Float32Array.from(rows.labels, (_, row) => whole[row * breadth + token]);
+  /** The weights of a token that none which is not known may exceed: the strongest are among them, if any. */
+  certain(side, token) {
+    const weights = this.of(side, token);
+    if (!weights || !this.frame.partial) return weights;
+    const highest = this.frame.highest(LINE_ENDS[side], token);
+    return weights.map((weight) => (Math.abs(weight) + NEAR < highest ? NaN : weight));
   }
 
   ask(side, token, key) {
@@ -44,8 +50,9 @@ export class FrameWeights {
   }
 }
 
-/** A weight with a set number of digits after the point; what is too small for them says so. */
+/** A weight with a set number of digits after the point; what is too small for them says so, what is not known "–". */
 export function weightText(weight, decimals) {
+  if (Number.isNaN(weight)) return "–";
   if (weight === 0 || !Number.isFinite(weight)) return String(weight);
   const unit = 10 ** -decimals;
   return Math.abs(weight) < unit / 2 ? `<${unit.toFixed(decimals)}` : weight.toFixed(decimals);

@@ -1,9 +1,13 @@
 // Layers × heads as thumbnails: the whole map, and the rail beside an open view.
 
-import { typeTitle } from "../../data/head_types.js";
-import { layerName, thumbnail } from "../../data/scene.js";
+import { hasSink, headType, typeTitle } from "../../data/head_types.js";
+import { layerName } from "../../data/scene.js";
 import { paintWeights } from "../../drawing/colour.js";
 import { make } from "../../drawing/elements.js";
+import { visibleLabel, withoutControls } from "../../drawing/labels.js";
+import { initialState } from "../../state/state.js";
+import { arrangedHeads } from "./arrangement.js";
+import { headPicture, pictureKey } from "./head_picture.js";
 
 const MOST_IN_RAIL_ROW = 9;
 
@@ -15,17 +19,24 @@ export function createHeadsGrid(host, context, kind, choose) {
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) drawCell(cells.get(entry.target.getAttribute("data-place")));
   }, { root: null, rootMargin: "200px" });
-  const model = { context, kind, choose, grid, cells, watcher, part: null, shape: "", scene: null, current: "", firstPicture: null };
+  const model = { context, kind, choose, grid, cells, watcher, state: null, shape: "", key: "", scene: null, current: "", firstPicture: null };
   grid.addEventListener("keydown", (event) => moveInGrid(model, event));
   return {
     grid,
     cells,
+    /** The rows of the grid. */
+    rows: () => model.rows,
     /** Follows the state; resolves when the first thumbnails are drawn. */
-    async update(state) {
-      const shape = gridShape(context.scene, state.part);
-      if (model.shape !== shape) fillGrid(model, state.part);
-      else if (model.scene !== context.scene) renewCells(model);
-      [model.shape, model.scene] = [shape, context.scene];
+    async update(state, ranking = null) {
+      const { scene } = context;
+      // The rail has every head in its place, as the stored thumbnails show them.
+      model.state = kind === "rail" ? { ...initialState(), part: state.part } : state;
+      model.rows = arrangedHeads(scene, model.state, ranking);
+      const shape = gridShape(scene, model.state.part, model.rows);
+      const key = pictureKey(scene, model.state);
+      if (model.shape !== shape) fillGrid(model);
+      else if (model.scene !== scene || model.key !== key) renewCells(model);
+      [model.shape, model.key, model.scene] = [shape, key, scene];
       markCurrent(model, state);
       recolour(model);
       return firstDrawn(model);
@@ -38,70 +49,81 @@ export function createHeadsGrid(host, context, kind, choose) {
   };
 }
 
-/** What the buttons of a grid depend on: part, names of layers, types of heads. */
-function gridShape(scene, part) {
-  return JSON.stringify([part, scene.parts[part].sites.map((number) => [scene.sites[number].layer, scene.sites[number].label, scene.sites[number].heads, scene.sites[number].types])]);
+/** What the buttons of a grid depend on: names of rows, their heads and types. */
+function gridShape(scene, part, rows) {
+  const types = scene.parts[part].sites.map((number) => scene.sites[number].types);
+  return JSON.stringify([part, rows, types]);
 }
 
-/** Another scene of the same shape: old thumbnails stay until the new ones are there. */
+/** Another scene or other tokens of the same heads: old thumbnails stay until the new ones are there. */
 function renewCells(model) {
-  const { scene } = model.context;
   model.watcher.disconnect();
   for (const cell of model.cells.values()) {
-    cell.number = scene.parts[model.part].sites[cell.layer];
-    cell.site = scene.sites[cell.number];
     cell.isRequested = false;
+    cell.frame = null;
     model.watcher.observe(cell.button);
   }
 }
 
-function fillGrid(model, part) {
-  const { context, kind, cells, watcher } = model;
-  model.part = part;
+function fillGrid(model) {
+  const { kind, cells, watcher, rows } = model;
+  const hadFocus = model.grid.contains(document.activeElement) ? document.activeElement.getAttribute("data-place") : null;
   watcher.disconnect();
   cells.clear();
-  const { scene } = context;
-  const sites = scene.parts[part].sites.map((number) => scene.sites[number]);
-  model.grid.setAttribute("aria-rowcount", String(sites.length));
-  model.grid.replaceChildren(...sites.map((site, layer) => gridRow(model, site, layer)));
-  model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(sites) : mostHeads(sites)));
+  model.grid.setAttribute("aria-rowcount", String(rows.length));
+  model.grid.replaceChildren(...rows.map((row, index) => gridRow(model, row, index)));
+  model.grid.style.setProperty(`--${kind}-columns`, String(kind === "rail" ? railColumns(rows) : mostHeads(rows)));
+  model.grid.toggleAttribute("data-flow", rows.every((row) => row.name === null));
   for (const cell of cells.values()) watcher.observe(cell.button);
+  if (hadFocus) (cells.get(hadFocus) ?? cells.values().next().value)?.button.focus();
 }
 
-function mostHeads(sites) {
-  return Math.max(1, ...sites.map((site) => site.heads));
+function mostHeads(rows) {
+  return Math.max(1, ...rows.map((row) => row.heads.length));
 }
 
-function railColumns(sites) {
-  const most = mostHeads(sites);
+function railColumns(rows) {
+  const most = mostHeads(rows);
   if (most <= MOST_IN_RAIL_ROW) return Math.max(4, most);
   return [8, 6, 7, 5].find((columns) => most % columns === 0) ?? 8;
 }
 
-function gridRow(model, site, layer) {
-  const { scene } = model.context;
-  const name = layerName(scene, model.part, layer);
-  const heads = Array.from({ length: site.heads }, (_, head) => headCell(model, site, layer, head));
-  const label = make("div", { class: "heads-layer", role: "rowheader", title: site.name }, name);
-  return make("div", { class: "heads-row", role: "row" }, label, make("div", { class: "heads-cells", role: "presentation" }, ...heads));
+function gridRow(model, row, index) {
+  const heads = row.heads.map((place, column) => headCell(model, place, index, column));
+  const label = row.name === null ? [] : [make("div", { class: "heads-layer", role: "rowheader", title: row.title }, row.name)];
+  return make("div", { class: "heads-row", role: "row" }, ...label, make("div", { class: "heads-cells", role: "presentation" }, ...heads));
 }
 
-function headCell(model, site, layer, head) {
+function headCell(model, { layer, head, value, partner }, row, column) {
+  const { scene } = model.context;
+  const { part, sort } = model.state;
+  const site = scene.sites[scene.parts[part].sites[layer]];
   const type = site.types?.[head] ?? "";
+  const name = layerName(scene, part, layer);
   const canvas = make("canvas", { class: "thumb-picture", width: 1, height: 1, "aria-hidden": "true" });
   const place = `${layer}-${head}`;
   const button = make("button", {
     type: "button", class: "thumb", tabindex: "-1", "data-place": place,
     "data-testid": `${model.kind === "map" ? "thumb" : "rail"}-${place}`,
-    "aria-label": `${layerName(model.context.scene, model.part, layer)}, head ${head} ${type}`.trim(),
+    "aria-label": `${name}, head ${head} ${type}`.trim(),
     title: model.kind === "rail" ? `head ${head}${type ? ` · ${typeTitle(type)}` : ""}` : null,
     onclick: () => model.choose(layer, head),
   }, canvas);
   if (model.kind === "map") {
-    button.append(make("span", { class: "thumb-head" }, `${head}`), " ", make("span", { class: "thumb-type", title: typeTitle(type) }, type));
+    const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}·${head}`;
+    const title = typeTitle(type);
+    const captions = [
+      make("span", { class: "thumb-head" }, number),
+      make("span", { class: "thumb-value" }, value.replace(" %", "%")),
+      ...(partner ? [make("span", { class: "thumb-partner" }, "→ ", make("bdi", {}, visibleLabel(partner)))] : []),
+      ...(type ? [make("span", { class: "thumb-type", title }, headType(type))] : []),
+      ...(hasSink(type) ? [make("span", { class: "thumb-type", title }, "+ sink")] : []),
+    ];
+    button.append(...captions.flatMap((caption) => [" ", caption]));
+    const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
+    button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
   }
-  const number = model.context.scene.parts[model.part].sites[layer];
-  model.cells.set(place, { model, site, number, layer, head, button, canvas, data: null, paintedTheme: null, isRequested: false });
+  model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
   return make("div", { role: "gridcell", class: "heads-cell" }, button);
 }
 
@@ -109,9 +131,11 @@ function drawCell(cell) {
   if (!cell || cell.isRequested) return;
   cell.isRequested = true;
   const { model } = cell;
-  const pending = Promise.resolve(thumbnail(model.context.scene, cell.number, cell.head)).then((data) => {
+  const { state } = model;
+  const pending = headPicture(model.context.scene, state, cell.layer, cell.head).then((data) => {
+    if (model.state !== state && pictureKey(model.context.scene, model.state) !== pictureKey(model.context.scene, state)) return;
     cell.data = data;
-    cell.paintedTheme = null;
+    cell.painted = null;
     paintCell(cell);
   });
   pending.catch((problem) => {
@@ -122,15 +146,18 @@ function drawCell(cell) {
 }
 
 function paintCell(cell) {
-  const colours = cell.model.context.palette();
-  if (!cell.data || cell.paintedTheme === colours.theme) return;
-  cell.paintedTheme = colours.theme;
-  const { data, height, width } = cell.data;
+  const { context, state } = cell.model;
+  const colours = context.palette();
+  const look = `${colours.theme} ${state.colour}`;
+  if (!cell.data || cell.painted === look) return;
+  cell.painted = look;
+  const { data, height, width, peak } = cell.data;
   if (height === 0 || width === 0) return;
   cell.canvas.width = width;
   cell.canvas.height = height;
   const pixels = new ImageData(width, height);
-  paintWeights(pixels, data, 255, "linear", false, colours);
+  const signed = peak !== 255 && cell.site.kind === "signed"; // stored thumbnails have sizes alone
+  paintWeights(pixels, data, peak, state.colour, signed, colours);
   cell.canvas.getContext("2d").putImageData(pixels, 0, 0);
   cell.canvas.classList.toggle("pixelated", width <= 40 && height <= 40);
 }
@@ -150,7 +177,7 @@ function markCurrent(model, state) {
   const selectedPlace = `${state.layer === "all" ? 0 : state.layer}-${state.head}`;
   const isSingleHead = state.mode === "head" && state.layer !== "all";
   const isMoved = selectedPlace !== model.current;
-  model.current = model.cells.has(selectedPlace) ? selectedPlace : "0-0";
+  model.current = model.cells.has(selectedPlace) ? selectedPlace : (model.cells.keys().next().value ?? "");
   for (const [place, cell] of model.cells) {
     const active = place === model.current;
     cell.button.tabIndex = active ? 0 : -1;
@@ -159,7 +186,7 @@ function markCurrent(model, state) {
     else cell.button.removeAttribute("aria-current");
     cell.button.toggleAttribute("data-together", !isSingleHead && (state.layer === "all" || cell.layer === state.layer));
   }
-  if (isMoved) keepInSight(model);
+  if (isMoved && model.state.sort === "layer") keepInSight(model);
 }
 
 function keepInSight(model) {
@@ -184,9 +211,8 @@ function moveInGrid(model, event) {
   if (!step || !from || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   event.stopPropagation();
-  const layer = from.layer + step[0];
-  const row = [...model.cells.values()].filter((cell) => cell.layer === layer);
-  const target = row[Math.min(from.head + step[1], step[1] === 0 ? row.length - 1 : Infinity)];
+  const row = [...model.cells.values()].filter((cell) => cell.row === from.row + step[0]);
+  const target = row[Math.min(from.column + step[1], step[1] === 0 ? row.length - 1 : Infinity)];
   if (!target) return;
   from.button.tabIndex = -1;
   target.button.tabIndex = 0;

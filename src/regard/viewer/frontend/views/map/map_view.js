@@ -1,66 +1,142 @@
-// All layers × heads at once, with the name of each head's type.
+// All layers × heads at once, with the name of each head's type, below the text.
 
+import { markedWeight } from "../../data/numbers.js";
+import { rankedByPair } from "../../data/ranking.js";
 import { layerName } from "../../data/scene.js";
 import { make } from "../../drawing/elements.js";
+import { isolated } from "../../drawing/labels.js";
 import { svgDocument, svgEscape } from "../../export/svg.js";
+import { headFrame } from "./head_picture.js";
 import { createHeadsGrid } from "./heads_grid.js";
+import { createSentence } from "./sentence.js";
 
 const PICTURE = { side: 96, gap: 16, left: 84, top: 16, caption: 34 };
 
 /** The map view. */
 export function createMapView(host, context) {
-  const box = make("div", { class: "map-view" });
-  const scroller = make("div", { class: "scroller", "data-scrolls": true }, box);
-  host.append(scroller);
-  const open = (layer, head) => {
-    context.store.set({ layer, head, mode: "head", view: "matrix" });
-    context.announce(`${layerName(context.scene, context.store.get().part, layer)}, head ${head}, opened as a matrix`);
-  };
-  const heads = createHeadsGrid(box, context, "map", open);
-  const moveToGrid = () => heads.focus();
+  const view = new MapView(host, context);
+  const moveToGrid = () => view.heads.focus();
   return {
-    update: (_frame, state) => heads.update(state),
-    picture: () => ({ svg: mapPicture(context, heads) }),
+    update: (_frame, state) => view.update(state),
+    picture: () => ({ svg: mapPicture(context, view.heads) }),
     resize() {},
     focus: moveToGrid,
-    keys: { ArrowLeft: moveToGrid, ArrowRight: moveToGrid, ArrowUp: moveToGrid, ArrowDown: moveToGrid },
-    destroy() {
-      heads.destroy();
-      scroller.remove();
-    },
+    keys: { ArrowLeft: moveToGrid, ArrowRight: moveToGrid, ArrowUp: moveToGrid, ArrowDown: moveToGrid, Escape: () => view.clear() },
+    destroy: () => view.destroy(),
   };
+}
+
+class MapView {
+  constructor(host, context) {
+    this.context = context;
+    this.box = make("div", { class: "map-view" });
+    this.scroller = make("div", { class: "scroller", "data-scrolls": true }, this.box);
+    host.append(this.scroller);
+    this.sentence = createSentence(this.box, context);
+    this.heads = createHeadsGrid(this.box, context, "map", (layer, head) => this.open(layer, head));
+    this.heads.grid.addEventListener("pointermove", (event) => this.point(event));
+    this.heads.grid.addEventListener("pointerleave", () => this.leave());
+    this.pointed = "";
+  }
+
+  destroy() {
+    this.leave();
+    this.heads.destroy();
+    this.scroller.remove();
+  }
+
+  async update(state) {
+    const { scene } = this.context;
+    this.state = state;
+    const frame = await headFrame(scene, state, 0, 0);
+    if (this.state !== state) return;
+    this.sentence.show(frame, state);
+    const ranking = state.pair.length ? await this.rank(scene, state, frame) : null;
+    if (this.state !== state) return;
+    this.sentence.tell(ranking, ({ layer, head }) => `${layerName(scene, state.part, layer).toLowerCase()} head ${head}`);
+    await this.heads.update(state, ranking);
+  }
+
+  /** The heads by what the chosen words give; asked for again where something that it depends on has changed. */
+  rank(scene, state, frame) {
+    const key = JSON.stringify([state.part, state.unit, state.special, state.step, state.pair]);
+    if (this.ranked?.scene !== scene || this.ranked.key !== key) this.ranked = { scene, key, ranking: rankedByPair(scene, state, frame) };
+    return this.ranked.ranking;
+  }
+
+  open(layer, head) {
+    const { scene, store, announce } = this.context;
+    const rows = this.sentence.frame?.rows;
+    const [query] = store.get().pair;
+    const row = query === undefined ? -1 : rows.members.findIndex((members) => members.includes(query));
+    const chosen = row < 0 ? {} : { selected: [row], direction: "from" };
+    store.set({ layer, head, mode: "head", view: "matrix", ...chosen });
+    announce(`${layerName(scene, store.get().part, layer)}, head ${head}, opened as a matrix`);
+  }
+
+  clear() {
+    if (this.context.store.get().pair.length === 0) return false;
+    this.sentence.choose([]);
+    return true;
+  }
+
+  // The pair under the pointer, read from the frame of that head and not from its picture.
+  async point(event) {
+    const canvas = event.target.closest(".thumb")?.querySelector(".thumb-picture");
+    const cell = canvas && this.heads.cells.get(canvas.parentElement.dataset.place);
+    const box = canvas?.getBoundingClientRect();
+    const [x, y] = box ? [(event.clientX - box.x) / box.width, (event.clientY - box.y) / box.height] : [-1, -1];
+    if (!cell || x < 0 || y < 0 || x >= 1 || y >= 1) return this.leave();
+    cell.frame ??= headFrame(this.context.scene, this.state, cell.layer, cell.head);
+    const here = `${cell.layer}-${cell.head} ${event.clientX} ${event.clientY}`;
+    this.pointed = here;
+    const frame = await cell.frame;
+    const [i, j] = [Math.floor(y * frame.rows.labels.length), Math.floor(x * frame.columns.labels.length)];
+    const weight = await frame.value(i, j);
+    if (this.pointed !== here) return undefined;
+    const { part } = this.state;
+    return this.context.tooltip.show(event.clientX, event.clientY, [
+      `${isolated(frame.rows.labels[i])} → ${isolated(frame.columns.labels[j])}`,
+      { text: markedWeight(weight), kind: "number" },
+      { text: `${layerName(this.context.scene, part, cell.layer)} · head ${cell.head}`, kind: "muted" },
+    ]);
+  }
+
+  leave() {
+    this.pointed = "";
+    this.context.tooltip.hide();
+  }
 }
 
 function mapPicture(context, heads) {
   const { side, gap, left, top, caption } = PICTURE;
   const colours = context.palette();
-  const { part } = context.store.get();
   const cells = [...heads.cells.values()];
-  const columns = Math.max(...cells.map((cell) => cell.head)) + 1;
-  const rows = Math.max(...cells.map((cell) => cell.layer)) + 1;
+  const columns = Math.max(...cells.map((cell) => cell.column)) + 1;
+  const rows = heads.rows();
   const parts = [];
-  for (let layer = 0; layer < rows; layer += 1) {
-    const y = top + layer * (side + caption + gap) + side / 2;
-    parts.push(`<text x="16" y="${y}" font-size="13" fill="${colours.ink}">${svgEscape(layerName(context.scene, part, layer))}</text>`);
-  }
+  rows.forEach((row, index) => {
+    const y = top + index * (side + caption + gap) + side / 2;
+    if (row.name !== null) parts.push(`<text x="16" y="${y}" font-size="13" fill="${colours.ink}">${svgEscape(row.name)}</text>`);
+  });
   for (const cell of cells) parts.push(...cellPicture(cell, colours));
-  return svgDocument(left + columns * (side + gap), top + rows * (side + caption + gap), colours.surface, parts);
+  return svgDocument(left + columns * (side + gap), top + rows.length * (side + caption + gap), colours.surface, parts);
 }
 
 function cellPicture(cell, colours) {
   const { side, gap, left, top, caption } = PICTURE;
-  const x = left + cell.head * (side + gap);
-  const y = top + cell.layer * (side + caption + gap);
+  const x = left + cell.column * (side + gap);
+  const y = top + cell.row * (side + caption + gap);
   const source = cell.data ? cell.canvas.toDataURL("image/png") : null;
   const place = `x="${x}" y="${y}" width="${side}" height="${side}"`;
   const rendering = cell.canvas.classList.contains("pixelated") ? "pixelated" : "auto";
   const image = source
     ? `<image ${place} preserveAspectRatio="none" image-rendering="${rendering}" href="${source}"/>`
     : `<rect ${place} fill="${colours.line}"/>`;
-  const type = svgEscape(cell.site.types?.[cell.head] ?? "");
+  const [number, type] = [".thumb-head", ".thumb-type"].map((name) => svgEscape(cell.button.querySelector(name).textContent));
   return [
     image,
-    `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${cell.head}</text>`,
+    `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${number}</text>`,
     `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${type}</text>`,
   ];
 }

@@ -14,14 +14,20 @@ function fittedScale(rows, columns, plot) {
   return { scaleX: wide, scaleY: high };
 }
 
-/** The camera that shows the window [row0, column0, row1, column1], or everything when it is null. */
+/**
+ * The camera that shows the window [row0, column0, row1, column1], or everything when it is null. A window of all rows
+ * may show fewer columns than rows are stretched for, as speech does in half a minute of silence.
+ */
 export function cameraOn(window, rows, columns, plot) {
   const fitted = fittedScale(rows, columns, plot);
   if (!window) return boundedCamera({ left: 0, top: 0, ...fitted }, rows, columns, plot);
   const [row0, column0, row1, column1] = window;
   const requested = Math.min(plot.width / (column1 - column0) / fitted.scaleX, plot.height / (row1 - row0) / fitted.scaleY);
   const factor = Math.min(largestZoom(fitted), Math.max(1, requested));
-  const camera = { left: column0, top: row0, scaleX: fitted.scaleX * factor, scaleY: fitted.scaleY * factor };
+  const hasAllRows = row0 <= 0 && row1 >= rows;
+  const wide = Math.min(LARGEST_ZOOMED_CELL, plot.width / (column1 - column0));
+  const scaleX = hasAllRows ? Math.max(wide, fitted.scaleX) : fitted.scaleX * factor;
+  const camera = { left: column0, top: row0, scaleX, scaleY: fitted.scaleY * factor };
   return boundedCamera(camera, rows, columns, plot);
 }
 
@@ -38,7 +44,7 @@ export function zoomedCamera(camera, factor, x, y, rows, columns, plot) {
   const step = Math.min(largestZoom(fitted), Math.max(1, current * factor)) / current;
   const column = camera.left + (x - plot.x) / camera.scaleX;
   const row = camera.top + (y - plot.y) / camera.scaleY;
-  const [scaleX, scaleY] = [camera.scaleX * step, camera.scaleY * step];
+  const [scaleX, scaleY] = [camera.scaleX * step, Math.max(fitted.scaleY, camera.scaleY * step)];
   return boundedCamera({ left: column - (x - plot.x) / scaleX, top: row - (y - plot.y) / scaleY, scaleX, scaleY }, rows, columns, plot);
 }
 

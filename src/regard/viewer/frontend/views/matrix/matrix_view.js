@@ -90,6 +90,7 @@ class MatrixView {
     this.overlay.setAttribute("aria-label", `Attention matrix, ${size}. Arrow keys move the crosshair, plus and minus zoom.`);
     this.schedule();
     if (isNew && this.cell) this.showCell(false);
+    if (isNew && this.pinnedCell) this.context.pinned(this.cell);
   }
 
   followColouring() {
@@ -269,7 +270,7 @@ class MatrixView {
       const answer = frame.value(cell.row, cell.column);
       const weight = answer instanceof Promise ? await answer : answer;
       if (cell !== this.cell || frame !== this.frame) return;
-      cell.value = weight.value;
+      cell.value = Number.isNaN(weight.value) ? null : weight.value;
       this.scheduleCrosshair();
       this.describeCell(cell, weight, spoken);
     } catch (problem) {
@@ -277,7 +278,7 @@ class MatrixView {
     }
   }
 
-  describeCell(cell, { value, exact }, spoken) {
+  describeCell(cell, weight, spoken) {
     const [query, key] = [this.frame.rows.labels[cell.row], this.frame.columns.labels[cell.column]];
     const layout = this.layout();
     const box = this.overlay.getBoundingClientRect();
@@ -285,21 +286,24 @@ class MatrixView {
     const y = box.top + this.plot.y + (cell.row + 1 - layout.camera.top) * layout.camera.scaleY;
     this.context.tooltip.show(x, y, [
       { text: `${isolated(query)} → ${isolated(key)}`, kind: "strong" },
-      { text: markedWeight(value, exact), kind: "number" },
+      { text: markedWeight(weight), kind: "number" },
+      ...(weight.mean ? [{ text: `mean of ${weight.mean.side} × ${weight.mean.side}: ≈ ${readableWeight(weight.mean.value)}`, kind: "muted" }] : []),
       { text: `query ${cell.row} · key ${cell.column}`, kind: "muted" },
     ]);
-    if (spoken) this.context.announce(`${query} to ${key}: ${exact ? "" : "about "}${readableWeight(value)}`);
+    if (spoken) this.context.announce(`${query} to ${key}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
   }
 
   dropCell() {
     this.cell = null;
     this.pinnedCell = false;
+    this.context.pinned(null);
     this.context.tooltip.hide();
     this.scheduleCrosshair();
   }
 
   pin() {
     this.pinnedCell = true;
+    this.context.pinned(this.cell);
     this.context.store.set({ selected: [this.cell.row], direction: "from", pinned: true });
   }
 

@@ -47,14 +47,18 @@ function drawValues(surface, layout, cache, frame, state) {
   surface.textAlign = "center";
   surface.textBaseline = "middle";
   for (const [row, column, x, y] of visibleCells(layout)) {
-    const tile = cache.get(0, Math.floor(row / TILE), Math.floor(column / TILE));
-    if (!tile.weights) continue;
-    const width = Math.min(TILE, layout.columns - Math.floor(column / TILE) * TILE);
-    const value = tile.weights[(row % TILE) * width + (column % TILE)];
-    if (Math.abs(value) < 0.005) continue;
+    const value = frame.partial ? frame.value(row, column).value : tileWeight(cache, layout, row, column);
+    if (!(Math.abs(value) >= 0.005)) continue;
     surface.fillStyle = inkOnWeight(layout.colours, value, scaleTop(frame, state.colour), state.colour, frame.signed);
     surface.fillText(shortValue(value), x, y);
   }
+}
+
+/** A weight of the finest tiles; NaN while its tile is on the way. */
+function tileWeight(cache, layout, row, column) {
+  const { weights } = cache.get(0, Math.floor(row / TILE), Math.floor(column / TILE));
+  const width = Math.min(TILE, layout.columns - Math.floor(column / TILE) * TILE);
+  return weights ? weights[(row % TILE) * width + (column % TILE)] : NaN;
 }
 
 function shortValue(value) {

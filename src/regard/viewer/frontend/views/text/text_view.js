@@ -5,9 +5,11 @@ import { inkOnWeight, weightColour } from "../../drawing/colour.js";
 import { make } from "../../drawing/elements.js";
 import { isolated, textWithLabels, visibleLabel } from "../../drawing/labels.js";
 import { svgDocument, svgEscape } from "../../export/svg.js";
+import { unitName } from "../../state/state.js";
 
 const SHORT_TEXT = 40;
 const MOST_NAMED = 6;
+const NEAR = 1e-3; // within which weights are told
 
 /** The text view. */
 export function createTextView(host, context) {
@@ -79,7 +81,7 @@ class TextView {
   }
 
   canPoint() {
-    return !this.frame.square && this.frame.whole !== null;
+    return !this.frame.square && this.frame.cut !== null;
   }
 
   point(side, index, word) {
@@ -179,7 +181,7 @@ class TextView {
     for (const name of ["row", "column"]) {
       const values = this.weights?.side === name ? this.weights.values : null;
       this.words[name].forEach((word, index) => {
-        const value = values ? values[index] : 0;
+        const value = values?.[index] || 0; // one that is not stored has the colour of nothing
         word.style.backgroundColor = values ? weightColour(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
         word.style.color = values ? inkOnWeight(colours, value, this.weights.peak, this.state.colour, this.frame.signed) : "";
         word.setAttribute("aria-pressed", String(name === side && chosen.has(index)));
@@ -199,8 +201,16 @@ class TextView {
     const added = chosen.length > 1 ? ", added up" : "";
     const verb = chosen.length > 1 ? "attend to" : "attends to";
     const isExact = this.isExact(this.weights.values.findIndex((value) => Math.abs(value) === this.weights.largest));
-    const largest = ` Largest: ${isExact ? "" : "≈ "}${readableWeight(this.weights.largest)}.`;
-    return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest;
+    const largest = this.isLargestKnown(chosen, isFrom) ? ` Largest: ${isExact ? "" : "≈ "}${readableWeight(this.weights.largest)}.` : "";
+    const { partial } = this.frame;
+    const stored = partial ? ` Stored are the ${partial.count ? `${partial.count} ` : ""}largest weights of each row; a ${unitName(this.state)} without colour may have another.` : "";
+    return (isFrom ? `What ${names} ${verb}${added}.` : `What attends to ${names}${added}.`) + largest + stored;
+  }
+
+  /** Whether no weight that is not stored may be larger. */
+  isLargestKnown(chosen, isFrom) {
+    if (!this.frame.partial) return true;
+    return chosen.length === 1 && this.weights.largest + NEAR >= this.frame.highest(isFrom ? "row" : "column", chosen[0]);
   }
 
   choose(side, index, event) {
@@ -224,10 +234,17 @@ class TextView {
     this.hovered = { side, index, label };
     const value = this.weights?.side === side ? this.weights.values[index] : null;
     const lines = [{ text: isolated(label), kind: "strong" }];
-    if (value !== null) lines.push({ text: markedWeight(value, this.isExact(index)), kind: "number" });
+    if (value !== null) lines.push({ text: this.weightText(index, value), kind: "number" });
     lines.push({ text: this.meaningOf(side, index), kind: "muted" });
     const box = word.getBoundingClientRect();
     this.context.tooltip.show(box.left + box.width / 2, box.bottom - 6, lines);
+  }
+
+  /** The number of a coloured word; of one weight that is not stored also what it may be at most. */
+  weightText(index, value) {
+    const chosen = this.validSelection();
+    if (!Number.isNaN(value) || chosen.length !== 1) return markedWeight({ value, exact: this.isExact(index) });
+    return markedWeight(this.isFrom() ? this.frame.value(chosen[0], index) : this.frame.value(index, chosen[0]));
   }
 
   /** Whether the number of a coloured word is exact: all weights are, or those that it is the sum of. */
@@ -337,22 +354,23 @@ function withSpaces(words) {
   return words.flatMap((word) => (word.classList.contains("word-joined") ? [word] : [" ", word]));
 }
 
+/** The mean over all words, where it can be told. */
 function overallWeights(frame, isFrom) {
   const [rows, columns] = [frame.rows.labels.length, frame.columns.labels.length];
-  if (!frame.whole || rows === 0 || columns === 0) return null;
-  const values = new Float32Array(isFrom ? columns : rows);
-  for (let row = 0; row < rows; row += 1) {
-    for (let column = 0; column < columns; column += 1) values[isFrom ? column : row] += frame.whole[row * columns + column];
-  }
-  const count = isFrom ? rows : columns;
-  for (let index = 0; index < values.length; index += 1) values[index] /= count;
+  if (rows === 0 || columns === 0) return null;
+  const values = isFrom ? frame.received() : frame.whole && meanOfColumns(frame.whole, rows, columns);
+  if (!values) return null;
   const largest = largestSize(values);
   return { values, largest, peak: largest, side: frame.square || !isFrom ? "row" : "column" };
 }
 
+function meanOfColumns(whole, rows, columns) {
+  return Float32Array.from({ length: rows }, (_, row) => whole.subarray(row * columns, (row + 1) * columns).reduce((sum, weight) => sum + weight, 0) / columns);
+}
+
 function largestSize(values) {
   let most = 0;
-  for (const value of values) most = Math.max(most, Math.abs(value));
+  for (const value of values) if (Math.abs(value) > most) most = Math.abs(value);
   return most;
 }
 

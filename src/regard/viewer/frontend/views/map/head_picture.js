@@ -1,0 +1,36 @@
+// The picture of one head on the map: as it is stored, or of the words and tokens that are shown.
+
+import { frameOf, tileShape } from "../../data/frame.js";
+import { thumbnail } from "../../data/scene.js";
+
+const MOST_FOLLOWED = 512; // positions up to which pictures follow words, hidden tokens and steps
+const MOST_EXACT = 64; // positions of which a thumbnail shows each pair
+
+/** What the picture of a head depends on. */
+export function pictureKey(scene, state) {
+  return JSON.stringify([state.unit, state.special, state.colour, scene.steps ? state.step : null]);
+}
+
+/** Weights and their largest, {data, height, width, peak}. */
+export async function headPicture(scene, state, layer, head) {
+  const number = scene.parts[state.part].sites[layer];
+  const site = scene.sites[number];
+  if (!isFollowed(scene, state, site)) return { ...(await thumbnail(scene, number, head)), peak: 255 };
+  const frame = await headFrame(scene, state, layer, head);
+  const level = frame.levels - 1;
+  const data = await frame.tile(level, 0, 0);
+  const [height, width] = tileShape(frame, level, 0, 0);
+  return { data, height, width, peak: data.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0) };
+}
+
+/** The frame of one head, as the map shows it. */
+export function headFrame(scene, state, layer, head) {
+  return frameOf(scene, { ...state, layer, head, mode: "head" });
+}
+
+function isFollowed(scene, state, site) {
+  const longest = Math.max(site.queries, site.keys);
+  const isPlain = state.unit === "pieces" && state.special === "shown" && !(scene.steps && state.step !== null);
+  if (isPlain) return state.colour === "log" && longest <= MOST_EXACT;
+  return longest <= MOST_FOLLOWED;
+}

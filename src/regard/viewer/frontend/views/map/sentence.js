@@ -1,0 +1,128 @@
+// The text above the map: a word chosen as the query and another as the key rank the heads.
+
+import { indexOfPosition } from "../../data/ranking.js";
+import { make } from "../../drawing/elements.js";
+import { visibleLabel, withoutControls } from "../../drawing/labels.js";
+import { unitName } from "../../state/state.js";
+import { percent } from "./arrangement.js";
+
+const STEPS = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
+
+/** The text of a map; `show(frame, state)` has its words, `tell(ranking)` what was found. */
+export function createSentence(host, context) {
+  const sentence = new Sentence(context);
+  host.append(sentence.element);
+  return sentence;
+}
+
+class Sentence {
+  constructor(context) {
+    this.context = context;
+    this.frame = null;
+    this.state = null;
+    this.finding = make("p", { class: "map-finding", "data-testid": "map-finding" });
+    this.clear = make("button", { type: "button", class: "lines-tool", "data-testid": "map-clear", onclick: () => this.choose([]) }, "Clear");
+    this.texts = make("div", { class: "map-texts" });
+    this.element = make("section", { class: "map-sentence", "aria-label": "Text" }, this.texts, make("div", { class: "map-finding-row" }, this.finding, this.clear));
+    this.shape = "";
+    this.texts.addEventListener("click", (event) => this.press(event.target.closest("button")));
+    this.texts.addEventListener("keydown", (event) => this.move(event));
+  }
+
+  /** Words that can be chosen: those of the queries, and where they are another text those of the keys. */
+  show(frame, state) {
+    [this.frame, this.state] = [frame, state];
+    const shape = JSON.stringify([frame.square, frame.rows.labels, frame.columns.labels]);
+    if (shape !== this.shape) this.fill(frame);
+    this.shape = shape;
+    const [query, key] = state.pair;
+    this.mark("query", query, frame.square ? key : undefined);
+    if (!frame.square) this.mark("key", undefined, key);
+    this.clear.hidden = state.pair.length === 0;
+  }
+
+  fill(frame) {
+    const sides = frame.square ? [["query", frame.rows]] : [["query", frame.rows], ["key", frame.columns]];
+    const hadFocus = this.texts.contains(document.activeElement);
+    this.texts.replaceChildren(...sides.map(([side, axis]) => textOf(side, axis, frame.square)));
+    if (hadFocus) this.texts.querySelector("button")?.focus();
+  }
+
+  mark(side, query, key) {
+    const axis = side === "query" ? this.frame.rows : this.frame.columns;
+    const chosen = { query: query === undefined ? -1 : indexOfPosition(axis, query), key: key === undefined ? -1 : indexOfPosition(axis, key) };
+    const buttons = [...this.texts.querySelectorAll(`[data-side=${side}] button`)];
+    const isWaiting = side === "key" && this.state.pair.length === 0;
+    buttons.forEach((button, index) => {
+      const role = index === chosen.query ? "query" : index === chosen.key ? "key" : null;
+      button.setAttribute("aria-pressed", String(role !== null));
+      button.toggleAttribute("data-query", role === "query");
+      button.toggleAttribute("data-key", role === "key");
+      button.disabled = isWaiting;
+    });
+    const stop = buttons.find((button) => button.tabIndex === 0) ?? buttons[0];
+    buttons.forEach((button) => { button.tabIndex = button === stop ? 0 : -1; });
+  }
+
+  press(button) {
+    if (!button) return;
+    const side = button.closest("[data-side]").dataset.side;
+    const axis = side === "query" ? this.frame.rows : this.frame.columns;
+    const [position] = axis.members[Number(button.dataset.index)];
+    const [query, key] = this.state.pair;
+    if (side === "key") return this.choose(key === position ? [query] : [query, position]);
+    if (query === position) return this.choose([]);
+    const isSecond = this.frame.square && query !== undefined && key === undefined;
+    return this.choose(isSecond ? [query, position] : [position]);
+  }
+
+  choose(pair) {
+    this.context.store.set({ pair, sort: pair.length ? "pair" : "layer" });
+  }
+
+  move(event) {
+    const step = STEPS[event.key];
+    if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+    const buttons = [...event.target.closest("[data-side]").querySelectorAll("button")];
+    const next = buttons[buttons.indexOf(event.target) + step];
+    event.preventDefault();
+    event.stopPropagation();
+    if (!next) return;
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  }
+
+  /** The strongest head in words, or what can be done. */
+  tell(ranking, nameOf) {
+    const { state, frame } = this;
+    const [query, key] = state.pair;
+    const unit = unitName(state);
+    const label = (axis, position) => visibleLabel(axis.labels[indexOfPosition(axis, position)] ?? "");
+    if (query === undefined) {
+      const keys = frame.square ? `then another for what it gives that ${unit}` : `then one of the other text for what it gives that`;
+      this.finding.textContent = `Choose a ${unit} to see which heads attend from it most clearly, ${keys}.`;
+      return;
+    }
+    const best = ranking[0];
+    const partner = key === undefined ? best?.partner : label(frame.columns, key);
+    if (!best || best.weight === null || !partner) {
+      this.finding.textContent = key === undefined ? `No head attends from “${withoutControls(label(frame.rows, query))}” to another ${unit}.` : "This pair is not stored in any head, or not shown.";
+      return;
+    }
+    const missing = ranking.filter(({ weight }) => weight === null).length;
+    const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
+    this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " → ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}.${note}`);
+    this.context.announce(withoutControls(this.finding.textContent));
+  }
+}
+
+function textOf(side, axis, isOnly) {
+  const name = axis.name ?? (isOnly ? null : side === "query" ? "Queries" : "Keys");
+  const words = axis.labels.map((label, index) => make("button", {
+    type: "button", class: `map-word${axis.special[index] ? " is-special" : ""}${axis.written[index] ? " is-written" : ""}`,
+    "data-index": index, "data-testid": `map-${side}-${index}`, "aria-pressed": "false", tabindex: "-1",
+  }, make("bdi", {}, visibleLabel(label))));
+  const box = make("div", { class: "map-words", role: "group", "data-side": side, "data-scrolls": true, "aria-label": name ?? "Words" }, ...words);
+  return name === null ? box : make("div", { class: "map-text" }, make("span", { class: "map-text-name" }, name), box);
+}
