@@ -4,7 +4,8 @@ File size, time to build it, time from opening it until the picture is there, th
 the browser took; then frames while a matrix of 2048 and of 4096 tokens is dragged, beside a canvas
 on which nothing is drawn; the text view of 4096 words; and processor time of one thread to save the
 attention of a language model of 30 layers. All other times are wall times, as people wait. bertviz
-is the real package; the scripts it would load from the network lie on disk. Its pages get two minutes and 8 GiB each.
+is the real package; the scripts it would load from the network lie on disk. Its pages get two
+minutes and 8 GiB each.
 
     python benchmarks/viewer.py [--quick]
 """
