@@ -23,7 +23,8 @@ from regard.anatomy.attribute_names import ATTENTION, head_counts
 from regard.anatomy.wrappers import PARALLEL, plain_path
 
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = tuple(str(Path(__file__).parents[1] / package) for package in ("tracing", "interception"))
+_OWN = ("tracing", "interception", "editing")
+_HERE = tuple(str(Path(__file__).parents[1] / package) for package in _OWN)
 _SOFTMAX = re.compile("softmax|dropout", re.IGNORECASE)
 _FORWARD = ("forward", "_call_impl")
 _SERVES = re.compile("norm|gate|glu|score|dropout|mask|bias|position|rotary", re.IGNORECASE)
