@@ -51,7 +51,14 @@ FUSED = (
     "_transformer_encoder_layer_fwd",
     "flex_attention",
 )
-SOFTMAXES = ("_softmax", "_softmax.out", "_safe_softmax")
+SOFTMAXES = (
+    "softmax.int",
+    "softmax.int_out",
+    "special_softmax",
+    "_softmax",
+    "_softmax.out",
+    "_safe_softmax",
+)
 
 
 def scaled_dot_product(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:
@@ -161,9 +168,7 @@ def flex(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:
     return output.to(value.dtype), total, scores.amax(-1)
 
 
-def softmax(
-    axes: SoftmaxAxes, arguments: Arguments, planner: Planner, operator: str
-) -> Tensor | None:
+def softmax(axes: SoftmaxAxes, arguments: Arguments, planner: Planner) -> Tensor | None:
     """A softmax that a model wrote itself."""
     scores = arguments["self"]
     dtype = torch.float32 if arguments.get("half_to_float") else arguments.get("dtype")
@@ -191,7 +196,8 @@ def softmax(
                 keyed = F.pad(keyed, (axes.before, axes.after), value=1.0)
             weights = weights * keyed
     restored = axes.restore(weights, scores)
-    return arguments["out"].copy_(restored) if operator.endswith(".out") else restored
+    out = arguments.get("out")
+    return restored if out is None else out.copy_(restored)
 
 
 def named(operator: Operator, args: Any, kwargs: Any) -> Arguments:

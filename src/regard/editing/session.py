@@ -140,6 +140,11 @@ class EditSession:
         passes = _here.passes
         if self._closed or any(each.session is self for each in passes) or not self.block.here():
             return proceed(*args, **kwargs)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise UnavailableError(
+                "edit: the model was called inside a transform of torch.func, such as vmap, where "
+                "its attention cannot be changed"
+            )
         follow_compiler()
         current = Pass(self, _cached_positions((args, kwargs)))
         if not current.again and self.like is None and not self.sites.knows(module, args, kwargs):
@@ -301,7 +306,7 @@ def _intercept(operator: Operator, args: Any, kwargs: Any) -> Any:
     captured = is_captured()
     output = None
     if softmax:
-        output = _softmax(planner, arguments, name)
+        output = _softmax(planner, arguments)
     elif name == "scaled_dot_product_attention":
         output = operators.scaled_dot_product(arguments, planner, captured)
     elif name == "_scaled_dot_product_flash_attention_for_cpu":
@@ -316,7 +321,7 @@ def _intercept(operator: Operator, args: Any, kwargs: Any) -> Any:
     return operator.run(*args, **kwargs) if output is None else output
 
 
-def _softmax(planner: _Planner, arguments: Any, name: str) -> Tensor | None:
+def _softmax(planner: _Planner, arguments: Any) -> Tensor | None:
     current, site = planner.here[0]
     line = (site.path, site.source)
     axes = current.session.sites.axes(line)
@@ -324,7 +329,7 @@ def _softmax(planner: _Planner, arguments: Any, name: str) -> Tensor | None:
     rank = arguments["self"].dim()
     fits = axes is not None and rank == len(axes.dims) and dim % rank == axes.dim
     if axes is not None and fits:
-        return operators.softmax(axes, arguments, planner, name)
+        return operators.softmax(axes, arguments, planner)
     if axes is not None or line not in current.session.sites.softmaxes:
         planner.refuse(
             "a softmax ran there that the captured pass did not see, or over another axis, so it "

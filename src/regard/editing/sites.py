@@ -55,6 +55,8 @@ class Sites:
                 self.sites.clear()
                 self.softmaxes.clear()
                 self.unread.clear()
+                assert self.module_paths.model is not None
+                softmax_axes(self.module_paths.model).clear()
 
     def adopt(self, trace: Trace) -> None:
         """Take the sites of a trace."""
@@ -79,7 +81,11 @@ class Sites:
 
     def knows(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
         """Whether calls of this kind were captured before."""
-        kind = (id(module), signature_of(module, args, kwargs).kind)
+        kind: tuple[Any, ...]
+        try:
+            kind = (id(module), signature_of(module, args, kwargs).kind)
+        except RuntimeError:  # a nested tensor has no shape
+            kind = (id(module), "nested", torch.is_grad_enabled())
         with LOCK:
             if kind in self._kinds:
                 return True
@@ -157,7 +163,7 @@ def _restored(model: nn.Module) -> Iterator[None]:
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     holders: list[dict[str, Any]] = []
     for module in model.modules():
-        holders += [module.__dict__, module._buffers]
+        holders += [each for each in (module.__dict__, module._buffers) if isinstance(each, dict)]
     before = [(holder, dict(holder)) for holder in holders]
     try:
         yield

@@ -55,7 +55,12 @@ SPELLINGS = (
 )
 _OUT = ("_softmax", "_log_softmax", "logsumexp", "exp")  # have an `out=` overload
 #: Composite operators that an interceptor sees whole; a listener is told of their parts.
-COMPOSITE = ("scaled_dot_product_attention",)
+COMPOSITE = (
+    "scaled_dot_product_attention",
+    "softmax.int",
+    "softmax.int_out",
+    "special_softmax",
+)
 
 #: Called after an operator of this thread, with its name, the names of its arguments, its args,
 #: kwargs and output. It must not raise.
@@ -149,25 +154,27 @@ def _register() -> None:
         own = torch.library.Library("regard", "IMPL")
         for name in (*OPERATORS, *SPELLINGS):
             library = own if name.startswith("regard::") else kernels
-            kernel = _kernel(*_operator(name, "default"))
-            library.impl(name.removeprefix("regard::"), kernel, _NAME)
-        for name in _OUT:
-            kernels.impl(f"{name}.out", _kernel(*_operator(name, "out")), _NAME)
+            library.impl(name.removeprefix("regard::"), _kernel(_operator(name)), _NAME)
+        for name in (f"{name}.out" for name in _OUT):
+            kernels.impl(name, _kernel(_operator(name)), _NAME)
         for name in COMPOSITE:
-            kernel = _composite_kernel(*_operator(name, "default"))
-            kernels.impl(name, kernel, _NAME, with_keyset=True)
+            kernels.impl(name, _composite_kernel(_operator(name)), _NAME, with_keyset=True)
     _libraries.extend([others, kernels, own])
 
 
-def _operator(name: str, overload: str) -> tuple[Operator, Any]:
-    space = torch.ops.regard if name.startswith("regard::") else torch.ops.aten
-    function = getattr(getattr(space, name.removeprefix("regard::")), overload)
+def _operator(name: str) -> Operator:
+    function = _overload(name)
     names = tuple(argument.name for argument in function._schema.arguments)
-    label = name if overload == "default" else f"{name}.{overload}"
-    return Operator(label, names, function._op), function
+    return Operator(name, names, function._op)
 
 
-def _kernel(operator: Operator, _: Any = None) -> Callable[..., Any]:
+def _overload(name: str) -> Any:
+    space = torch.ops.regard if name.startswith("regard::") else torch.ops.aten
+    base, _, overload = name.removeprefix("regard::").partition(".")
+    return getattr(getattr(space, base), overload or "default")
+
+
+def _kernel(operator: Operator) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if _here.interceptor is not None:
             return _intercept(operator, args, kwargs)
@@ -186,8 +193,8 @@ def _kernel(operator: Operator, _: Any = None) -> Callable[..., Any]:
     return kernel
 
 
-def _composite_kernel(operator: Operator, function: Any) -> Callable[..., Any]:
-    below = torch._C._dispatch_keyset_full_after(_KEY)
+def _composite_kernel(operator: Operator) -> Callable[..., Any]:
+    function, below = _overload(operator.name), torch._C._dispatch_keyset_full_after(_KEY)
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         if _here.interceptor is not None:

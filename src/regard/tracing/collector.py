@@ -243,10 +243,10 @@ class Collector:
                     self._memory(recipe, args[0], out)
             elif plan.rule is not None and plan.reader is None:
                 self.dataflow.follow(plan.name, plan.rule, args, kwargs, out)
-            if plan.spelling:
+            if plan.name in softmax_axes.SOFTMAXES:
                 self._name_operator(plan, out)
-                if lesson is not None and lesson.learnable:
-                    self._spelled(lesson, plan, out)
+            if plan.spelling and lesson is not None and lesson.learnable:
+                self._spelled(lesson, plan, out)
         except Exception as error:
             self.failed(plan.name, error)
 
@@ -519,8 +519,9 @@ class Collector:
             return
         if weights is not None or candidate.segments is not None or roles.gathered:
             self._unlearnable()  # not the result of one operator
-        whole = weights is None and candidate.segments is None and contraction.mark.kind != "signed"
-        softmax_axes.learn(self.module_paths.model, call_site, candidate, roles if whole else None)
+        own = weights is None and candidate.segments is None and not contraction.mark.others
+        model = self.module_paths.model
+        softmax_axes.learn(model, call_site, candidate, roles, layout, own)
         kind: Any = contraction.mark.kind or candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.interception import LOCK
+from regard.record.stored_attention import Layout
 from regard.tracing.dataflow.axis_roles import Roles
 from regard.tracing.dataflow.tags import Candidate
 from regard.tracing.module_paths import CallSite
 
 #: Softmax operators whose axes are learned.
-SOFTMAXES = ("_softmax", "_safe_softmax")
+SOFTMAXES = ("_softmax", "_safe_softmax", "softmax")
 _BATCH, _HEAD, _QUERY, _KEY = range(4)
 
 Line = tuple[str, str]  #: module path, source line
@@ -77,8 +78,11 @@ class SoftmaxAxes(NamedTuple):
         return sizes, order, by_role
 
 
-def axes_of(candidate: Candidate, roles: Roles) -> SoftmaxAxes | None:
-    """The axes of a softmax that was found to be attention; None if they cannot be told."""
+def axes_of(candidate: Candidate, roles: Roles, layout: Layout) -> SoftmaxAxes | None:
+    """The axes of a softmax that was found to be attention; None if they cannot be told.
+
+    `layout` is that of the weights that meet values: all columns, or those beside a sink.
+    """
     dim = candidate.key
     if candidate.operator not in SOFTMAXES or not roles.certain or not candidate.dims:
         return None
@@ -93,7 +97,7 @@ def axes_of(candidate: Candidate, roles: Roles) -> SoftmaxAxes | None:
             return None
         dims.append(_merged(parts) if size != 1 else ())
     columns = candidate.shape[dim]
-    span = _span(roles, candidate, columns)
+    span = _span(roles, candidate, layout, columns)
     single = [index for index, parts in enumerate(dims) if not parts]
     missing = [r for r in range(_KEY) if not any(p.role == r for parts in dims for p in parts)]
     for index, role in zip(single, missing if len(single) <= len(missing) else []):
@@ -117,16 +121,16 @@ def _merged(parts: list[tuple[int, int]]) -> tuple[Part, ...]:
     return tuple(joined)
 
 
-def _span(roles: Roles, candidate: Candidate, columns: int) -> range | None:
+def _span(roles: Roles, candidate: Candidate, layout: Layout, columns: int) -> range | None:
     """The columns that are keys: all of them, or a slice beside a sink."""
-    if math.prod(axis.size for axis in roles.key) == columns:
-        origins = all(axis.origin in candidate.keys for axis in roles.key)
-        return range(columns) if origins or columns == 1 else None
-    if len(roles.key) != 1:
+    keys = math.prod(axis.size for axis in roles.key)
+    if not all(candidate.has_key(axis.origin) for axis in roles.key) and columns > 1:
         return None
-    span = roles.key[0].origin.span
-    inside = roles.key[0].origin.base in candidate.keys
-    return span if inside and isinstance(span, range) and span.step == 1 else None
+    if keys == columns:
+        return range(columns)
+    strides = [stride for _, stride in layout.axes[_KEY]]
+    start, inside = divmod(layout.offset, strides[0]) if strides else (0, 0)
+    return range(start, start + keys) if not inside and start + keys <= columns else None
 
 
 # -- what captures found, by model
@@ -141,10 +145,17 @@ def softmax_axes(model: nn.Module) -> dict[Line, SoftmaxAxes | None]:
 
 
 def learn(
-    model: nn.Module | None, call_site: CallSite, candidate: Candidate, roles: Roles | None
+    model: nn.Module | None,
+    call_site: CallSite,
+    candidate: Candidate,
+    roles: Roles,
+    layout: Layout,
+    own: bool,
 ) -> None:
-    """Note the axes of a softmax that was found to be attention; `roles` is None if its weights
-    are not its own result."""
+    """Note the axes of a softmax that was found to be attention; `own` tells whether the weights
+    that meet values are its own result."""
     if model is not None:
-        axes = None if roles is None else axes_of(candidate, roles)
-        softmax_axes(model)[call_site.path, call_site.source] = axes
+        axes = axes_of(candidate, roles, layout) if own else None
+        table, line = softmax_axes(model), (call_site.path, call_site.source)
+        if table.get(line) is None:  # what is known stays: a changed pass may not show it
+            table[line] = axes
