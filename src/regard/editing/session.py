@@ -147,12 +147,12 @@ class EditSession:
             )
         follow_compiler()
         current = Pass(self, _cached_positions((args, kwargs)))
-        if not current.again and self.like is None and not self.sites.knows(module, args, kwargs):
-            self.sites.learn(module, args, kwargs)
-            self._wanted.clear()
-        self._check_sites(everything=module is self.module_paths.modules.get(""))
         _here.passes = (*passes, current)
         try:
+            if not (current.again or self.like or self.sites.knows(module, args, kwargs)):
+                self.sites.learn(module, args, kwargs)
+                self._wanted.clear()
+            self._check_sites(everything=module is self.module_paths.modules.get(""))
             with intercepted(_intercept):
                 return proceed(*args, **kwargs)
         finally:
