@@ -16,7 +16,7 @@ from regard.aggregate import (
     rollout,
 )
 from regard.contract import Attended, Mechanism
-from regard.editing import EditWarning, edit
+from regard.editing import EditWarning, edit, knockout, patch
 from regard.errors import RegardError
 from regard.grafting import graft
 from regard.heads import head_importance, prune
@@ -100,10 +100,12 @@ __all__ = [
     "gradient_attention",
     "graft",
     "head_importance",
+    "knockout",
     "load_trace",
     "masks",
     "mean_attention",
     "norm_attention",
+    "patch",
     "prune",
     "reduce",
     "register_recipe",

@@ -13,16 +13,22 @@ from regard.editing.changes import (
     silence,
 )
 from regard.editing.edit import Edits, EditWarning, edit
+from regard.editing.effects import Effect, Effects
+from regard.editing.sweeps import knockout, patch
 
 __all__ = [
     "Change",
     "EditWarning",
     "Edits",
+    "Effect",
+    "Effects",
     "allow",
     "bias",
     "edit",
     "forbid",
+    "knockout",
     "multiply",
+    "patch",
     "replace",
     "replace_values",
     "scale",

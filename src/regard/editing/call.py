@@ -83,8 +83,8 @@ class AttentionCall(NamedTuple):
     def _misfit(
         self, what: str, tensor: Tensor, axis: str, expected: str, number: int
     ) -> ShapeError:
+        sizes = f"(batch, head, query, key) = {tuple(self.shape)}"
         return ShapeError(
-            f"{what}: {tuple(tensor.shape)}, axis {axis} has size {tensor.shape[number]}, expected "
-            f"{expected} at '{self.site.name}', which is (batch, head, query, key) = "
-            f"{tuple(self.shape)}"
+            f"{what}: {tuple(tensor.shape)}, axis {number} ({axis}) has size "
+            f"{tensor.shape[number]}, expected {expected} at '{self.site.name}', which is {sizes}"
         )

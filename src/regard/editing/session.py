@@ -31,6 +31,7 @@ from regard.interception import (
     Operator,
     available,
     intercepted,
+    note_change,
     unwrap_calls,
     wrap_calls,
 )
@@ -149,7 +150,9 @@ class EditSession:
         current = Pass(self, _cached_positions((args, kwargs)))
         _here.passes = (*passes, current)
         try:
-            if not (current.again or self.like or self.sites.knows(module, args, kwargs)):
+            if not (
+                current.again or self.like is not None or self.sites.knows(module, args, kwargs)
+            ):
                 self.sites.learn(module, args, kwargs)
                 self._wanted.clear()
             self._check_sites(everything=module is self.module_paths.modules.get(""))
@@ -318,7 +321,10 @@ def _intercept(operator: Operator, args: Any, kwargs: Any) -> Any:
         output = operators.encoder_layer(arguments, planner, captured)
     else:
         output = operators.flex(arguments, planner, captured)
-    return operator.run(*args, **kwargs) if output is None else output
+    if output is None:
+        return operator.run(*args, **kwargs)
+    note_change()
+    return output
 
 
 def _softmax(planner: _Planner, arguments: Any) -> Tensor | None:

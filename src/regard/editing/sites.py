@@ -50,13 +50,14 @@ class Sites:
         now = fingerprint(self.module_paths)
         with LOCK:
             if now != self._fingerprint:
+                if self._fingerprint is not None:  # what captures found before is of this model
+                    assert self.module_paths.model is not None
+                    softmax_axes(self.module_paths.model).clear()
                 self._fingerprint = now
                 self._kinds.clear()
                 self.sites.clear()
                 self.softmaxes.clear()
                 self.unread.clear()
-                assert self.module_paths.model is not None
-                softmax_axes(self.module_paths.model).clear()
 
     def adopt(self, trace: Trace) -> None:
         """Take the sites of a trace."""

@@ -83,6 +83,7 @@ class _ThreadState(threading.local):
     listeners: tuple[Listener, ...] = ()
     reports = 0  # how many operators were reported
     interceptor: Interceptor | None = None
+    changes = 0  # how many operators an interceptor changed
 
     @property
     def needs_key(self) -> bool:
@@ -130,6 +131,16 @@ def intercepted(interceptor: Interceptor) -> Iterator[None]:
     finally:
         _here.interceptor = before
         _include(_KEY, _here.needs_key)
+
+
+def note_change() -> None:
+    """Count an operator that an interceptor changed."""
+    _here.changes += 1
+
+
+def changes() -> int:
+    """How many operators of this thread interceptors changed so far."""
+    return _here.changes
 
 
 @contextmanager
