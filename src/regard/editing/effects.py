@@ -53,10 +53,9 @@ class Effects:
 
     def __getitem__(self, index: tuple[str, str] | tuple[int, int]) -> float:
         """One effect, by names or numbers of its row and column."""
-        row, column = (
-            names.index(key) if isinstance(key, str) else key
-            for names, key in zip((self.rows, self.columns), index)
-        )
+        row, column = index
+        row = self.rows.index(row) if isinstance(row, str) else row
+        column = self.columns.index(column) if isinstance(column, str) else column
         return float(self.values[row, column])
 
     def __repr__(self) -> str:
