@@ -129,7 +129,8 @@ class EditSession:
     def _adopt(self, trace: Trace) -> None:
         self.sites.adopt(trace)
         for record in trace:
-            self.words_of[record.path] = Words(record.query_tokens, record.key_tokens)
+            if record.query_tokens is not None or record.key_tokens is not None:
+                self.words_of[record.path] = Words(record.query_tokens, record.key_tokens)
         self._check_sites(everything=True)
 
     # -- calls

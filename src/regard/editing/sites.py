@@ -110,7 +110,10 @@ class Sites:
             try:
                 trace = run.__enter__()
                 try:
-                    module.forward(*args, **kwargs)
+                    # Hooks of the module itself run twice; without any, those of others do not.
+                    hooked = module._forward_pre_hooks or module._forward_hooks
+                    run_once: Any = module._call_impl if hooked else module.forward
+                    run_once(*args, **kwargs)
                 finally:
                     # Its notes are about reading, and concern an edit only where it selects them.
                     run.__exit__(RegardError, None, None)
