@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import copy
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -146,32 +148,21 @@ def with_nnsight(model: torch.nn.Module, ids: Tensor, width: int) -> Callable[[]
 
 
 def with_transformer_lens(model: torch.nn.Module, ids: Tensor, width: int) -> Callable[[], Tensor]:
-    import transformer_lens as lens
-    from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
+    from transformer_lens.model_bridge import TransformerBridge
 
-    theirs = model.config
-    config = lens.HookedTransformerConfig(
-        n_layers=theirs.n_layer,
-        d_model=theirs.n_embd,
-        n_ctx=theirs.n_positions,
-        d_head=width,
-        n_heads=theirs.n_head,
-        d_mlp=4 * theirs.n_embd,
-        d_vocab=theirs.vocab_size,
-        act_fn="gelu_new",
-        normalization_type="LN",
-        eps=theirs.layer_norm_epsilon,
-    )
-    hooked = lens.HookedTransformer(config)
-    hooked.load_state_dict(convert_gpt2_weights(model, config), strict=False)
-    hooked.eval()
+    # It changes the modules of the model that it is given.
+    with tempfile.TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        bridge = TransformerBridge.boot_transformers(folder, hf_model=copy.deepcopy(model))
+    bridge.eval()
 
     def ablate(z: Tensor, hook: object) -> Tensor:
-        z[:, :, 1] = 0
+        z = z.clone()
+        z.view(*z.shape[:2], -1)[..., width : 2 * width] = 0  # with or without an axis of heads
         return z
 
-    hooks = [("blocks.2.attn.hook_z", ablate)]
-    return lambda: hooked.run_with_hooks(ids, fwd_hooks=hooks)
+    hooks = [("blocks.2.attn.o.hook_in", ablate)]
+    return lambda: bridge.run_with_hooks(ids, fwd_hooks=hooks)
 
 
 # -- coverage
@@ -216,7 +207,7 @@ def reach(target: object) -> tuple[str, str]:
     sites: dict[str, regard.Record] = {}
     for record in before:
         sites.setdefault(record.path, record)
-    rounded = any(word in target.name for word in ("float32", "bfloat16", "autocast"))  # type: ignore[attr-defined]
+    rounded = any(word in target.name for word in ("float32", "float16", "autocast"))  # type: ignore[attr-defined]
     for path, record in sites.items():
         case = target.case()  # type: ignore[attr-defined]
         change = bias(NOISE, where=lambda site, path=path: site.path == path)
@@ -240,9 +231,9 @@ def arrived(before: regard.Record, after: regard.Record, bound: float) -> bool:
     weights, changed = before.weights().double(), after.weights().double()
     queries, keys = weights.shape[2:]
     total = weights.sum(-1, keepdim=True)
+    sink = (1 - total).clamp_min(0) if (1 - total).abs().max() > 1e-3 else 0.0
     for first in {0, max(keys - queries, 0)}:
         expected = weights * NOISE[..., first : first + queries, :keys].double().exp()
-        sink = torch.where((1 - total).abs() < 1e-3, 0.0, 1 - total).clamp_min(0)
         for scale in (
             1 / (expected.sum(-1, keepdim=True) + sink).clamp_min(1e-30),
             total / expected.sum(-1, keepdim=True).clamp_min(1e-30),

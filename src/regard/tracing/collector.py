@@ -519,7 +519,7 @@ class Collector:
             return
         if weights is not None or candidate.segments is not None or roles.gathered:
             self._unlearnable()  # not the result of one operator
-        own = weights is None and candidate.segments is None and not contraction.mark.others
+        own = weights is None and candidate.segments is None and contraction.mark.kind != "signed"
         model = self.module_paths.model
         softmax_axes.learn(model, call_site, candidate, roles, layout, own)
         kind: Any = contraction.mark.kind or candidate.kind

@@ -124,8 +124,10 @@ def _merged(parts: list[tuple[int, int]]) -> tuple[Part, ...]:
 def _span(roles: Roles, candidate: Candidate, layout: Layout, columns: int) -> range | None:
     """The columns that are keys: all of them, or a slice beside a sink."""
     keys = math.prod(axis.size for axis in roles.key)
-    if not all(candidate.has_key(axis.origin) for axis in roles.key) and columns > 1:
+    if columns > 1 and not all(candidate.has_key(axis.origin) for axis in roles.key):
         return None
+    if any(candidate.has_key(axis.origin) for axes in roles.axes[:_KEY] for axis in axes):
+        return None  # one softmax over queries and keys
     if keys == columns:
         return range(columns)
     strides = [stride for _, stride in layout.axes[_KEY]]
