@@ -71,10 +71,12 @@ def dense(specs: list[Spec], path: str, scores: Tensor, sinks: int) -> Tensor:
     live, sink = weights[..., :keys], weights[..., keys:]
     for spec, at in zip(specs, chosen):
         if spec.name == "multiply":
+            before = live.sum(-1, keepdim=True) + sink.sum(-1, keepdim=True)
             live = torch.where(at, live * _of(spec.amount, first, queries, keys), live)
             if spec.renormalise:
                 total = live.sum(-1, keepdim=True) + sink.sum(-1, keepdim=True)
-                live, sink = live / total.clamp_min(1e-300), sink / total.clamp_min(1e-300)
+                share = before / total.clamp_min(1e-300)
+                live, sink = live * share, sink * share
         elif spec.name == "replace":
             live = torch.where(at, _pattern(spec.amount, live, first), live)
     for spec, at in zip(specs, chosen):

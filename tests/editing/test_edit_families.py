@@ -58,6 +58,16 @@ def changes(name: str) -> dict[str, list[Spec]]:
         "multiply to 0": [Spec("multiply", 0.0, keys=[1, 4], heads=head)],
         "halve": [Spec("multiply", 0.5, heads=head, renormalise=False)],
         "halve pairs": [Spec("multiply", 0.5, queries=[3, 4], keys=[0, 1], renormalise=False)],
+        "factors": [
+            Spec("multiply", 4.0, keys=[0]),
+            Spec("multiply", 0.5, keys=[1, 2], renormalise=False),
+            Spec("silence", heads=late[-1:]),
+        ],
+        "factors in turn": [
+            Spec("multiply", 0.5, keys=[1, 2], renormalise=False),
+            Spec("multiply", 4.0, keys=[0], heads=head),
+            Spec("scale", 0.8),
+        ],
         "uniform": [Spec("replace", "uniform", heads=head)],
         "previous": [Spec("replace", "previous", queries=[2, 3, 4])],
         "tensor": [Spec("replace", noise(heads).softmax(-1), heads=head)],

@@ -25,8 +25,9 @@ class Reweighting(NamedTuple):
         """`elsewhere` is the weight of each row that lies on sinks."""
         new = _where(self.selection.entries, weights * self.factor, weights)
         if self.renormalise:
+            before = weights.sum(-1, keepdim=True) + elsewhere
             total = new.sum(-1, keepdim=True) + elsewhere
-            new = new / torch.where(total == 0, torch.ones_like(total), total)
+            new = new * (before / torch.where(total == 0, torch.ones_like(total), total))
         return new
 
     def cut(self, cut: Cut) -> Reweighting:
@@ -105,21 +106,23 @@ class Plan:
 
     def simplify(self) -> None:
         """Turn factors of weights into biases and factors of outputs and values, where nothing but
-        such factors is asked: then weights are not needed."""
-        if not all(isinstance(step, Reweighting) for step in self.steps):
-            return
-        rest: list[Step] = []
-        for step in self.steps:
-            assert isinstance(step, Reweighting)
-            if rest or not self._absorb(step):
-                rest.append(step)
-        self.steps = rest
+        such factors is asked: then weights are not needed.
+
+        A bias comes before a factor, so renormalised factors must come first.
+        """
+        factors = [step for step in self.steps if isinstance(step, Reweighting)]
+        kept = [step.renormalise for step in factors]
+        if len(factors) == len(self.steps) and kept == sorted(kept, reverse=True):
+            self.steps = [step for step in factors if not self._absorb(step)]
 
     def _absorb(self, step: Reweighting) -> bool:
+        """Take up one factor of weights, if that is possible without them.
+
+        A step that is left applies before the factors of outputs and values, which is the same: it
+        is no renormalised one that comes after them.
+        """
         selection, factor, renormalise = step
         if renormalise:
-            if self.output is not None or self.value_factor is not None:
-                return False
             if bool((factor.detach() < 0).any()):
                 return False
             positive = factor.detach() > 0

@@ -82,21 +82,13 @@ class Sites:
 
     def knows(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
         """Whether calls of this kind were captured before."""
-        kind: tuple[Any, ...]
-        try:
-            kind = (id(module), signature_of(module, args, kwargs).kind)
-        except RuntimeError:  # a nested tensor has no shape
-            kind = (id(module), "nested", torch.is_grad_enabled())
-        with LOCK:
-            if kind in self._kinds:
-                return True
-            self._kinds.add(kind)
-        return False
+        return _kind(module, args, kwargs) in self._kinds
 
     def learn(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Run a call under capture, on copies of its inputs, and take its sites."""
         model = self.module_paths.model
         assert model is not None
+        kind = _kind(module, args, kwargs)
         args, kwargs = _copied((args, kwargs))
 
         def note(operator: str, *_: Any) -> None:
@@ -120,6 +112,15 @@ class Sites:
             finally:
                 unlisten(note)
         self.adopt(trace)
+        self._kinds.add(kind)
+
+
+def _kind(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """What calls with the same sites have in common."""
+    try:
+        return id(module), signature_of(module, args, kwargs).kind
+    except RuntimeError:  # a nested tensor has no shape
+        return id(module), "nested", torch.is_grad_enabled()
 
 
 _known: WeakKeyDictionary[nn.Module, Sites] = WeakKeyDictionary()
