@@ -16,6 +16,7 @@ from regard.aggregate import (
     rollout,
 )
 from regard.contract import Attended, Mechanism
+from regard.editing import EditWarning, edit, knockout, patch
 from regard.errors import RegardError
 from regard.grafting import graft
 from regard.heads import head_importance, prune
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 _FAMILIES = (
     "aggregate",
     "blocks",
+    "editing",
     "explain",
     "grafting",
     "heads",
@@ -69,6 +71,7 @@ __all__ = [
     "Attended",
     "CaptureWarning",
     "Distance",
+    "EditWarning",
     "EffectiveKeys",
     "Entropy",
     "FullWeights",
@@ -93,13 +96,16 @@ __all__ = [
     "attention_flow",
     "capture",
     "combine_heads",
+    "edit",
     "gradient_attention",
     "graft",
     "head_importance",
+    "knockout",
     "load_trace",
     "masks",
     "mean_attention",
     "norm_attention",
+    "patch",
     "prune",
     "reduce",
     "register_recipe",

@@ -30,6 +30,7 @@ from regard import masks
 from regard.contract import Mechanism
 from regard.errors import ShapeError, UnavailableError
 from regard.grafting.sites import VersionedTensor, in_graft
+from regard.interception import changes
 from regard.interception import scaled_dot_product as sdpa
 from regard.kernel.attend import checked_bias
 from regard.mechanisms.from_recipe import FromRecipe
@@ -76,7 +77,10 @@ def run_attention(
     for kind, recipe in _RECIPES.items():
         if isinstance(module, kind):
             arguments = _Arguments(kind, site, args, kwargs)
-            return call(*args, **kwargs), functools.partial(recipe, module, site, arguments)
+            before = changes()
+            output = call(*args, **kwargs)
+            _refuse_changed(site, before)
+            return output, functools.partial(recipe, module, site, arguments)
     mode = _AttentionMode(site)
     with mode:
         output = call(*args, **kwargs)
@@ -104,8 +108,10 @@ class _AttentionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        before = changes()
         output = func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
+            _refuse_changed(self.site, before)
             arguments = {**dict(zip(sdpa.ARGUMENTS, args)), **kwargs}
             tensors = {
                 name: VersionedTensor(f"the {name} inside '{self.site}'", arguments[name])
@@ -119,6 +125,16 @@ class _AttentionMode(TorchFunctionMode):
                 weights = VersionedTensor(f"the softmax inside '{self.site}'", output)
                 self.attentions.append(functools.partial(_softmax_recipe, self.site, weights))
         return output
+
+
+def _refuse_changed(site: str, before: int) -> None:
+    """Raise if `regard.edit` changed an attention whose weights are computed again here."""
+    if not torch.compiler.is_compiling() and changes() != before:
+        raise UnavailableError(
+            f"graft: regard.edit changes the attention inside '{site}', whose weights a graft "
+            "computes again from query and key; in transformers load with "
+            "attn_implementation='eager', or leave the site out with where="
+        )
 
 
 def _fused_recipe(

@@ -5,17 +5,22 @@ that torch reserves for its own tests; every other operator falls through. Only 
 includes the key in its local set runs them; nothing changes for other threads, not even while the
 kernels are registered.
 
-The key is off while a kernel runs: operators inside the operator, and what a listener computes, are
-not reported. A transform of torch.func restores the key and calls the operator again on its inner
-tensors; then that call is reported, and the outer one is not.
+A *listener* is told of an operator after it ran. The key is off while the operator runs: what is
+inside it, and what a listener computes, is not reported. A transform of torch.func restores the key
+and calls the operator again on its inner tensors; then that call is reported, and the outer one is
+not.
+
+An *interceptor* runs instead of an operator. It is off while it runs, and listeners are on: they
+are told of the operators that the interceptor runs.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 
@@ -49,15 +54,40 @@ SPELLINGS = (
     "exp_",
 )
 _OUT = ("_softmax", "_log_softmax", "logsumexp", "exp")  # have an `out=` overload
+#: Composite operators that an interceptor sees whole; a listener is told of their parts.
+COMPOSITE = (
+    "scaled_dot_product_attention",
+    "softmax.int",
+    "softmax.int_out",
+    "special_softmax",
+)
 
 #: Called after an operator of this thread, with its name, the names of its arguments, its args,
 #: kwargs and output. It must not raise.
 Listener = Callable[[str, tuple[str, ...], tuple[Any, ...], dict[str, Any], Any], None]
 
 
+class Operator(NamedTuple):
+    """An operator that an interceptor stands for."""
+
+    name: str
+    names: tuple[str, ...]  # of its arguments, in order
+    run: Callable[..., Any]  # the operator itself
+
+
+#: Runs instead of an operator of this thread, with its args and kwargs; returns its output.
+Interceptor = Callable[[Operator, tuple[Any, ...], dict[str, Any]], Any]
+
+
 class _ThreadState(threading.local):
     listeners: tuple[Listener, ...] = ()
     reports = 0  # how many operators were reported
+    interceptor: Interceptor | None = None
+    changes = 0  # how many operators an interceptor changed
+
+    @property
+    def needs_key(self) -> bool:
+        return bool(self.listeners) or self.interceptor is not None
 
 
 _here = _ThreadState()
@@ -87,8 +117,43 @@ def listen(listener: Listener) -> None:
 def unlisten(listener: Listener) -> None:
     """Stop reporting. The last listener of the thread removes the key."""
     _here.listeners = tuple(other for other in _here.listeners if other != listener)
-    if not _here.listeners:
-        _include(_KEY, False)
+    _include(_KEY, _here.needs_key)
+
+
+@contextmanager
+def intercepted(interceptor: Interceptor) -> Iterator[None]:
+    """Run these operators of this thread through a function; requires `available()`."""
+    _fall_through()
+    before, _here.interceptor = _here.interceptor, interceptor
+    _include(_KEY, True)
+    try:
+        yield
+    finally:
+        _here.interceptor = before
+        _include(_KEY, _here.needs_key)
+
+
+def note_change() -> None:
+    """Count an operator that an interceptor changed."""
+    _here.changes += 1
+
+
+def changes() -> int:
+    """How many operators of this thread interceptors changed so far."""
+    return _here.changes
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Neither report nor intercept operators of this thread."""
+    before = _here.listeners, _here.interceptor
+    _here.listeners, _here.interceptor = (), None
+    _include(_KEY, False)
+    try:
+        yield
+    finally:
+        _here.listeners, _here.interceptor = before
+        _include(_KEY, _here.needs_key)
 
 
 def _register() -> None:
@@ -100,34 +165,65 @@ def _register() -> None:
         own = torch.library.Library("regard", "IMPL")
         for name in (*OPERATORS, *SPELLINGS):
             library = own if name.startswith("regard::") else kernels
-            library.impl(name.removeprefix("regard::"), _kernel(name, "default"), _NAME)
-        for name in _OUT:
-            kernels.impl(f"{name}.out", _kernel(name, "out"), _NAME)
+            library.impl(name.removeprefix("regard::"), _kernel(_operator(name)), _NAME)
+        for name in (f"{name}.out" for name in _OUT):
+            kernels.impl(name, _kernel(_operator(name)), _NAME)
+        for name in COMPOSITE:
+            kernels.impl(name, _composite_kernel(_operator(name)), _NAME, with_keyset=True)
     _libraries.extend([others, kernels, own])
 
 
-def _kernel(name: str, overload: str) -> Callable[..., Any]:
+def _operator(name: str) -> Operator:
+    function = _overload(name)
+    names = tuple(argument.name for argument in function._schema.arguments)
+    return Operator(name, names, function._op)
+
+
+def _overload(name: str) -> Any:
     space = torch.ops.regard if name.startswith("regard::") else torch.ops.aten
-    operator = getattr(getattr(space, name.removeprefix("regard::")), overload)
-    names = tuple(argument.name for argument in operator._schema.arguments)
-    return _reporting(name if overload == "default" else f"{name}.{overload}", names, operator._op)
+    base, _, overload = name.removeprefix("regard::").partition(".")
+    return getattr(getattr(space, base), overload or "default")
 
 
-def _reporting(name: str, names: tuple[str, ...], operator: Any) -> Callable[..., Any]:
+def _kernel(operator: Operator) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        if _here.interceptor is not None:
+            return _intercept(operator, args, kwargs)
         reports = _here.reports
         _include(_KEY, False)
         try:
-            output = operator(*args, **kwargs)
+            output = operator.run(*args, **kwargs)
             if _here.reports == reports:
                 _here.reports += 1
                 for listener in _here.listeners:
-                    listener(name, names, args, kwargs, output)
+                    listener(operator.name, operator.names, args, kwargs, output)
         finally:  # a guard that is left late may restore the key after the last listener
-            _include(_KEY, bool(_here.listeners))
+            _include(_KEY, _here.needs_key)
         return output
 
     return kernel
+
+
+def _composite_kernel(operator: Operator) -> Callable[..., Any]:
+    function, below = _overload(operator.name), torch._C._dispatch_keyset_full_after(_KEY)
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if _here.interceptor is not None:
+            return _intercept(operator, args, kwargs)
+        return function.redispatch(keys & below, *args, **kwargs)  # the key stays on for its parts
+
+    return kernel
+
+
+def _intercept(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    interceptor, _here.interceptor = _here.interceptor, None
+    assert interceptor is not None
+    _include(_KEY, bool(_here.listeners))
+    try:
+        return interceptor(operator, args, kwargs)
+    finally:
+        _here.interceptor = interceptor
+        _include(_KEY, True)
 
 
 def _fall_through() -> None:
@@ -143,5 +239,5 @@ def _fall_through() -> None:
                 operator.fallthrough(_KEY)
     flex = torch._ops._higher_order_ops.get("flex_attention")
     if flex is not None and _KEY not in flex.py_kernels:
-        flex.py_impl(_KEY)(_reporting("flex_attention", (), flex))
+        flex.py_impl(_KEY)(_kernel(Operator("flex_attention", (), flex)))
         flex.non_fallthrough_keys = flex.non_fallthrough_keys.add(_KEY)

@@ -135,7 +135,7 @@ class capture:  # a context manager and a decorator is written like a function
 
     def __enter__(self) -> Trace:
         self.trace = Trace()
-        module = self.model if isinstance(self.model, nn.Module) else _module_of(self.model)
+        module = self.model if isinstance(self.model, nn.Module) else module_of(self.model)
         session = Session(module, self.trace, self.path, self._options, self._gates)
         trace = session.begin()
         self._here.sessions = [*getattr(self._here, "sessions", []), session]
@@ -348,7 +348,7 @@ def _outside(frame: Any) -> int:
     return level
 
 
-def _module_of(function: Any) -> nn.Module | None:
+def module_of(function: Any) -> nn.Module | None:
     """The module of a bound method, or the only one that a function closes over."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, nn.Module):

@@ -28,6 +28,7 @@ from regard.record.stored_attention import (
     detached,
 )
 from regard.record.tokens import count
+from regard.tracing import softmax_axes
 from regard.tracing.dataflow.axis_roles import Contraction
 from regard.tracing.dataflow.dataflow import DataFlow
 from regard.tracing.dataflow.tags import Candidate, local_tensor, plain_tensors, storage_address
@@ -242,10 +243,18 @@ class Collector:
                     self._memory(recipe, args[0], out)
             elif plan.rule is not None and plan.reader is None:
                 self.dataflow.follow(plan.name, plan.rule, args, kwargs, out)
+            if plan.name in softmax_axes.SOFTMAXES:
+                self._name_operator(plan, out)
             if plan.spelling and lesson is not None and lesson.learnable:
                 self._spelled(lesson, plan, out)
         except Exception as error:
             self.failed(plan.name, error)
+
+    def _name_operator(self, plan: Any, out: Any) -> None:
+        """Tell a new candidate which operator made it."""
+        tag = self.tags.tag(out) if isinstance(out, Tensor) else None
+        if tag is not None and tag.mark is not None and not tag.mark.candidate.operator:
+            tag.mark.candidate.operator = plan.name
 
     def _spelled(self, lesson: Lesson, plan: Any, out: Any) -> None:
         """Tell the lesson whether an operator by which attention is spelled makes a candidate."""
@@ -510,6 +519,9 @@ class Collector:
             return
         if weights is not None or candidate.segments is not None or roles.gathered:
             self._unlearnable()  # not the result of one operator
+        own = weights is None and candidate.segments is None and contraction.mark.kind != "signed"
+        model = self.module_paths.model
+        softmax_axes.learn(model, call_site, candidate, roles, layout, own)
         kind: Any = contraction.mark.kind or candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys

@@ -23,10 +23,14 @@ from regard.anatomy.attribute_names import ATTENTION, head_counts
 from regard.anatomy.wrappers import PARALLEL, plain_path
 
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = tuple(str(Path(__file__).parents[1] / package) for package in ("tracing", "interception"))
+_OWN = ("tracing", "interception", "editing")
+_HERE = tuple(str(Path(__file__).parents[1] / package) for package in _OWN)
 _SOFTMAX = re.compile("softmax|dropout", re.IGNORECASE)
 _FORWARD = ("forward", "_call_impl")
 _SERVES = re.compile("norm|gate|glu|score|dropout|mask|bias|position|rotary", re.IGNORECASE)
+
+#: Our own function that runs torch's fast path of an encoder layer, without its attention module.
+_LAYER = "encoder_layer"
 
 _SNAPSHOTS = sys.version_info < (3, 13)
 _FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS  # locals of its own, not a module's
@@ -97,11 +101,12 @@ class ModulePaths:
         source = ""
         frame: Any = sys._getframe(2)
         fallback = ours = None
-        foreign = False
+        foreign = in_layer = False
         while frame is not None:
             code = frame.f_code
             file = code.co_filename
             if file.startswith(_HERE):  # our own
+                in_layer = in_layer or code.co_name == _LAYER
                 frame = frame.f_back
                 continue
             if not source and not file.startswith(_TORCH):
@@ -112,7 +117,7 @@ class ModulePaths:
                 if path is not None:
                     ours = ours or self._parent(path, first, source)
                     if not foreign or code.co_name in _FORWARD:
-                        return ours
+                        return self.inside(ours, "self_attn") if in_layer else ours
                 elif isinstance(first, nn.Module):
                     if self.model is None:
                         fallback = fallback or CallSite("", first, source)

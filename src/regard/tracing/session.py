@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch._C import _len_torch_dispatch_stack
 from torch.nn.modules import module as hooks
-from torch.utils._python_dispatch import _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from regard.errors import RegardError
 from regard.interception import (
+    LOCK,
     OPERATORS,
     available,
     in_forked_child,
@@ -431,8 +436,8 @@ class Session:
 
     def _take_plan(self, call: _Call, args: Any, kwargs: Any) -> None:
         """The plan for a call, or a lesson that may become one."""
-        if _transforms() is not None or torch._C._current_graph_task_id() != -1:
-            return  # kernels would see the tensors of transforms
+        if _changing or _transforms() is not None or torch._C._current_graph_task_id() != -1:
+            return  # a pass that is changed is no pattern; kernels would see tensors of transforms
         try:
             signature = call.signature = signature_of(call.module, args, kwargs)
         except Exception as error:  # arguments that cannot be inspected: take the full path
@@ -621,6 +626,44 @@ class Session:
                 "capture(path='full') reads everything",
             )
         self.alarms.clear()
+
+
+_changing = 0
+
+
+@contextmanager
+def changing() -> Iterator[None]:
+    """While attention is changed: passes are read fully, and not learned."""
+    global _changing
+    with LOCK:
+        _changing += 1
+    try:
+        yield
+    finally:
+        with LOCK:
+            _changing -= 1
+
+
+def is_captured() -> bool:
+    """Whether a capture reads this thread fully."""
+    return any(isinstance(mode, CaptureMode) for mode in _get_current_dispatch_mode_stack())
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Hide what runs from the captures of this thread."""
+    modes = [_pop_mode() for _ in range(_len_torch_dispatch_stack())][::-1]
+    for mode in modes:
+        if not isinstance(mode, CaptureMode):
+            _push_mode(mode)
+    others = _len_torch_dispatch_stack()
+    try:
+        yield
+    finally:
+        for _ in range(others):
+            _pop_mode()
+        for mode in modes:
+            _push_mode(mode)
 
 
 def _modes_are_seen() -> bool:

@@ -95,6 +95,7 @@ class Candidates:
         ]
         candidate.keys = tuple(origin for _, origin in dims[candidate.key])
         candidate.origins = tuple(origin for pieces in dims for _, origin in pieces)
+        candidate.dims = dims
         self.let_go()
         if candidate.reason is None:
             candidate.softmax_output = self.tags.box(

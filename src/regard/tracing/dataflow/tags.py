@@ -50,8 +50,8 @@ class Candidate:
     """A softmax that may be attention."""
 
     __slots__ = (
-        "call_site", "done", "key", "keys", "kind", "origins", "reason", "scores", "segments",
-        "shape", "sides", "softmax_output", "widths",
+        "call_site", "dims", "done", "key", "keys", "kind", "operator", "origins", "reason",
+        "scores", "segments", "shape", "sides", "softmax_output", "widths",
     )  # fmt: skip
 
     def __init__(self, call_site: Any, key: int, shape: tuple[int, ...]) -> None:
@@ -64,6 +64,8 @@ class Candidate:
         self.sides: tuple[Sources, Sources] | None = None
         self.keys: tuple[Origin, ...] = ()  # the axes that the softmax runs over
         self.origins: tuple[Origin, ...] = ()  # all axes, in the order of its dimensions
+        self.dims: Dims = []  # the same, with their sizes, by dimension
+        self.operator = ""  # by which its weights were made
         self.segments: Tensor | None = None  # of a softmax over edges: the query of each
         self.softmax_output: Box | None = None  # until it has met its values
         self.widths: tuple[Origin, ...] = ()  # the axes that were summed to make the scores

@@ -1,0 +1,232 @@
+"""What an edit does at each attention operator: reads its arguments, and returns its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.editing.attention import attend, mix
+from regard.editing.plan import Plan
+from regard.errors import UnavailableError
+from regard.interception import Operator
+from regard.interception.scaled_dot_product import four_axes
+from regard.masks import Mask
+from regard.recipe import Flex, Projected
+from regard.tracing.operators import FLEX_ARGUMENTS, reader_of
+from regard.tracing.softmax_axes import SoftmaxAxes
+from regard.types import Shape, whole
+
+Arguments = dict[str, Any]
+
+
+class Planner(Protocol):
+    """What is to change at the operator that is about to run."""
+
+    def plan(
+        self,
+        shape: Shape,
+        like: Tensor,
+        mask: Callable[[], Tensor | None] = lambda: None,
+        gathered: bool = False,
+    ) -> Plan | None:
+        """The changes at an attention of this shape, with the dtype and device of `like`; None if
+        there are none.
+
+        `mask` gives a boolean or additive mask, or masked scores, of four axes.
+        """
+
+    def refuse(self, reason: str) -> None:
+        """Raise if something is to change here."""
+
+
+#: Operators that are changed with all they contain.
+FUSED = (
+    "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd",
+    "flex_attention",
+)
+SOFTMAXES = (
+    "softmax.int",
+    "softmax.int_out",
+    "special_softmax",
+    "_softmax",
+    "_softmax.out",
+    "_safe_softmax",
+)
+
+
+def scaled_dot_product(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:
+    """`F.scaled_dot_product_attention`; None if nothing changes."""
+    tensors = [arguments[name] for name in ("query", "key", "value")]
+    if any(tensor.is_nested for tensor in tensors):
+        planner.refuse("its tensors are nested")
+        return None
+    lead = tensors[0].shape[:-2]
+    mask = arguments.get("attn_mask")
+    if mask is not None and len(lead) != 2:
+        mask = mask.expand(*lead, *mask.shape[-2:]) if mask.dim() > 2 or len(lead) > 2 else mask
+    mask = None if mask is None else four_axes(mask)
+    query, key, value = (four_axes(tensor) for tensor in tensors)
+    plan = planner.plan(
+        Shape(query.shape[0], query.shape[1], query.shape[2], key.shape[2]), query, lambda: mask
+    )
+    if plan is None:
+        return None
+    output = attend(
+        plan,
+        query,
+        key,
+        value,
+        mask,
+        dropout=arguments.get("dropout_p", 0.0),
+        causal=arguments.get("is_causal", False),
+        scale=arguments.get("scale"),
+        whole=whole_weights,
+    )
+    return output if len(lead) == 2 else output.reshape(*lead, *output.shape[2:])
+
+
+def flash(arguments: Arguments, planner: Planner, whole_weights: bool, run: Any) -> Any:
+    """The kernel of it on a CPU, called by name, as mechanisms of regard do.
+
+    The log-sum-exp stays that of the unchanged attention: it belongs to a recipe that does not
+    know of the change.
+    """
+    output = scaled_dot_product(arguments, planner, whole_weights)
+    return None if output is None else (output, run()[1])
+
+
+def native_attention(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:
+    """torch's native multi-head attention, which projects and attends."""
+    recipe = _projected("_native_multi_head_attention", arguments)
+    plan = planner.plan(recipe.shape, recipe.input)
+    if plan is None:
+        return None
+    if arguments.get("need_weights", True):
+        dot = recipe.plain()
+        weights = plan.softmax(dot.scores(whole(dot.shape.queries, dot.shape.keys)))
+        assert recipe.value is not None
+        mixed = plan.outputs(weights @ plan.values(recipe.value))
+        average = arguments.get("average_attn_weights", True)
+        told = weights.mean(1) if average else weights
+    else:
+        mixed, told = _mixed(recipe, plan, whole_weights), recipe.input.new_empty(0)
+    output = F.linear(
+        mixed.transpose(1, 2).flatten(2), arguments["proj_weight"], arguments["proj_bias"]
+    )
+    return _like(arguments["query"], output), told
+
+
+def encoder_layer(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:
+    """torch's fast path of a whole encoder layer."""
+    recipe = _projected("_transformer_encoder_layer_fwd", arguments)
+    plan = planner.plan(recipe.shape, recipe.input)
+    if plan is None:
+        return None
+    width, epsilon = arguments["embed_dim"], arguments["eps"]
+
+    def norm(x: Tensor, number: int) -> Tensor:
+        weight, bias = arguments[f"norm_weight_{number}"], arguments[f"norm_bias_{number}"]
+        return F.layer_norm(x, (width,), weight, bias, epsilon)
+
+    def feed_forward(x: Tensor) -> Tensor:
+        inner = F.linear(x, arguments["ffn_weight_1"], arguments["ffn_bias_1"])
+        inner = F.gelu(inner) if arguments["use_gelu"] else F.relu(inner)
+        return F.linear(inner, arguments["ffn_weight_2"], arguments["ffn_bias_2"])
+
+    mixed = _mixed(recipe, plan, whole_weights).transpose(1, 2).flatten(2)
+    x = recipe.input + F.linear(mixed, arguments["proj_weight"], arguments["proj_bias"])
+    if arguments["norm_first"]:
+        x = x + feed_forward(norm(x, 2))
+    else:
+        x = norm(x, 1)
+        x = norm(x + feed_forward(x), 2)
+    return _like(arguments["src"], x)
+
+
+def flex(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:
+    """Flex attention: its score and mask functions are evaluated for all pairs."""
+    reader = reader_of("flex_attention")
+    assert reader is not None
+    reading = reader(arguments, (None, None), lambda bias: None)
+    recipe, value = reading.recipe, reading.value
+    assert isinstance(recipe, Flex) and value is not None
+    plan = planner.plan(recipe.shape, recipe.query)
+    if plan is None:
+        return None
+    scores = recipe.scores(whole(recipe.shape.queries, recipe.shape.keys))
+    heads = recipe.shape.heads
+    values = plan.values(value).to(scores.dtype)
+    output = mix(plan, scores, values.repeat_interleave(heads // values.shape[1], 1))
+    total = torch.logsumexp(scores, -1) / 0.6931471805599453  # flex tells it to base 2
+    return output.to(value.dtype), total, scores.amax(-1)
+
+
+def softmax(axes: SoftmaxAxes, arguments: Arguments, planner: Planner) -> Tensor | None:
+    """A softmax that a model wrote itself."""
+    scores = arguments["self"]
+    dtype = torch.float32 if arguments.get("half_to_float") else arguments.get("dtype")
+    arranged = axes.arrange(scores)
+    batch, heads, queries, columns = arranged.shape
+    keys = columns - axes.before - axes.after
+    end = axes.before + keys
+
+    def seen() -> Tensor:
+        return arranged.detach()[..., axes.before : end]
+
+    plan = planner.plan(Shape(batch, heads, queries, keys), scores, seen, axes.gathered)
+    if plan is None:
+        return None
+    if plan.new_values:
+        raise UnavailableError(
+            f"replace_values(): '{plan.call.site.name}' writes its softmax itself, and its values "
+            "are not seen; replace weights, or use a model with fused attention"
+        )
+    weights = plan.softmax(arranged, axes.before, axes.after, dtype)
+    for factor in (plan.value_factor, plan.output):
+        if factor is not None:
+            keyed = factor.to(weights.dtype)
+            if factor.shape[3] != 1 and (axes.before or axes.after):
+                keyed = F.pad(keyed, (axes.before, axes.after), value=1.0)
+            weights = weights * keyed
+    restored = axes.restore(weights, scores)
+    out = arguments.get("out")
+    return restored if out is None else out.copy_(restored)
+
+
+def named(operator: Operator, args: Any, kwargs: Any) -> Arguments:
+    """The arguments of a call by name."""
+    names: tuple[str, ...] = operator.names or FLEX_ARGUMENTS
+    arguments: Arguments = dict(zip(names, args)) | kwargs
+    return arguments
+
+
+def _projected(name: str, arguments: Arguments) -> Projected:
+    reader = reader_of(name)
+    assert reader is not None
+    recipe = reader(arguments, None, lambda bias: None).recipe
+    assert isinstance(recipe, Projected)
+    return recipe.with_value()
+
+
+def _mixed(recipe: Projected, plan: Plan, whole_weights: bool) -> Tensor:
+    dot = recipe.plain()
+    mask: Mask | None = dot.mask
+    pairs = None if mask is None else mask.dense(dot.shape.queries, dot.shape.keys, dot.device)
+    assert dot.value is not None
+    return attend(plan, dot.query, dot.key, dot.value, pairs, whole=whole_weights)
+
+
+def _like(source: Tensor, output: Tensor) -> Tensor:
+    """Nested where the input was."""
+    if not source.is_nested:
+        return output
+    lengths = [len(example) for example in source.unbind()]
+    examples = [example[:length] for example, length in zip(output, lengths)]
+    return torch.nested.nested_tensor(examples)

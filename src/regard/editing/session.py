@@ -1,0 +1,407 @@
+"""One `with regard.edit(...)`: which operators it changes, in which threads and calls.
+
+The kernels are switched on for the outermost call of one of the model's modules, in the threads
+that belong to the block, and off when it ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import checkpoint
+
+from regard.editing import operators
+from regard.editing.call import AttentionCall, Words
+from regard.editing.changes import Change
+from regard.editing.plan import Plan, masked
+from regard.editing.selection import select
+from regard.editing.sites import Sites, sites_of
+from regard.errors import RegardError, UnavailableError
+from regard.interception import (
+    Block,
+    Operator,
+    available,
+    intercepted,
+    note_change,
+    unwrap_calls,
+    wrap_calls,
+)
+from regard.record import Site, Trace
+from regard.tracing.module_paths import CallSite, ModulePaths
+from regard.tracing.session import changing, is_captured
+from regard.tracing.site_filter import Predicate, predicate, shown
+from regard.tracing.torch_settings import eager_torch, follow_compiler
+from regard.types import Shape
+
+
+class Touch(NamedTuple):
+    """A change at a site."""
+
+    change: int  # its number
+    site: str
+
+
+class Pass:
+    """One outermost call of a module of the model, in one thread."""
+
+    def __init__(self, session: EditSession, cached: int | None) -> None:
+        self.session = session
+        self.cached = cached  # positions in the cache it was given; None if there is none
+        self.first = 0  # position of the first query, by the last self-attention
+        self.calls: Counter[str] = Counter()  # of each module
+        self.again = _in_backward()  # recomputed for a backward pass
+
+
+_numbers = itertools.count()
+
+
+class _ThreadState(threading.local):
+    passes: tuple[Pass, ...] = ()
+
+
+_here = _ThreadState()
+
+
+class EditSession:
+    """The changes of one block while it is open."""
+
+    def __init__(
+        self, model: nn.Module, changes: tuple[Change, ...], like: Trace | None, words: Words
+    ) -> None:
+        self.model, self.changes = model, changes
+        self.module_paths = ModulePaths(model)
+        self.words = words
+        self.words_of: dict[str, Words] = {}
+        self.predicates: list[Predicate] = [predicate(change.where) for change in changes]
+        self.sites: Sites = sites_of(self.module_paths)
+        self.like = like
+        self.block = Block()
+        self.touched: Counter[Touch] = Counter()
+        self.matched: set[int] = set()  # numbers of changes whose `where` matched a site
+        self.in_checkpoints = 0  # changed calls that a backward pass will run again
+        self.recomputed = 0
+        self._wanted: dict[Any, tuple[int, ...]] = {}
+        self._checked = 0
+        self._stack = ExitStack()
+        self._closed = True
+        self.number = next(_numbers)  # outer blocks come first
+
+    # -- entering and leaving
+
+    def begin(self) -> None:
+        if not available():
+            raise UnavailableError(
+                "edit: torch's dispatch key TESTING_ONLY_GenericMode has a fallback of somebody "
+                "else, so attention cannot be changed in this process"
+            )
+        with ExitStack() as stack:
+            stack.enter_context(eager_torch())
+            self.sites.check()
+            if self.like is not None:
+                self._adopt(self.like)
+            self.block.open()
+            stack.callback(self.block.close)
+            stack.enter_context(changing())
+            for module in self._entrances():
+                wrap_calls(module, self._around)
+                stack.callback(unwrap_calls, module, self._around)
+            self._stack = stack.pop_all()
+        self._closed = False
+
+    def end(self) -> None:
+        self._closed = True
+        self._stack.close()
+
+    def _entrances(self) -> list[nn.Module]:
+        """Modules whose calls may be outermost: the model, and those that hold others."""
+        modules = dict.fromkeys([self.model, *self.module_paths.modules.values()])
+        return [m for m in modules if m is self.model or m._modules]
+
+    def _adopt(self, trace: Trace) -> None:
+        self.sites.adopt(trace)
+        for record in trace:
+            if record.query_tokens is not None or record.key_tokens is not None:
+                self.words_of[record.path] = Words(record.query_tokens, record.key_tokens)
+        self._check_sites(everything=True)
+
+    # -- calls
+
+    def _around(
+        self, module: nn.Module, proceed: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Around a call of a module: the outermost one is a pass."""
+        passes = _here.passes
+        if self._closed or any(each.session is self for each in passes) or not self.block.here():
+            return proceed(*args, **kwargs)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise UnavailableError(
+                "edit: the model was called inside a transform of torch.func, such as vmap, where "
+                "its attention cannot be changed"
+            )
+        follow_compiler()
+        current = Pass(self, _cached_positions((args, kwargs)))
+        _here.passes = (*passes, current)
+        try:
+            if not (
+                current.again or self.like is not None or self.sites.knows(module, args, kwargs)
+            ):
+                self.sites.learn(module, args, kwargs)
+                self._wanted.clear()
+            self._check_sites(everything=module is self.module_paths.modules.get(""))
+            with intercepted(_intercept):
+                return proceed(*args, **kwargs)
+        finally:
+            _here.passes = passes
+
+    # -- sites
+
+    def _check_sites(self, everything: bool) -> None:
+        """Raise where a change matches no site, if all are known, or one that cannot change."""
+        if len(self.sites.sites) == self._checked:
+            return
+        self._checked = len(self.sites.sites)
+        for number, matches in enumerate(self.predicates):
+            for site in list(self.sites.sites.values()):
+                if not matches(site):
+                    continue
+                self.matched.add(number)
+                reason = self.sites.refusal(site)
+                if reason is not None:
+                    raise UnavailableError(
+                        f"{self.changes[number]}: '{site.base}' ({site.source}) cannot be changed: "
+                        f"{reason}; leave it out with where="
+                    )
+            for note in self.sites.unread:
+                if matches(Site(note.where, "", "", "")):
+                    raise UnavailableError(f"{self.changes[number]}: {note}")
+            if everything and number not in self.matched:
+                raise RegardError(self.no_match(number))
+
+    def no_match(self, number: int) -> str:
+        """Why a change has no site."""
+        change = self.changes[number]
+        names = list(dict.fromkeys(site.base for site in self.sites.sites.values()))
+        if not names:
+            return f"{change}: the model has no attention that can be seen"
+        where = change.where if isinstance(change.where, str) else shown(change.where)
+        near = difflib.get_close_matches(str(where), names, 3, 0.3) or names[:3]
+        return (
+            f"{change}: where={shown(change.where)} matches none of {len(names)} sites; near: "
+            f"{', '.join(map(repr, near))}"
+        )
+
+    def wanted(self, site: Site) -> tuple[int, ...]:
+        """Numbers of the changes that concern a site."""
+        key = (site.path, site.source, site.call, site.attends)
+        numbers = self._wanted.get(key)
+        if numbers is None:
+            matching = (n for n, matches in enumerate(self.predicates) if matches(site))
+            numbers = self._wanted[key] = tuple(matching)
+        return numbers
+
+    def note_checkpoint(self, current: Pass) -> None:
+        """Count changed calls inside activation checkpoints, and those that run again."""
+        if current.again:
+            self.recomputed += 1
+        elif _in_checkpoint():
+            self.in_checkpoints += 1
+
+
+# -- operators
+
+
+class _Planner:
+    """Collects what all open blocks of this thread change at one operator."""
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+        self.here: list[tuple[Pass, Site]] = []
+        for current in sorted(_here.passes, key=lambda each: each.session.number):
+            call_site = current.session.module_paths.call_site()
+            if call_site is None:
+                continue
+            if operator == "_transformer_encoder_layer_fwd":
+                call_site = current.session.module_paths.inside(call_site, "self_attn")
+            self.here.append((current, _site(current, call_site)))
+
+    @property
+    def wanted(self) -> bool:
+        return any(current.session.wanted(site) for current, site in self.here)
+
+    def refuse(self, reason: str) -> None:
+        for current, site in self.here:
+            numbers = current.session.wanted(site)
+            if numbers:
+                change = current.session.changes[numbers[0]]
+                raise UnavailableError(
+                    f"{change}: '{site.name}' ({site.source}) cannot be changed: {reason}"
+                )
+
+    def plan(
+        self,
+        shape: Shape,
+        like: Tensor,
+        mask: Callable[[], Tensor | None] = lambda: None,
+        gathered: bool = False,
+    ) -> Plan | None:
+        if 0 in shape:
+            return None
+        plan: Plan | None = None
+        for current, site in self.here:
+            current.calls[site.base] += 1
+            first, first_key = _positions(current, site, shape, mask)
+            session = current.session
+            numbers = session.wanted(site)
+            if not numbers:
+                continue
+            self._check(current, site)
+            call = AttentionCall(
+                site,
+                shape,
+                first,
+                first_key,
+                torch.promote_types(like.dtype, torch.float32),
+                like.device,
+                session.words_of.get(site.path, session.words),
+                gathered,
+            )
+            plan = plan or Plan(call)
+            for number in numbers:
+                change = session.changes[number]
+                selection = select(call, change.heads, change.queries, change.keys)
+                if selection is not None:
+                    change.extend(plan, selection, call)
+                    session.touched[Touch(number, site.base)] += 1
+        if plan is None:
+            return None
+        plan.simplify()
+        return None if plan.empty else plan
+
+    def _check(self, current: Pass, site: Site) -> None:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            self.refuse("it runs inside a transform of torch.func, such as vmap")
+        if current.again and site.call > 1:
+            self.refuse(
+                "its module runs more than once in a pass, and is run again for a backward pass, "
+                "where its calls cannot be told apart; switch activation checkpointing off"
+            )
+        current.session.note_checkpoint(current)
+
+
+def _intercept(operator: Operator, args: Any, kwargs: Any) -> Any:
+    """Runs instead of an attention operator."""
+    name = operator.name
+    softmax = name in operators.SOFTMAXES
+    if not softmax and name not in operators.FUSED:
+        return operator.run(*args, **kwargs)
+    planner = _Planner(name)
+    if not planner.here:
+        return operator.run(*args, **kwargs)
+    arguments = operators.named(operator, args, kwargs)
+    captured = is_captured()
+    output = None
+    if softmax:
+        output = _softmax(planner, arguments)
+    elif name == "scaled_dot_product_attention":
+        output = operators.scaled_dot_product(arguments, planner, captured)
+    elif name == "_scaled_dot_product_flash_attention_for_cpu":
+        run = lambda: operator.run(*args, **kwargs)
+        output = operators.flash(arguments, planner, captured, run)
+    elif name == "_native_multi_head_attention":
+        output = operators.native_attention(arguments, planner, captured)
+    elif name == "_transformer_encoder_layer_fwd":
+        output = operators.encoder_layer(arguments, planner, captured)
+    else:
+        output = operators.flex(arguments, planner, captured)
+    if output is None:
+        return operator.run(*args, **kwargs)
+    note_change()
+    return output
+
+
+def _softmax(planner: _Planner, arguments: Any) -> Tensor | None:
+    current, site = planner.here[0]
+    line = (site.path, site.source)
+    axes = current.session.sites.axes(line)
+    dim = arguments["dim"]
+    rank = arguments["self"].dim()
+    fits = axes is not None and rank == len(axes.dims) and dim % rank == axes.dim
+    if axes is not None and fits:
+        return operators.softmax(axes, arguments, planner)
+    if axes is not None or line not in current.session.sites.softmaxes:
+        planner.refuse(
+            "a softmax ran there that the captured pass did not see, or over another axis, so it "
+            "is not known whether it is attention; pass like=regard.trace(model, ...) of such a "
+            "call"
+        )
+    return None
+
+
+def _site(current: Pass, call_site: CallSite) -> Site:
+    path, source = call_site.path, call_site.source
+    learned = current.session.sites.sites.get((path, source))
+    attends = "unknown" if learned is None else learned.attends
+    operator = "" if learned is None else learned.operator
+    call = current.calls[call_site.name] + 1
+    return Site(path, call_site.module_class, source, operator, call, 0, attends)
+
+
+def _positions(
+    current: Pass, site: Site, shape: Shape, mask: Callable[[], Tensor | None]
+) -> tuple[int, int]:
+    """Absolute positions of the first query and the first key."""
+    queries, keys = shape.queries, shape.keys
+    if site.attends == "cross":
+        return current.first if current.cached is None else current.cached, 0
+    if current.cached is not None:
+        first = current.cached
+        first_key = max(0, first + queries - keys)
+    else:
+        first, first_key = max(keys - queries, 0), 0
+        if keys > queries:
+            first = max(0, first - _hidden_at_end(mask()))
+    current.first = first
+    return first, first_key
+
+
+def _hidden_at_end(mask: Tensor | None) -> int:
+    """How many keys at the end no query may see: room in a cache of a fixed size."""
+    if mask is None:
+        return 0
+    visible = mask if mask.dtype == torch.bool else ~masked(mask)
+    seen = visible.reshape(-1, visible.shape[-1]).any(0).nonzero()
+    return int(visible.shape[-1] - 1 - seen.max()) if len(seen) else 0
+
+
+def _cached_positions(inputs: Any) -> int | None:
+    """How many positions the cache among some inputs has seen; None if there is no cache."""
+    if isinstance(inputs, dict):
+        inputs = list(inputs.values())
+    if isinstance(inputs, tuple | list):
+        lengths = [_cached_positions(each) for each in inputs if not isinstance(each, Tensor)]
+        return next((length for length in lengths if length is not None), None)
+    length = getattr(inputs, "get_seq_length", None)
+    return int(length()) if callable(length) and not isinstance(inputs, nn.Module) else None
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _in_checkpoint() -> bool:
+    """Whether torch's activation checkpointing is among the callers."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == checkpoint.__file__:
+            return True
+        frame = frame.f_back
+    return False

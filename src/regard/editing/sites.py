@@ -1,0 +1,183 @@
+"""The attention sites of a model, from one captured pass.
+
+Before the outermost call of a kind that is not known yet, the same call runs once under capture, on
+copies of its inputs. That tells which softmaxes are attention, along which axes, and what the sites
+are called. Sites stay known as long as the model lives and is unchanged.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from regard.errors import RegardError, UnavailableError
+from regard.interception import LOCK, listen, silent, unlisten
+from regard.record import Note, Site, Trace
+from regard.tracing import capture
+from regard.tracing.module_paths import ModulePaths
+from regard.tracing.pass_plan import fingerprint, signature_of
+from regard.tracing.session import unwatched
+from regard.tracing.softmax_axes import Line, SoftmaxAxes, softmax_axes
+
+_FUSED = ("_scaled_dot_product_", "_native_multi_head", "_transformer_encoder_layer", "flex_")
+
+
+class Sites:
+    """The sites of one model."""
+
+    def __init__(self, module_paths: ModulePaths) -> None:
+        self.module_paths = module_paths
+        self.sites: dict[Line, Site] = {}
+        self.unread: list[Note] = []  #: attention that capture could not read
+        self.softmaxes: set[Line] = set()  #: all that ran, attention or not
+        self._kinds: set[Any] = set()  # of calls that were captured
+        self._fingerprint: Any = None
+
+    def axes(self, line: Line) -> SoftmaxAxes | None:
+        """The axes of a softmax that attends, if they are known."""
+        root = self.module_paths.model
+        return None if root is None else softmax_axes(root).get(line)
+
+    def check(self) -> None:
+        """Forget everything if the model has changed."""
+        now = fingerprint(self.module_paths)
+        with LOCK:
+            if now != self._fingerprint:
+                if self._fingerprint is not None:  # what captures found before is of this model
+                    assert self.module_paths.model is not None
+                    softmax_axes(self.module_paths.model).clear()
+                self._fingerprint = now
+                self._kinds.clear()
+                self.sites.clear()
+                self.softmaxes.clear()
+                self.unread.clear()
+
+    def adopt(self, trace: Trace) -> None:
+        """Take the sites of a trace."""
+        for record in trace:
+            line = (record.path, record.source)
+            self.sites.setdefault(line, record.site)
+            if not record.operator.startswith(_FUSED):
+                self.softmaxes.add(line)
+        self.softmaxes |= {(other.path, other.source) for other in trace.other_softmaxes}
+        self.unread += [note for note in trace.notes if note.kind == "unread"]
+
+    def refusal(self, site: Site) -> str | None:
+        """Why a site cannot be changed; None if it can."""
+        if site.operator.startswith(_FUSED) or self.axes((site.path, site.source)) is not None:
+            return None
+        if site.operator == "softmax":
+            return (
+                "its weights are not the result of one softmax whose axes are known: they are "
+                "spelled with exp and sum, or heads or softmaxes are mixed in them"
+            )
+        return f"its weights are computed by {site.operator}, which has no softmax to change"
+
+    def knows(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
+        """Whether calls of this kind were captured before."""
+        return _kind(module, args, kwargs) in self._kinds
+
+    def learn(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Run a call under capture, on copies of its inputs, and take its sites."""
+        model = self.module_paths.model
+        assert model is not None
+        kind = _kind(module, args, kwargs)
+        args, kwargs = _copied((args, kwargs))
+
+        def note(operator: str, *_: Any) -> None:
+            call_site = self.module_paths.call_site()
+            if call_site is not None and "softmax" in operator:
+                self.softmaxes.add((call_site.path, call_site.source))
+
+        with silent(), unwatched(), _restored(model), torch.random.fork_rng():
+            listen(note)
+            run = capture(model, path="full")
+            try:
+                trace = run.__enter__()
+                try:
+                    # Hooks of the module itself run twice; without any, those of others do not.
+                    hooked = module._forward_pre_hooks or module._forward_hooks
+                    run_once: Any = module._call_impl if hooked else module.forward
+                    run_once(*args, **kwargs)
+                finally:
+                    # Its notes are about reading, and concern an edit only where it selects them.
+                    run.__exit__(RegardError, None, None)
+            finally:
+                unlisten(note)
+        self.adopt(trace)
+        self._kinds.add(kind)
+
+
+def _kind(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """What calls with the same sites have in common."""
+    try:
+        return id(module), signature_of(module, args, kwargs).kind
+    except RuntimeError:  # a nested tensor has no shape
+        return id(module), "nested", torch.is_grad_enabled()
+
+
+_known: WeakKeyDictionary[nn.Module, Sites] = WeakKeyDictionary()
+
+
+def sites_of(module_paths: ModulePaths) -> Sites:
+    """The sites of a model that is known, or will be."""
+    model = module_paths.model
+    assert model is not None
+    with LOCK:
+        sites = _known.get(model)
+        if sites is None:
+            sites = _known[model] = Sites(module_paths)
+    sites.module_paths = module_paths
+    return sites
+
+
+def _copied(arguments: Any) -> Any:
+    """Arguments that may be written to, with tensors that are shared still shared."""
+    memo: dict[int, Any] = {}
+    tensors: dict[int, Tensor] = {}
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if id(value) not in tensors:
+                clone = value.detach().clone()
+                tensors[id(value)] = clone.requires_grad_(value.requires_grad)
+            return tensors[id(value)]
+        if isinstance(value, nn.Module) or callable(value):
+            return value
+        try:
+            return copy.deepcopy(value, memo)
+        except Exception as error:
+            raise UnavailableError(
+                f"edit: a {type(value).__name__} among the inputs cannot be copied for the "
+                f"captured pass ({error}); pass like=regard.trace(model, ...)"
+            ) from error
+
+    return pytree.tree_map(leaf, arguments)
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    """Give buffers and attributes of a model back what they held."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    holders: list[dict[str, Any]] = []
+    for module in model.modules():
+        holders += [each for each in (module.__dict__, module._buffers) if isinstance(each, dict)]
+    before = [(holder, dict(holder)) for holder in holders]
+    try:
+        yield
+    finally:
+        for holder, values in before:
+            if holder.keys() != values.keys() or any(holder[k] is not values[k] for k in values):
+                holder.clear()
+                holder.update(values)
+        with torch.no_grad():
+            for buffer, value in buffers:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
