@@ -821,17 +821,18 @@
       const sites = manifest.sites.map((site, number) => this.site(site, maps[number]));
       const parts = manifest.parts.map((part) => {
         const { queries, keys } = manifest.sites[part.sites[0]];
-        return { ...part, maps: combinedMaps(queries, keys, () => part.sites.flatMap((number) => maps[number])) };
+        return { ...part, maps: combinedMaps(queries, keys, () => part.sites.flatMap((number) => maps[number]), manifest.note) };
       });
       return openScene({ ...manifest, title: this.title, sites, parts }, localLoader);
     }
     site(site, maps) {
+      const { manifest } = this;
       const peaks = maps.map((map) => map.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0));
       return {
         ...site,
         types: null,
         peak: peaks,
-        form: { kind: "dense", exact: false, maps: maps.map((map) => localMap(site.queries, site.keys, () => map)) },
+        maps: maps.map((map) => ({ kind: "dense", exact: false, note: manifest.note, weights: localMap(site.queries, site.keys, () => map) })),
         thumbnails: localThumbnails(site.queries, site.keys, peaks, (head) => maps[head])
       };
     }
