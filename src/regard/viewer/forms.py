@@ -42,7 +42,7 @@ class Form(ABC):
 
     @abstractmethod
     def take(self, rows: slice, strip: Strip) -> None:
-        """Some rows of the map; each is shown once."""
+        """Some rows of the map, each once; what lies behind the last column of a strip is 0."""
 
     @abstractmethod
     def packed(self, peak: float, chunks: Chunks) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ class Whole(Form):
         self._weights = torch.zeros(queries, keys)
 
     def take(self, rows: slice, strip: Strip) -> None:
-        self._weights[rows] = strip
+        self._weights[rows, : strip.shape[1]] = strip
 
     def packed(self, peak: float, chunks: Chunks) -> dict[str, Any]:
         if self._exact:
@@ -84,18 +84,20 @@ class Largest(Form):
         self._manifest: dict[str, Any] = {}
 
     def take(self, rows: slice, strip: Strip) -> None:
-        reach = max(self.most, self._runs.take(rows, strip != 0))
-        sizes = strip.abs() if self._signed else strip
-        values, places = sizes[:, :reach].topk(self.most, dim=1)
+        keys, seen = len(self._received), strip.shape[1]
+        self._runs.take(rows, strip != 0)
+        strip = F.pad(strip, (0, max(0, self.most - seen)))
+        values, places = (strip.abs() if self._signed else strip).topk(self.most, dim=1)
         self._values[:, rows] = (strip.gather(1, places) if self._signed else values).t()
         self._places[:, rows] = places.t().int()
         first = rows.start // self._side
-        lines = torch.stack([block.mean(0) for block in strip.split(self._side)])
+        lines = torch.stack([block[:, :seen].mean(0) for block in strip.split(self._side)])
+        lines = F.pad(lines, (0, keys - seen))
         means = F.avg_pool1d(lines, self._side, ceil_mode=True)
         self._means[first : first + len(means)] = means
-        received = strip.sum(0)
+        received = strip[:, :seen].sum(0)
         with self._lock:
-            self._received += received
+            self._received[:seen] += received
 
     def packed(self, peak: float, chunks: Chunks) -> dict[str, Any]:
         """What is kept; `finish` adds the largest weights, once their number is known."""
@@ -152,17 +154,15 @@ class Runs:
         self.exact = True  #: whether what lies in no run is 0, and nothing else
         self._strips: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def take(self, rows: slice, some: Bool[Tensor, "row key"]) -> int:
-        """Which pairs of some rows are not 0; returns the key behind the last one."""
+    def take(self, rows: slice, some: Bool[Tensor, "row key"]) -> None:
+        """Which pairs of some rows are not 0."""
         ends, counts = _run_ends(some)
-        reach = int(ends.max()) if len(ends) else 0
         if len(ends) > 2 * _RUNS * len(counts):  # from the first of a row to its last
             self.exact = False
             last = counts.cumsum(0)[counts > 0]
             outer = torch.stack([last - counts[counts > 0], last - 1], 1).flatten()
             ends, counts = ends[outer], counts.clamp_max(2)
         self._strips[rows.start] = counts // 2, ends
-        return reach
 
     def packed(self, chunks: Chunks) -> dict[str, Any] | None:
         """How many runs each row has, then their ends; None where nothing is 0."""
@@ -254,7 +254,7 @@ class FactorForm(Form):
         """Find the normalisers of some rows, and the largest error that is left."""
         nothing = strip == 0
         self._runs.take(rows, ~nothing)
-        scores = self._decoded[rows] @ self._key.t()
+        scores = self._decoded[rows] @ self._key[: strip.shape[1]].t()
         peak, position = strip.max(1, keepdim=True)
         at_peak = scores.gather(1, position) - peak.log()
         normaliser = torch.where(peak > 0, at_peak, 0.0)
