@@ -3,7 +3,7 @@
 | form | what is kept | a weight of a pair |
 |---|---|---|
 | dense | every weight, float32 | exact |
-| codes | every weight, 16 bits | within peak / 32767 |
+| codes | every weight, 14 bits | within peak / 8191 |
 | factors | queries, keys, each row's normaliser: the page multiplies them | within `FAR` |
 | largest | the largest of each row, and which pairs are 0 | within peak / 2047, or not stored |
 
@@ -29,7 +29,8 @@ from regard.viewer.chunks import Chunks, ScaledRows, deflated
 
 FAR = 1e-3  # error above which no number is shown as a weight
 LARGEST = 8  # weights of each row that are kept as 32-bit numbers beside factors
-_WHOLE, _LISTED, _COARSE = 32767, 2047, 255  # codes of maps, of largest weights, of means
+_WHOLE, _LISTED, _COARSE = 8191, 2047, 255  # codes of maps, of largest weights, of means
+_FINEST = 32767  # codes of weights that exceed 1
 _LOOKED_AT = 64  # rows of a mask at a time
 _RUNS = 4  # of pairs that are not 0 in a row, up to which they are kept as such
 
@@ -63,8 +64,9 @@ class Whole(Form):
     def packed(self, peak: float, chunks: Chunks) -> dict[str, Any]:
         if self._exact:
             return noted({"kind": "dense", "weights": chunks.add(self._weights), "error": 0.0})
-        form = coded(self._weights, peak, _WHOLE, chunks)
-        return noted({"kind": "codes", **form, "error": peak / _WHOLE})
+        levels = _levels(peak, _WHOLE)
+        form = coded(self._weights, peak, levels, chunks)
+        return noted({"kind": "codes", **form, "error": peak / levels})
 
 
 class Largest(Form):
@@ -127,18 +129,13 @@ class Largest(Form):
             "places": chunks.add(self._numbers(ranks)),
             "weights": chunks.add(self._codes(ranks)),
             "unit": self._peak,
-            "levels": self._levels,
-            "error": self._peak / self._levels,
+            "levels": _levels(self._peak, _LISTED),
+            "error": self._peak / _levels(self._peak, _LISTED),
         }
         noted(self._manifest)
 
-    @property
-    def _levels(self) -> int:
-        """How many codes there are: more where a weight may exceed 1."""
-        return min(_WHOLE, max(_LISTED, math.ceil(_LISTED * self._peak)))
-
     def _codes(self, ranks: slice) -> Tensor:
-        return root_codes(self._values[ranks], self._peak, self._levels)
+        return root_codes(self._values[ranks], self._peak, _levels(self._peak, _LISTED))
 
     def _numbers(self, ranks: slice) -> Tensor:
         return self._places[ranks].to(
@@ -191,7 +188,7 @@ class Factors:
         scale: float,
     ) -> None:
         self.query, self.key, self.scale = query, key, scale
-        self._keys: dict[int, tuple[Tensor, dict[str, Any]]] = {}  #: by group: heads share it
+        self._keys: dict[tuple[int, int], tuple[Tensor, dict[str, Any]]] = {}  # heads share them
 
     @staticmethod
     def numbers(recipe: Recipe) -> int:
@@ -221,11 +218,11 @@ class Factors:
     def head(self, head: int, bits: int, exact: int, chunks: Chunks) -> FactorForm:
         """The form of one head; `exact` weights of each row come as 32-bit numbers."""
         group = head // (self.query.shape[0] // self.key.shape[0])
-        if group not in self._keys:
+        if (group, bits) not in self._keys:
             rows = ScaledRows.of(self.key[group], bits)
-            self._keys[group] = rows.decoded(), chunks.add_rows(rows)
+            self._keys[group, bits] = rows.decoded(), chunks.add_rows(rows)
         query = ScaledRows.of(self.query[head], bits)
-        return FactorForm(self, query, *self._keys[group], bits, exact)
+        return FactorForm(self, query, *self._keys[group, bits], bits, exact)
 
 
 class FactorForm(Form):
@@ -303,7 +300,7 @@ def words(form: dict[str, Any]) -> str:
     if form["kind"] == "dense":
         return "every weight is kept exactly, as a 32-bit number"
     if form["kind"] == "codes":
-        return f"weights are numbers of 16 bits, {near}"
+        return f"weights are codes of {form['levels'].bit_length() + 1} bits, {near}"
     if form["kind"] == "factors":
         top = f"; {largest} of each row are kept as 32-bit numbers" if count else ""
         return f"weights are multiplied from queries and keys of {form['bits']} bits, {near}{top}"
@@ -317,6 +314,11 @@ def coded(values: Tensor, peak: float, levels: int, chunks: Chunks) -> dict[str,
     """Numbers up to `peak` as codes, and how a page reads them."""
     codes = root_codes(values, peak, levels)
     return {"weights": chunks.add(codes), "unit": peak, "levels": levels}
+
+
+def _levels(peak: float, least: int) -> int:
+    """How many codes there are: more where a weight may exceed 1."""
+    return min(_FINEST, max(least, math.ceil(_LISTED * peak)))
 
 
 def root_codes(values: Tensor, peak: float, levels: int) -> Tensor:

@@ -91,13 +91,13 @@ class Overview:
     def take(self, rows: slice, strip: Strip) -> None:
         height, width = self._largest.shape
         first, last = (row * height // self._queries for row in (rows.start, rows.stop - 1))
-        for row in range(first, last + 1):
-            here = (-(-end * self._queries // height) for end in (row, row + 1))
-            start, stop = (min(max(end - rows.start, 0), len(strip)) for end in here)
-            line = F.pad(strip[start:stop].abs().amax(0), (0, self._keys - strip.shape[1]))
-            largest = F.adaptive_max_pool1d(line[None], width)[0]
-            with self._lock:
-                torch.maximum(self._largest[row], largest, out=self._largest[row])
+        starts = [-(-row * self._queries // height) for row in range(first + 1, last + 1)]
+        blocks = strip.abs().tensor_split([start - rows.start for start in starts])
+        lines = torch.stack([block.amax(0) for block in blocks])
+        largest = F.adaptive_max_pool1d(F.pad(lines, (0, self._keys - strip.shape[1])), width)
+        here = self._largest[first : last + 1]
+        with self._lock:
+            torch.maximum(here, largest, out=here)
 
     def peak(self, where: str) -> float:
         """The largest absolute weight; an error where there is none."""
