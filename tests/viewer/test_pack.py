@@ -113,7 +113,7 @@ class TestForms:
         found, (weights,) = maps(Scene.of(Trace([record(recipe)])))
         exact = recipe.weights()[0].double()
         assert found.manifest["sites"][0]["maps"][0]["kind"] == "codes"
-        assert ((weights - exact).abs() <= exact.sqrt() / 32767 + 1e-6).all()
+        assert ((weights - exact).abs() <= exact.sqrt() / 8191 + 1e-6).all()
 
     def test_numbers_beyond_16_bits_are_factors_too(self, not_exact):
         recipe = dot()
@@ -146,7 +146,7 @@ class TestForms:
         torch.manual_seed(0)
         given = Given(torch.randn(1, 2, 12, 12), None, "signed")
         found, (weights,) = maps(Scene.of(Trace([record(given)])))
-        assert (weights - given.matrix[0]).abs().max() <= given.matrix.abs().max() / 32767
+        assert (weights - given.matrix[0]).abs().max() <= given.matrix.abs().max() / 8191
         assert found.manifest["sites"][0]["types"] is None
         assert "rollout" not in found.manifest["parts"][0]["maps"]
 
@@ -188,7 +188,7 @@ class TestForms:
         error = (true.abs() * true.abs().max()).sqrt() / 255 * 1.01 + 1e-5 * true.abs().max()
         assert ((means - true).abs() <= error).all()
         received = decoding.coded(found, form["received"])
-        assert (received - exact[1].mean(0)).abs().max() <= received.abs().max() / 32767 + 1e-6
+        assert (received - exact[1].mean(0)).abs().max() <= received.abs().max() / 8191 + 1e-6
         assert f"he {form['count']} largest of each row are stored" in found.manifest["note"]
 
     def test_a_budget_that_holds_nothing_is_refused(self):
@@ -232,7 +232,7 @@ class TestMaps:
         form = found.manifest["parts"][0]["maps"]["relevance"]
         assert form["kind"] == "codes"
         got = decoding.weights(found, form, 30, 30)
-        assert ((got - exact).abs() <= (exact * exact.max()).sqrt() / 32767 + 1e-6).all()
+        assert ((got - exact).abs() <= (exact * exact.max()).sqrt() / 8191 + 1e-6).all()
 
     def test_thumbnails_keep_the_strongest(self):
         weights = torch.zeros(1, 1, 300, 300)

@@ -3,7 +3,7 @@
 | form | what is kept | a weight of a pair |
 |---|---|---|
 | dense | every weight, float32 | exact |
-| codes | every weight, 16 bits | within peak / 32767 |
+| codes | every weight, 14 bits | within peak / 8191 |
 | factors | queries, keys, each row's normaliser: the page multiplies them | within `FAR` |
 | largest | the largest of each row, and which pairs are 0 | within peak / 2047, or not stored |
 
@@ -29,7 +29,8 @@ from regard.viewer.chunks import Chunks, ScaledRows, deflated
 
 FAR = 1e-3  # error above which no number is shown as a weight
 LARGEST = 8  # weights of each row that are kept as 32-bit numbers beside factors
-_WHOLE, _LISTED, _COARSE = 32767, 2047, 255  # codes of maps, of largest weights, of means
+_WHOLE, _LISTED, _COARSE = 8191, 2047, 255  # codes of maps, of largest weights, of means
+_FINEST = 32767  # codes of weights that exceed 1
 _LOOKED_AT = 64  # rows of a mask at a time
 _RUNS = 4  # of pairs that are not 0 in a row, up to which they are kept as such
 
@@ -42,7 +43,7 @@ class Form(ABC):
 
     @abstractmethod
     def take(self, rows: slice, strip: Strip) -> None:
-        """Some rows of the map; each is shown once."""
+        """Some rows of the map, each once; what lies behind the last column of a strip is 0."""
 
     @abstractmethod
     def packed(self, peak: float, chunks: Chunks) -> dict[str, Any] | None:
@@ -58,13 +59,14 @@ class Whole(Form):
         self._weights = torch.zeros(queries, keys)
 
     def take(self, rows: slice, strip: Strip) -> None:
-        self._weights[rows] = strip
+        self._weights[rows, : strip.shape[1]] = strip
 
     def packed(self, peak: float, chunks: Chunks) -> dict[str, Any]:
         if self._exact:
             return noted({"kind": "dense", "weights": chunks.add(self._weights), "error": 0.0})
-        form = coded(self._weights, peak, _WHOLE, chunks)
-        return noted({"kind": "codes", **form, "error": peak / _WHOLE})
+        levels = _levels(peak, _WHOLE)
+        form = coded(self._weights, peak, levels, chunks)
+        return noted({"kind": "codes", **form, "error": peak / levels})
 
 
 class Largest(Form):
@@ -84,18 +86,20 @@ class Largest(Form):
         self._manifest: dict[str, Any] = {}
 
     def take(self, rows: slice, strip: Strip) -> None:
-        reach = max(self.most, self._runs.take(rows, strip != 0))
-        sizes = strip.abs() if self._signed else strip
-        values, places = sizes[:, :reach].topk(self.most, dim=1)
+        keys, seen = len(self._received), strip.shape[1]
+        self._runs.take(rows, strip != 0)
+        strip = F.pad(strip, (0, max(0, self.most - seen)))
+        values, places = (strip.abs() if self._signed else strip).topk(self.most, dim=1)
         self._values[:, rows] = (strip.gather(1, places) if self._signed else values).t()
         self._places[:, rows] = places.t().int()
         first = rows.start // self._side
-        lines = torch.stack([block.mean(0) for block in strip.split(self._side)])
+        lines = torch.stack([block[:, :seen].mean(0) for block in strip.split(self._side)])
+        lines = F.pad(lines, (0, keys - seen))
         means = F.avg_pool1d(lines, self._side, ceil_mode=True)
         self._means[first : first + len(means)] = means
-        received = strip.sum(0)
+        received = strip[:, :seen].sum(0)
         with self._lock:
-            self._received += received
+            self._received[:seen] += received
 
     def packed(self, peak: float, chunks: Chunks) -> dict[str, Any]:
         """What is kept; `finish` adds the largest weights, once their number is known."""
@@ -125,18 +129,13 @@ class Largest(Form):
             "places": chunks.add(self._numbers(ranks)),
             "weights": chunks.add(self._codes(ranks)),
             "unit": self._peak,
-            "levels": self._levels,
-            "error": self._peak / self._levels,
+            "levels": _levels(self._peak, _LISTED),
+            "error": self._peak / _levels(self._peak, _LISTED),
         }
         noted(self._manifest)
 
-    @property
-    def _levels(self) -> int:
-        """How many codes there are: more where a weight may exceed 1."""
-        return min(_WHOLE, max(_LISTED, math.ceil(_LISTED * self._peak)))
-
     def _codes(self, ranks: slice) -> Tensor:
-        return root_codes(self._values[ranks], self._peak, self._levels)
+        return root_codes(self._values[ranks], self._peak, _levels(self._peak, _LISTED))
 
     def _numbers(self, ranks: slice) -> Tensor:
         return self._places[ranks].to(
@@ -152,17 +151,15 @@ class Runs:
         self.exact = True  #: whether what lies in no run is 0, and nothing else
         self._strips: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def take(self, rows: slice, some: Bool[Tensor, "row key"]) -> int:
-        """Which pairs of some rows are not 0; returns the key behind the last one."""
+    def take(self, rows: slice, some: Bool[Tensor, "row key"]) -> None:
+        """Which pairs of some rows are not 0."""
         ends, counts = _run_ends(some)
-        reach = int(ends.max()) if len(ends) else 0
         if len(ends) > 2 * _RUNS * len(counts):  # from the first of a row to its last
             self.exact = False
             last = counts.cumsum(0)[counts > 0]
             outer = torch.stack([last - counts[counts > 0], last - 1], 1).flatten()
             ends, counts = ends[outer], counts.clamp_max(2)
         self._strips[rows.start] = counts // 2, ends
-        return reach
 
     def packed(self, chunks: Chunks) -> dict[str, Any] | None:
         """How many runs each row has, then their ends; None where nothing is 0."""
@@ -191,7 +188,7 @@ class Factors:
         scale: float,
     ) -> None:
         self.query, self.key, self.scale = query, key, scale
-        self._keys: dict[int, tuple[Tensor, dict[str, Any]]] = {}  #: by group: heads share it
+        self._keys: dict[tuple[int, int], tuple[Tensor, dict[str, Any]]] = {}  # heads share them
 
     @staticmethod
     def numbers(recipe: Recipe) -> int:
@@ -221,11 +218,11 @@ class Factors:
     def head(self, head: int, bits: int, exact: int, chunks: Chunks) -> FactorForm:
         """The form of one head; `exact` weights of each row come as 32-bit numbers."""
         group = head // (self.query.shape[0] // self.key.shape[0])
-        if group not in self._keys:
+        if (group, bits) not in self._keys:
             rows = ScaledRows.of(self.key[group], bits)
-            self._keys[group] = rows.decoded(), chunks.add_rows(rows)
+            self._keys[group, bits] = rows.decoded(), chunks.add_rows(rows)
         query = ScaledRows.of(self.query[head], bits)
-        return FactorForm(self, query, *self._keys[group], bits, exact)
+        return FactorForm(self, query, *self._keys[group, bits], bits, exact)
 
 
 class FactorForm(Form):
@@ -254,7 +251,7 @@ class FactorForm(Form):
         """Find the normalisers of some rows, and the largest error that is left."""
         nothing = strip == 0
         self._runs.take(rows, ~nothing)
-        scores = self._decoded[rows] @ self._key.t()
+        scores = self._decoded[rows] @ self._key[: strip.shape[1]].t()
         peak, position = strip.max(1, keepdim=True)
         at_peak = scores.gather(1, position) - peak.log()
         normaliser = torch.where(peak > 0, at_peak, 0.0)
@@ -303,7 +300,7 @@ def words(form: dict[str, Any]) -> str:
     if form["kind"] == "dense":
         return "every weight is kept exactly, as a 32-bit number"
     if form["kind"] == "codes":
-        return f"weights are numbers of 16 bits, {near}"
+        return f"weights are codes of {form['levels'].bit_length() + 1} bits, {near}"
     if form["kind"] == "factors":
         top = f"; {largest} of each row are kept as 32-bit numbers" if count else ""
         return f"weights are multiplied from queries and keys of {form['bits']} bits, {near}{top}"
@@ -317,6 +314,11 @@ def coded(values: Tensor, peak: float, levels: int, chunks: Chunks) -> dict[str,
     """Numbers up to `peak` as codes, and how a page reads them."""
     codes = root_codes(values, peak, levels)
     return {"weights": chunks.add(codes), "unit": peak, "levels": levels}
+
+
+def _levels(peak: float, least: int) -> int:
+    """How many codes there are: more where a weight may exceed 1."""
+    return min(_FINEST, max(least, math.ceil(_LISTED * peak)))
 
 
 def root_codes(values: Tensor, peak: float, levels: int) -> Tensor:

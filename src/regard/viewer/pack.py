@@ -123,15 +123,14 @@ class _Packing:
         maps, pictures, peaks, rows = [], [], [], []
         for head in range(record.shape.heads):
             overview = Overview(*record.shape[2:])
-            form = self._plan.form(self._scene, number, head, self._chunks)
+            forms = self._plan.forms(self._scene, number, head, self._chunks)
+            form = next(forms)
             rows.append(walk.show(head, [overview, stack, form]))
             peaks.append(overview.peak(f"{record.name}, head {head}"))
             pictures.append(overview.picture())
-            manifest = form.packed(peaks[-1], self._chunks)
-            if manifest is None:  # too far from the exact weights
-                form = self._plan.instead(self._scene, number)
+            while (manifest := form.packed(peaks[-1], self._chunks)) is None:  # too far off
+                form = next(forms)
                 walk.show(head, [form])
-                manifest = form.packed(peaks[-1], self._chunks)
             if isinstance(form, Largest):
                 self._listed.append(form)
             maps.append(manifest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from regard.types import Shape
@@ -15,11 +15,12 @@ TEXT = 4 / 3  # bytes of base64 for one of data
 _MAPS = (1 << 18, 1 << 22)  # cells that are set aside for a map over all layers, and the most
 _EXACT = 1_200_000  # weights up to which all are kept
 _FLOAT = 0.9 * 4 * TEXT  # bytes in the file for one weight kept as it is,
-_CODE = 0.85 * 2 * TEXT  # as a code,
+_CODE = 0.78 * 2 * TEXT  # as a code,
 _TOP = 0.75 * 6 * TEXT  # for one of the largest weights as a 32-bit number, with its place,
 _LISTED = 0.75 * 4 * TEXT  # the same as a code,
 _LEAST_LISTED = 1.5 * TEXT  # and where it is deflated well
-_BITS = (16, 14, 13, 12)  # of queries and keys, the most that fit
+_BITS = (14, 13, 12)  # of queries and keys, the most that fit,
+_FINE = 16  # and of those of a head that needs more, where all would fit with so many
 _SIDES = (4, 8, 16, 32, 64)  # of blocks whose means are kept
 _MEANS = 0.12  # share of what is left that they may take
 _MOST = 256  # largest weights of a row
@@ -33,6 +34,7 @@ class Plan:
     exact: bool
     factors: dict[int, Factors]  #: by number of the site
     bits: int = _BITS[0]  #: of factors
+    fine: bool = False  #: whether a head may have more bits
     top: int = 0  #: weights of each row that are exact beside factors
     coded: bool = True  #: whether sites without factors are kept as codes
     most: int = 1  #: largest weights of each row that may fit, of a site without codes
@@ -52,32 +54,37 @@ class Plan:
         rows = sum(shapes[number].heads * shapes[number].queries for number in factors)
         top = LARGEST if rows * LARGEST * _TOP <= left else 0
         left -= rows * top * _TOP
+        finer = sum(each.count for each in factors.values()) * (_FINE - bits) / 8 * TEXT
+        fine = finer <= left
         others = [shape for number, shape in enumerate(shapes) if number not in factors]
         cost = sum(map(_weights, others)) * _CODE
         if cost <= left:
             cells = min(_MAPS[1], aside + int((left - cost) / (4 * len(scene.parts) * _CODE)))
-            return cls(False, factors, bits, top, map_cells=cells)
+            return cls(False, factors, bits, fine, top, map_cells=cells)
         side = _side(others, left)
         left -= _mean_bytes(others, side)
         rows = sum(shape.heads * shape.queries for shape in others)
         most = min(_MOST, max(1, int(left / (rows * _LEAST_LISTED))))
-        return cls(False, factors, bits, top, False, most, side, aside)
+        return cls(False, factors, bits, False, top, False, most, side, aside)
 
     def is_exact(self, number: int) -> bool:
         """Whether some weights of a site are kept as the very numbers of the record."""
         return self.exact or (number in self.factors and self.top > 0)
 
-    def form(self, scene: Scene, number: int, head: int, chunks: Chunks) -> Form:
-        """How a head is kept, unless that turns out to be too far from its weights."""
+    def forms(self, scene: Scene, number: int, head: int, chunks: Chunks) -> Iterator[Form]:
+        """How a head is kept; each next one where that turns out to be too far from its weights."""
         record = scene.sites[number].record
         if number in self.factors:
-            return self.factors[number].head(head, self.bits, self.top, chunks)
-        if self.exact or self.coded:
-            return Whole(*record.shape[2:], self.exact)
-        return Largest(*record.shape[2:], self.most, self.side, record.kind == "signed")
+            for bits in (self.bits, _FINE) if self.fine else (self.bits,):
+                yield self.factors[number].head(head, bits, self.top, chunks)
+            yield self._instead(scene, number)
+        elif self.exact or self.coded:
+            yield Whole(*record.shape[2:], self.exact)
+        else:
+            yield Largest(*record.shape[2:], self.most, self.side, record.kind == "signed")
 
-    def instead(self, scene: Scene, number: int) -> Largest:
-        """How a head is kept whose factors are too far off: within the bytes they would take."""
+    def _instead(self, scene: Scene, number: int) -> Largest:
+        """The largest weights of each row within the bytes that factors would take."""
         record = scene.sites[number].record
         alone = record.shape._replace(heads=1)
         left = self.factors[number].count * self.bits / 8 * TEXT / record.shape.heads

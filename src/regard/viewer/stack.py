@@ -48,8 +48,11 @@ class Stack:
 
     def take(self, rows: slice, strip: Strip) -> None:
         """Some rows of one head of the layer that is being walked."""
-        self._layer[rows] += strip
-        torch.maximum(self._largest[rows], strip, out=self._largest[rows])
+        seen = slice(0, strip.shape[1])
+        self._layer[rows, seen] += strip
+        largest = self._largest[rows]
+        torch.maximum(largest[:, seen], strip, out=largest[:, seen])
+        largest[:, seen.stop :].clamp_min_(0.0)
 
     def close(self, record: Record) -> None:
         """The layer is done."""

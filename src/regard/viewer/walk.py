@@ -34,11 +34,12 @@ class Viewer(Protocol):
     """Sees the weights of a head, strip by strip."""
 
     def take(self, rows: slice, strip: Strip) -> None:
-        """Some rows, each once; threads may come with several strips at a time."""
+        """Some rows, each once; keys behind the last column of a strip have 0. Threads may come
+        with several strips at a time."""
 
 
 class Strips(Reducer):
-    """Shows whole rows to viewers, each row once."""
+    """Shows whole rows to viewers, each row once, up to the last key that they may attend to."""
 
     needs_log_weights = False
 
@@ -46,7 +47,6 @@ class Strips(Reducer):
         super().__init__()
         self._keys = keys
         self._viewers = viewers
-        self._room: Tensor | None = None
         self._seen: set[int] = set()
 
     def start(self, matrix: Matrix) -> None:
@@ -57,13 +57,7 @@ class Strips(Reducer):
     ) -> None:
         assert weights is not None
         strip = weights.float().cpu()
-        if strip.shape[1] != self._keys:
-            if self._room is None or len(self._room) < len(strip):
-                self._room = torch.zeros(len(strip), self._keys)
-            room = self._room[: len(strip)].zero_()
-            room[:, columns] = strip
-            strip = room
-        self._show(rows, strip)
+        self._show(rows, F.pad(strip, (columns.start, 0)) if columns.start else strip)
 
     def finish(self, queries: int) -> None:
         """Rows that attend to nothing have no tiles."""
@@ -77,9 +71,7 @@ class Strips(Reducer):
             viewer.take(rows, strip)
 
     def fork(self) -> Strips:
-        twin = copy.copy(self)
-        twin._room = None
-        return twin
+        return copy.copy(self)  # what was seen is shared
 
     def merge(self, other: Strips) -> None:
         pass  # viewers saw the rows of both
@@ -93,19 +85,20 @@ class Overview:
     the picture."""
 
     def __init__(self, queries: int, keys: int) -> None:
-        self._queries = queries
+        self._queries, self._keys = queries, keys
         self._largest = torch.zeros(min(THUMBNAIL, queries), min(THUMBNAIL, keys))
         self._lock = threading.Lock()
 
     def take(self, rows: slice, strip: Strip) -> None:
         height, width = self._largest.shape
         first, last = (row * height // self._queries for row in (rows.start, rows.stop - 1))
-        for line in range(first, last + 1):
-            here = (-(-end * self._queries // height) for end in (line, line + 1))
-            start, stop = (min(max(row - rows.start, 0), len(strip)) for row in here)
-            largest = F.adaptive_max_pool1d(strip[start:stop].abs().amax(0)[None], width)[0]
-            with self._lock:
-                torch.maximum(self._largest[line], largest, out=self._largest[line])
+        starts = [-(-row * self._queries // height) for row in range(first + 1, last + 1)]
+        blocks = strip.abs().tensor_split([start - rows.start for start in starts])
+        lines = torch.stack([block.amax(0) for block in blocks])
+        largest = F.adaptive_max_pool1d(F.pad(lines, (0, self._keys - strip.shape[1])), width)
+        here = self._largest[first : last + 1]
+        with self._lock:
+            torch.maximum(here, largest, out=here)
 
     def peak(self, where: str) -> float:
         """The largest absolute weight; an error where there is none."""

@@ -146,7 +146,7 @@ def test_exported_numbers_of_512_tokens(open_page, licence_trace):
         close(torch.zeros_like(got), true, error + 2e-7)
 
 
-def test_exported_numbers_that_are_kept_as_16_bits(open_page, tmp_path):
+def test_exported_numbers_that_are_kept_as_codes(open_page, tmp_path):
     """Weights without queries and keys, too many for 32 bits, are within what it states."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(1, 2, 800, 800, generator=generator).mul(3).softmax(-1)
@@ -155,7 +155,7 @@ def test_exported_numbers_that_are_kept_as_16_bits(open_page, tmp_path):
         "view=matrix&layer=0&head=1&zoom=200,0,240,800",
     )
     error = looking.stated_error()
-    assert 0 < error < 1e-4
+    assert 0 < error < 2e-4
     rows = looking.table()
     got, first = weights_in(rows), int(rows[0]["query"])
     assert first <= 200 and len(got) >= 40
