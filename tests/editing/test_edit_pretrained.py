@@ -60,4 +60,4 @@ def test_induction_heads_are_those_that_copy(capsys: pytest.CaptureFixture[str])
             f"{float(hurt[12:].mean()):.4f}; rank correlation {correlation:.2f}"
         )
     assert hurt[:12].mean() > 2 * hurt[12:].mean().abs()
-    # The correlation is only printed: most heads score near 0, where ranks are noise or other roles.
+    # The correlation is only printed: most heads score near 0, where ranks are noise.
