@@ -35,6 +35,7 @@ from regard.translate.alignment.links import (
 )
 from regard.translate.alignment.matrix import End, Matrix, Reading, read_rows, word_matrix
 from regard.translate.alignment.spaces import spaced_words, spaced_words_of
+from regard.translate.alignment.statistical import statistical_links
 from regard.translate.alignment.symmetrise import (
     SYMMETRISERS,
     grow_diag,
@@ -85,6 +86,7 @@ __all__ = [
     "save_preferred_head",
     "spaced_words",
     "spaced_words_of",
+    "statistical_links",
     "strongest",
     "symmetrise",
     "union",
