@@ -125,6 +125,7 @@ HAVE = {
     "cell": ("lstm", RECURRENT),
     "bidirectional": (False, RECURRENT),
     "input_feeding": (True, CURRENT),
+    "aligner": (True, CURRENT),
     "heads": (2, {"transformer"}),
     "feed_forward": (9, {"transformer"}),
     "norm": ("post", {"transformer"}),

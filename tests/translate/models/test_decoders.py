@@ -25,12 +25,12 @@ def test_bahdanau_over_is_step_by_step(layers):
         inputs = model.encode(source, mask), embedded
         over = model.decoder.over if at_once else partial(stepwise, model.decoder)
         steps = over(*inputs, weights=True)
-        assert steps.weights is not None
-        both = torch.cat([steps.features.flatten(), steps.weights.flatten()])
+        (weights,) = steps.weights.values()
+        both = torch.cat([steps.features.flatten(), weights.flatten()])
         used = [*model.encoder.parameters(), *model.decoder.parameters()]
         generator = torch.Generator().manual_seed(0)
         loss = (both * torch.randn(both.shape, generator=generator, dtype=both.dtype)).sum()
-        return [steps.features, steps.weights], list(torch.autograd.grad(loss, used))
+        return [steps.features, weights], list(torch.autograd.grad(loss, used))
 
     for whole, stepped in zip(decoded(True), decoded(False)):
         assert len(whole) == len(stepped)

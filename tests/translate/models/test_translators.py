@@ -25,6 +25,8 @@ SHAPES = {
         **SIZES,  # type: ignore[arg-type]
     ),
     "luong-general fed": ModelConfig("luong-general", input_feeding=True, layers=2, **SIZES),  # type: ignore[arg-type]
+    "luong-dot aligner": ModelConfig("luong-dot", aligner=True, **SIZES),  # type: ignore[arg-type]
+    "qkv aligner fed": ModelConfig("qkv", aligner=True, input_feeding=True, **SIZES),  # type: ignore[arg-type]
     "local-m fed tied": ModelConfig("local-m", input_feeding=True, tie="target", **SIZES),  # type: ignore[arg-type]
     "local-p deep lstm": ModelConfig("local-p", layers=2, cell="lstm", **SIZES),  # type: ignore[arg-type]
     "qkv lstm fed": ModelConfig("qkv", cell="lstm", input_feeding=True, **SIZES),  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from regard.translate.config.config import PRESETS, Config
 from regard.translate.config.data import DataConfig, VectorsConfig, VocabularyConfig
 from regard.translate.config.training import (
     ForcingConfig,
+    GuidanceConfig,
     Metric,
     OptimiserConfig,
     ScheduleConfig,
@@ -18,6 +19,7 @@ __all__ = [
     "Config",
     "DataConfig",
     "ForcingConfig",
+    "GuidanceConfig",
     "Metric",
     "ModelConfig",
     "OptimiserConfig",

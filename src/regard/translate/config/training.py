@@ -116,6 +116,28 @@ class ValidationConfig:
 
 
 @dataclass(frozen=True)
+class GuidanceConfig:
+    """Guided alignment: a head learns to look where a statistical aligner links the pairs.
+
+    | field     | meaning                                                                     |
+    |-----------|-----------------------------------------------------------------------------|
+    | `weight`  | of its loss beside the cross-entropy; 0 for no guidance                     |
+    | `head`    | the head, such as `1.cross:0`; when empty `align`, else the first head of   |
+    |           | the last layer but one                                                      |
+    | `reading` | whose row belongs to a word: the step that predicts it ("output") or is     |
+    |           | fed it ("input"); "usual" is the model's own, "input" for `align`           |
+    """
+
+    SHORT: ClassVar[str] = "weight"
+    weight: float = 0.0
+    head: str = ""
+    reading: Literal["usual", "output", "input"] = "usual"
+
+    def __post_init__(self) -> None:
+        check_numbers("training.guidance", self, at_least_0=("weight",))
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """Length of the training, batches, optimisation.
 
@@ -136,6 +158,7 @@ class TrainingConfig:
     | `schedule`         | `ScheduleConfig`                                                     |
     | `forcing`          | `ForcingConfig`                                                      |
     | `validation`       | `ValidationConfig`                                                   |
+    | `guidance`         | `GuidanceConfig`                                                     |
     """
 
     start: str = ""
@@ -154,6 +177,7 @@ class TrainingConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     forcing: ForcingConfig = field(default_factory=ForcingConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
+    guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
 
     def __post_init__(self) -> None:
         positive = ("epochs", "batch_tokens", "accumulate", "log_every", "save_every")

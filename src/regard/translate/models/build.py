@@ -42,6 +42,10 @@ _ONLY = {
         _CURRENT,
         "only the models whose current state is the query have an attentional state to feed",
     ),
+    "aligner": (
+        _CURRENT,
+        "only the models whose current state is the query have a second attention",
+    ),
     "heads": ({"transformer"}, "only the Transformer has a number of heads"),
     "feed_forward": ({"transformer"}, "only the Transformer has feed-forward layers"),
     "norm": ({"transformer"}, "only the Transformer has norms"),

@@ -21,6 +21,7 @@ class ModelConfig:
     | `cell`           | "gru" or "lstm"                                                           |
     | `bidirectional`  | bidirectional recurrent encoder                                           |
     | `input_feeding`  | Luong's: the last attentional state is added to the next input            |
+    | `aligner`        | a second attention, in which a word finds its source: see guidance        |
     | `dropout`        | of embeddings, between layers, before the output layer                    |
     | `heads`          | heads of a Transformer                                                    |
     | `feed_forward`   | inner width of a Transformer's feed-forward layers                        |
@@ -37,6 +38,7 @@ class ModelConfig:
     cell: Literal["gru", "lstm"] = "gru"
     bidirectional: bool = True
     input_feeding: bool = False
+    aligner: bool = False
     dropout: float = 0.1
     heads: int = 4
     feed_forward: int = 1024

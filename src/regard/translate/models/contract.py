@@ -146,13 +146,17 @@ class TranslationModel(nn.Module, ABC):
         target: Int[Tensor, "batch target"],
         chosen: Bool[Tensor, "batch target"],
         forcing: float = 1.0,
-    ) -> Float[Tensor, "position vocabulary"]:
+        site: str | None = None,
+    ) -> Float[Tensor, "position vocabulary"] | tuple[Tensor, Weights]:
         """The logits at the `chosen` target positions, one row each; padding costs nothing.
 
-        Training calls this, so that wrappers (distribution, compilation) see one forward.
+        With a `site` its weights too, (batch, head, target, source). Training calls this, so that
+        wrappers (distribution, compilation) see one forward.
         """
-        decoded = self.decode(self.encode(source, source_mask), target, forcing=forcing)
-        return self.logits(decoded.features[chosen])
+        encoded = self.encode(source, source_mask)
+        decoded = self.decode(encoded, target, weights=site is not None, forcing=forcing)
+        logits = self.logits(decoded.features[chosen])
+        return logits if site is None else (logits, decoded.weights[site])
 
 
 def select(tree: Any, indices: Int[Tensor, " chosen"]) -> Any:

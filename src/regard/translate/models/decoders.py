@@ -15,18 +15,19 @@ from regard.translate.models.cells import CellStack, CellState
 from regard.translate.models.contract import EncoderOutput
 from regard.types import Kind
 
-SITE = "cross"  #: the name of the one attention from target to source
+CROSS = "cross"  #: the site of the attention that a word is predicted from
+ALIGN = "align"  #: that of the attention which looks for the word that was just read
 
 Mask = Bool[Tensor, "batch source"]
 State = dict[str, Any]  #: of a decoder between two steps, one entry per row
 
 
 class DecoderStep(NamedTuple):
-    """One step, or all of them: features, the state after them, weights where asked."""
+    """One step, or all of them: features, the state after them, weights by site where asked."""
 
     features: Tensor
     state: Any
-    weights: Tensor | None
+    weights: dict[str, Tensor]
 
 
 class Bridge(nn.Module):
@@ -74,18 +75,20 @@ class Decoder(nn.Module, ABC):
 
     cells: CellStack
     bridge: Bridge
-    look: SourceAttention | None
+
+    @property
+    def attentions(self) -> dict[str, SourceAttention]:
+        """The attentions to the source, by site."""
+        return {}
 
     @property
     def kind(self) -> Kind:
-        return "distribution" if self.look is None else self.look.kind
+        return next((look.kind for look in self.attentions.values()), "distribution")
 
     def fix(self, annotations: Tensor, summaries: list[Tensor], mask: Mask) -> dict[str, Any]:
-        """The memory of a source: the first states, and the attention's keys and values."""
-        memory: dict[str, Any] = {"start": self.bridge(summaries)}
-        if self.look is not None:
-            memory["look"] = self.look.fix(annotations, mask)
-        return memory
+        """The memory of a source: the first states, and each attention's keys and values."""
+        fixed = {site: look.fix(annotations, mask) for site, look in self.attentions.items()}
+        return {"start": self.bridge(summaries), **fixed}
 
     def start(self, encoded: EncoderOutput, beams: int) -> State:
         """The state before the first step."""
@@ -104,7 +107,7 @@ class Decoder(nn.Module, ABC):
         *,
         weights: bool = False,
     ) -> DecoderStep:
-        """One step: features (row, width), the state after it, weights (row, head, source)."""
+        """One step: features (row, width), the state after it, weights (row, 1, source)."""
 
     @abstractmethod
     def over(
@@ -114,7 +117,7 @@ class Decoder(nn.Module, ABC):
         *,
         weights: bool = False,
     ) -> DecoderStep:
-        """All steps: features (batch, target, width), weights (batch, head, target, source)."""
+        """All steps: features (batch, target, width), weights (batch, 1, target, source)."""
 
 
 class PlainDecoder(Decoder):
@@ -124,20 +127,19 @@ class PlainDecoder(Decoder):
         super().__init__()
         self.cells = cells
         self.bridge = bridge
-        self.look = None
         self.readout = readout
 
     def step(
         self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
     ) -> DecoderStep:
         output, cells = self.cells.advance(embedded, state["cells"])
-        return DecoderStep(self.readout(output), {"cells": cells}, None)
+        return DecoderStep(self.readout(output), {"cells": cells}, {})
 
     def over(
         self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
     ) -> DecoderStep:
         return DecoderStep(
-            self.readout(self.cells.over(embedded, encoded.memory["start"])), None, None
+            self.readout(self.cells.over(embedded, encoded.memory["start"])), None, {}
         )
 
 
@@ -151,8 +153,6 @@ class AttentionDecoder(Decoder):
         readout: from the results of a step to its features.
     """
 
-    look: SourceAttention
-
     def __init__(
         self, cells: CellStack, bridge: Bridge, look: SourceAttention, readout: Readout
     ) -> None:
@@ -162,6 +162,10 @@ class AttentionDecoder(Decoder):
         self.look = look
         self.readout = readout
 
+    @property
+    def attentions(self) -> dict[str, SourceAttention]:
+        return {CROSS: self.look}
+
     def start(self, encoded: EncoderOutput, beams: int) -> State:
         state = super().start(encoded, beams)
         steps = torch.zeros(
@@ -169,24 +173,33 @@ class AttentionDecoder(Decoder):
         )
         return {**state, "steps": steps}
 
+    def _by_rows(
+        self,
+        query: Float[Tensor, "row width"],
+        encoded: EncoderOutput,
+        steps: Int[Tensor, " row"],
+        weights: bool,
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """The context of each attention, from rows, and its weights (row, 1, source) by site.
 
-def by_rows(
-    look: SourceAttention,
-    query: Float[Tensor, "row width"],
-    encoded: EncoderOutput,
-    steps: Int[Tensor, " row"],
-    weights: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Attend from rows: beams are on the query axis, so that nothing of the source is repeated."""
-    sentences = encoded.mask.shape[0]
-    beams = query.shape[0] // max(1, sentences)
-    queries = query.reshape(sentences, beams, query.shape[-1])
-    at = steps.reshape(sentences, beams)
-    attended = look(queries, encoded.memory["look"], encoded.mask, at, weights=weights)
-    context = attended.output.flatten(0, 1).to(query.dtype)
-    if attended.weights is None:
-        return context, None
-    return context, attended.weights.transpose(1, 2).flatten(0, 1)  # (row, head, source)
+        Beams are on the query axis, so that nothing of the source is repeated.
+        """
+        sentences = encoded.mask.shape[0]
+        beams = query.shape[0] // max(1, sentences)
+        queries = query.reshape(sentences, beams, query.shape[-1])
+        at = steps.reshape(sentences, beams)
+        contexts, by_site = [], {}
+        for site, look in self.attentions.items():
+            attended = look(queries, encoded.memory[site], encoded.mask, at, weights=weights)
+            contexts.append(attended.output.flatten(0, 1).to(query.dtype))
+            if weights:
+                by_site[site] = attended.weights.transpose(1, 2).flatten(0, 1)
+        return contexts, by_site
+
+
+def stacked(steps: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The weights of all steps by site, (batch, 1, target, source), from those of each."""
+    return {site: torch.stack([weights[site] for weights in steps], 2) for site in steps[0]}
 
 
 def stepwise(
@@ -200,8 +213,7 @@ def stepwise(
         state = advanced.state
         features.append(advanced.features)
         step_weights.append(advanced.weights)
-    stacked = torch.stack(step_weights, 2) if weights and step_weights[0] is not None else None  # type: ignore[arg-type]
-    return DecoderStep(torch.stack(features, 1), state, stacked)
+    return DecoderStep(torch.stack(features, 1), state, stacked(step_weights))
 
 
 class Wiring(nn.Module):
@@ -279,18 +291,17 @@ class PreviousState(AttentionDecoder):
             )
             outputs.append(output)
             contexts.append(context)
-            if step_weights is not None:
-                all_weights.append(step_weights)
-        stacked = torch.stack(outputs, 1), embedded, torch.stack(contexts, 1)
-        features = self.readout(*self.wiring.parts(*stacked))
-        return DecoderStep(features, state, torch.stack(all_weights, 2) if all_weights else None)
+            all_weights.append(step_weights)
+        inputs = torch.stack(outputs, 1), embedded, torch.stack(contexts, 1)
+        features = self.readout(*self.wiring.parts(*inputs))
+        return DecoderStep(features, state, stacked(all_weights))
 
     def _advance(
         self, encoded: EncoderOutput, state: State, embedded: Tensor, weights: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None, State]:
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], State]:
         """One step without the readout: output, context, weights, the state after it."""
         query = self.wiring.query(embedded, state["cells"][0][0])
-        context, step_weights = by_rows(self.look, query, encoded, state["steps"], weights)
+        (context,), step_weights = self._by_rows(query, encoded, state["steps"], weights)
         output, cells = self.cells.advance(self.wiring.entry(embedded, context), state["cells"])
         return output, context, step_weights, {"cells": cells, "steps": state["steps"] + 1}
 
@@ -300,23 +311,53 @@ class CurrentState(AttentionDecoder):
 
     Nothing of the attention goes back into the recurrence, so whole targets go through the cells at
     once, and then through the attention at once.
+
+    Args:
+        cells: the recurrence.
+        bridge: from the encoder's last states to the decoder's first.
+        look: the attention that a word is predicted from.
+        readout: from [contexts; state] to the features.
+        aligner: a second attention with the same query, whose context joins the features too:
+            h̃ₜ = tanh(W_c [cₜ; aₜ; hₜ]). The state has just read a word, which guidance teaches the
+            aligner to find in the source, so its rows are read as "input".
     """
+
+    def __init__(
+        self,
+        cells: CellStack,
+        bridge: Bridge,
+        look: SourceAttention,
+        readout: Readout,
+        aligner: SourceAttention | None = None,
+    ) -> None:
+        super().__init__(cells, bridge, look, readout)
+        self.aligner = aligner
+
+    @property
+    def attentions(self) -> dict[str, SourceAttention]:
+        both = {CROSS: self.look, ALIGN: self.aligner}
+        return {site: look for site, look in both.items() if look is not None}
 
     def step(
         self, encoded: EncoderOutput, state: State, embedded: Tensor, *, weights: bool = False
     ) -> DecoderStep:
         output, cells = self.cells.advance(embedded, state["cells"])
-        context, step_weights = by_rows(self.look, output, encoded, state["steps"], weights)
+        contexts, step_weights = self._by_rows(output, encoded, state["steps"], weights)
         after = {"cells": cells, "steps": state["steps"] + 1}
-        return DecoderStep(self.readout(context, output), after, step_weights)
+        return DecoderStep(self.readout(*contexts, output), after, step_weights)
 
     def over(
         self, encoded: EncoderOutput, embedded: Tensor, *, weights: bool = False
     ) -> DecoderStep:
         output = self.cells.over(embedded, encoded.memory["start"])
         steps = torch.arange(output.shape[1], device=encoded.mask.device).expand(output.shape[:2])
-        attended = self.look(output, encoded.memory["look"], encoded.mask, steps, weights=weights)
-        return DecoderStep(self.readout(attended.output, output), None, attended.weights)
+        contexts, by_site = [], {}
+        for site, look in self.attentions.items():
+            attended = look(output, encoded.memory[site], encoded.mask, steps, weights=weights)
+            contexts.append(attended.output)
+            if weights:
+                by_site[site] = attended.weights
+        return DecoderStep(self.readout(*contexts, output), None, by_site)
 
 
 class InputFeeding(CurrentState):

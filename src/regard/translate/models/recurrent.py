@@ -16,7 +16,7 @@ from regard.translate.models.contract import (
     StepOutput,
     TranslationModel,
 )
-from regard.translate.models.decoders import SITE, Decoder
+from regard.translate.models.decoders import Decoder, stacked
 from regard.translate.models.embeddings import Embeddings
 from regard.translate.models.encoders import RecurrentEncoder
 
@@ -44,7 +44,7 @@ class RecurrentTranslator(TranslationModel):
         self.decoder = decoder
         self.dropout = dropout
         self.longest_source = longest_source
-        self.sites = {} if decoder.look is None else {SITE: 1}
+        self.sites = dict.fromkeys(decoder.attentions, 1)
         self.kind = decoder.kind
 
     def encode(
@@ -81,8 +81,7 @@ class RecurrentTranslator(TranslationModel):
     ) -> StepOutput:
         embedded = self._dropped(self.embeddings.target(tokens))
         advanced = self.decoder.step(encoded, state, embedded, weights=weights)
-        by_site = {} if advanced.weights is None else {SITE: advanced.weights}
-        return StepOutput(self.logits(advanced.features), advanced.state, by_site)
+        return StepOutput(self.logits(advanced.features), advanced.state, advanced.weights)
 
     def decode(
         self,
@@ -100,8 +99,7 @@ class RecurrentTranslator(TranslationModel):
             return self._guided(encoded, target, weights, forcing)
         embedded = self._dropped(self.embeddings.target(target))
         advanced = self.decoder.over(encoded, embedded, weights=weights)
-        by_site = {} if advanced.weights is None else {SITE: advanced.weights}
-        return DecoderOutput(advanced.features, by_site)
+        return DecoderOutput(advanced.features, advanced.weights)
 
     def logits(
         self, features: Float[Tensor, "*position width"]
@@ -114,7 +112,7 @@ class RecurrentTranslator(TranslationModel):
         """Decode with the model's own guesses among the tokens it is given."""
         state = self.start(encoded)
         features: list[Tensor] = []
-        step_weights: list[Tensor] = []
+        step_weights: list[dict[str, Tensor]] = []
         for tokens in target.unbind(1):
             inputs = tokens
             if features:
@@ -126,11 +124,8 @@ class RecurrentTranslator(TranslationModel):
             advanced = self.decoder.step(encoded, state, embedded, weights=weights)
             state = advanced.state
             features.append(advanced.features)
-            if advanced.weights is not None:
-                step_weights.append(advanced.weights)
-        return DecoderOutput(
-            torch.stack(features, 1), {SITE: torch.stack(step_weights, 2)} if step_weights else {}
-        )
+            step_weights.append(advanced.weights)
+        return DecoderOutput(torch.stack(features, 1), stacked(step_weights))
 
     def _dropped(self, embedded: Tensor) -> Tensor:
         return F.dropout(embedded, self.dropout, self.training)

@@ -137,13 +137,16 @@ def encoder_qkv(config: ModelConfig, source_size: int, target_size: int) -> Tran
 
 
 def _current(parts: Parts, look: SourceAttention) -> RecurrentTranslator:
-    """Luong's decoder, with or without input feeding."""
-    config = parts.config
-    readout = parts.readout(look.width + config.hidden)
+    """Luong's decoder, with or without input feeding and an aligner."""
+    config, width = parts.config, parts.encoder.width
+    aligner = None
+    if config.aligner:
+        aligner = SourceAttention(Luong(GeneralScore(config.hidden, width)), width)
+    readout = parts.readout(look.width + (aligner.width if aligner else 0) + config.hidden)
     fed = parts.features if config.input_feeding else 0
     cells = parts.cells(config.embedding + fed)
     kind = InputFeeding if config.input_feeding else CurrentState
-    return parts.translator(kind(cells, parts.bridge(cells), look, readout))
+    return parts.translator(kind(cells, parts.bridge(cells), look, readout, aligner))
 
 
 def qkv(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:

@@ -15,6 +15,7 @@ from regard.translate.data import Examples, Pair
 from regard.translate.models.contract import TranslationModel
 from regard.translate.training.corpus import Vocabularies
 from regard.translate.training.folder import Log, RunFolder
+from regard.translate.training.guidance import head_entry
 from regard.translate.training.processes import random_states_of_ranks, sum_over_ranks
 from regard.translate.training.resuming import Position, State, optimiser_tensors, save_state
 from regard.translate.training.schedules import forcing_at, rate_factor
@@ -281,7 +282,8 @@ class Loop:
 
     def _keep(self, validation: Validation) -> None:
         step = self.position.step
-        extra = {"step": step, "valid": asdict(validation)}
+        head = head_entry(self.training.guidance, self.setting.model)
+        extra = {"step": step, "valid": asdict(validation), **head}
         kept = replace(self.setting.checkpoint, extra=extra)
         save_checkpoint(self.setting.folder.kept(step), kept)
         if self.best.kept[0].step == step:

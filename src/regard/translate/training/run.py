@@ -23,6 +23,7 @@ from regard.translate.training.folder import (
     average_files,
     event_writer,
 )
+from regard.translate.training.guidance import head_entry, new_guidance
 from regard.translate.training.loop import Ending, Loop, TrainingSetup, Watcher
 from regard.translate.training.processes import new_fabric
 from regard.translate.training.resuming import (
@@ -151,7 +152,10 @@ def _train(
         check_surroundings(state.position, position)
         position = replace(state.position, valid=position.valid)
     optimiser = new_optimiser(config.training.optimiser, setting.model)
-    stepper = Stepper(fabric, setting.model, optimiser, setting.train, config.training)
+    guidance = None
+    if config.training.guidance.weight:
+        guidance = new_guidance(config.training.guidance, setting.model, setting.train)
+    stepper = Stepper(fabric, setting.model, optimiser, setting.train, config.training, guidance)
     if state is None:
         seed_all(config.training.seed + fabric.global_rank)
     else:
@@ -216,7 +220,7 @@ def finish(
     """
     folder, search = setting.folder, setting.config.search
     folder.prune(best)
-    _write_translators(folder, best)
+    _write_translators(folder, best, head_entry(setting.config.training.guidance, setting.model))
     scores = {}
     for name, path in (("best", folder.best), ("average", folder.average)):
         checkpoint = load_checkpoint(path, setting.fabric.device)
@@ -234,15 +238,20 @@ def finish(
     return scores
 
 
-def _write_translators(folder: RunFolder, best: Best) -> None:
-    """Write the best and the averaged translator, unless they are there (with a preferred head)."""
+def _write_translators(folder: RunFolder, best: Best, head: dict[str, Any]) -> None:
+    """Write the best and the averaged translator, unless they are there (with a preferred head).
+
+    `head` is the guided one, which both remember.
+    """
     steps = [ranked.step for ranked in best.kept]
     if _extra(folder.best).get("step") != steps[0]:
         folder.publish(steps[0])
     if _extra(folder.average).get("steps") != steps:
         kept = [folder.kept(step) for step in steps]
         header = FILE.header(kept[0])
-        FILE.write(folder.average, average_files(kept), {**header, "extra": {"steps": steps}})
+        FILE.write(
+            folder.average, average_files(kept), {**header, "extra": {"steps": steps, **head}}
+        )
 
 
 def _extra(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from regard.translate.config import OptimiserConfig, TrainingConfig
 from regard.translate.data import Batch, Examples, batches, collate
 from regard.translate.models.contract import TranslationModel
+from regard.translate.training.guidance import Guidance
 from regard.translate.training.loss import last_cross_entropy
 
 
@@ -91,6 +92,7 @@ class Stepper:
         optimiser: its optimiser.
         examples: the training examples.
         config: the `[training]` settings.
+        guidance: what a head is taught besides.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Stepper:
         optimiser: Optimizer,
         examples: Examples,
         config: TrainingConfig,
+        guidance: Guidance | None = None,
     ) -> None:
         self.fabric = fabric
         self.wrapped, _ = fabric.setup(model, optimiser)
@@ -107,11 +110,13 @@ class Stepper:
         self.optimiser = optimiser
         self.examples = examples
         self.config = config
+        self.guidance = guidance
 
     def make(self, step: Step, rate: float, forcing: float) -> Tensor:
         """Perform a step; returns the loss of this process, summed over its tokens, as float64.
 
-        It does not synchronise with the device.
+        That is the cross-entropy, without the loss of guidance. It does not synchronise with the
+        device.
         """
         losses = []
         for number, sentences in enumerate(step.batches, start=1):
@@ -131,11 +136,15 @@ class Stepper:
 
     def _gather(self, batch: Batch, tokens: int, forcing: float) -> Tensor:
         """Accumulate the gradient of a batch; returns its loss, summed over tokens."""
-        logits = self.wrapped(
-            batch.source, batch.source_mask, batch.target_in, batch.target_mask, forcing
-        )
+        inputs = batch.source, batch.source_mask, batch.target_in, batch.target_mask, forcing
+        guided: Tensor | float = 0.0
+        if self.guidance is None:
+            logits = self.wrapped(*inputs)
+        else:
+            logits, weights = self.wrapped(*inputs, self.guidance.head.site)
+            guided = self.guidance.loss(weights, batch)
         target = batch.target_out[batch.target_mask]
         loss = last_cross_entropy(logits, target, self.config.label_smoothing)
         # Gradients are averaged over processes, so each counts its own as often as there are.
-        self.fabric.backward(loss * (self.fabric.world_size / tokens))
+        self.fabric.backward((loss + guided) * (self.fabric.world_size / tokens))
         return loss.detach()
