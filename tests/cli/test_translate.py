@@ -274,11 +274,12 @@ def test_a_dash_is_standard_input(run, translator):
     assert said.splitlines() == texts_of(translator, ["I love you.", "You love cats."])
 
 
-def test_one_text_where_lines_seem_to_be_meant_is_remarked_on(run, tmp_path):
+def test_a_text_of_lines_is_translated_line_by_line_and_a_file_name_remarked_on(run, tmp_path):
     (tmp_path / "cats").write_text("I love you.\n")
     assert "regard: cats is a file; --file cats translates its lines\n" in run("cats")[2]
-    told = run("I love you.\nYou love cats.")[2]
-    assert "regard: the text has 2 lines and was translated as one sentence; --file" in told
+    _, shown, told = run("I love you.\nYou love cats.", "--longest", "3")
+    assert "lines" not in told
+    assert shown.count("you") == 1 and shown.count("cats") == 1  # a matrix for each sentence
     assert "is a file" not in run("cat" * 2000, "--longest", "2")[2]  # longer than names can be
 
 

@@ -231,7 +231,7 @@ def test_an_empty_translation_has_no_page(translator, tmp_path):
         tokens=[END],
         weights={site: one[:, :1] for site, one in real.hypothesis.weights.items()},
     )
-    seen = chosen._source_batch([chosen._encoded("I love you.", 1)])
+    seen = chosen._source_batch([chosen._encoded("I love you.")])
     found = chosen._reader.read(["I love you."], [[ended]], seen, True)[0][0]
     assert found.text == "" and found.matrix.target == [] and found.links == frozenset()
     with pytest.raises(UnavailableError, match="the translation is empty, so no word of it"):
@@ -256,8 +256,13 @@ def test_a_text_beyond_what_the_model_reads_is_refused():
     source = WordVocabulary.train(ENGLISH, size=40)
     target = WordVocabulary.train(FRENCH, size=40)
     model = build_model(config.model, len(source), len(target)).eval()
-    with pytest.raises(RegardError, match=r"text 1 has 5 tokens with its end, .* at most 4"):
-        Translator(Checkpoint(config, source, target, model))("the small cat sleeps")
+    translator = Translator(Checkpoint(config, source, target, model))
+    with pytest.raises(RegardError, match=r"has 5 tokens with its end, .* at most 4; split=True"):
+        translator("the small cat sleeps", split=False)
+    assert [part.source for part in translator("the small cat sleeps").parts] == [
+        "the small",
+        "cat sleeps",
+    ]
 
 
 def test_what_is_shown(translator):

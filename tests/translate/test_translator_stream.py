@@ -19,7 +19,7 @@ def test_a_stream_has_the_same_translations_in_the_same_order(translator, window
     assert [one.source for some in found for one in some] == [text for text in TEXTS if text]
 
 
-def test_a_stream_works_while_it_is_read_but_looks_at_all_texts_first(translator, monkeypatch):
+def test_a_stream_works_while_it_is_read(translator, monkeypatch):
     read = []
     taken = type(translator)._batch
 
@@ -36,6 +36,9 @@ def test_a_stream_works_while_it_is_read_but_looks_at_all_texts_first(translator
     next(stream)
     assert len(read) == 2
     with pytest.raises(RegardError, match="text 2 is empty"):
-        translator.stream(["I love you.", ""], longest=4)
+        list(translator.stream(["I love you.", ""], window=1, longest=4))
+    with pytest.raises(RegardError, match="text 2 is empty"):
+        translator.translate(["I love you.", ""], longest=4)
+    assert len(read) == 3
     with pytest.raises(RegardError, match="window is 0, expected at least 1"):
         translator.stream(["I love you."], window=0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -12,13 +14,14 @@ from rich.text import Text
 
 from regard.cli.option_checks import check_choice
 from regard.cli.translation_output import (
+    LineRemarks,
     check_words,
     no_attention,
     show,
     write_lines,
     write_links_of,
 )
-from regard.cli.unknown_words import report_unknown_words
+from regard.cli.unknown_words import UnknownWords, remark
 from regard.errors import RegardError
 from regard.files import check_folder
 from regard.plots.specs import checked_path
@@ -80,8 +83,23 @@ def translate(
         ),
     ] = None,
     batch: Annotated[
-        int, typer.Option(min=1, help="Lines translated at once.", rich_help_panel=_FILES)
+        int,
+        typer.Option(min=1, help="Maximum sentences translated at once.", rich_help_panel=_FILES),
     ] = 64,
+    split: Annotated[
+        bool,
+        typer.Option(
+            help="Translate sentence by sentence, and in parts what is longer than the model "
+            "learned from; otherwise a text, or a line, is one sentence.",
+        ),
+    ] = True,
+    copy: Annotated[
+        bool,
+        typer.Option(
+            help="Replace unknown words, and numbers that the source has not got, by the source "
+            "words they attend to.",
+        ),
+    ] = True,
     beam: Annotated[
         int | None,
         typer.Option(
@@ -166,18 +184,17 @@ def translate(
 ) -> None:
     """Translate a text and show which source word each word attends to; or translate many lines.
 
-    Give one sentence per text or line, as in the training data. Empty lines stay empty. Unknown
-    words are listed on standard error.
+    A text, like a line, is translated sentence by sentence. Empty lines stay empty. What was cut,
+    copied or lost, and words that the model does not know, are named on standard error.
     """
     text = None if text == "-" else text
     _check_options(text, file, out, n_best, plot, html, pharaoh)
     translator = _load(model, head, reading, end)
     _check_attention(translator, plot, html, pharaoh)
     console = Console(stderr=text is not None and str(pharaoh) == "-")
-    texts = _lines(file) if text is None else [text]
     search: dict[str, Any] = {
         "beam": beam,
-        "prefix": None if prefix is None else [prefix] * len(texts),
+        "prefix": None if prefix is None else repeat(prefix) if text is None else [prefix],
         "shortest": shortest,
         "longest": longest,
         "length_penalty": length_penalty,
@@ -185,18 +202,26 @@ def translate(
     }
     overrides = {name: value for name, value in search.items() if value is not None}
     _check_search(translator.checkpoint.config.search, n_best, beam, shortest, longest)
+    overrides |= {"n_best": n_best, "split": split, "copy": copy}
+    unknown = UnknownWords(translator.checkpoint.source)
     if text is None:
         linked = pharaoh is not None
         translated = translator.stream(
-            texts, n_best=n_best, batch=batch, weights=linked, empty=True, show=None, **overrides
-        )
-        write_lines(translator, translated, out, pharaoh, numbered=n_best > 1)
-        report_unknown_words(texts, translator.checkpoint.source)
+            unknown.counted(_lines(file)),
+            batch=batch, weights=linked, empty=True, show=None, **overrides,
+        )  # fmt: skip
+        remarks = LineRemarks()
+        lines_of_text = remarks.collected(translated)
+        write_lines(translator, lines_of_text, out, pharaoh, numbered=n_best > 1)
+        unknown.report()
+        remarks.report()
         return
-    (translations,) = translator.translate(texts, n_best=n_best, **overrides)
+    (translations,) = translator.translate(unknown.counted([text]), **overrides)
     best = translations[0]
-    report_unknown_words(texts, translator.checkpoint.source)
-    _remark_on_lines(text)
+    unknown.report()
+    for each in best.remarks:
+        remark(each)
+    _remark_on_a_file(text)
     if plot is not None or html is not None:
         check_words(best)
     show(console, translator, translations)
@@ -316,17 +341,10 @@ def _check_attention(
             )
 
 
-def _remark_on_lines(text: str) -> None:
-    """Say so if the text seems to be meant as lines."""
-    count = len(text.splitlines())
-    if count > 1:
-        print(
-            f"regard: the text has {count} lines and was translated as one sentence; --file and "
-            "standard input are translated line by line",
-            file=sys.stderr,
-        )
-    elif _is_file(text):
-        print(f"regard: {text} is a file; --file {text} translates its lines", file=sys.stderr)
+def _remark_on_a_file(text: str) -> None:
+    """Say so if the text is the name of a file."""
+    if _is_file(text):
+        remark(f"{text} is a file; --file {text} translates its lines")
 
 
 def _is_file(text: str) -> bool:
@@ -336,10 +354,10 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def _lines(file: Path | None) -> list[str]:
-    """The lines of a file or of standard input; some may be empty."""
+def _lines(file: Path | None) -> Iterator[str]:
+    """The lines of a file or of standard input, as they are needed; some may be empty."""
     if file is None and sys.stdin.isatty():
         raise RegardError("there is no text: give one, or --file, or lines on standard input")
     piped = file is None or str(file) == "-"
     name = "standard input" if piped else str(file)
-    return [line for _, line in lines(sys.stdin.buffer if piped else Path(name), name)]
+    return (line for _, line in lines(sys.stdin.buffer if piped else Path(name), name))

@@ -12,12 +12,15 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli.terminal import heatmap, ink_of, label
+from regard.cli.unknown_words import remark
 from regard.errors import RegardError
 from regard.files import written_whole
 from regard.translate.alignment import Matrix, write_pharaoh
 from regard.translate.alignment.heads import preferred_head
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.translator import Translation, Translator
+
+_TOLD = 5  # remarks on lines
 
 
 def no_attention(checkpoint: Checkpoint) -> str:
@@ -39,11 +42,13 @@ def show(console: Console, translator: Translator, translations: list[Translatio
     dash = "-" if ink_of(console) == "ascii" else "–"
     first = "of the first, " if len(translations) > 1 else ""
     if best.matrix is not None:
-        if best.matrix.target:
+        sentences = [part for part in best.parts or (best,) if part.matrix and part.matrix.target]
+        for part in sentences:
             caption = f"{first}each row: what its word looked at, in percent "
             caption += f"{dash} {translator.head} ({translator.reading})"
-            _draw(console, best.matrix, caption)
-            _report_end_attention(console, translator, best)
+            _draw(console, part.matrix, caption if part is sentences[0] else "")
+            _report_end_attention(console, translator, part)
+        if sentences:
             _explain_reading(console, translator)
         return
     inner = "" if best.inside is not None else ", nor any inside its encoder"
@@ -53,7 +58,8 @@ def show(console: Console, translator: Translator, translations: list[Translatio
         _draw(console, best.inside, caption + ", ".join(translator.inside))
 
 
-def _draw(console: Console, matrix: Matrix, caption: str) -> None:
+def _draw(console: Console, matrix: Matrix | None, caption: str) -> None:
+    assert matrix is not None
     console.print(Text(f"\n{caption}"))
     ink = ink_of(console)
     console.print(
@@ -99,6 +105,30 @@ def check_words(translation: Translation) -> None:
         raise RegardError(
             "--plot and --html: the translation is empty, so there is nothing to show"
         )
+
+
+class LineRemarks:
+    """Remarks on the translations of lines, of which the first are told."""
+
+    def __init__(self) -> None:
+        self.first: list[str] = []
+        self.count = 0
+
+    def collected(self, translated: Iterator[list[Translation]]) -> Iterator[list[Translation]]:
+        """The translations as they are."""
+        for number, translations in enumerate(translated, 1):
+            for each in translations[0].remarks if translations else ():
+                self.count += 1
+                if len(self.first) < _TOLD:
+                    self.first.append(f"line {number}: {each}")
+            yield translations
+
+    def report(self) -> None:
+        """Tell them on standard error."""
+        for each in self.first:
+            remark(each)
+        if self.count > len(self.first):
+            remark(f"and {self.count - len(self.first):,} more remarks on other lines")
 
 
 def write_lines(

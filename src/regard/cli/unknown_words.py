@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from regard.cli.terminal import label
@@ -15,24 +17,34 @@ _NAMED = 5
 _MANY = 0.2  #: share of unknown words that is rare in a language the model was trained on
 
 
-def report_unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> None:
-    """Name the words of source texts that the model does not know."""
-    unknown: list[str] = []
-    count = 0
-    for text in texts:
-        words = vocabulary.words(text)
-        unknown += unknown_words(vocabulary.encode(text), words)
-        count += len(words.names)
-    if not unknown:
-        return
-    distinct = list(dict.fromkeys(map(label, unknown)))
-    more = len(distinct) - _NAMED
-    names = ", ".join(distinct[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    kinds = f" ({len(distinct)} different)" if len(distinct) < len(unknown) else ""
-    _remark(
-        f"{len(unknown)} of {count} words{kinds} are unknown to the model and may be "
-        f"translated wrongly: {names}"
-    )
+class UnknownWords:
+    """Words of source texts that a model does not know, counted while the texts pass."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.counts: Counter[str] = Counter()
+        self.words = 0
+
+    def counted(self, texts: Iterable[str]) -> Iterator[str]:
+        """The texts as they are."""
+        for text in texts:
+            words = self.vocabulary.words(text)
+            self.counts.update(map(label, unknown_words(self.vocabulary.encode(text), words)))
+            self.words += len(words.names)
+            yield text
+
+    def report(self) -> None:
+        """Name the first of them, if there are any."""
+        if not self.counts:
+            return
+        more = len(self.counts) - _NAMED
+        names = ", ".join(islice(self.counts, _NAMED)) + (f" and {more} more" if more > 0 else "")
+        total = self.counts.total()
+        kinds = f" ({len(self.counts)} different)" if len(self.counts) < total else ""
+        remark(
+            f"{total} of {self.words} words{kinds} are unknown to the model and may be "
+            f"translated wrongly: {names}"
+        )
 
 
 def warn_of_unknown_language(
@@ -48,7 +60,7 @@ def warn_of_unknown_language(
     if max(share for _, share in shares) < _MANY:
         return
     unknown = " and ".join(f"{100 * share:.0f} % of the words of {path}" for path, share in shares)
-    _remark(f"{checkpoint} does not know {unknown}; are the files the right way round?")
+    remark(f"{checkpoint} does not know {unknown}; are the files the right way round?")
 
 
 def _unknown_share(texts: Sequence[str], vocabulary: Vocabulary) -> float:
@@ -57,5 +69,6 @@ def _unknown_share(texts: Sequence[str], vocabulary: Vocabulary) -> float:
     return unknown / max(1, sum(len(each.words.names) for each in sentences))
 
 
-def _remark(text: str) -> None:
+def remark(text: str) -> None:
+    """Say something on standard error."""
     print(f"regard: {text}", file=sys.stderr)

@@ -33,7 +33,9 @@ from regard.translate.alignment import (
 )
 from regard.translate.alignment.matrix import with_end, without_end
 from regard.translate.checkpoint import Checkpoint
+from regard.translate.copying import copies, needs_copies, with_copies
 from regard.translate.data import padded
+from regard.translate.joining import block_matrix
 from regard.translate.models.contract import EncoderOutput, TranslationModel
 from regard.translate.search import Hypothesis
 from regard.translate.tokens import BEGIN, END
@@ -125,8 +127,12 @@ class Reader:
         hypotheses: list[list[Hypothesis]],
         batch: SourceBatch,
         weights: bool,
+        copy: bool = False,
     ) -> list[list[Translation]]:
-        """Translations of the hypotheses of some texts, with attention if `weights`."""
+        """Translations of the hypotheses of some texts, with attention if `weights`.
+
+        With `copy`, unknown words and wrong numbers are replaced by those of the source.
+        """
         last = self._last_rows(hypotheses, batch) if weights else {}
         return [
             [
@@ -135,16 +141,48 @@ class Reader:
                     _cut(hypothesis, batch.sizes[sentence]),
                     last.get((sentence, rank), {}),
                     batch.inside(sentence) if weights else {},
+                    copy,
                 )
                 for rank, hypothesis in enumerate(of_text)
             ]
             for sentence, (text, of_text) in enumerate(zip(texts, hypotheses))
         ]
 
+    def copied(self, word: str) -> Translation:
+        """A word that no model reads, as its own translation: nothing attends to it."""
+        words = Words.each([word])
+        nothing = {site: torch.zeros(heads, 1, 1) for site, heads in self._sites.items()}
+        matrix = Matrix(torch.zeros(1, 1), [word], [word])
+        model, tokens = self.checkpoint.model, ([word], [word])
+        attends: Attends = "cross" if model.sites else "self"
+        return Translation(
+            word,
+            word,
+            0.0,
+            Hypothesis([], 0.0, 0.0),
+            (words, words),
+            None if self.head is None else matrix,
+            Trace([_record(model, s, w, tokens, attends, "partial") for s, w in nothing.items()]),
+            self.head,
+            matrix if self.head is None and nothing else None,
+            self.reading,
+        )
+
+    @functools.cached_property
+    def _sites(self) -> dict[str, int]:
+        """All sites that translations show, with their heads."""
+        model = self.checkpoint.model
+        return model.sites or dict.fromkeys(inner_sites(model), 1)
+
     def between_spaces(self, translation: Translation) -> Matrix:
         """The matrix between words separated by spaces."""
+        if translation.parts:
+            return block_matrix([self.between_spaces(part) for part in translation.parts])
+        if not translation.hypothesis.tokens:  # a word that was copied
+            return block_matrix([] if translation.matrix is None else [translation.matrix])
         source = spaced_words(translation.source, self.checkpoint.source)
         target = spaced_words_of(translation.hypothesis.tokens, self.checkpoint.target)
+        target = replace(target, names=translation.text.split())  # with what was copied
         return word_matrix(translation.rows, source, target)  # which are as they are read
 
     def _last_rows(
@@ -170,6 +208,7 @@ class Reader:
         hypothesis: Hypothesis,
         last: dict[str, HeadWeights],
         inside: dict[str, HeadWeights],
+        copy: bool,
     ) -> Translation:
         source = self.checkpoint.source.words(text)
         target = self.checkpoint.target.words_of(hypothesis.tokens)
@@ -193,6 +232,8 @@ class Reader:
         words = (with_end(source, len(source.pieces) + 1, "source"), target)
         records = [*self._records(rows, words), *self._inner_records(inside, words[0])]
         decoded, score = self.checkpoint.target.decode(hypothesis.tokens), hypothesis.score
+        if copy and matrix is not None and needs_copies(text, decoded):
+            decoded, matrix, words = _copied(decoded, matrix, words)
         trace = Trace(records)
         return Translation(
             text, decoded, score, hypothesis, words, matrix, trace, self.head, inner, self.reading
@@ -223,6 +264,21 @@ class Reader:
             _record(model, site, site_weights, tokens, "self", "distribution")
             for site, site_weights in weights.items()
         ]
+
+
+def _copied(
+    text: str, matrix: Matrix, words: tuple[Words, Words]
+) -> tuple[str, Matrix, tuple[Words, Words]]:
+    """A translation whose unknown words and wrong numbers are those of the source."""
+    sources = len(words[0].without_special().names)
+    names = words[1].without_special().names
+    replaced = copies(names, matrix.source[:sources], matrix.weights[:, :sources])
+    text = with_copies(text, names, replaced)
+    target = replace(
+        words[1], names=[replaced.get(place, name) for place, name in enumerate(words[1].names)]
+    )
+    shown = [replaced.get(place, name) for place, name in enumerate(matrix.target)]
+    return text, Matrix(matrix.weights, matrix.source, shown), (words[0], target)
 
 
 def _cut(hypothesis: Hypothesis, size: int) -> Hypothesis:

@@ -39,6 +39,9 @@ class Translation:
     |              | other; the trace then holds it too                                         |
     | `reading`    | which row belongs to a word: that of the step that predicts it ("output"), |
     |              | or that is fed it ("input")                                                |
+    | `parts`      | the translations of its sentences, if the text has several; `matrix` and   |
+    |              | `trace` are then block-diagonal                                            |
+    | `remarks`    | what a reader should know: what was cut, copied or lost                    |
 
     Words are the tokeniser's: "t'aime." has three of them. `Translator.between_spaces` gives the
     matrix of the words between spaces.
@@ -54,6 +57,8 @@ class Translation:
     head: Head | None = None
     inside: Matrix | None = None
     reading: Reading = "output"
+    parts: tuple[Translation, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def links(self) -> Links:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+import math
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from inspect import signature
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from regard.errors import RegardError
 from regard.progress import progress
+from regard.record import Trace
 from regard.translate.alignment import (
     End,
     Head,
@@ -25,7 +28,10 @@ from regard.translate.alignment import (
 from regard.translate.alignment.heads import preferred_head
 from regard.translate.alignment.matrix import check_end, check_reading
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
+from regard.translate.copying import missing_numbers, needs_copies
 from regard.translate.data import padded
+from regard.translate.data.sentences import cut_in_parts, split_sentences
+from regard.translate.joining import joined
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.reader import Reader, SourceBatch, inner_sites
 from regard.translate.search import Hypothesis, SearchOptions, beam_search, beam_search_steps
@@ -35,6 +41,10 @@ from regard.translate.translation import Translation
 from regard.translate.vocabulary.contract import unknown_words
 
 __all__ = ["Translation", "Translator"]
+
+_CELLS = 1 << 18  # source tokens × source tokens of a batch: attention takes so much of each head
+_TOKENS = 4  # tokens for each of the words that a model learned from at most
+_CHARACTERS = 40  # characters for each of them: what is longer need not be tokenised
 
 
 class Translator:
@@ -118,24 +128,37 @@ class Translator:
         prefix: Sequence[str] | None = None,
         weights: bool = True,
         empty: bool = False,
+        split: bool = True,
+        copy: bool = True,
         show: bool | None = False,
         **search: Any,
     ) -> list[list[Translation]]:
         """The best translations of each text, best first: one list per text.
 
         Args:
-            texts: one sentence each.
+            texts: the texts.
             n_best: maximum number of translations per text, at most the beam width. All are
-                different; there may be fewer, as two hypotheses can decode to the same text.
-            batch: how many texts go through the model at once, sorted by length.
+                different; there may be fewer, as two hypotheses can decode to the same text. Those
+                of a text of several sentences have the n-th of each, or its last.
+            batch: maximum number of sentences that go through the model at once, sorted by length;
+                long ones go in smaller batches, so that memory stays bounded.
             prefix: for each text, what its translation must begin with. A model of subwords may
                 continue the last word of it.
             weights: whether to keep attention; without it, translations have no matrix.
             empty: whether to accept empty texts, which have no translations; an error otherwise.
+            split: whether to translate sentence by sentence, and what is longer than the pairs that
+                the model learned from in parts (`limit`). Otherwise a text is one sentence.
+            copy: whether to replace unknown words, and numbers that the source has not got, by the
+                source words they attend to.
             show: whether to draw a progress bar; on a terminal when None.
             search: fields of `SearchOptions`, such as `beam=1`; the checkpoint's by default.
         """
         self._search_options("translate", search)
+        if not isinstance(texts, str) and isinstance(texts, Iterable):
+            texts = list(texts)
+            for number, text in enumerate(texts, 1):
+                self._check_text(text, number, empty)
+            _check_count(prefix, len(texts))
         return list(
             self.stream(
                 texts,
@@ -145,6 +168,8 @@ class Translator:
                 prefix=prefix,
                 weights=weights,
                 empty=empty,
+                split=split,
+                copy=copy,
                 show=show,
                 **search,
             )
@@ -157,18 +182,18 @@ class Translator:
         window: int | None = 1024,
         n_best: int = 1,
         batch: int = 64,
-        prefix: Sequence[str] | None = None,
+        prefix: Iterable[str] | None = None,
         weights: bool = True,
         empty: bool = False,
+        split: bool = True,
+        copy: bool = True,
         show: bool | None = False,
         **search: Any,
     ) -> Iterator[list[Translation]]:
-        """The results of `translate` one after the other, while later texts still wait.
-
-        All texts are checked before the first is translated.
+        """The results of `translate` one after the other; texts are read as they are needed.
 
         Args:
-            texts: as for `translate`, and so are the other arguments.
+            texts: as for `translate`, and so are the other arguments; `prefix` may go on for ever.
             window: how many texts are sorted by length together, and held; all when None.
         """
         if isinstance(texts, str):
@@ -178,52 +203,113 @@ class Translator:
         for name, size in (("batch", batch), ("window", window)):
             if size is not None and size < 1:
                 raise RegardError(f"{name} is {size}, expected at least 1")
+        if isinstance(prefix, str):
+            raise RegardError(f"prefix is one text, {prefix!r:.40}, expected a list: one a text")
         options = self._search_options("stream", search)
-        texts = list(texts)
-        sources = [self._encoded(text, number, empty) for number, text in enumerate(texts, 1)]
-        prefixes = self._prefixes(prefix, len(texts))
-        size = window or max(1, len(texts))
-        windows = [range(len(texts))[begin : begin + size] for begin in range(0, len(texts), size)]
+        if copy and self.head is None:  # nothing says what to copy
+            options = replace(options, unknown=False)
+        settings = _Settings(options, n_best, batch, weights, split, copy)
+        total = len(texts) if isinstance(texts, Sized) else None
 
         def translated() -> Iterator[list[Translation]]:
-            count = sum(source != [END] for source in sources)
-            with progress("translating", count, show) as advance:
-                for indices in windows:
-                    translations: dict[int, list[Translation]] = {}
-                    full = [index for index in indices if sources[index] != [END]]
-                    full.sort(key=lambda index: len(sources[index]))
-                    for begin in range(0, len(full), batch):
-                        chunk = full[begin : begin + batch]
-                        translations |= zip(
-                            chunk,
-                            self._batch(
-                                [texts[index] for index in chunk],
-                                [sources[index] for index in chunk],
-                                None if prefixes is None else [prefixes[index] for index in chunk],
-                                options,
-                                n_best,
-                                weights,
-                            ),
-                        )
-                        advance(len(chunk))
-                    yield from (translations.get(index, []) for index in indices)
+            lines, prefixes = enumerate(texts, 1), None if prefix is None else iter(prefix)
+            with progress("translating", total, show) as advance:
+                while numbered := list(islice(lines, window)):
+                    chosen = [text for _, text in numbered]
+                    for number, text in numbered:
+                        self._check_text(text, number, empty)
+                    begins = None
+                    if prefixes is not None:
+                        own = enumerate(islice(prefixes, len(chosen)), numbered[0][0])
+                        begins = [self._prefix_tokens(prefix, number) for number, prefix in own]
+                        _check_count(begins, len(chosen))
+                    yield from self._window(chosen, begins, settings)
+                    advance(len(chosen))
 
         return translated()
 
+    def _window(
+        self, texts: list[str], prefixes: list[list[int]] | None, settings: _Settings
+    ) -> Iterator[list[Translation]]:
+        """The translations of some texts, whose sentences are sorted by length together."""
+        plans = [self._plan(text, settings.split) for text in texts]
+        parts = [
+            _Part(text, place, part, self._encoded(part))
+            for text, plan in enumerate(plans)
+            for place, part in enumerate(plan.parts)
+            if place not in plan.copied
+        ]
+        results: dict[tuple[int, int], list[Translation]] = {}
+        for chunk in _batches(parts, settings.batch):
+            forced = None
+            if prefixes is not None:
+                forced = [[] if part.place else prefixes[part.text] for part in chunk]
+            translations = self._batch(chunk, forced, settings)
+            results |= zip([(part.text, part.place) for part in chunk], translations)
+        for number, (text, plan) in enumerate(zip(texts, plans)):
+            of_parts = [
+                [self._reader.copied(part)] if place in plan.copied else results[number, place]
+                for place, part in enumerate(plan.parts)
+            ]
+            yield self._joined(text, of_parts, plan.remarks)
+
+    def _joined(
+        self, text: str, of_parts: list[list[Translation]], remarks: tuple[str, ...]
+    ) -> list[Translation]:
+        """The translations of a text: the n-th has the n-th of each part, or its last."""
+        translations = []
+        for rank in range(max(map(len, of_parts), default=0)):
+            parts = [ranked[min(rank, len(ranked) - 1)] for ranked in of_parts]
+            whole = joined(text, parts)
+            lost = missing_numbers(text, whole.text)
+            number = f"the translation lacks {_listed(lost)} of the source"
+            said = (*remarks, number) if lost else remarks
+            translations.append(replace(whole, remarks=said))
+        return translations
+
+    @property
+    def limit(self) -> int:
+        """Maximum words of a sentence that is translated in one part: as the model learned from."""
+        return self.checkpoint.config.data.longest
+
+    def _plan(self, text: str, split: bool) -> _Plan:
+        """The parts of a text that are translated one by one."""
+        if not split:
+            return _Plan([text.strip()] if self.checkpoint.source.encode(text) else [])
+        parts: list[str] = []
+        remarks: list[str] = []
+        for sentence in split_sentences(text):
+            cut = cut_in_parts(sentence, self._fits)
+            if len(cut) > 1 and all(map(self._fits, cut)):
+                remarks.append(
+                    f"a sentence of {len(sentence.split()):,} words was translated in {len(cut)} "
+                    f"parts, as the model learned from at most {self.limit}: {sentence:.30}…"
+                )
+            parts += [part for part in cut if self.checkpoint.source.encode(part[:_CHARACTERS])]
+        copied = {place for place, part in enumerate(parts) if not self._fits(part)}
+        remarks += [
+            f"a word of {len(parts[place]):,} characters was copied: {parts[place]:.30}…"
+            for place in sorted(copied)
+        ]
+        return _Plan(parts, frozenset(copied), tuple(remarks))
+
+    def _fits(self, sentence: str) -> bool:
+        """Whether a sentence is as short as those that the model learned from."""
+        if len(sentence) > _CHARACTERS * self.limit or len(sentence.split()) > self.limit:
+            return False
+        tokens = len(self.checkpoint.source.encode(sentence)) + 1
+        most = self.model.longest_source
+        return tokens <= min(_TOKENS * self.limit, math.inf if most is None else most)
+
     def _batch(
-        self,
-        texts: list[str],
-        sources: list[list[int]],
-        prefixes: list[list[int]] | None,
-        options: SearchOptions,
-        n_best: int,
-        weights: bool,
+        self, parts: Sequence[_Part], prefixes: list[list[int]] | None, settings: _Settings
     ) -> list[list[Translation]]:
-        """The translations of some texts, all at once.
+        """The translations of some sentences, all at once.
 
         For several per text, the whole beam is searched for, as two hypotheses may read the same.
         """
-        batch = self._source_batch(sources)
+        batch = self._source_batch([part.tokens for part in parts])
+        n_best, options = settings.n_best, settings.options
         hypotheses = beam_search(
             self.model,
             batch.source,
@@ -231,10 +317,19 @@ class Translator:
             options,
             n_best=max(n_best, options.beam) if n_best > 1 else n_best,
             prefix=prefixes,
-            weights=weights,
+            weights=settings.weights,
         )
         best = [self._distinct(of_text)[:n_best] for of_text in hypotheses]
-        return self._reader.read(texts, best, batch, weights)
+        texts = [part.source for part in parts]
+        translations = self._reader.read(texts, best, batch, settings.weights, settings.copy)
+        if settings.weights or not settings.copy:
+            return translations
+        for place, part in enumerate(parts):  # what is copied is found by attention
+            if any(needs_copies(part.source, each.text) for each in translations[place]):
+                alone = None if prefixes is None else [prefixes[place]]
+                (seen,) = self._batch([part], alone, replace(settings, weights=True))
+                translations[place] = [_without_weights(each) for each in seen]
+        return translations
 
     def _distinct(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """The hypotheses whose text no better one has."""
@@ -244,23 +339,49 @@ class Translator:
         return list(by_text.values())
 
     def steps(
-        self, text: str, *, prefix: str | None = None, weights: bool = True, **search: Any
+        self,
+        text: str,
+        *,
+        prefix: str | None = None,
+        weights: bool = True,
+        split: bool = True,
+        copy: bool = True,
+        **search: Any,
     ) -> Iterator[Translation]:
         """The translation of one text as it grows, token by token; the last one is finished.
 
         Args:
-            text: one sentence.
+            text: the text.
             prefix: what the translation must begin with.
-            weights: as for `translate`.
+            weights: as for `translate`, and so are `split` and `copy`.
             search: fields of `SearchOptions`, as for `translate`.
         """
         options = self._search_options("steps", search)
-        batch = self._source_batch([self._encoded(text)])
-        forced = None if prefix is None else self._prefixes([_one_text("prefix", prefix)], 1)
-        for hypothesis in beam_search_steps(
-            self.model, batch.source, batch.mask, options, prefix=forced, weights=weights
-        ):
-            yield self._reader.read([text], [[hypothesis]], batch, weights)[0][0]
+        self._check_text(text, 1, False)
+        forced = None if prefix is None else [self._prefix_tokens(_one_text("prefix", prefix), 1)]
+        plan = self._plan(text, split)
+        done: list[list[Translation]] = []
+        for place, part in enumerate(plan.parts):
+            if place in plan.copied:
+                done.append([self._reader.copied(part)])
+                yield self._joined(text, done, plan.remarks)[0]
+                continue
+            batch = self._source_batch([self._encoded(part)])
+            growing: list[Translation] = []
+            for hypothesis in beam_search_steps(
+                self.model,
+                batch.source,
+                batch.mask,
+                options,
+                prefix=None if place else forced,
+                weights=weights,
+            ):
+                last = END in hypothesis.tokens
+                (growing,) = self._reader.read(
+                    [part], [[hypothesis]], batch, weights, copy and last
+                )
+                yield self._joined(text, [*done, growing], plan.remarks if last else ())[0]
+            done.append(growing)
 
     def between_spaces(self, translation: Translation) -> Matrix:
         """The matrix of the words between the spaces of both texts, as files of links count them.
@@ -282,15 +403,6 @@ class Translator:
         changed = {name: value for name, value in search.items() if value is not None}
         return replace(self.checkpoint.config.search, **changed)
 
-    def _prefixes(self, prefix: Sequence[str] | None, count: int) -> list[list[int]] | None:
-        if prefix is None:
-            return None
-        if isinstance(prefix, str):
-            raise RegardError(f"prefix is one text, {prefix!r:.40}, expected a list: one a text")
-        if len(prefix) != count:
-            raise RegardError(f"there are {count} texts, but {len(prefix)} prefixes")
-        return [self._prefix_tokens(text, number) for number, text in enumerate(prefix, 1)]
-
     def _prefix_tokens(self, text: str, number: int) -> list[int]:
         """The tokens of a prefix, none of them unknown."""
         target = self.checkpoint.target
@@ -302,17 +414,19 @@ class Translator:
             )
         return tokens
 
-    def _encoded(self, text: str, number: int = 1, empty: bool = False) -> list[int]:
+    def _check_text(self, text: str, number: int, empty: bool) -> None:
         if not isinstance(text, str):
             raise RegardError(f"text {number} is {type(text).__name__}, expected a text")
-        numbers = [*self.checkpoint.source.encode(text), END]
-        if numbers == [END] and not empty:
+        if not empty and not self._plan(text[:_CHARACTERS], False).parts:
             raise RegardError(f"text {number} is empty, expected a sentence: {text!r:.40}")
+
+    def _encoded(self, sentence: str) -> list[int]:
+        numbers = [*self.checkpoint.source.encode(sentence), END]
         limit = self.model.longest_source
         if limit is not None and len(numbers) > limit:
             raise RegardError(
-                f"text {number} has {len(numbers)} tokens with its end, but the model reads at "
-                f"most {limit}"
+                f"the text {sentence!r:.40} has {len(numbers)} tokens with its end, but the model "
+                f"reads at most {limit}; split=True cuts it in parts"
             )
         return numbers
 
@@ -320,6 +434,62 @@ class Translator:
         device = next(self.model.parameters()).device
         tokens, mask = padded(rows)
         return SourceBatch(self.model, tokens.to(device), mask.to(device))
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How texts are translated: the arguments of `translate`."""
+
+    options: SearchOptions
+    n_best: int
+    batch: int
+    weights: bool
+    split: bool
+    copy: bool
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The parts of a text; those that are only copied, by place; and what is to be said of it."""
+
+    parts: list[str]
+    copied: frozenset[int] = frozenset()
+    remarks: tuple[str, ...] = ()
+
+
+class _Part(NamedTuple):
+    """A part of a text: which text, which of its parts, what it says, as tokens with the end."""
+
+    text: int
+    place: int
+    source: str
+    tokens: list[int]
+
+
+def _batches(parts: list[_Part], most: int) -> Iterator[list[_Part]]:
+    """Parts of like length, so many that their attention fits into memory."""
+    chunk: list[_Part] = []
+    for part in sorted(parts, key=lambda part: len(part.tokens)):
+        if chunk and (len(chunk) >= most or (len(chunk) + 1) * len(part.tokens) ** 2 > _CELLS):
+            yield chunk
+            chunk = []
+        chunk.append(part)
+    if chunk:
+        yield chunk
+
+
+def _without_weights(translation: Translation) -> Translation:
+    hypothesis = replace(translation.hypothesis, weights={})
+    return replace(translation, hypothesis=hypothesis, matrix=None, trace=Trace([]))
+
+
+def _check_count(prefix: Sequence[Any] | None, count: int) -> None:
+    if prefix is not None and not isinstance(prefix, str) and len(prefix) != count:
+        raise RegardError(f"there are {count} texts, but {len(prefix)} prefixes")
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
 
 
 def _one_text(name: str, value: str) -> str:
