@@ -1,6 +1,7 @@
 """A translator as one file: everything comes back, shared tensors once, wrong files are named."""
 
 import errno
+import json
 import os
 import stat
 from dataclasses import replace
@@ -123,6 +124,26 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     FILE.write(path, tensors, header)
     with pytest.raises(RegardError, match="its weights do not fit its configuration"):
         load_checkpoint(path)
+
+
+def test_a_flipped_bit_is_named(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_checkpoint(path, made())
+    whole = path.read_bytes()
+    header, tensors = FILE.read(path)
+    name = "model.embeddings.target.weight"
+    place = whole.index(tensors[name].numpy().tobytes()) + 5
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(RegardError, match=rf"is damaged: {name} is not as it was written \(its"):
+        load_checkpoint(path)
+    place = whole.index(b"dropout") - 1
+    place = whole.index(b"0.1", place)
+    path.write_bytes(whole[:place] + b"0.2" + whole[place + 3 :])
+    with pytest.raises(RegardError, match="is damaged: the header is not as it was written"):
+        load_checkpoint(path)
+    metadata = {"format": FILE.format, FILE.kind: json.dumps(header)}  # of before checksums
+    save_file(tensors, str(path), metadata=metadata)
+    load_checkpoint(path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard.errors import MissingExtraError, RegardError
 from regard.files import make_folder, reading, written_whole
+
+_CHECKSUMS = "checksums"  # of the header and the tensors, in the metadata
 
 
 class OtherFormatError(RegardError):
@@ -35,7 +39,8 @@ class TensorFile(NamedTuple):
             name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()
         }
         make_folder(path.parent)
-        metadata = {"format": self.format, self.kind: json.dumps(header)}
+        text = json.dumps(header)
+        metadata = {"format": self.format, self.kind: text, _CHECKSUMS: _checksums(text, owned)}
         try:
             with written_whole(path) as half_done:
                 store.torch.save_file(owned, str(half_done), metadata=metadata)
@@ -44,10 +49,17 @@ class TensorFile(NamedTuple):
 
     def read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The header and copies of the tensors: with unaligned memory some processors multiply in
-        another order, and weights differ in their last bit."""
+        another order, and weights differ in their last bit.
+
+        What is not as it was written is an error; files of before there were checksums are read.
+        """
         with self._opened(path) as file:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            return self._header(path, file.metadata() or {}), tensors
+            metadata = file.metadata() or {}
+        header = self._header(path, metadata)
+        if _CHECKSUMS in metadata:
+            _check(path, metadata[_CHECKSUMS], _checksums(metadata[self.kind], tensors))
+        return header, tensors
 
     def header(self, path: Path) -> dict[str, Any]:
         """The header alone; no tensor is read."""
@@ -82,6 +94,30 @@ class TensorFile(NamedTuple):
         if not isinstance(header, dict):
             raise RegardError(wrong)
         return header
+
+
+def _checksums(header: str, tensors: Mapping[str, Tensor]) -> str:
+    """CRC-32 of the header, under the empty name, and of each tensor, as JSON."""
+    sums = {"": zlib.crc32(header.encode())}
+    for name, tensor in sorted(tensors.items()):
+        sums[name] = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())
+    return json.dumps(sums)
+
+
+def _check(path: Path, written: str, present: str) -> None:
+    """Refuse content that has changed since it was written, by name."""
+    if written == present:
+        return
+    try:
+        before = json.loads(written)
+    except ValueError:
+        before = {}
+    after = json.loads(present)
+    changed = [name or "the header" for name, value in after.items() if before.get(name) != value]
+    raise RegardError(
+        f"{path} is damaged: {', '.join(changed[:3]) or 'its list of checksums'} is not as it was "
+        "written (its checksum differs); take another copy of the file"
+    )
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
