@@ -20,10 +20,10 @@ WORDS = ["[CLS]", *SENTENCE.split(" "), "[SEP]"]
 RAMP = {"ascii": " .:-=+*#%@", "shade": " ░▒▓█"}
 
 
-def drawn(values, rows, columns=None, width=80, ink="ascii"):
+def drawn(values, rows, columns=None, width=80, ink="ascii", peak=None):
     """The lines of a map."""
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    console.print(heatmap(values, rows, columns or rows, width=width, ink=ink))
+    console.print(heatmap(values, rows, columns or rows, width=width, ink=ink, peak=peak))
     return console.file.getvalue().splitlines()
 
 
@@ -137,6 +137,13 @@ def test_wide_letters_take_two_cells():
     assert {cell_len(line[: line.index("|")]) for line in rows} == {5}
     assert {cell_len(line) for line in rows} == {5 + 1 + 30 + 1}
     assert rows[1].startswith("坐在 |") and rows[4].startswith("שלום\u200e |")
+
+
+def test_a_scale_may_be_absolute():
+    faint = torch.full((1, 2), 0.09)
+    assert "@" in "".join(drawn(faint, ["a"], ["b", "c"])[:-1])
+    lines = drawn(faint, ["a"], ["b", "c"], peak=1.0)
+    assert "@" not in "".join(lines[:-1]) and "100 percent" in lines[-1]
 
 
 def test_labels_cannot_steer_the_terminal():

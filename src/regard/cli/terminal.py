@@ -61,7 +61,13 @@ def _steers(letter: str) -> bool:
 
 
 def heatmap(
-    values: Map, rows: Sequence[str], columns: Sequence[str], *, width: int, ink: Ink
+    values: Map,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    width: int,
+    ink: Ink,
+    peak: float | None = None,
 ) -> Group:
     """A heatmap with words on both axes, at most `width` characters wide.
 
@@ -74,12 +80,13 @@ def heatmap(
         columns: key words.
         width: characters per line.
         ink: what the output can show.
+        peak: the weight that is darkest; when None that of the map, but for a few larger ones.
     """
     values = values.detach().float().cpu().nan_to_num(0.0)
     rows, columns = [label(name) for name in rows], [label(name) for name in columns]
     layout = _Layout.of(rows, columns, width, ink)
     small, step = _strongest(values, layout.step), layout.step
-    peak = _peak(small)
+    peak = _peak(small) if peak is None else peak
     drawn = Text(no_wrap=True, overflow="crop")
     edge = _EDGES[ink]
     headers, every = _stairs(columns[::step], layout.cell, layout.room, ink)

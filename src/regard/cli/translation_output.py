@@ -63,7 +63,9 @@ def _draw(console: Console, matrix: Matrix | None, caption: str) -> None:
     console.print(Text(f"\n{caption}"))
     ink = ink_of(console)
     console.print(
-        heatmap(matrix.weights, matrix.target, matrix.source, width=console.width, ink=ink)
+        heatmap(
+            matrix.weights, matrix.target, matrix.source, width=console.width, ink=ink, peak=1.0
+        )
     )
 
 
