@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli import main
+from regard.cli.threads import use_free_cores
 from regard.cli.train import Bar, Lines, _duration
 from regard.translate.checkpoint import load_checkpoint
 from regard.translate.training import (
@@ -91,6 +92,55 @@ def test_the_folder_is_kept_unless_resumed(folder, monkeypatch, capsys):
     steps = [int(row["step"]) for row in read_log(out / "log.csv") if row["kind"] == "train"]
     assert code == 0 and "trained from step" in told
     assert steps == list(range(1, len(steps) + 1))
+
+
+def test_resuming_uses_the_configuration_of_the_run(folder, monkeypatch, capsys):
+    out, sizes = folder / "run", ("--set", "model.hidden=7", "--set", "training.epochs=1")
+    assert run(monkeypatch, capsys, folder / "config.toml", "--out", out, *sizes)[0] == 0
+    begun = read_log(out / "log.csv")[-1]
+    for words in ((folder / "config.toml",), ()):  # which has another size, or is not named
+        code, said, _ = run(monkeypatch, capsys, *words, "--out", out, "--resume")
+        assert code == 0 and f"{begun['step']} steps" in said
+    more = ("--out", out, "--resume", "--set", "training.epochs=2")
+    code, _, told = run(monkeypatch, capsys, *more)
+    assert code == 0 and "training.epochs is now 2; the run had 1" in told
+    assert load_checkpoint(out / "best.safetensors").config.model.hidden == 7
+    code, _, told = run(monkeypatch, capsys, "--out", out)
+    assert code == 1 and told.startswith("regard: there is no configuration file: name one, or")
+    (out / "last.safetensors").unlink()
+    code, _, told = run(monkeypatch, capsys, "--out", out, "--resume")
+    assert code == 1 and "has no saved state: name its configuration file" in told
+
+
+def test_results_of_an_earlier_end_are_not_listed(folder, monkeypatch, capsys):
+    out = folder / "run"
+    assert run(monkeypatch, capsys, folder / "config.toml", "--out", out)[0] == 0
+    ended = TrainingResult(RunFolder(out), "asked", 3, 1.0, Best("loss", 1))
+    monkeypatch.setattr("regard.cli.train.train_translator", lambda *_, **options: ended)
+    _, said, _ = run(monkeypatch, capsys, "--out", out, "--resume")
+    assert "best.safetensors" in said and "last.safetensors" in said
+    assert "average.safetensors" not in said and "scores.json" not in said
+
+
+def test_threads_are_the_free_cores_or_those_of_the_run(folder, monkeypatch, capsys):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    counts = []
+    monkeypatch.setattr("torch.set_num_threads", counts.append)
+    monkeypatch.setattr("torch.get_num_threads", lambda: counts[-1] if counts else 4)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    for load, expected in ((0.1, 4), (1.4, 3), (9.0, 1)):
+        counts.clear()
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        use_free_cores()
+        assert counts == [expected]
+    assert run(monkeypatch, capsys, folder / "config.toml", "--out", folder / "run")[0] == 0
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert run(monkeypatch, capsys, "--out", folder / "run", "--resume")[0] == 0
+    assert counts[-1] == 1
+    counts.clear()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    use_free_cores()
+    assert counts == []
 
 
 @pytest.mark.parametrize(

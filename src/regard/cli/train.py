@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from regard.cli.threads import use_free_cores
 from regard.errors import RegardError
 from regard.translate.config import Config, SearchOptions
 from regard.translate.training import (
@@ -37,11 +38,20 @@ _ENDINGS = {
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="Configuration file (TOML).")],
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="Configuration file (TOML); with --resume and --out not needed."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run (default: runs/NAME for NAME.toml).")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Resume the run in the folder, with its own configuration and what --set changes.",
+        ),
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,10 +71,14 @@ def train(
     """
     if minutes is not None and not minutes >= 0:
         raise RegardError(f"--minutes is {minutes}, expected at least 0")
-    read = Config.from_file(config, settings or [])
-    folder = Path("runs") / config.stem if out is None else out
-    if resume and RunFolder(folder).empty:
+    if config is None and not (resume and out is not None):
+        raise RegardError("there is no configuration file: name one, or --resume with --out FOLDER")
+    folder = Path("runs") / config.stem if out is None and config is not None else Path(out or "")
+    run = RunFolder(folder)
+    if resume and run.empty:
         raise RegardError(f"there is no run in {folder} to resume; leave out --resume to begin one")
+    read = _configuration(config, run if resume else None, settings or [])
+    use_free_cores(run.threads if resume else 0)
     console = Console(stderr=True)
     watcher = Bar(console) if console.is_terminal else Lines()
     try:
@@ -73,6 +87,16 @@ def train(
         watcher.done()
     if os.environ.get("RANK", "0") == "0":
         _show(trained, read.search, Console())
+
+
+def _configuration(config: Path | None, run: RunFolder | None, settings: list[str]) -> Config:
+    """That of the run that is resumed, or of the file; paths of settings are the file's."""
+    folder = Path() if config is None else config.parent
+    if run is not None and run.last.exists() and run.config.exists():
+        return Config.from_file(run.config, settings, folder)
+    if config is None:
+        raise RegardError(f"{run and run.path} has no saved state: name its configuration file")
+    return Config.from_file(config, settings)
 
 
 class Lines(Watcher):
@@ -150,11 +174,11 @@ def _show(trained: TrainingResult, search: SearchOptions, console: Console) -> N
         _show_scores(trained.scores, search, console)
     files = {
         "the best translator": folder.best,
-        "the mean of the best": folder.average,
         "what --resume needs": folder.last,
         "the log": folder.log,
-        "the scores": folder.scores,
     }
+    if trained.scores:  # otherwise those of an earlier end
+        files |= {"the mean of the best": folder.average, "the scores": folder.scores}
     for name, path in files.items():
         if path.exists():
             print(f"{name:<21} {path}")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli.option_checks import check_choice
+from regard.cli.threads import use_free_cores
 from regard.cli.translation_output import (
     LineRemarks,
     check_words,
@@ -189,6 +190,7 @@ def translate(
     """
     text = None if text == "-" else text
     _check_options(text, file, out, n_best, plot, html, pharaoh)
+    use_free_cores()
     translator = _load(model, head, reading, end)
     _check_attention(translator, plot, html, pharaoh)
     console = Console(stderr=text is not None and str(pharaoh) == "-")

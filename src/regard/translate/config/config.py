@@ -78,8 +78,10 @@ class Config:
         return read_table(Config, merged(PRESETS.get(name, {}), settings))
 
     @staticmethod
-    def from_file(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-        """From a TOML file; its paths are made absolute."""
+    def from_file(
+        path: str | Path, overrides: Iterable[str] = (), folder: Path | None = None
+    ) -> Config:
+        """From a TOML file; its paths are made absolute, from its own folder when None."""
         path, overrides = Path(path), list(overrides)
         text = ""
         try:
@@ -92,7 +94,7 @@ class Config:
             config = Config.from_table(table, overrides)
             check_model_config(config.model)
             check_unused_settings(config)
-            return _with_absolute_paths(config, path.parent)
+            return _with_absolute_paths(config, path.parent if folder is None else folder)
         except RegardError as error:
             over = f" with {', '.join(overrides)}" if overrides else ""
             raise RegardError(f"{path}{over}: {error}") from error

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.errors import MissingExtraError, RegardError
 from regard.files import PART, make_folder, reading, write_text, writing, written_whole
-from regard.translate.checkpoint import FILE
+from regard.translate.checkpoint import FILE, STATE_FILE
 from regard.translate.config import Config
 from regard.translate.training.stopping import Best
 
@@ -142,6 +142,13 @@ class RunFolder:
         self.log = path / "log.csv"
         self.scores = path / "scores.json"
         self.events = path / "events"
+
+    @property
+    def threads(self) -> int:
+        """How many threads the saved state was made with; 0 if it does not say."""
+        if not self.last.exists():
+            return 0
+        return int(STATE_FILE.header(self.last).get("position", {}).get("threads", 0))
 
     def kept(self, step: int) -> Path:
         """The parameters of a step, if they are among the best."""

@@ -335,6 +335,7 @@ class Loop:
             seconds=self.clock.total,
             best=self.best.table(),
             pending_tokens=self.pending_tokens,
+            threads=torch.get_num_threads(),
         )
         state = State(
             position=self.position,

@@ -85,6 +85,7 @@ class Position:
     | `data`     | the fingerprint of the training examples                                   |
     | `valid`    | that of the validation examples; None in runs that did not note it         |
     | `pending_tokens` | target tokens of the steps that no line of the log has told yet      |
+    | `threads`  | threads of torch; 0 in runs that did not note it                           |
     """
 
     step: int = 0
@@ -97,6 +98,7 @@ class Position:
     data: int = 0
     valid: int | None = None
     pending_tokens: int = 0
+    threads: int = 0
 
 
 @dataclass(frozen=True, eq=False)
