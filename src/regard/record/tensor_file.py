@@ -100,7 +100,7 @@ def _checksums(header: str, tensors: Mapping[str, Tensor]) -> str:
     """CRC-32 of the header, under the empty name, and of each tensor, as JSON."""
     sums = {"": zlib.crc32(header.encode())}
     for name, tensor in sorted(tensors.items()):
-        sums[name] = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())
+        sums[name] = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return json.dumps(sums)
 
 
