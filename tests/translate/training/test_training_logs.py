@@ -127,3 +127,35 @@ def test_a_row_that_is_none_is_left_out(tmp_path):
         file.write("x" + "," * 11 + "\n" + "1,0,train" + "," * 9 + "\n")
     CsvLog(path, after=1).close()
     assert [row["step"] for row in read_log(path)] == ["1"]
+
+
+class Seen(Watcher):
+    """What was told of a training."""
+
+    def __init__(self):
+        self.notes, self.losses, self.best = [], [], []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def stepped(self, progress):
+        self.losses.append(progress.loss)
+
+    def validated(self, step, validation, best):
+        self.best.append(best)
+
+
+def test_a_validation_loss_worse_than_guessing_is_divergence_and_no_best(tmp_path):
+    seen = Seen()
+    settings = ("training.optimiser.rate=30", "training.epochs=1", "training.optimiser.clip=0")
+    train(toy(tmp_path / "data", *settings), tmp_path / "run", watcher=seen)
+    assert any("the training diverges: a validation loss of" in note for note in seen.notes)
+    assert seen.best == [False]
+
+
+def test_the_loss_is_told_from_the_first_step_on(tmp_path):
+    seen = Seen()
+    config = toy(tmp_path / "data", "training.steps=3", "training.log_every=100")
+    train(config, tmp_path / "run", watcher=seen)
+    assert all(0 < loss < 10 for loss in seen.losses) and len({*seen.losses}) == 3
+    assert seen.best == [True] and not any("diverges" in note for note in seen.notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -32,7 +33,8 @@ class TrainingProgress:
     |---------------------|--------------------------------------------------------------------|
     | `step`, `steps`     | made, and how many there will be                                   |
     | `epoch`             | the current one, from 0                                            |
-    | `loss`              | a target token's, over the last interval of the log; None at first |
+    | `loss`              | a target token's, over the last interval of the log, or, before    |
+    |                     | the first, over the steps so far                                   |
     | `tokens_per_second` | target tokens, since this part of the run began; looks at the      |
     |                     | validation pairs do not count                                      |
     | `seconds_left`      | until the last step or the end of the time, whichever is first     |
@@ -170,6 +172,13 @@ class Loop:
             self._validated() if fabric.is_global_zero else None
         )
         self._check_finite("validation loss", [torch.tensor(validation.loss)])
+        guessing = math.log(len(self.setting.vocabularies.target))
+        if validation.loss > guessing:
+            self.watcher.note(
+                f"step {step:,}: the training diverges: a validation loss of {validation.loss:.2f} "
+                f"is worse than guessing among all tokens ({guessing:.2f}); a lower "
+                "training.optimiser.rate, or a longer training.schedule.warmup, may help"
+            )
         self.stepper.wrapped.train()
         self.best = self.best.look(step, getattr(validation, self.best.metric))
         if step <= self.training.schedule.warmup:  # the rate is low still: patience waits
@@ -177,7 +186,8 @@ class Loop:
         if fabric.is_global_zero:
             if self.best.holds(step):
                 self._keep(validation)
-            self.watcher.validated(step, validation, self.best.kept[0].step == step)
+            best = self.best.kept[0].step == step and validation.loss <= guessing
+            self.watcher.validated(step, validation, best)
         self.looked += self.clock.here - begun
         return validation
 
@@ -356,11 +366,15 @@ class Loop:
         seconds_left = seconds / steps * max(self.total - self.position.step, 0)
         if self.clock.limit is not None:
             seconds_left = min(seconds_left, max(self.clock.limit - self.clock.here, 0.0))
+        loss = self.loss
+        if loss is None and self.pending:
+            whole = torch.stack(self.pending).sum().item() * self.setting.fabric.world_size
+            loss = whole / max(self.pending_tokens, 1)  # other processes have like sentences
         return TrainingProgress(
             step=self.position.step,
             steps=self.total,
             epoch=self.position.epoch,
-            loss=self.loss,
+            loss=loss,
             tokens_per_second=(self.position.tokens - self.begun.tokens)
             / max(seconds - self.looked, 1e-9),
             seconds_left=seconds_left,
