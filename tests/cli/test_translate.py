@@ -2,9 +2,11 @@
 
 import gzip
 import io
+import json
 import sys
 
 import pytest
+import torch
 from translate_command import ENGLISH
 from translate_command import models as models
 from translate_command import run as run
@@ -243,14 +245,47 @@ def test_the_shipped_model_may_be_missing(run, monkeypatch):
     assert "not-there.safetensors; say another with --model" in told
 
 
-def test_a_terminal_without_a_text_is_told_what_to_do(run, monkeypatch):
-    class Terminal(io.TextIOWrapper):
-        def isatty(self):
-            return True
+class Terminal(io.TextIOWrapper):
+    def isatty(self):
+        return True
 
-    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO()))
-    code, _, told = run()
-    assert code == 1 and "there is no text: give one, or --file, or lines on standard" in told
+
+def test_a_terminal_without_a_text_is_asked_for_texts(run, monkeypatch, translator):
+    for typed in (b"I love you.\nwe don't sleep\n\nx\n", b"I love you.\nwe don't sleep"):
+        monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(typed)))
+        code, said, told = run()
+        assert (code, told) == (0, "")
+        for text in ("I love you.", "we don't sleep"):
+            assert translator(text).text in said
+        assert said.count("each row: what its word looked at") == 2
+    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"\xe2\x80\x8b\nI love you.\n")))
+    code, said, told = run("--json", "--longest", "2")
+    assert code == 0 and '"source": "I love you."' in said
+
+
+def test_json_has_words_weights_and_links(run, translator, tmp_path):
+    (tmp_path / "in.txt").write_text("I love you. We sleep\n\nwe sleep\n")
+    code, said, _ = run("--file", "in.txt", "--json", "--n-best", 2)
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert code == 0 and len(lines) == 3 and lines[1] == []
+    texts = ["I love you. We sleep", "we sleep"]
+    for ranked, expected in zip((lines[0], lines[2]), translator.translate(texts, n_best=2)):
+        assert [one["text"] for one in ranked] == [one.text for one in expected]
+        best, matrix = ranked[0], expected[0].matrix
+        assert best["source_words"] == matrix.source and best["target_words"] == matrix.target
+        torch.testing.assert_close(torch.tensor(best["weights"]), matrix.weights, atol=1e-6, rtol=0)
+        assert {tuple(link) for link in best["links"]} == expected[0].links
+    assert lines[0][0]["parts"] == [[part.source, part.text] for part in translator(texts[0]).parts]
+    assert json.loads(run("we sleep", "--json")[1])[0]["head"] == "cross:0"
+    refusal = run("we sleep", "--json", "--pharaoh", "links.txt")
+    assert refusal[0] == 1 and "--json has words, weights and links" in refusal[2]
+
+
+def test_a_device_must_be_there(run):
+    assert run("we sleep", "--device", "cpu")[0] == 0
+    for name in ("cuda:7", "nothing"):
+        code, _, told = run("we sleep", "--device", name)
+        assert code == 1 and told.startswith(f"regard: --device {name} cannot be used: ")
 
 
 def test_an_empty_line_stays_an_empty_line(run, tmp_path, monkeypatch):

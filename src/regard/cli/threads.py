@@ -1,10 +1,15 @@
-"""How many threads a command uses: on a busy machine, threads that wait for each other are slow."""
+"""Which device and how many threads a command uses.
+
+On a busy machine, threads that wait for each other are slow.
+"""
 
 from __future__ import annotations
 
 import os
 
 import torch
+
+from regard.errors import RegardError
 
 
 def use_free_cores(threads: int = 0) -> None:
@@ -21,3 +26,14 @@ def use_free_cores(threads: int = 0) -> None:
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
         threads = max(1, min(torch.get_num_threads(), round((os.cpu_count() or 1) - busy)))
     torch.set_num_threads(threads)
+
+
+def checked_device(name: str) -> torch.device:
+    """A device by its name, which must be there."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise RegardError(f"--device {name} cannot be used: {reason}") from error
+    return device

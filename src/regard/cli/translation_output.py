@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -107,6 +108,43 @@ def check_words(translation: Translation) -> None:
         raise RegardError(
             "--plot and --html: the translation is empty, so there is nothing to show"
         )
+
+
+def answer_prompts(
+    translator: Translator, console: Console, *, as_json: bool, **options: Any
+) -> None:
+    """Ask for texts on the terminal and show each translation, until an empty line or its end."""
+    console.print(Text("a text to translate; an empty line ends", "dim"))
+    while True:
+        try:
+            text = input("> ")
+        except EOFError:
+            return
+        if not text.strip():
+            return
+        try:
+            (translations,) = translator.translate([text], **options)
+        except RegardError as error:  # of this text; the next one may do
+            remark(str(error))
+            continue
+        if as_json:
+            print(_json_line(translations), end="")
+            continue
+        show(console, translator, translations)
+        for each in translations[0].remarks:
+            remark(each)
+
+
+def write_json(translated: Iterator[list[Translation]], out: Path | None) -> None:
+    """A line of JSON for each text: a list of its translations."""
+    with _lines_into(out or Path("-")) as file:
+        for translations in translated:
+            file.write(_json_line(translations))
+
+
+def _json_line(translations: list[Translation]) -> str:
+    tables = [translation.table() for translation in translations]
+    return json.dumps(tables, ensure_ascii=False) + "\n"
 
 
 class LineRemarks:

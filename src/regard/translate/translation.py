@@ -162,6 +162,31 @@ class Translation:
         reason = "this translation was made with weights=False, so there is no alignment"
         return UnavailableError(reason)
 
+    def table(self) -> dict[str, Any]:
+        """As JSON holds it: both texts, words, weights (target, source), links, remarks, parts.
+
+        Words, weights and links are left out without attention from target to source.
+        """
+        table: dict[str, Any] = {
+            "source": self.source,
+            "text": self.text,
+            "score": self.score,
+            "log_probability": self.hypothesis.log_probability,
+            "remarks": list(self.remarks),
+        }
+        if self.matrix is not None and self.head is not None:
+            table |= {
+                "head": self.head.name,
+                "reading": self.reading,
+                "source_words": self.matrix.source,
+                "target_words": self.matrix.target,
+                "weights": [[round(w, 6) for w in row] for row in self.matrix.weights.tolist()],
+                "links": sorted(self.links),
+            }
+        if self.parts:
+            table["parts"] = [[part.source, part.text] for part in self.parts]
+        return table
+
     def __str__(self) -> str:
         return self.text
 
