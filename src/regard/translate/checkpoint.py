@@ -76,6 +76,12 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
     return Checkpoint(config, source, target, model.to(device).eval(), extra)
 
 
+def add_extra(path: Path, entries: Mapping[str, Any]) -> None:
+    """Store entries in the `extra` of a checkpoint; the rest of the file is unchanged."""
+    header, tensors = FILE.read(path)
+    FILE.write(path, tensors, {**header, "extra": {**header.get("extra", {}), **entries}})
+
+
 def packed(
     config: Config, source: Vocabulary, target: Vocabulary, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -45,6 +45,7 @@ def joined(source: str, parts: Sequence[Translation]) -> Translation:
         inside=_matrix([part.inside for part in parts]),
         trace=_trace(parts, words),
         parts=tuple(parts),
+        confidence=_confidence(parts),
     )
 
 
@@ -55,6 +56,14 @@ def block_matrix(matrices: Sequence[Matrix]) -> Matrix:
         [name for matrix in matrices for name in matrix.source],
         [name for matrix in matrices for name in matrix.target],
     )
+
+
+def _confidence(parts: Sequence[Translation]) -> float | None:
+    """The mean over the tokens; what was copied has none."""
+    sizes = [(part.confidence, len(part.hypothesis.tokens)) for part in parts]
+    rated = [(confidence, size) for confidence, size in sizes if confidence is not None and size]
+    total = sum(size for _, size in rated)
+    return sum(confidence * size for confidence, size in rated) / total if total else None
 
 
 def _matrix(matrices: Sequence[Matrix | None]) -> Matrix | None:

@@ -33,6 +33,7 @@ from regard.translate.alignment import (
 )
 from regard.translate.alignment.matrix import with_end, without_end
 from regard.translate.checkpoint import Checkpoint
+from regard.translate.confidence import Confidence, confidence_of
 from regard.translate.copying import copies, needs_copies, with_copies
 from regard.translate.data import padded
 from regard.translate.joining import block_matrix
@@ -169,6 +170,10 @@ class Reader:
         )
 
     @functools.cached_property
+    def _confidence(self) -> Confidence | None:
+        return confidence_of(self.checkpoint.extra)
+
+    @functools.cached_property
     def _sites(self) -> dict[str, int]:
         """All sites that translations show, with their heads."""
         model = self.checkpoint.model
@@ -235,8 +240,19 @@ class Reader:
         if copy and matrix is not None and needs_copies(text, decoded):
             decoded, matrix, words = _copied(decoded, matrix, words)
         trace = Trace(records)
+        mean = hypothesis.log_probability / max(1, len(hypothesis.tokens))
         return Translation(
-            text, decoded, score, hypothesis, words, matrix, trace, self.head, inner, self.reading
+            text,
+            decoded,
+            score,
+            hypothesis,
+            words,
+            matrix,
+            trace,
+            self.head,
+            inner,
+            self.reading,
+            confidence=None if self._confidence is None else self._confidence.of(mean),
         )
 
     def _records(self, weights: dict[str, HeadWeights], words: tuple[Words, Words]) -> list[Record]:

@@ -41,7 +41,10 @@ class Translation:
     |              | or that is fed it ("input")                                                |
     | `parts`      | the translations of its sentences, if the text has several; `matrix` and   |
     |              | `trace` are then block-diagonal                                            |
-    | `remarks`    | what a reader should know: what was cut, copied or lost                    |
+    | `remarks`    | what a reader should know: what was cut, copied or lost, what the model    |
+    |              | is unsure of, and whether the text is unlike those it learned from         |
+    | `confidence` | the chrF it may be expected to have, from 0 to 1; None if the checkpoint   |
+    |              | was not calibrated                                                         |
 
     Words are the tokeniser's: "t'aime." has three of them. `Translator.between_spaces` gives the
     matrix of the words between spaces.
@@ -59,6 +62,7 @@ class Translation:
     reading: Reading = "output"
     parts: tuple[Translation, ...] = ()
     remarks: tuple[str, ...] = ()
+    confidence: float | None = None
 
     @property
     def links(self) -> Links:
@@ -172,6 +176,7 @@ class Translation:
             "text": self.text,
             "score": self.score,
             "log_probability": self.hypothesis.log_probability,
+            "confidence": self.confidence,
             "remarks": list(self.remarks),
         }
         if self.matrix is not None and self.head is not None:

@@ -28,6 +28,7 @@ from regard.translate.alignment import (
 from regard.translate.alignment.heads import preferred_head
 from regard.translate.alignment.matrix import check_end, check_reading
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
+from regard.translate.confidence import familiarity_of, unsure
 from regard.translate.copying import missing_numbers, needs_copies
 from regard.translate.data import padded
 from regard.translate.data.sentences import cut_in_parts, split_sentences
@@ -93,6 +94,7 @@ class Translator:
         check_reading(self.reading)
         check_end(end)
         self.inside = [] if self.model.sites else inner_sites(self.model)
+        self._familiarity = familiarity_of(checkpoint.extra)
         self._reader = Reader(checkpoint, self.head, self.reading, end)
 
     @classmethod
@@ -261,10 +263,14 @@ class Translator:
         for rank in range(max(map(len, of_parts), default=0)):
             parts = [ranked[min(rank, len(ranked) - 1)] for ranked in of_parts]
             whole = joined(text, parts)
-            lost = missing_numbers(text, whole.text)
-            number = f"the translation lacks {_listed(lost)} of the source"
-            said = (*remarks, number) if lost else remarks
-            translations.append(replace(whole, remarks=said))
+            said = list(remarks)
+            if lost := missing_numbers(text, whole.text):
+                said.append(f"the translation lacks {_listed(lost)} of the source")
+            if whole.confidence is not None and unsure(whole.confidence):
+                said.append(
+                    f"the model is unsure of this translation: confidence {whole.confidence:.2f}"
+                )
+            translations.append(replace(whole, remarks=tuple(said)))
         return translations
 
     @property
@@ -286,12 +292,24 @@ class Translator:
                     f"parts, as the model learned from at most {self.limit}: {sentence:.30}…"
                 )
             parts += [part for part in cut if self.checkpoint.source.encode(part[:_CHARACTERS])]
+        strange = [part for part in parts if self._unlike(part)]
+        if strange:
+            remarks.append(
+                "unlike what the model learned from (another language, perhaps), so the "
+                f"translation may be wrong: {strange[0]:.30}{'…' * (len(strange[0]) > 30)}"
+            )
         copied = {place for place, part in enumerate(parts) if not self._fits(part)}
         remarks += [
             f"a word of {len(parts[place]):,} characters was copied: {parts[place]:.30}…"
             for place in sorted(copied)
         ]
         return _Plan(parts, frozenset(copied), tuple(remarks))
+
+    def _unlike(self, sentence: str) -> bool:
+        """Whether a sentence is unlike those that the model learned from."""
+        if self._familiarity is None or not self._fits(sentence):
+            return False
+        return self._familiarity.unlike(self._encoded(sentence))
 
     def _fits(self, sentence: str) -> bool:
         """Whether a sentence is as short as those that the model learned from."""

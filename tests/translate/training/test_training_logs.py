@@ -9,6 +9,7 @@ from toy_training import toy
 from regard.errors import RegardError
 from regard.translate.training import Watcher, read_log, train
 from regard.translate.training.folder import CsvLog, EventLog
+from regard.translate.translator import Translator
 
 
 def test_a_log_that_goes_on_has_no_row_twice_and_none_cut_off(tmp_path):
@@ -151,6 +152,16 @@ def test_a_validation_loss_worse_than_guessing_is_divergence_and_no_best(tmp_pat
     train(toy(tmp_path / "data", *settings), tmp_path / "run", watcher=seen)
     assert any("the training diverges: a validation loss of" in note for note in seen.notes)
     assert seen.best == [False]
+
+
+def test_the_translators_of_a_run_are_calibrated(tmp_path):
+    run = train(toy(tmp_path / "data"), tmp_path / "run")
+    for path in (run.folder.best, run.folder.average):
+        translator = Translator.load(path)
+        translation = translator("a b c d")
+        assert 0 < translation.confidence < 1
+        assert not any("unlike" in remark for remark in translation.remarks)
+        assert any("unlike" in remark for remark in translator("z z z z z z").remarks)
 
 
 def test_the_loss_is_told_from_the_first_step_on(tmp_path):

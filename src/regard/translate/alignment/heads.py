@@ -29,7 +29,7 @@ from regard.translate.alignment.links import (
     strongest,
 )
 from regard.translate.alignment.matrix import Matrix, Reading
-from regard.translate.checkpoint import FILE
+from regard.translate.checkpoint import add_extra
 
 
 @dataclass(frozen=True)
@@ -299,10 +299,8 @@ def save_preferred_head(path: str | Path, head: Head, reading: Reading) -> None:
         head: the head to read.
         reading: which row belongs to a word.
     """
-    header, tensors = FILE.read(Path(path))
     preferred = {"site": head.site, "index": head.index, "reading": reading}
-    extra = {**header.get("extra", {}), "head": preferred}
-    FILE.write(Path(path), tensors, {**header, "extra": extra})
+    add_extra(Path(path), {"head": preferred})
 
 
 def preferred_head(extra: dict[str, Any]) -> PreferredHead | None:

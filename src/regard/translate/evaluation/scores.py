@@ -97,6 +97,13 @@ def score(
     return Scores(bleu, chrf, len(hypotheses))
 
 
+def chrf_of_each(texts: Sequence[str], references: Sequence[str]) -> list[float]:
+    """The chrF of each text against its reference, from 0 to 1."""
+    metric = metrics()["chrF"]
+    pairs = zip(texts, references, strict=True)
+    return [metric.sentence_score(text, [reference]).score / 100 for text, reference in pairs]
+
+
 def metrics(options: EvaluationOptions | None = None) -> dict[str, Any]:
     """Sacrebleu's metrics, by name."""
     options = EvaluationOptions() if options is None else options

@@ -12,7 +12,8 @@ import torch
 
 from regard.errors import RegardError
 from regard.files import write_text
-from regard.translate.checkpoint import FILE, load_checkpoint
+from regard.translate.checkpoint import FILE, add_extra, load_checkpoint
+from regard.translate.confidence import Familiarity, extra_entry
 from regard.translate.config import Config
 from regard.translate.training.corpus import Pairs, fingerprint, read_data
 from regard.translate.training.folder import (
@@ -38,7 +39,7 @@ from regard.translate.training.resuming import (
     restore_random_states,
     seed_all,
 )
-from regard.translate.training.scoring import FinalScores, as_json, final_scores
+from regard.translate.training.scoring import FinalScores, as_json, calibrated, final_scores
 from regard.translate.training.setup import (
     check_forcing,
     check_search,
@@ -222,6 +223,8 @@ def finish(
     folder.prune(best)
     _write_translators(folder, best, head_entry(setting.config.training.guidance, setting.model))
     scores = {}
+    size = len(setting.vocabularies.source)
+    familiarity = Familiarity.measured(setting.train.source, setting.valid.source, size)
     for name, path in (("best", folder.best), ("average", folder.average)):
         checkpoint = load_checkpoint(path, setting.fabric.device)
         for split, split_pairs in (("valid", pairs.valid), ("test", pairs.test)):
@@ -232,6 +235,10 @@ def finish(
                 scores[name, split] = final_scores(
                     checkpoint, split_pairs, search, setting.fabric.device
                 )
+        if asked:
+            return None
+        confidence = calibrated(checkpoint, pairs.valid, search, setting.fabric.device)
+        add_extra(path, extra_entry(familiarity) | extra_entry(confidence))
     if asked:
         return None
     write_text(folder.scores, as_json(scores, search))

@@ -10,16 +10,19 @@ from itertools import islice
 import torch
 
 from regard.translate.checkpoint import Checkpoint
+from regard.translate.confidence import Confidence
 from regard.translate.config import TrainingConfig
 from regard.translate.data import Examples, Pair, batches, collate, padded
 from regard.translate.evaluation import EvaluationOptions, Score, Scores, score
+from regard.translate.evaluation.scores import chrf_of_each
 from regard.translate.models.contract import TranslationModel
-from regard.translate.search import SearchOptions, beam_search
+from regard.translate.search import Hypothesis, SearchOptions, beam_search
 from regard.translate.tokens import END
 from regard.translate.training.loss import cross_entropy
 from regard.translate.vocabulary import Vocabulary, tidy, tokenise
 
 _SENTENCES = 64  # translated at once
+_CALIBRATED = 400  # pairs, about, by which confidence is calibrated
 
 
 @torch.inference_mode()
@@ -39,21 +42,39 @@ def loss_and_accuracy(
     return loss, right
 
 
-@torch.inference_mode()
 def translate_texts(
     checkpoint: Checkpoint, texts: Sequence[str], options: SearchOptions, device: torch.device
 ) -> list[str]:
-    """The best translation of each text, in batches of similar length, the longest first."""
+    """The best translation of each text."""
+    best = _best_of_each(checkpoint, texts, options, device)
+    return [checkpoint.target.decode(hypothesis.tokens) for hypothesis in best]
+
+
+def calibrated(
+    checkpoint: Checkpoint, pairs: Sequence[Pair], options: SearchOptions, device: torch.device
+) -> Confidence:
+    """How the log-probability of translations tells their chrF, by some hundred pairs."""
+    pairs = pairs[:: max(1, len(pairs) // _CALIBRATED)]
+    best = _best_of_each(checkpoint, [pair.source for pair in pairs], options, device)
+    texts = [checkpoint.target.decode(hypothesis.tokens) for hypothesis in best]
+    means = [each.log_probability / max(1, len(each.tokens)) for each in best]
+    return Confidence.fitted(means, chrf_of_each(texts, [pair.target for pair in pairs]))
+
+
+@torch.inference_mode()
+def _best_of_each(
+    checkpoint: Checkpoint, texts: Sequence[str], options: SearchOptions, device: torch.device
+) -> list[Hypothesis]:
+    """The best hypothesis of each text, in batches of similar length, the longest first."""
     model = checkpoint.model
     sentences = [_numbers(checkpoint.source, text, model.longest_source) for text in texts]
     remaining = iter(sorted(range(len(texts)), key=lambda index: -len(sentences[index])))
-    translations = [""] * len(texts)
+    by_text: dict[int, Hypothesis] = {}
     while indices := list(islice(remaining, _SENTENCES)):
         tokens, mask = padded([sentences[index] for index in indices])
         hypotheses = beam_search(model, tokens.to(device), mask.to(device), options, weights=False)
-        for index, (best, *_) in zip(indices, hypotheses):
-            translations[index] = checkpoint.target.decode(best.tokens)
-    return translations
+        by_text |= {index: best for index, (best, *_) in zip(indices, hypotheses)}
+    return [by_text[index] for index in range(len(texts))]
 
 
 def score_pairs(
