@@ -1,4 +1,4 @@
-"""Alignment error on the 447 Hansards sentences: eflomal, and models of ours, on the same pairs.
+"""Alignment error on the 447 Hansards sentences: aligners and models of ours, on the same pairs.
 
     REGARD_DATA=... python benchmarks/translate_align.py [--quick] [--pairs 50000]
         [--models FORWARD BACKWARD] [--peers .venv-peers/bin/python]
@@ -31,6 +31,7 @@ from regard.translate.alignment import (
     Gold,
     error_rate,
     read_links,
+    statistical_links,
     symmetrise,
 )
 
@@ -65,6 +66,20 @@ def eflomal(python: Path, pairs: list[tuple[str, str]], gold: list[Gold]) -> Non
         print(f"  {how:20} {error_rate(links, gold)}")
 
 
+def counted(pairs: list[tuple[str, str]], gold: list[Gold]) -> None:
+    """Print what our aligner by counting reaches with these pairs; the last have gold links."""
+    numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    sides = [
+        [[table.setdefault(word, len(table)) for word in pair[side].split()] for pair in pairs]
+        for side, table in enumerate(numbers)
+    ]
+    began = time.process_time()
+    links = statistical_links(*sides)
+    seconds = time.process_time() - began
+    print(f"statistical_links, {len(pairs)} pairs, {seconds:.0f} s of the processor")
+    print(f"  both directions      {error_rate(links[-len(gold) :], gold)}")
+
+
 def main() -> None:
     """Print the figures of eflomal, then those of the models."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -79,6 +94,7 @@ def main() -> None:
     strong = [one.sure for one in read_links(folder / "enfr.awesome-align.out")]
     print(f"awesome-align, its links as published\n  {error_rate(strong, gold)}")
     kept = [pair for pair in training(folder, pairs) if all(pair)]
+    counted(kept + text, gold)
     eflomal(options.peers, kept + text, gold)
     if options.models:
         forward, backward = options.models
