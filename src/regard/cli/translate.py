@@ -338,8 +338,9 @@ def _load(model: Path | None, head: str | None, reading: Any, end: str, device: 
     """The translator, with the attention options."""
     check_choice("--end", end, list(_ENDS))
     check_choice("--reading", reading, get_args(Reading))
+    chosen_device = checked_device(device)
     try:
-        translator = Translator.load(model, device=checked_device(device))
+        translator = Translator.load(model, device=chosen_device)
     except RegardError as error:
         if model is not None:
             raise

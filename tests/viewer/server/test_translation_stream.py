@@ -161,13 +161,14 @@ def test_what_cannot_be_translated_is_refused_before_it_begins(here):
     assert ask(here).status_code == 200
 
 
-def test_a_source_beyond_what_the_model_reads_is_refused(monkeypatch):
+def test_a_source_beyond_what_the_model_reads_is_translated_in_parts(monkeypatch):
     monkeypatch.setattr(translator().model, "longest_source", 5)
     with running(
         [_of_translator("bahdanau", PackagedTranslator("bahdanau", translator()))]
     ) as here:
-        error = refused(ask(here), 422, "model_refused")
-    assert error["message"].startswith("bahdanau: text 1 has ") and "at most 5" in error["message"]
+        *drafts, _ = events(here, "bahdanau", LOVE)
+    sources = [draft["scene"]["sequences"][1]["words"]["names"] for draft in drafts]
+    assert sources[0] == ["I", "love", "</s>"] and sources[-1][:3] == ["I", "love", "you"]
 
 
 def test_the_longest_translation_follows_the_limits(served):

@@ -237,8 +237,9 @@ def finish(
                 )
         if asked:
             return None
-        confidence = calibrated(checkpoint, pairs.valid, search, setting.fabric.device)
-        add_extra(path, extra_entry(familiarity) | extra_entry(confidence))
+        if "confidence" not in checkpoint.extra:  # it was calibrated before it was resumed
+            confidence = calibrated(checkpoint, pairs.valid, search, setting.fabric.device)
+            add_extra(path, extra_entry(familiarity) | extra_entry(confidence))
     if asked:
         return None
     write_text(folder.scores, as_json(scores, search))
