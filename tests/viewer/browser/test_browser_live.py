@@ -111,7 +111,7 @@ def test_a_generation_grows_word_by_word(live):
     assert len(told) >= 3, f"told on the way: {told}"
     expect(looking.page.locator("[data-testid^=lines-row-]").nth(8)).to_be_attached()
     expect(looking.by("step-slider")).to_be_visible()
-    expect(looking.by("step-slider")).to_have_attribute("max", "39")
+    expect(looking.by("step-slider")).to_have_attribute("max", "40")
     likely = looking.by("live-likely-bars").locator("li")
     expect(likely).to_have_count(5)
     looking.by("live-likely-0").click()
