@@ -61,8 +61,8 @@ def align(
         str | None,
         typer.Option(
             metavar="output|input",
-            help="The decoding step whose attention links a word: output, the step that predicts "
-            "it; input, the step after, which reads it (default: chosen with the head).",
+            help="Decoding step whose attention counts as a word's: output, the step that predicts "
+            "it; input, the next one, which takes it as input (default: chosen with the head).",
         ),
     ] = None,
     rule: Annotated[
@@ -70,7 +70,8 @@ def align(
         typer.Option(
             metavar="strongest|mutual|NUMBER",
             help="Which weights become links: strongest, the largest of each target word; mutual, "
-            "the largest of both words; a number such as 0.3, all from that weight on.",
+            "those of pairs that are each other's largest; a number such as 0.3, all of at least "
+            "that.",
         ),
     ] = "strongest",
     symmetriser: Annotated[
@@ -83,7 +84,9 @@ def align(
     ] = None,
     links: Annotated[
         Path | None,
-        typer.Option(help="Score the links in this file (0-0 1-2 …) by --gold; no model is run."),
+        typer.Option(
+            help="Score the links in this file (0-0 1-2 …) against --gold; no model is run."
+        ),
     ] = None,
     gold: Annotated[
         Path | None,

@@ -43,7 +43,9 @@ def score(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(help="Source sentences, to group scores by their lengths."),
+        typer.Option(
+            help="Source sentences, to group scores by their lengths (default: references)."
+        ),
     ] = None,
     lower: Annotated[bool, typer.Option("--lower", help="Ignore case.")] = _DEFAULTS.lower,
     tokenizer: Annotated[
@@ -64,13 +66,13 @@ def score(
         int | None,
         typer.Option(
             min=0,
-            help="With --other, number of sentences to show, those that differ most (default: "
+            help="With --other, number of sentences to show, by difference in chrF (default: "
             f"{_DEFAULTS.examples}).",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score translations by BLEU and chrF; with --other, test whether two systems differ.
+    """Score translations with BLEU and chrF; with --other, test whether two systems differ.
 
     Scores and signatures are sacrebleu's. The test is a two-sided paired bootstrap. Files may be
     gzipped.

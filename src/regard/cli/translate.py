@@ -55,12 +55,12 @@ def translate(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Save a picture of the alignment (png, svg or pdf), or of the encoder's "
-            "self-attention if the model has no other."
+            help="Save a picture of the alignment of a single text (png, svg or pdf), or of the "
+            "encoder's self-attention if the model has no other."
         ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Save a page with the attention of every head (html).")
+        Path | None, typer.Option(help="Save a page of a single text, with every head (html).")
     ] = None,
     file: Annotated[
         Path | None,
@@ -79,9 +79,9 @@ def translate(
     pharaoh: Annotated[
         Path | None,
         typer.Option(
-            help="Output file for word links, one line per text; 1-2 links source word 1 and "
-            "target word 2. Words are separated by spaces and counted from 0. - is standard "
-            "output; if a single text was given, all else then goes to standard error.",
+            help="Output file for word alignments, one line per text: 1-2 aligns source word 1 "
+            "and target word 2, split at spaces, from 0. - is standard output; with a single "
+            "text, all else then goes to standard error. Not with --n-best.",
             rich_help_panel=_FILES,
         ),
     ] = None,
@@ -144,7 +144,11 @@ def translate(
     ] = None,
     shortest: Annotated[
         int | None,
-        typer.Option(min=0, help="Minimum number of tokens.", rich_help_panel=_SEARCH),
+        typer.Option(
+            min=0,
+            help="Minimum number of tokens, the end token not counted (default: the checkpoint's).",
+            rich_help_panel=_SEARCH,
+        ),
     ] = None,
     longest: Annotated[
         int | None,
@@ -157,7 +161,9 @@ def translate(
     length_penalty: Annotated[
         float | None,
         typer.Option(
-            help="Length penalty; larger values favour long translations.", rich_help_panel=_SEARCH
+            help="Length penalty; larger values favour long translations (default: the "
+            "checkpoint's, usually 0.6).",
+            rich_help_panel=_SEARCH,
         ),
     ] = None,
     coverage_penalty: Annotated[
@@ -165,16 +171,16 @@ def translate(
         typer.Option(
             min=0,
             help="Coverage penalty; larger values favour translations that attend to the whole "
-            "source.",
+            "source (default: the checkpoint's, usually 0).",
             rich_help_panel=_SEARCH,
         ),
     ] = None,
     head: Annotated[
         str | None,
         typer.Option(
-            help="Head to show, such as 3.cross:5, or 3.cross for the mean of its heads (default: "
-            "the one stored by `regard align --remember`, else the mean over the heads of the "
-            "second-to-last layer).",
+            help="Head to show: 3.cross:5 is head 5 of the cross-attention in layer 3, 3.cross the "
+            "mean of its heads, both from 0 (default: the one stored by `regard align --remember`, "
+            "else the mean of the second-to-last layer, or of the only one).",
             rich_help_panel=_ATTENTION,
         ),
     ] = None,
@@ -182,8 +188,8 @@ def translate(
         str | None,
         typer.Option(
             metavar="output|input",
-            help="The decoding step whose attention is shown for a word: output, the step that "
-            "predicts it; input, the step after, which reads it (default: the model's own).",
+            help="Decoding step whose attention counts as a word's: output, the step that predicts "
+            "it; input, the next one, which takes it as input (default: the model's own).",
             rich_help_panel=_ATTENTION,
         ),
     ] = None,

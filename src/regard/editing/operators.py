@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from regard.types import Shape, whole
 Arguments = dict[str, Any]
 
 
+@runtime_checkable
 class Planner(Protocol):
     """What is to change at the operator that is about to run."""
 

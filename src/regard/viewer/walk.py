@@ -6,7 +6,7 @@ import copy
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import UInt8
@@ -30,6 +30,7 @@ ROWS = 256  # of a strip
 _WINDOW = 4  # positions to each side that are local, as in `regard.report`
 
 
+@runtime_checkable
 class Viewer(Protocol):
     """Sees the weights of a head, strip by strip."""
 

@@ -10,7 +10,7 @@ queries that attend to each other before they have seen the input).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -28,6 +28,7 @@ INVERTED = "the softmax is multiplied by itself, as a kernel to be inverted"
 PARAMETER_VALUES = "the values are parameters or constants"
 
 
+@runtime_checkable
 class Observer(Protocol):
     """What the data flow asks of a capture, and reports to it."""
 
