@@ -202,9 +202,10 @@ class Factors:
 
     @classmethod
     def of(cls, recipe: Recipe, example: int) -> Factors | None:
-        """The factors of a plain dot product; None where they are no numbers, or where its mask is
-        scattered."""
-        assert isinstance(recipe, Dot)
+        """The factors of a plain dot product; None of another recipe, where they are no numbers, or
+        where its mask is scattered."""
+        if not isinstance(recipe, Dot) or cls.numbers(recipe) == 0:
+            return None
         query, key = (part[example].detach().cpu().float() for part in (recipe.query, recipe.key))
         if not bool(query.isfinite().all()) or not bool(key.isfinite().all()):
             return None
