@@ -283,7 +283,7 @@ def _cut(selection: Selection, cut: Cut) -> Selection:
 def _padding(before: int, after: int, keys: int) -> Callable[[Tensor, float], Tensor]:
     """Extends a tensor over keys to columns that are none."""
 
-    def pad(tensor: Tensor, value: float) -> Tensor:
+    def pad(tensor: Tensor, value: float | bool) -> Tensor:
         if not (before or after):
             return tensor
         over_keys = tensor.expand(*tensor.shape[:3], keys)
