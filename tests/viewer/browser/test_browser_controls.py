@@ -401,6 +401,6 @@ def test_the_help_names_the_keys(open_page, sentence_trace):
 
 
 def test_the_page_says_how_weights_are_kept(open_page, sentence_trace, licence_trace):
-    for drawn, said in ((sentence_trace, "exactly"), (licence_trace, "16 bits")):
+    for drawn, said in ((sentence_trace, "exactly"), (licence_trace, "of 14 bits, within")):
         looking = open_page(drawn, MATRIX)
         expect(looking.by("status")).to_contain_text(said)
