@@ -19,7 +19,7 @@ from regard.translate.search import Hypothesis
 from regard.translate.tokens import END
 from regard.translate.translation import Translation
 
-Heads = Float[Tensor, "head target source"]
+Heads = Float[Tensor, "head _ _"]  #: (head, target, source), of sentences that differ in size
 
 
 def joined(source: str, parts: Sequence[Translation]) -> Translation:
@@ -30,10 +30,9 @@ def joined(source: str, parts: Sequence[Translation]) -> Translation:
     """
     if len(parts) == 1:
         return replace(parts[0], source=source)
-    words = (
-        _words([part.words[0] for part in parts]),
-        _words([part.words[1] for part in parts]),
-    )
+    sources, targets = ([part.words[side] for part in parts] for side in (0, 1))
+    # A part that was copied has no end; the source keeps the one that the other parts attended to.
+    words = (_words(sources, max(map(_ends, sources))), _words(targets, _ends(targets[-1])))
     return replace(
         parts[0],
         source=source,
@@ -71,8 +70,13 @@ def _matrix(matrices: Sequence[Matrix | None]) -> Matrix | None:
     return block_matrix(present) if len(present) == len(matrices) else None
 
 
-def _words(words: Sequence[Words]) -> Words:
-    """The words of sentences in turn, with the end of the last one."""
+def _ends(words: Words) -> int:
+    """How many of the positions are the end of a sentence: one or none."""
+    return len(words.pieces) - len(without_end(words).pieces)
+
+
+def _words(words: Sequence[Words], ends: int) -> Words:
+    """The words of sentences in turn, with an end behind them or none."""
     bare = [without_end(each) for each in words]
     names: list[str] = []
     pieces: list[int | None] = []
@@ -83,7 +87,6 @@ def _words(words: Sequence[Words]) -> Words:
         names += each.names
     tokens = [token for each in bare for token in each.tokens]
     whole = Words(names, pieces, tokens, frozenset(special))
-    ends = len(words[-1].pieces) - len(bare[-1].pieces)
     return with_end(whole, len(pieces) + ends, "text")
 
 
@@ -108,7 +111,7 @@ def _trace(parts: Sequence[Translation], words: tuple[Words, Words]) -> Trace:
         ]
         blocks = [part.trace[record.name].weights()[0] for part in parts]
         queries, keys = words[crossed], words[0]
-        weights = _block(blocks, sizes, len(queries.pieces))
+        weights = _block(blocks, sizes, len(queries.pieces), len(keys.pieces))
         recipe = Given(weights[None], None, record.kind)
         records.append(
             Record(
@@ -124,11 +127,13 @@ def _trace(parts: Sequence[Translation], words: tuple[Words, Words]) -> Trace:
     return Trace(records)
 
 
-def _block(blocks: Sequence[Heads], sizes: Sequence[tuple[int, ...]], rows: int) -> Heads:
+def _block(
+    blocks: Sequence[Heads], sizes: Sequence[tuple[int, ...]], rows: int, columns: int
+) -> Heads:
     """Blocks of sentences, (head, target, source) with the end last, as those of a text."""
     last = blocks[-1]
-    targets, sources = (sum(size[side] for size in sizes) for side in (0, 1))
-    whole = last.new_zeros(len(last), min(rows, targets + 1), sources + 1)
+    targets = sum(length for length, _ in sizes)
+    whole = last.new_zeros(len(last), min(rows, targets + 1), columns)
     row = column = 0
     for block, (length, width) in zip(blocks, sizes):
         whole[:, row : row + length, column : column + width] = block[:, :length, :width]

@@ -35,7 +35,7 @@ def record_of(weights, path="layer.0", call=1):
 def test_a_module_that_runs_twice_in_a_pass_is_two_sites():
     maps = [torch.rand(1, 2, 3, 3) for _ in range(3)]
     paths = ("layer.0", "layer.0", "layer.1")
-    chosen = GeneratedToken(7, [record_of(*one, call=5) for one in zip(maps, paths)])
+    chosen = GeneratedToken(7, [record_of(*one, call=5) for one in zip(maps, paths)], [])
     rows = chosen.rows()
     assert list(rows) == ["layer.0", "layer.0#2", "layer.1"]
     assert all(torch.equal(got, want[0]) for got, want in zip(rows.values(), maps))

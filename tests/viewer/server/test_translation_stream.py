@@ -116,7 +116,7 @@ def test_attention_inside_the_encoder_stays_while_the_text_grows():
 def test_a_whole_translation_can_be_asked_for_at_once(here):
     scene = here.look("bahdanau", LOVE).json()
     assert scene["sequences"][1]["words"]["names"][:3] == ["I", "love", "you"]
-    assert scene["start"] == "view=lines&unit=words&layer=0&head=0"
+    assert scene["start"] == "view=matrix&unit=words&layer=0&head=0"
 
 
 def test_who_translates_is_told(here):
@@ -166,7 +166,8 @@ def test_a_source_beyond_what_the_model_reads_is_translated_in_parts(monkeypatch
     with running(
         [_of_translator("bahdanau", PackagedTranslator("bahdanau", translator()))]
     ) as here:
-        *drafts, _ = events(here, "bahdanau", LOVE)
+        *drafts, done = events(here, "bahdanau", LOVE)
+    assert done["event"] == "done" and done["text"] == drafts[-1]["text"]
     sources = [draft["scene"]["sequences"][1]["words"]["names"] for draft in drafts]
     assert sources[0] == ["I", "love", "</s>"] and sources[-1][:3] == ["I", "love", "you"]
 
