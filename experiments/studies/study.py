@@ -1,0 +1,130 @@
+"""What every study shares: its options, its table, its picture, and the check of its figures.
+
+A study is a module with a docstring, `study(quick, seed)`, which trains and gives an `Outcome`, and
+`draw(outcome, figure)`. `python experiments/studies/NAME.py [--quick] [--picture FILE]` prints its
+table, and fails where a figure is not within the tolerance of what was expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+SEEDS = 3  #: of a full run
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that a study measured, beside the one that theory or a paper gives."""
+
+    name: str
+    expected: float
+    measured: float
+    tolerance: float  #: by how much they may differ
+    source: str  #: where the expected number comes from
+    relation: Literal["equal", "at least", "at most"] = "equal"
+
+    @property
+    def holds(self) -> bool:
+        above = self.measured - self.expected
+        return {
+            "equal": abs(above) <= self.tolerance,
+            "at least": above >= -self.tolerance,
+            "at most": above <= self.tolerance,
+        }[self.relation]
+
+    @property
+    def expectation(self) -> str:
+        """The expected number in words: ≥ and ≤ where it is a bound."""
+        sign = {"equal": "", "at least": "≥ ", "at most": "≤ "}[self.relation]
+        return f"{sign}{self.expected:.4g}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of a study found: its figures, and what its picture is drawn from."""
+
+    figures: list[Figure]
+    shown: Any
+
+
+Study = Callable[[bool, int], Outcome]
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """A row for each figure: expected, measured over the seeds, tolerance, source."""
+    rows = [("figure", "expected", "measured", "spread", "tolerance", "from")]
+    for figures in zip(*(outcome.figures for outcome in outcomes), strict=True):
+        measured = [figure.measured for figure in figures]
+        spread = f"{max(measured) - min(measured):.2g}" if len(measured) > 1 else ""
+        first = figures[0]
+        rows.append(
+            (
+                first.name,
+                first.expectation,
+                f"{statistics.mean(measured):.4g}",
+                spread,
+                f"{first.tolerance:.2g}",
+                first.source,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = []
+    for name, *numbers, source in rows:
+        cells = [name.ljust(widths[0])]
+        cells += [number.rjust(width) for number, width in zip(numbers, widths[1:])]
+        lines.append("  ".join([*cells, source]).rstrip())
+    return "\n".join(lines)
+
+
+def check(outcomes: list[Outcome]) -> None:
+    """Raise where a figure of any seed is off, with all that are."""
+    off = [
+        f"{figure.name}: {figure.measured:.4g}, expected {figure.expectation} ± "
+        f"{figure.tolerance:.2g} ({figure.source})"
+        for outcome in outcomes
+        for figure in outcome.figures
+        if not figure.holds
+    ]
+    if off:
+        raise AssertionError("\n".join(off))
+
+
+def main(doc: str, study: Study, draw: Callable[[Outcome, Any], None]) -> None:
+    """Run a study as its options say, print its table, and check it."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one seed, under a minute")
+    parser.add_argument("--picture", type=Path, help="draw the picture into this file")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    began = time.process_time()
+    outcomes = [study(options.quick, seed) for seed in range(1 if options.quick else SEEDS)]
+    print(doc.splitlines()[0])
+    print(table(outcomes))
+    print(f"{len(outcomes)} seeds, {time.process_time() - began:.0f} s of processor")
+    if options.picture is not None:
+        save(outcomes[0], draw, options.picture)
+    check(outcomes)
+
+
+def save(outcome: Outcome, draw: Callable[[Outcome, Any], None], path: Path) -> None:
+    """The picture of an outcome, as wide as the text of a paper."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    with pyplot.rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = pyplot.figure(figsize=(6.8, 2.6), layout="constrained")
+        draw(outcome, figure)
+        figure.savefig(path, dpi=150)
+        pyplot.close(figure)
