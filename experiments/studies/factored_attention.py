@@ -184,8 +184,8 @@ def draw(outcome: Outcome, figure: Any) -> None:
         "attention A, softmaxed": shown.softmaxed.weights()[0, 0],
     }
     for axis, (title, values) in zip(figure.subplots(1, 3), maps.items()):
-        most = values.abs().max()
-        image = axis.imshow(values, cmap="RdBu_r", vmin=-most, vmax=most)
+        most = values.abs().max().item()
+        image = axis.imshow(values.numpy(), cmap="RdBu_r", vmin=-most, vmax=most)
         axis.set(title=title, xlabel="site j", ylabel="site i", xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
         figure.colorbar(image, ax=axis, shrink=0.8)

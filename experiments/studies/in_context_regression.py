@@ -77,7 +77,7 @@ def train(steps: int, seed: int) -> Regression:
     return model
 
 
-def predicted(length: int) -> float:
+def predicted(length: float) -> float:
     """The loss of one step preconditioned with the Γ of training, on prompts of some length."""
     gamma = 1 + (1 + WIDTH) / EXAMPLES
     return WIDTH * (1 - 2 / gamma + (1 + (WIDTH + 1) / length) / gamma**2)
@@ -132,17 +132,21 @@ def draw(outcome: Outcome, figure: Any) -> None:
     """Losses over lengths, and the weights of examples over those of the gradient step."""
     shown = outcome.shown
     left, right = figure.subplots(1, 2)
-    lengths = torch.logspace(0.7, 2.1, 60)
+    lengths = torch.logspace(0.7, 2.1, 60).tolist()
+    left.plot(lengths, [predicted(n) for n in lengths], color="0.6", label="theory, Γ of N = 20")
     left.plot(
-        lengths, [predicted(float(n)) for n in lengths], color="0.6", label="theory, Γ of N = 20"
+        list(shown.losses), list(shown.losses.values()), "o", color="C0", label="trained layer"
     )
-    left.plot(shown.losses.keys(), shown.losses.values(), "o", color="C0", label="trained layer")
     left.set(xscale="log", xlabel="examples in the prompt", ylabel="squared error")
     left.set_xticks(LENGTHS, [str(n) for n in LENGTHS])
     left.minorticks_off()
     left.legend(frameon=False)
     right.plot(
-        shown.gradient_step.flatten(), shown.weights.flatten(), ".", markersize=2, color="C0"
+        shown.gradient_step.flatten().numpy(),
+        shown.weights.flatten().numpy(),
+        ".",
+        markersize=2,
+        color="C0",
     )
     right.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
     right.set(

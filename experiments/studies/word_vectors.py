@@ -141,11 +141,17 @@ def draw(outcome: Outcome, figure: Any) -> None:
     """Scores over PMI − log k, and the attention between the words."""
     shown = outcome.shown
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.15])
-    left.plot(shown.target.flatten(), shown.scores.flatten(), ".", markersize=3, color="C0")
+    left.plot(
+        shown.target.flatten().numpy(),
+        shown.scores.flatten().numpy(),
+        ".",
+        markersize=3,
+        color="C0",
+    )
     left.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
     left.set(xlabel="PMI(w, c) − log k, counted", ylabel="w · c, trained")
     numbers = range(len(shown.words))
-    image = right.imshow(shown.weights, cmap="viridis", vmin=0)
+    image = right.imshow(shown.weights.numpy(), cmap="viridis", vmin=0)
     right.set_xticks(numbers, shown.words, rotation=90)
     right.set_yticks(numbers, shown.words)
     right.set_ylabel("word")

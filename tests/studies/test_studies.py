@@ -1,0 +1,52 @@
+"""Each study reproduces its figures; the quick form of the shortest runs with the other tests."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "studies"
+STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - {"study"})
+SHORT = {"word_vectors"}
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield
+    for name in ("study", *STUDIES):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in SHORT else pytest.param(name, marks=pytest.mark.slow) for name in STUDIES],
+)
+def test_a_study_gives_its_figures(name, tmp_path):
+    frame, module = importlib.import_module("study"), importlib.import_module(name)
+    outcome = module.study(True, 0)
+    frame.check([outcome])
+    frame.save(outcome, module.draw, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("relation", "measured", "holds"),
+    [
+        ("equal", 1.05, True),
+        ("equal", 0.8, False),
+        ("at least", 5.0, True),
+        ("at least", 0.8, False),
+        ("at most", 0.0, True),
+        ("at most", 1.2, False),
+    ],
+)
+def test_a_figure_that_is_off_is_named(relation, measured, holds):
+    frame = importlib.import_module("study")
+    figure = frame.Figure("loss", 1.0, measured, 0.1, "theory", relation)
+    outcome = frame.Outcome([figure], None)
+    assert figure.holds is holds and "loss" in frame.table([outcome])
+    if not holds:
+        with pytest.raises(AssertionError, match=r"loss: .*, expected .*1 ± 0.1 \(theory\)"):
+            frame.check([outcome])
