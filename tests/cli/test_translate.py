@@ -128,7 +128,7 @@ def test_the_help_says_what_is_counted(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     _, said, _ = run("--help", model=None)
     said = " ".join(said.replace("│", " ").split())
-    assert "Words are separated by spaces and counted from 0" in said
+    assert "split at spaces and counted from 0" in said
 
 
 def test_attention_inside_the_encoder_is_shown_instead(run, models, tmp_path):
