@@ -27,8 +27,8 @@ class Style:
     each other are left out, every second first.
     """
 
-    width: float | None = None  #: inches; the picture's own when None
-    font_size: float = 10.0  #: points of labels; titles are a fifth larger
+    width: int | float | None = None  #: inches; the picture's own when None
+    font_size: int | float = 10.0  #: points of labels; titles are a fifth larger
     dpi: int = 150  #: dots an inch, of PNG
 
     def __post_init__(self) -> None:

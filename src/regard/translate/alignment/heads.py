@@ -48,9 +48,9 @@ class Head:
         return self.site if self.index is None else f"{self.site}:{self.index}"
 
     def of(
-        self, weights: Mapping[str, Float[Tensor, "_ target source"]]
-    ) -> Float[Tensor, "target source"]:
-        """The weights of this head."""
+        self, weights: Mapping[str, Float[Tensor, "_ *batch target source"]]
+    ) -> Float[Tensor, "*batch target source"]:
+        """The weights of this head, of a sentence or of a batch."""
         if self.site not in weights:
             raise RegardError(f"there is no site {self.site!r}; there are {', '.join(weights)}")
         heads = weights[self.site]
