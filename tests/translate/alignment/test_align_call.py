@@ -130,7 +130,10 @@ def test_a_preferred_head_is_read_from_the_file(forward, tmp_path):
     [
         ({"head": "9.cross"}, "head 9.cross, expected one of 0.cross:0"),
         ({"backward_head": "0.cross"}, "backward_head is 0.cross, but there is no backward"),
-        ({"rule": "best"}, "rule best, expected strongest, mutual or a number above 0 and at most 1"),
+        (
+            {"rule": "best"},
+            "rule best, expected strongest, mutual or a number above 0 and at most 1",
+        ),
         ({"rule": 2.0}, "rule 2.0, expected strongest, mutual or a number above 0 and at most 1"),
         ({"symmetriser": "all"}, "'all', expected one of intersection"),
         ({"gold": GOLD[:1]}, "3 sentences have links, but 1 have gold links"),
