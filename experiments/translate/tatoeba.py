@@ -7,8 +7,8 @@ test with, and the rest; with `--reverse` from French to English, without the pa
 side is held out. What people type is not what these sentences are like, so the pairs to learn from
 are changed; everything comes from Tatoeba but the names:
 
-- Nearly all begin with a capital and end with a mark. Some lose either, some are all capitals, all
-  small, or in quotes; apostrophes, and the spaces before French marks, are written in several ways.
+- Nearly all begin with a capital and end with a mark. Some lose either, some are all small, or in
+  quotes; apostrophes, and the spaces before French marks, are written in several ways.
 - Few have numbers or names other than Tom and Mary: what both sides write alike is replaced by
   other names and numbers, and number words by digits.
 - Few have one to three words, and people greet first: these come several times. What stands before
@@ -49,8 +49,9 @@ COPIES = {1: 24, 2: 6, 3: 2}  # how often a source of so many words comes
 JOINED = 8  # one in so many
 RENAMED, RENUMBERED = 2, 5  # one in so many of those with a name; copies of those with a number
 NAME_PAIRS = 5  # pairs in which both sides write a word alike that makes it a name
-SEGMENT_PAIRS = 3  # pairs that begin with the same two segments
+SEGMENT_PAIRS, SEGMENT_COPIES = 3, 24  # pairs that begin with the same two segments
 PHRASE_PAIRS, PHRASE_SHARE = 4, 0.3  # pairs with a phrase; least share of its translations
+PHRASE_COPIES = {1: 4}  # how often a phrase of so many words comes
 LONGEST_PHRASE = 2
 FREQUENT = 100  # words that end no phrase of several
 
@@ -198,8 +199,6 @@ class Typist:
                 changed = bare
         kind = chooser.random()
         if kind < 0.03:
-            changed = [text.upper() for text in changed]
-        elif kind < 0.05:
             changed[self.source] = changed[self.source].lower()
         elif kind < 0.12:
             changed = [text[:1].lower() + text[1:] for text in changed]
@@ -329,12 +328,14 @@ def to_learn_from(pairs: list[Texts], source: int) -> Iterator[Texts]:
         if chooser.randrange(JOINED) == 0:
             after = [pairs[chooser.randrange(len(pairs))] for _ in range(chooser.choice([1, 1, 2]))]
             yield typist.typed(tuple(" ".join(side) for side in zip(texts, *after)), chooser)  # type: ignore[arg-type]
-    for kind, copies in ((segments(pairs), 12), (phrases(pairs), 1)):
-        for texts in kind:
-            chooser = random.Random(hash_value("\t".join(texts), 2))
-            for _ in range(copies):
-                changed = as_typed(texts, chooser) if copies == 1 else texts
-                yield typist.typed(changed, chooser)
+    for texts in segments(pairs):
+        chooser = random.Random(hash_value("\t".join(texts), 2))
+        for _ in range(SEGMENT_COPIES):
+            yield typist.typed(texts, chooser)
+    for texts in phrases(pairs):
+        chooser = random.Random(hash_value("\t".join(texts), 2))
+        for _ in range(PHRASE_COPIES.get(len(texts[source].split()), 1)):
+            yield typist.typed(as_typed(texts, chooser), chooser)
 
 
 def write(path: Path, pairs: Iterable[Texts], source: int) -> None:

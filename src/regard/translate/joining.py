@@ -45,6 +45,7 @@ def joined(source: str, parts: Sequence[Translation]) -> Translation:
         trace=_trace(parts, words),
         parts=tuple(parts),
         confidence=_confidence(parts),
+        read_as=None,
     )
 
 

@@ -185,7 +185,9 @@ class Reader:
             return block_matrix([self.between_spaces(part) for part in translation.parts])
         if not translation.hypothesis.tokens:  # a word that was copied
             return block_matrix([] if translation.matrix is None else [translation.matrix])
-        source = spaced_words(translation.source, self.checkpoint.source)
+        read = translation.source if translation.read_as is None else translation.read_as
+        source = spaced_words(read, self.checkpoint.source)
+        source = replace(source, names=translation.source.split())
         target = spaced_words_of(translation.hypothesis.tokens, self.checkpoint.target)
         target = replace(target, names=translation.text.split())  # with what was copied
         return word_matrix(translation.rows, source, target)  # which are as they are read

@@ -45,6 +45,7 @@ class Translation:
     |              | is unsure of, and whether the text is unlike those it learned from         |
     | `confidence` | the chrF it may be expected to have, from 0 to 1; None if the checkpoint   |
     |              | was not calibrated                                                         |
+    | `read_as`    | what the model read instead of `source`, if that is all in capitals        |
 
     Words are the tokeniser's: "t'aime." has three of them. `Translator.between_spaces` gives the
     matrix of the words between spaces.
@@ -63,6 +64,7 @@ class Translation:
     parts: tuple[Translation, ...] = ()
     remarks: tuple[str, ...] = ()
     confidence: float | None = None
+    read_as: str | None = None
 
     @property
     def links(self) -> Links:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from inspect import signature
 from itertools import islice
@@ -27,6 +27,7 @@ from regard.translate.alignment import (
 )
 from regard.translate.alignment.heads import preferred_head
 from regard.translate.alignment.matrix import check_end, check_reading
+from regard.translate.capitals import as_sentence, in_capitals, with_capitals
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.confidence import familiarity_of, unsure
 from regard.translate.copying import missing_numbers, needs_copies
@@ -155,7 +156,7 @@ class Translator:
             show: whether to draw a progress bar; on a terminal when None.
             search: fields of `SearchOptions`, such as `beam=1`; the checkpoint's by default.
         """
-        self._search_options("translate", search)
+        self._search_options("translate", search, copy)
         if not isinstance(texts, str) and isinstance(texts, Iterable):
             texts = list(texts)
             for number, text in enumerate(texts, 1):
@@ -207,9 +208,7 @@ class Translator:
                 raise RegardError(f"{name} is {size}, expected at least 1")
         if isinstance(prefix, str):
             raise RegardError(f"prefix is one text, {prefix!r:.40}, expected a list: one a text")
-        options = self._search_options("stream", search)
-        if copy and self.head is None:  # nothing says what to copy
-            options = replace(options, unknown=False)
+        options = self._search_options("stream", search, copy)
         settings = _Settings(options, n_best, batch, weights, split, copy)
         total = len(texts) if isinstance(texts, Sized) else None
 
@@ -250,10 +249,21 @@ class Translator:
             results |= zip([(part.text, part.place) for part in chunk], translations)
         for number, (text, plan) in enumerate(zip(texts, plans)):
             of_parts = [
-                [self._reader.copied(part)] if place in plan.copied else results[number, place]
-                for place, part in enumerate(plan.parts)
+                self._as_typed(plan, place, results.get((number, place), []))
+                for place in range(len(plan.parts))
             ]
             yield self._joined(text, of_parts, plan.remarks)
+
+    def _as_typed(
+        self, plan: _Plan, place: int, translations: list[Translation]
+    ) -> list[Translation]:
+        """The translations of a part, in capitals as it is; what was copied is its own."""
+        if place in plan.copied:
+            return [self._reader.copied(plan.parts[place])]
+        typed = plan.capitals.get(place)
+        if typed is None:
+            return translations
+        return [with_capitals(translation, typed) for translation in translations]
 
     def _joined(
         self, text: str, of_parts: list[list[Translation]], remarks: tuple[str, ...]
@@ -292,6 +302,8 @@ class Translator:
                     f"parts, as the model learned from at most {self.limit}: {sentence:.30}…"
                 )
             parts += [part for part in cut if self.checkpoint.source.encode(part[:_CHARACTERS])]
+        capitals = {place: part for place, part in enumerate(parts) if self._strange_capitals(part)}
+        parts = [as_sentence(part) if n in capitals else part for n, part in enumerate(parts)]
         strange = [part for part in parts if self._unlike(part)]
         if strange:
             remarks.append(
@@ -303,13 +315,23 @@ class Translator:
             f"a word of {len(parts[place]):,} characters was copied: {parts[place]:.30}…"
             for place in sorted(copied)
         ]
-        return _Plan(parts, frozenset(copied), tuple(remarks))
+        return _Plan(parts, frozenset(copied), tuple(remarks), capitals)
 
     def _unlike(self, sentence: str) -> bool:
         """Whether a sentence is unlike those that the model learned from."""
         if self._familiarity is None or not self._fits(sentence):
             return False
         return self._familiarity.unlike(self._encoded(sentence))
+
+    def _strange_capitals(self, sentence: str) -> bool:
+        """Whether the model has fewer and better known pieces for a sentence in small letters."""
+        if not in_capitals(sentence) or not self._fits(sentence):
+            return False
+        typed, small = (
+            (tokens.count(UNKNOWN), len(tokens))
+            for tokens in map(self._encoded, (sentence, as_sentence(sentence)))
+        )
+        return small < typed
 
     def _fits(self, sentence: str) -> bool:
         """Whether a sentence is as short as those that the model learned from."""
@@ -374,14 +396,14 @@ class Translator:
             weights: as for `translate`, and so are `split` and `copy`.
             search: fields of `SearchOptions`, as for `translate`.
         """
-        options = self._search_options("steps", search)
+        options = self._search_options("steps", search, copy)
         self._check_text(text, 1, False)
         forced = None if prefix is None else [self._prefix_tokens(_one_text("prefix", prefix), 1)]
         plan = self._plan(text, split)
         done: list[list[Translation]] = []
         for place, part in enumerate(plan.parts):
             if place in plan.copied:
-                done.append([self._reader.copied(part)])
+                done.append(self._as_typed(plan, place, []))
                 yield self._joined(text, done, plan.remarks)[0]
                 continue
             batch = self._source_batch([self._encoded(part)])
@@ -398,6 +420,7 @@ class Translator:
                 (growing,) = self._reader.read(
                     [part], [[hypothesis]], batch, weights, copy and last
                 )
+                growing = self._as_typed(plan, place, growing)
                 yield self._joined(text, [*done, growing], plan.remarks if last else ())[0]
             done.append(growing)
 
@@ -412,13 +435,18 @@ class Translator:
         """
         return self._reader.between_spaces(translation)
 
-    def _search_options(self, call: str, search: dict[str, Any]) -> SearchOptions:
-        """The checkpoint's options, and over them those of a call; None leaves one as it is."""
+    def _search_options(self, call: str, search: dict[str, Any], copy: bool) -> SearchOptions:
+        """The checkpoint's options, and over them those of a call; None leaves one as it is.
+
+        Where unknown words are to be copied and no attention says from where, there are none.
+        """
         names = [field.name for field in fields(SearchOptions)]
         arguments = [*names, *signature(getattr(self, call)).parameters]
         valid = [name for name in arguments if name not in ("text", "texts", "search")]
         _check_known(call, search, valid)
         changed = {name: value for name, value in search.items() if value is not None}
+        if copy and self.head is None:
+            changed["unknown"] = False
         return replace(self.checkpoint.config.search, **changed)
 
     def _prefix_tokens(self, text: str, number: int) -> list[int]:
@@ -468,11 +496,19 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The parts of a text; those that are only copied, by place; and what is to be said of it."""
+    """The parts of a text as a model reads them.
+
+    | field      | meaning                                                                   |
+    |------------|---------------------------------------------------------------------------|
+    | `copied`   | places of the parts that are only copied                                  |
+    | `remarks`  | what is to be said of the text                                            |
+    | `capitals` | parts as they were typed, by place: those that are read in small letters  |
+    """
 
     parts: list[str]
     copied: frozenset[int] = frozenset()
     remarks: tuple[str, ...] = ()
+    capitals: Mapping[int, str] = field(default_factory=dict)
 
 
 class _Part(NamedTuple):
