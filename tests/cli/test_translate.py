@@ -238,7 +238,7 @@ def test_a_file_that_is_no_checkpoint(run, tmp_path):
 
 
 def test_the_shipped_model_may_be_missing(run, monkeypatch):
-    monkeypatch.setattr(translator_module, "SHIPPED", "not-there.safetensors")
+    monkeypatch.setattr(translator_module, "SHIPPED", ("not-there.safetensors",))
     code, said, told = run("hello", model=None)
     assert (code, said) == (1, "")
     assert "the translator that ships with regard cannot be read: there is no file" in told

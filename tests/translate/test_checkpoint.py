@@ -197,14 +197,16 @@ def test_a_disk_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch)
     assert [one.name for one in tmp_path.iterdir()] == ["a.safetensors"]
 
 
-def test_the_one_that_ships_goes_by_its_name(tmp_path, monkeypatch):
+def test_those_that_ship_go_by_their_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_checkpoint("english-french").extra["languages"] == ["English", "French"]
+    assert load_checkpoint("french-english").extra["languages"] == ["French", "English"]
     save_checkpoint(tmp_path / "english-french", made())
     assert load_checkpoint("english-french").extra["note"] == "é"
 
 
-def test_the_translator_that_ships_names_no_place_of_a_machine():
-    config = load_checkpoint(SHIPPED).config
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_translator_that_ships_names_no_place_of_a_machine(name):
+    config = load_checkpoint(name).config
     assert config.data.train == ("$REGARD_DATA/tatoeba/eng-fra.tsv.gz",)
     assert config == replace(config.without_paths(), data=config.data)

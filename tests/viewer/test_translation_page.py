@@ -126,11 +126,15 @@ def test_a_server_names_what_it_cannot_load(tmp_path):
     assert _served(path, set()).shown()["translates"]
 
 
-def test_the_translator_that_ships_is_served_by_name():
-    served = _served("english-french", set())
-    assert served.title == "English to French"
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("english-french", "English to French"), ("french-english", "French to English")],
+)
+def test_a_translator_that_ships_is_served_by_name(name, title):
+    served = _served(name, set())
+    assert served.title == title
     *_, last = served.translate(served.example, 200)
-    assert last.text == Translator.load()(served.example).text
+    assert last.text == Translator.load(name)(served.example).text
     assert [line.name for line in last.scene.lines] == ["Translation", "Source"]
 
 
@@ -201,7 +205,9 @@ def test_the_server_keeps_the_limit_of_the_checkpoint():
 
 
 def test_models_that_are_not_served_are_told_how(tmp_path):
-    with pytest.raises(RegardError, match=r"nope: expected minilm, .*english-french, mobilesam"):
+    with pytest.raises(
+        RegardError, match=r"nope: expected minilm, .*english-french, french-english, mobilesam"
+    ):
         _served("nope", set())
     with pytest.raises(RegardError, match=r"a checkpoint is served with --translator .*x\.safeten"):
         _served("x.safetensors", set())

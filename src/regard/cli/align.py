@@ -37,7 +37,8 @@ def align(
     checkpoint: Annotated[
         Path | None,
         typer.Argument(
-            help="A checkpoint of `regard train`, from source to target; or english-french."
+            help="A checkpoint of `regard train`, from source to target; or english-french or "
+            "french-english."
         ),
     ] = None,
     source: Annotated[
@@ -48,7 +49,10 @@ def align(
     ] = None,
     backward: Annotated[
         Path | None,
-        typer.Option(help="A checkpoint from target to source, to link in both directions."),
+        typer.Option(
+            help="A checkpoint from target to source (such as french-english), to link in both "
+            "directions."
+        ),
     ] = None,
     head: Annotated[
         str | None,

@@ -20,7 +20,8 @@ _LOGITS = "a logit is the model's number for a word; the word with the highest l
 
 def check_model_command(
     checkpoint: Annotated[
-        Path, typer.Argument(help="A checkpoint of `regard train`, or english-french.")
+        Path,
+        typer.Argument(help="A checkpoint of `regard train`, or english-french or french-english."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random test sentences.")] = 0,

@@ -18,20 +18,24 @@ from regard.cli.packaged.base import words_of
 from regard.cli.packaged.translation import run_name
 from regard.errors import RegardError
 from regard.record.store import load_trace
+from regard.translate.shipped import SHIPPED
 from regard.viewer.scene import Scene
 from regard.viewer.server import Draft, PromptTokens, ServedModel, Step, uvicorn_server
 from regard.viewer.server.http.access import AccessPolicy
 from regard.viewer.server.models.generation import GeneratedToken, stepwise
 
-TRANSLATOR = "english-french"
-_SENTENCE = "The cat is sleeping on the table."
+#: what a translator is asked first, if it knows the words and reads no other language
+_SENTENCES = {
+    "English": "The cat is sleeping on the table.",
+    "French": "Le chat dort sur la table.",
+}
 
 
 def serve(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help=f"Models to run: {', '.join(PACKAGED)}, {TRANSLATOR}, mobilesam; a folder saved "
+            help=f"Models to run: {', '.join([*PACKAGED, *SHIPPED])}, mobilesam; a folder saved "
             "by transformers; or module:function, called with the text if it takes one, which "
             "returns a model, its inputs and, if it likes, the tokens (default: minilm)."
         ),
@@ -93,8 +97,8 @@ def _served(name: str | Path, taken: set[str]) -> ServedModel:
         raise RegardError(f"{name}: two models are named {short!r}")
     if isinstance(name, Path):
         return _of_translator(short, packaged.PackagedTranslator.of_checkpoint(name))
-    if name == TRANSLATOR:
-        return _of_translator(name, packaged.english_french())
+    if name in SHIPPED:
+        return _of_translator(name, packaged.shipped_translator(name))
     if name in FILES:
         return _of_files(name)
     if name in PACKAGED:
@@ -113,7 +117,7 @@ def _unknown(name: str) -> str:
     """The error for a name that is no model's."""
     if Path(name).suffix == ".safetensors":
         return f"{name}: a checkpoint is served with --translator {name}, a trace with --trace"
-    names = ", ".join([*PACKAGED, TRANSLATOR, "mobilesam"])
+    names = ", ".join([*PACKAGED, *SHIPPED, "mobilesam"])
     return f"{name}: expected {names}, a folder saved by transformers, or module:function"
 
 
@@ -141,6 +145,9 @@ def _of_translator(name: str, loaded: packaged.PackagedTranslator) -> ServedMode
         for result in loaded.steps(text, most):
             yield Draft(result.written or "", _scene(result))
 
+    language, *_ = loaded.translator.checkpoint.extra.get("languages", ["English"])
+    sentence = _SENTENCES[language]
+
     return ServedModel(
         name,
         loaded.title,
@@ -148,7 +155,7 @@ def _of_translator(name: str, loaded: packaged.PackagedTranslator) -> ServedMode
         lambda text: _scene(loaded.look(text)),
         translate=translate,
         tokens=loaded.tokens,
-        example=_SENTENCE if loaded.knows(_SENTENCE) else "",
+        example=sentence if loaded.knows(sentence) else "",
     )
 
 

@@ -50,7 +50,9 @@ def translate(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="A checkpoint of `regard train` (default: English to French)."),
+        typer.Option(
+            help="A checkpoint of `regard train`, or french-english (default: english-french)."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,

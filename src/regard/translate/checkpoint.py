@@ -61,11 +61,11 @@ def save_checkpoint(
 def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
     """Read a translator; its model is in eval mode.
 
-    Weights stored in half precision are loaded as float32. `"english-french"` is the translator
-    that ships with the package, unless a file has that name.
+    Weights stored in half precision are loaded as float32. `"english-french"` and
+    `"french-english"` are the translators that ship with the package, unless a file has that name.
     """
     if is_shipped(path):
-        with shipped_file() as file:
+        with shipped_file(str(path)) as file:
             return load_checkpoint(file, device)
     path = Path(path)
     header, tensors = _read(path)

@@ -102,8 +102,11 @@ class Translator:
     def load(
         cls, path: str | Path | None = None, *, device: torch.device | str = "cpu", **options: Any
     ) -> Translator:
-        """The translator of a checkpoint; without a path the one that ships, `english-french`."""
-        checkpoint = load_checkpoint(SHIPPED if path is None else path, device)
+        """The translator of a checkpoint, or one that ships: `english-french`, `french-english`.
+
+        Without a path: `english-french`.
+        """
+        checkpoint = load_checkpoint(SHIPPED[0] if path is None else path, device)
         lay_out_for_search(checkpoint.model)
         return cls(checkpoint, **options)
 

@@ -10,7 +10,7 @@ import torch
 from serving import refused, running, small
 from small_translators import LONG, LOVE, saved_translator, translator
 
-from regard.cli.packaged import PackagedTranslator, english_french
+from regard.cli.packaged import PackagedTranslator, shipped_translator
 from regard.cli.serve import _of_translator, _served
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.config import Config
@@ -141,8 +141,9 @@ def test_letters_spelt_by_bytes_are_not_known():
 
 
 def test_the_translator_of_the_package_has_a_sentence_to_begin_with():
-    loaded = english_french()
-    assert _of_translator("english-french", loaded).example.startswith("The cat is sleeping")
+    for name, sentence in (("english-french", "The cat is "), ("french-english", "Le chat dort ")):
+        served = _of_translator(name, shipped_translator(name))
+        assert served.example.startswith(sentence)
 
 
 def ask(here, model="bahdanau", text=LOVE):

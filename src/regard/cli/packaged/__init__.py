@@ -16,7 +16,7 @@ from regard.cli.packaged.samples import CAT, SPEECH
 from regard.cli.packaged.speech import Listener, whisper
 from regard.cli.packaged.text import _byte_pairs as _byte_pairs
 from regard.cli.packaged.text import minilm, rxnmapper, smollm2
-from regard.cli.packaged.translation import PackagedTranslator, english_french
+from regard.cli.packaged.translation import PackagedTranslator, shipped_translator
 from regard.cli.packaged.vision import Segmenter, mobilesam
 
 __all__ = [
@@ -29,12 +29,12 @@ __all__ = [
     "Segmenter",
     "TextModel",
     "encoder_for",
-    "english_french",
     "folder",
     "minilm",
     "mobilesam",
     "quietly",
     "rxnmapper",
+    "shipped_translator",
     "smollm2",
     "transformers",
     "whisper",

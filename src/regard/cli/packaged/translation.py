@@ -82,6 +82,7 @@ def run_name(path: Path) -> str:
 
 
 @functools.cache
-def english_french() -> PackagedTranslator:
-    """The translator that ships with the package: English to French, one head of attention."""
-    return PackagedTranslator("English to French", Translator.load())
+def shipped_translator(name: str) -> PackagedTranslator:
+    """A translator that ships with the package; its name is source-target."""
+    source, target = name.title().split("-")
+    return PackagedTranslator(f"{source} to {target}", Translator.load(name))
