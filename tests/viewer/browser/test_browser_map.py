@@ -113,6 +113,9 @@ def test_two_words_rank_the_heads(open_page, sentence_trace, unit):
     expect(looking.by("map-finding")).to_contain_text(str(ranking[0]))
     first = [f"{match.layer}-{match.head}" for match in ranking[:5]]
     assert places(looking)[:5] == first
+    looking.choose("special-select", "hidden")
+    expect(looking.by("map-finding")).to_contain_text("of its row renormalised")
+    looking.choose("special-select", "shown")
     assert looking.hash()["sort"] == "pair"
     looking.page.locator(".heads-map .thumb").first.click()
     expect(looking.by("matrix-canvas")).to_be_visible()

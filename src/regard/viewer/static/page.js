@@ -2485,6 +2485,7 @@
     else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
     if (!frame) return words.join(" \xB7 ");
     words.push(`${frame.rows.labels.length} \xD7 ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
+    if (frame.isRenormalised) words.push("rows renormalised without special tokens");
     const measure = frame.isNormed ? "weight \xD7 length of the value" : "weight";
     if (frame.largest !== null) words.push(`largest ${measure} ${readableWeight(frame.largest)}`);
     if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
@@ -4574,7 +4575,8 @@
       }
       const missing = ranking.filter(({ weight }) => weight === null).length;
       const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
-      this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " \u2192 ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}.${note}`);
+      const share = frame.isRenormalised ? ", of its row renormalised without special tokens" : "";
+      this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " \u2192 ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}${share}.${note}`);
       this.context.announce(withoutControls(this.finding.textContent));
     }
   };

@@ -58,6 +58,7 @@ export function statusText(scene, state, frame) {
   else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
   if (!frame) return words.join(" · ");
   words.push(`${frame.rows.labels.length} × ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
+  if (frame.isRenormalised) words.push("rows renormalised without special tokens");
   const measure = frame.isNormed ? "weight × length of the value" : "weight";
   if (frame.largest !== null) words.push(`largest ${measure} ${readableWeight(frame.largest)}`);
   if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));

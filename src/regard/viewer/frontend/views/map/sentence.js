@@ -112,7 +112,8 @@ class Sentence {
     }
     const missing = ranking.filter(({ weight }) => weight === null).length;
     const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
-    this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " → ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}.${note}`);
+    const share = frame.isRenormalised ? ", of its row renormalised without special tokens" : "";
+    this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " → ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}${share}.${note}`);
     this.context.announce(withoutControls(this.finding.textContent));
   }
 }
