@@ -67,12 +67,21 @@ def test_the_default_is_a_finding_its_map_and_the_next_command(tmp_path):
     assert lines[0] == "it -> animal 65 % in layer 3 head 1"
     assert 'what "it" attends to in the heads that give it most' in done.stdout
     assert cells(done.stdout, "animal")[0] == "65" and len(cells(done.stdout, "animal")) == 5
-    assert "[CLS], [SEP] set aside, rows renormalised" in " ".join(done.stdout.split())
+    aside = "[CLS], [SEP] set aside, rows renormalised: it -> animal 76 %"
+    assert aside in " ".join(done.stdout.split())
     assert "[CLS]" not in map_rows(done.stdout)
     assert (tmp_path / "look.png").stat().st_size > 10_000
     assert lines[-1] == "next: regard look 'see that girl run' --word that"
     then = look(tmp_path, *shlex.split(lines[-1])[3:])
     assert then.stdout.startswith("that -> girl 97 % in layer 1 head 8\n")
+
+
+def test_the_picture_names_the_weight_of_the_finding_and_its_cell(tmp_path):
+    look(tmp_path, "--out", "it.svg")
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "it.svg").read_text())
+    title = " ".join(label for label in labels if "→" in label or "renormalised" in label)
+    assert "it → animal 65 %" in title and "rows renormalised: it → animal 76 %" in title, title
+    assert "0.76" in labels and "0.65" not in labels, "the cell"
 
 
 def map_rows(output):
@@ -339,6 +348,7 @@ def test_the_numbers_are_those_of_the_model(tmp_path):
     shown = found["map"]
     assert (shown["layer"], shown["head"], shown["words"]) == (1, 8, found["words"][1:5])
     torch.testing.assert_close(torch.tensor(shown["weights"]), inner / inner.sum(-1, keepdim=True))
+    assert shown["weight_of_pair"] == shown["weights"][1][2], "what the finding is in the map"
 
 
 def test_the_page_opens_at_what_was_asked_for(tmp_path):

@@ -166,7 +166,7 @@ def _show(console: Console, result: LookResult, attention: WordAttention) -> Non
         Text(
             f"\n{result.title}, layer {layer}, head {head}: each row is what its word attends to, "
         )
-        + Text(f"in percent{_renormalised(attention)}"),
+        + Text(_in_ink(f"in percent{_renormalised(attention)}", ink)),
         style="italic",
     )
     names = attention.names
@@ -175,8 +175,11 @@ def _show(console: Console, result: LookResult, attention: WordAttention) -> Non
 
 def _sentence(head: RankedHead) -> str:
     """A head in a sentence, with words that cannot disturb a terminal."""
-    query, key = label(head.match.query), label(head.match.key)
-    return f"{query} → {key} {100 * head.match.weight:.0f} % in {head.name}"
+    return f"{_pair(head)} {100 * head.match.weight:.0f} % in {head.name}"
+
+
+def _pair(head: RankedHead) -> str:
+    return f"{label(head.match.query)} → {label(head.match.key)}"
 
 
 def _remarks(attention: WordAttention) -> list[str]:
@@ -196,13 +199,16 @@ def _remarks(attention: WordAttention) -> list[str]:
 
 
 def _renormalised(attention: WordAttention) -> str:
-    """Says what the map leaves out."""
+    """Says what the map leaves out, and what that makes of the weight of the finding."""
     names = [label(name) for name in attention.set_aside]
     if not names:
         return ""
     listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
     empty = " (empty under 1 %)" if bool((attention.map.sum(-1) == 0).any()) else ""
-    return f"; {listed} set aside, rows renormalised{empty}"
+    text = f"; {listed} set aside, rows renormalised{empty}"
+    if attention.ranking and attention.renormalised is not None:
+        text += f": {_pair(attention.ranking[0])} {100 * attention.renormalised:.0f} %"
+    return text
 
 
 def _columns(attention: WordAttention) -> tuple[str, list[tuple[int, int, str]]]:
@@ -270,8 +276,8 @@ def _picture(result: LookResult, attention: WordAttention) -> Heatmap:
     layer, head = attention.shown
     title = f"{result.title}, layer {layer} head {head}"
     if attention.ranking:
-        match = attention.ranking[0].match
-        title = f"{match.query} → {match.key} {100 * match.weight:.0f} %: {title}"
+        clearest = attention.ranking[0]
+        title = f"{_pair(clearest)} {100 * clearest.match.weight:.0f} %: {title}"
     return Heatmap(attention.map, names, names, title + _renormalised(attention))
 
 

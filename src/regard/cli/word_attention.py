@@ -174,6 +174,21 @@ class WordAttention:
             return ordinary
         return torch.where(left < _LEAST, 0.0, ordinary / torch.where(left == 0, 1.0, left))
 
+    @cached_property
+    def renormalised(self) -> float | None:
+        """What the map has for the word and the partner of the finding; None where nothing is set
+        aside, or the word has no row."""
+        ordinary = self.words.without_special()
+        row, column = (
+            None if word is None else ordinary.pieces[self.words.pieces.index(word)]
+            for word in (self.word, self.to)
+        )
+        if not self.words.special or row is None or not bool(self.map[row].any()):
+            return None
+        others = self.map[row].clone()
+        others[row] = 0.0  # its strongest partner is another word
+        return float(self.map[row, column] if column is not None else others.max())
+
     @property
     def names(self) -> list[str]:
         """The words of the map."""
@@ -196,6 +211,7 @@ class WordAttention:
                 "head": head,
                 "words": self.names,
                 "weights": self.map.tolist(),
+                "weight_of_pair": self.renormalised,
             },
         }
 

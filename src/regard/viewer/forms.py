@@ -28,6 +28,7 @@ from regard.types import Block
 from regard.viewer.chunks import Chunks, ScaledRows, deflated
 
 FAR = 1e-3  # error above which no number is shown as a weight
+_FEATURE_BITS = 12  # of queries and keys whose features are shown, to two digits
 LARGEST = 8  # weights of each row that are kept as 32-bit numbers beside factors
 _WHOLE, _LISTED, _COARSE = 8191, 2047, 255  # codes of maps, of largest weights, of means
 _FINEST = 32767  # codes of weights that exceed 1
@@ -285,6 +286,23 @@ class FactorForm(Form):
             "error": error,
         }
         return noted(form)
+
+
+def features_of(recipe: Recipe, example: int, chunks: Chunks) -> dict[str, Any] | None:
+    """Queries and keys beside weights that are kept as they are: their products, feature by
+    feature, make the scores. None of a recipe without them."""
+    if not isinstance(recipe, Dot):
+        return None
+    query, key = (part[example].detach().cpu().float() for part in (recipe.query, recipe.key))
+    if not bool(query.isfinite().all()) or not bool(key.isfinite().all()):
+        return None
+    rows = [ScaledRows.of(part.flatten(0, 1), _FEATURE_BITS) for part in (query, key)]
+    return {
+        "scale": recipe.scale,
+        "query": chunks.add_rows(rows[0]),
+        "key": chunks.add_rows(rows[1]),
+        "groups": len(key),
+    }
 
 
 def noted(form: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from regard.progress import progress
 from regard.recipe.base import per_head
 from regard.record import Record
 from regard.viewer.chunks import Chunks
-from regard.viewer.forms import Largest, words
+from regard.viewer.forms import Largest, features_of, words
 from regard.viewer.plan import TEXT, Plan
 from regard.viewer.scene import Line, Part, Scene
 from regard.viewer.stack import Stack
@@ -140,10 +140,17 @@ class _Packing:
             **about(self._scene, number),
             **judged(rows),
             "norms": _value_norms(record, self._scene.example, self._chunks),
+            "features": self._features(record),
             "peak": peaks,
             "maps": maps,
             "thumbnails": self._chunks.add(torch.stack(pictures)),
         }
+
+    def _features(self, record: Record) -> dict[str, Any] | None:
+        """What the scores of pairs are made of, where forms of heads do not have it."""
+        if not self._plan.features:
+            return None
+        return features_of(record.recipe.plain(), self._scene.example, self._chunks)
 
 
 def _value_norms(record: Record, example: int, chunks: Chunks) -> dict[str, Any] | None:

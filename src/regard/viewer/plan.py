@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from regard.recipe import Dot
 from regard.types import Shape
 from regard.viewer.chunks import Chunks
 from regard.viewer.forms import LARGEST, Factors, Form, Largest, Whole
@@ -16,6 +17,7 @@ _MAPS = (1 << 18, 1 << 22)  # cells that are set aside for a map over all layers
 _EXACT = 1_200_000  # weights up to which all are kept
 _FLOAT = 0.9 * 4 * TEXT  # bytes in the file for one weight kept as it is,
 _CODE = 0.78 * 2 * TEXT  # as a code,
+_FEATURE = 1.75 * TEXT  # for a number of a query or key beside weights,
 _TOP = 0.75 * 6 * TEXT  # for one of the largest weights as a 32-bit number, with its place,
 _LISTED = 0.75 * 4 * TEXT  # the same as a code,
 _LEAST_LISTED = 1.5 * TEXT  # and where it is deflated well
@@ -32,6 +34,7 @@ class Plan:
     """All weights exactly; or factors where there are some, codes or the largest of others."""
 
     exact: bool
+    features: bool  #: whether queries and keys are kept beside exact weights
     factors: dict[int, Factors]  #: by number of the site
     bits: int = _BITS[0]  #: of factors
     fine: bool = False  #: whether a head may have more bits
@@ -45,8 +48,10 @@ class Plan:
     def of(cls, scene: Scene, budget: int) -> Plan:
         """A plan for a number of bytes."""
         shapes = [site.record.shape for site in scene.sites]
-        if sum(map(_weights, shapes)) <= min(_EXACT, budget * 0.8 / _FLOAT):
-            return cls(True, {})
+        exact = sum(map(_weights, shapes))
+        if exact <= min(_EXACT, budget * 0.8 / _FLOAT):
+            left = budget * 0.8 - exact * _FLOAT
+            return cls(True, _feature_bytes(scene) <= left, {})
         aside = min(_MAPS[0], int(0.04 * budget / (_CODE * len(scene.parts))))
         left = budget * 0.97 - _overhead(scene, aside)
         factors, bits = _factors(scene, left)
@@ -60,12 +65,12 @@ class Plan:
         cost = sum(map(_weights, others)) * _CODE
         if cost <= left:
             cells = min(_MAPS[1], aside + int((left - cost) / (4 * len(scene.parts) * _CODE)))
-            return cls(False, factors, bits, fine, top, map_cells=cells)
+            return cls(False, False, factors, bits, fine, top, map_cells=cells)
         side = _side(others, left)
         left -= _mean_bytes(others, side)
         rows = sum(shape.heads * shape.queries for shape in others)
         most = min(_MOST, max(1, int(left / (rows * _LEAST_LISTED))))
-        return cls(False, factors, bits, False, top, False, most, side, aside)
+        return cls(False, False, factors, bits, False, top, False, most, side, aside)
 
     def is_exact(self, number: int) -> bool:
         """Whether some weights of a site are kept as the very numbers of the record."""
@@ -118,6 +123,13 @@ def _factors(scene: Scene, left: float) -> tuple[dict[int, Factors], int]:
         return {}, _BITS[0]
     every = {number: Factors.of(recipes[number], scene.example) for number in few}
     return {number: factors for number, factors in every.items() if factors is not None}, bits
+
+
+def _feature_bytes(scene: Scene) -> float:
+    """Bytes of queries and keys beside exact weights."""
+    recipes = [site.record.recipe.plain() for site in scene.sites]
+    parts = [part[0] for r in recipes if isinstance(r, Dot) for part in (r.query, r.key)]
+    return sum(part.numel() + 2 * part[..., 0].numel() for part in parts) * _FEATURE
 
 
 def _weights(shape: Shape) -> int:

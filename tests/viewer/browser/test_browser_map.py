@@ -5,6 +5,7 @@ import re
 import pytest
 from looking import agrees
 from playwright.sync_api import expect
+from viewer_traces import gated
 
 from regard.aggregate.statistics.report import TYPES
 
@@ -113,6 +114,9 @@ def test_two_words_rank_the_heads(open_page, sentence_trace, unit):
     expect(looking.by("map-finding")).to_contain_text(str(ranking[0]))
     first = [f"{match.layer}-{match.head}" for match in ranking[:5]]
     assert places(looking)[:5] == first
+    looking.choose("special-select", "hidden")
+    expect(looking.by("map-finding")).to_contain_text("of its row renormalised")
+    looking.choose("special-select", "shown")
     assert looking.hash()["sort"] == "pair"
     looking.page.locator(".heads-map .thumb").first.click()
     expect(looking.by("matrix-canvas")).to_be_visible()
@@ -279,20 +283,42 @@ def test_weights_times_the_length_of_values_where_these_were_captured(
     recipe = trace[1].recipe.plain()
     expected = recipe.weights()[0, 8, 2, 3] * recipe.value[0, 8, 3].norm()
     assert agrees(looking.hovered_weight(), float(expected))
+    lengths = (recipe.weights()[0] * recipe.value[0].norm(dim=-1)[:, None])[:, 2, 3]  # (head,)
+    for mode, value in (("Mean of heads", lengths.mean()), ("Largest of heads", lengths.max())):
+        looking.choose("mode-select", mode)
+        looking.page.mouse.move(1, 1)
+        looking.hover_cell(2, 3)
+        assert agrees(looking.hovered_weight(), float(value))
+    looking.choose("layer-select", "All layers")
+    expect(looking.by("measure-toggle")).to_be_disabled()
+    assert "not comparable" in looking.by("measure-toggle").get_attribute("title")
+    looking.view("map")
+    expect(looking.by("status")).to_contain_text("largest weight × length of the value")
+    looking.by("map-query-2").click()
+    looking.by("map-query-3").click()
+    every = [r.recipe.plain() for r in trace]
+    products = [
+        float(r.weights()[0, h, 2, 3] * r.value[0, h, 3].norm()) for r in every for h in range(12)
+    ]
+    layer, head = divmod(products.index(max(products)), 12)
+    expect(looking.by("map-finding")).to_contain_text(f"of the value in layer {layer} head {head}")
     bare = open_page(sentence_trace, "view=matrix&layer=1&head=8&measure=norms")
     expect(bare.by("measure-toggle")).to_be_hidden()
 
 
-def test_features_of_a_pair_where_queries_and_keys_are_held(
-    open_page, licence_trace, sentence_trace
-):
-    looking = open_page(licence_trace, "view=matrix&layer=3&head=1&zoom=100,100,120,120")
+@pytest.mark.parametrize("trace", ["licence", "sentence", "story"])
+def test_features_of_a_pair_where_queries_and_keys_are_held(open_page, trace, request):
+    """Multiplied from queries and keys, kept beside exact weights, and shared by several heads."""
+    drawn = request.getfixturevalue(f"{trace}_trace")
+    zoom = "&zoom=100,100,120,120" if trace == "licence" else ""
+    looking = open_page(drawn, f"view=matrix&layer=3&head=4{zoom}")
     box = looking.by("matrix-canvas").bounding_box()
     looking.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     row, column = looking.hovered_cell()
-    recipe = licence_trace.trace[3].recipe.plain()
-    products = recipe.query[0, 1, row] * recipe.key[0, 1, column] * recipe.scale
-    expect(looking.by("pair-title")).to_contain_text("over 32 features")
+    recipe = drawn.trace[3].recipe.plain()
+    group = 4 * recipe.key.shape[1] // recipe.shape.heads
+    products = recipe.query[0, 4, row] * recipe.key[0, group, column] * recipe.scale
+    expect(looking.by("pair-title")).to_contain_text(f"over {len(products)} features")
     largest = int(products.abs().argmax())
     first = looking.by("pair-bars").locator("li").first
     expect(first).to_contain_text(f"f{largest}")
@@ -300,6 +326,12 @@ def test_features_of_a_pair_where_queries_and_keys_are_held(
     assert float(shown) == pytest.approx(float(products[largest]), rel=0.06)
     looking.page.keyboard.press("Escape")
     expect(looking.by("pair-panel")).to_be_hidden()
-    short = open_page(sentence_trace, "view=matrix&layer=3&head=1")
-    short.by("matrix-canvas").click()
-    expect(short.by("pair-panel")).to_be_hidden()
+
+
+def test_there_is_no_score_of_weights_without_queries_and_keys(open_page):
+    looking = open_page(gated(), "view=matrix")
+    looking.by("matrix-canvas").focus()
+    looking.page.keyboard.press("ArrowRight")
+    looking.page.keyboard.press("Enter")
+    expect(looking.by("tooltip")).to_be_visible()
+    expect(looking.by("pair-panel")).to_be_hidden()

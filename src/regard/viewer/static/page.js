@@ -206,6 +206,7 @@
   }
 
   // data/scene.js
+  var MOST_FOLLOWED = 512;
   var CACHE_SIZE = 48 << 20;
   function openScene(manifest, loader) {
     const maps = boundedCache(CACHE_SIZE);
@@ -1698,8 +1699,41 @@
   // data/norms.js
   var WHOLE_FORMS = ["dense", "codes", "factors"];
   function hasNorms(scene, state) {
-    const site = scene.sites[scene.parts[state.part].sites[state.layer === "all" ? 0 : state.layer]];
-    return Boolean(site?.norms) && state.mode === "head" && state.layer !== "all" && WHOLE_FORMS.includes(site.maps[state.head]?.kind);
+    return scene.parts[state.part].sites.every((number) => scene.sites[number].norms);
+  }
+  function normsProblem(scene, state) {
+    if (!hasNorms(scene, state)) return "The values were not captured";
+    const isMap = state.view === "map";
+    if (state.layer === "all" && !isMap) return "Lengths of values are not comparable between layers: choose one layer";
+    const numbers = scene.parts[state.part].sites;
+    const sites = (isMap ? numbers : [numbers[state.layer]]).map((number) => scene.sites[number]);
+    const longest = Math.max(...sites.map(({ queries, keys }) => Math.max(queries, keys)));
+    if (isMap && longest > MOST_FOLLOWED) return `Pictures of more than ${MOST_FOLLOWED} tokens are of weights alone`;
+    const forms = sites.flatMap(({ maps }) => isMap || state.mode !== "head" ? maps : [maps[state.head]]);
+    return forms.every((form) => WHOLE_FORMS.includes(form?.kind)) ? null : "Not every weight is stored";
+  }
+  function isNormed(scene, state) {
+    return state.measure === "norms" && normsProblem(scene, state) === null;
+  }
+  async function normedMap(scene, number, { mode, head }) {
+    const { heads, queries, keys, norms } = scene.sites[number];
+    const lengths = await scene.loader.read(norms);
+    const members = mode === "head" ? [head] : Array.from({ length: heads }, (_, index) => index);
+    const maps = await Promise.all(members.map((member) => scene.headMap(number, member)));
+    const data = new Float32Array(queries * keys);
+    maps.forEach((map, index) => {
+      const start = members[index] * keys;
+      for (let i = 0; i < data.length; i += 1) {
+        const product = map.data[i] * lengths[start + i % keys];
+        data[i] = mode === "max" ? Math.max(data[i], product) : data[i] + product / maps.length;
+      }
+    });
+    const note = [...new Set(maps.map((map) => map.note))].join("; or ");
+    return { queries, keys, data, exact: maps.every((map) => map.exact), top: null, known: null, largest: null, note };
+  }
+  async function normedRow(scene, number, head, row) {
+    const lengths = await scene.loader.read(scene.sites[number].norms);
+    return row.map((weight, key) => weight * lengths[head * row.length + key]);
   }
 
   // data/frame.js
@@ -1715,23 +1749,25 @@
     const siteNumber = part.sites[layer];
     const site = scene.sites[siteNumber];
     const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
-    const isNormed = state.measure === "norms" && hasNorms(scene, state);
-    const map = isNormed ? await normedMap(scene, siteNumber, state.head) : await mapOf(scene, state, siteNumber, isOverLayers);
+    const normed = isNormed(scene, state);
+    const map = normed ? await normedMap(scene, siteNumber, state) : await mapOf(scene, state, siteNumber, isOverLayers);
     const square = site.query_sequence === site.key_sequence;
     const shownCount = shownPositions(scene, state, site.query_sequence);
     const rows = axisOf(scene, state, site.query_sequence, shownCount);
     const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
     const signed2 = site.kind === "signed";
     const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
-    const isRenormalised = state.special === "hidden" && hasSpecial2 && !isNormed && !signed2 && site.kind !== "gate";
-    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised, isNormed };
+    const isRenormalised = state.special === "hidden" && hasSpecial2 && !normed && !signed2 && site.kind !== "gate";
+    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised, isNormed: normed };
     if (map.data === null) return remoteFrame(frame, scene, state, map);
     return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
   }
   async function headRow(scene, state, frame, layer, head, i) {
     const members = frame.rows.members[i];
-    const weights = await scene.headRows(scene.parts[state.part].sites[layer], head, members);
-    if (!weights) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
+    const number = scene.parts[state.part].sites[layer];
+    const stored = await scene.headRows(number, head, members);
+    if (!stored) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
+    const weights = frame.isNormed ? await Promise.all(stored.map((own) => normedRow(scene, number, head, own))) : stored;
     const row = new Float32Array(frame.columns.labels.length);
     frame.columns.members.forEach((keys, j) => {
       for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
@@ -1750,11 +1786,6 @@
     const site = scene.sites[scene.parts[partNumber].sites[0]];
     if (scene.steps?.sequence !== site.query_sequence) return 0;
     return Math.max(0, site.queries - scene.steps.prompt);
-  }
-  async function normedMap(scene, site, head) {
-    const [map, norms] = await Promise.all([scene.headMap(site, head), scene.loader.read(scene.sites[site].norms)]);
-    const lengths = norms.subarray(head * map.keys, (head + 1) * map.keys);
-    return { ...map, top: null, data: map.data.map((weight, index) => weight * lengths[index % map.keys]) };
   }
   function mapOf(scene, state, site, isOverLayers) {
     if (isOverLayers) {
@@ -2342,8 +2373,8 @@
       this.sort.fill(sortOptions(scene, state), state.sort);
       this.type.fill(typeOptions(scene, part), state.type);
       this.showToggles(state);
-      this.measure.set(state.measure === "norms");
-      this.measure.element.hidden = isMapView || !hasNorms(scene, state);
+      this.measure.set(isNormed(scene, state), normsProblem(scene, state));
+      this.measure.element.hidden = !hasNorms(scene, state);
       this.direction.set(state.direction === "to");
       this.direction.element.hidden = state.view !== "text";
       this.limit.hidden = state.view !== "lines";
@@ -2476,7 +2507,7 @@
   }
   function statusText(scene, state, frame) {
     const part = scene.parts[state.part];
-    if (state.view === "map") return mapStatus(scene, part);
+    if (state.view === "map") return mapStatus(scene, part, isNormed(scene, state));
     const words = [];
     if (scene.parts.length > 1) words.push(part.label);
     const isWhole = state.layer === "all";
@@ -2485,31 +2516,40 @@
     else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
     if (!frame) return words.join(" \xB7 ");
     words.push(`${frame.rows.labels.length} \xD7 ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
-    const measure = frame.isNormed ? "weight \xD7 length of the value" : "weight";
-    if (frame.largest !== null) words.push(`largest ${measure} ${readableWeight(frame.largest)}`);
+    if (frame.isRenormalised) words.push("rows renormalised without special tokens");
+    if (frame.largest !== null) words.push(`largest ${measureName(frame.isNormed)} ${readableWeight(frame.largest)}`);
     if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
     return words.join(" \xB7 ");
+  }
+  function measureName(normed) {
+    return normed ? "weight \xD7 length of the value" : "weight";
   }
   function headTypes(scene, part, state) {
     const type = scene.sites[part.sites[state.layer]]?.types?.[state.head];
     return type ? [type] : [];
   }
-  function mapStatus(scene, part) {
+  function mapStatus(scene, part, normed) {
     const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
     const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-    return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 each coloured from 0 to its own largest weight`;
+    return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 each coloured from 0 to its own largest ${measureName(normed)}`;
   }
 
   // data/features.js
   async function pairFeatures(scene, { part, layer, head }, query, key) {
-    const form = scene.sites[scene.parts[part].sites[layer]].maps[head];
-    if (form.kind === "factors") {
-      const [queries, keys] = await Promise.all([scene.loader.read(form.query), scene.loader.read(form.key)]);
-      const width = form.query.shape[1];
-      return Float32Array.from({ length: width }, (_, feature) => queries[query * width + feature] * keys[key * width + feature] * form.scale);
+    const site = scene.sites[scene.parts[part].sites[layer]];
+    const form = site.maps[head];
+    if (form.kind === "factors") return products(scene, form, query, key);
+    if (site.features) {
+      const group = Math.floor(head * site.features.groups / site.heads);
+      return products(scene, site.features, head * site.queries + query, group * site.keys + key);
     }
     if (!scene.loader.remote) return null;
     return scene.loader.remote.floats(`features?${new URLSearchParams({ part, layer, head, mode: "head", row: query, column: key })}`);
+  }
+  async function products(scene, form, queryRow, keyRow) {
+    const [queries, keys] = await Promise.all([scene.loader.read(form.query), scene.loader.read(form.key)]);
+    const width = form.query.shape[1];
+    return Float32Array.from({ length: width }, (_, feature) => queries[queryRow * width + feature] * keys[keyRow * width + feature] * form.scale);
   }
 
   // controls/pair_panel.js
@@ -4219,20 +4259,20 @@
   }
   function rankedHeads(heads, ranking) {
     const shown = new Set(heads.map(({ layer, head }) => `${layer}-${head}`));
-    return ranking.filter(({ layer, head }) => shown.has(`${layer}-${head}`)).map(({ layer, head, weight, partner }) => {
-      return { layer, head, value: weight === null ? "not stored" : percent(weight), partner };
+    return ranking.filter(({ layer, head }) => shown.has(`${layer}-${head}`)).map(({ layer, head, weight, isNormed: isNormed2, partner }) => {
+      return { layer, head, value: weight === null ? "not stored" : pairText(weight, isNormed2), partner };
     });
   }
-  function percent(weight) {
+  function pairText(weight, isNormed2) {
+    if (isNormed2) return readableWeight(weight);
     const share = 100 * weight;
     return share > 0 && share < 1 ? "<1 %" : `${share.toFixed(0)} %`;
   }
 
   // views/map/head_picture.js
-  var MOST_FOLLOWED = 512;
   var MOST_EXACT = 64;
   function pictureKey(scene, state) {
-    return JSON.stringify([state.unit, state.special, state.colour, scene.steps ? state.step : null]);
+    return JSON.stringify([state.unit, state.special, state.colour, scene.steps ? state.step : null, state.measure]);
   }
   async function headPicture(scene, state, layer, head) {
     const number = scene.parts[state.part].sites[layer];
@@ -4249,6 +4289,7 @@
   }
   function isFollowed(scene, state, site) {
     const longest = Math.max(site.queries, site.keys);
+    if (isNormed(scene, state)) return true;
     const isPlain2 = state.unit === "pieces" && state.special === "shown" && !(scene.steps && state.step !== null);
     if (isPlain2) return state.colour === "log" && longest <= MOST_EXACT;
     return longest <= MOST_FOLLOWED;
@@ -4461,7 +4502,7 @@
   function matchOfRow(row, frame, i, key) {
     const j = !row ? -1 : key ?? strongestPartner(row, frame, i);
     const weight = j >= 0 && Number.isFinite(row[j]) ? row[j] : null;
-    return { weight, partner: key === null && weight !== null ? frame.columns.labels[j] : null };
+    return { weight, isNormed: frame.isNormed, partner: key === null && weight !== null ? frame.columns.labels[j] : null };
   }
   function strongestPartner(row, frame, i) {
     let best = -1;
@@ -4574,7 +4615,8 @@
       }
       const missing = ranking.filter(({ weight }) => weight === null).length;
       const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
-      this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " \u2192 ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}.${note}`);
+      const share = frame.isRenormalised ? ", of its row renormalised without special tokens" : "";
+      this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " \u2192 ", make("bdi", {}, visibleLabel(partner)), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? " as weight \xD7 length of the value" : ""} in ${nameOf(best)}${share}.${note}`);
       this.context.announce(withoutControls(this.finding.textContent));
     }
   };
@@ -4637,7 +4679,7 @@
     }
     /** The heads by what the chosen words give; asked for again where something that it depends on has changed. */
     rank(scene, state, frame) {
-      const key = JSON.stringify([state.part, state.unit, state.special, state.step, state.pair]);
+      const key = JSON.stringify([state.part, state.unit, state.special, state.step, state.pair, state.measure]);
       if (this.ranked?.scene !== scene || this.ranked.key !== key) this.ranked = { scene, key, ranking: rankedByPair(scene, state, frame) };
       return this.ranked.ranking;
     }
@@ -4672,7 +4714,7 @@
       const { part } = this.state;
       return this.context.tooltip.show(event.clientX, event.clientY, [
         `${isolated(frame.rows.labels[i])} \u2192 ${isolated(frame.columns.labels[j])}`,
-        { text: markedWeight(weight), kind: "number" },
+        { text: `${markedWeight(weight)}${frame.isNormed ? " with \xD7 value" : ""}`, kind: "number" },
         { text: `${layerName(this.context.scene, part, cell.layer)} \xB7 head ${cell.head}`, kind: "muted" }
       ]);
     }

@@ -1,7 +1,7 @@
 // The control bar of a pane: which map, how it is coloured and grouped, what leaves the page.
 
 import { headType } from "../data/head_types.js";
-import { hasNorms } from "../data/norms.js";
+import { hasNorms, isNormed, normsProblem } from "../data/norms.js";
 import { layerName, layersName } from "../data/scene.js";
 import { icon, make } from "../drawing/elements.js";
 import { capitalised } from "../drawing/labels.js";
@@ -162,8 +162,8 @@ class ControlBar {
     this.sort.fill(sortOptions(scene, state), state.sort);
     this.type.fill(typeOptions(scene, part), state.type);
     this.showToggles(state);
-    this.measure.set(state.measure === "norms");
-    this.measure.element.hidden = isMapView || !hasNorms(scene, state);
+    this.measure.set(isNormed(scene, state), normsProblem(scene, state));
+    this.measure.element.hidden = !hasNorms(scene, state);
     this.direction.set(state.direction === "to");
     this.direction.element.hidden = state.view !== "text";
     this.limit.hidden = state.view !== "lines";

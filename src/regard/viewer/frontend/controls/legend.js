@@ -1,5 +1,6 @@
 // The colour scale with its numbers, and the line that says what is shown.
 
+import { isNormed } from "../data/norms.js";
 import { readableWeight } from "../data/numbers.js";
 import { layerName, layersName } from "../data/scene.js";
 import { weightAtShare, weightColour } from "../drawing/colour.js";
@@ -49,7 +50,7 @@ function weightOnBar(share, peak, colour, signed) {
 /** What is shown, in one line. */
 export function statusText(scene, state, frame) {
   const part = scene.parts[state.part];
-  if (state.view === "map") return mapStatus(scene, part);
+  if (state.view === "map") return mapStatus(scene, part, isNormed(scene, state));
   const words = [];
   if (scene.parts.length > 1) words.push(part.label);
   const isWhole = state.layer === "all";
@@ -58,10 +59,14 @@ export function statusText(scene, state, frame) {
   else words.push(`head ${state.head}`, ...headTypes(scene, part, state));
   if (!frame) return words.join(" · ");
   words.push(`${frame.rows.labels.length} × ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
-  const measure = frame.isNormed ? "weight × length of the value" : "weight";
-  if (frame.largest !== null) words.push(`largest ${measure} ${readableWeight(frame.largest)}`);
+  if (frame.isRenormalised) words.push("rows renormalised without special tokens");
+  if (frame.largest !== null) words.push(`largest ${measureName(frame.isNormed)} ${readableWeight(frame.largest)}`);
   if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
   return words.join(" · ");
+}
+
+function measureName(normed) {
+  return normed ? "weight × length of the value" : "weight";
 }
 
 function headTypes(scene, part, state) {
@@ -69,8 +74,8 @@ function headTypes(scene, part, state) {
   return type ? [type] : [];
 }
 
-function mapStatus(scene, part) {
+function mapStatus(scene, part, normed) {
   const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
   const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-  return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · each coloured from 0 to its own largest weight`;
+  return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · each coloured from 0 to its own largest ${measureName(normed)}`;
 }

@@ -1,6 +1,6 @@
 // What is shown now: a map over pieces or words, special tokens shown or folded, some steps of it.
 
-import { hasNorms } from "./norms.js";
+import { isNormed, normedMap, normedRow } from "./norms.js";
 
 export const TILE = 256; // cells of a side
 
@@ -17,16 +17,16 @@ export async function frameOf(scene, state) {
   const siteNumber = part.sites[layer];
   const site = scene.sites[siteNumber];
   const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
-  const isNormed = state.measure === "norms" && hasNorms(scene, state);
-  const map = isNormed ? await normedMap(scene, siteNumber, state.head) : await mapOf(scene, state, siteNumber, isOverLayers);
+  const normed = isNormed(scene, state);
+  const map = normed ? await normedMap(scene, siteNumber, state) : await mapOf(scene, state, siteNumber, isOverLayers);
   const square = site.query_sequence === site.key_sequence;
   const shownCount = shownPositions(scene, state, site.query_sequence);
   const rows = axisOf(scene, state, site.query_sequence, shownCount);
   const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
   const signed = site.kind === "signed";
   const hasSpecial = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
-  const isRenormalised = state.special === "hidden" && hasSpecial && !isNormed && !signed && site.kind !== "gate";
-  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised, isNormed };
+  const isRenormalised = state.special === "hidden" && hasSpecial && !normed && !signed && site.kind !== "gate";
+  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised, isNormed: normed };
   if (map.data === null) return remoteFrame(frame, scene, state, map);
   return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
 }
@@ -34,8 +34,10 @@ export async function frameOf(scene, state) {
 /** One row of a head in a state, of axes that a frame of the same state has: not all of a long map is made for it. */
 export async function headRow(scene, state, frame, layer, head, i) {
   const members = frame.rows.members[i];
-  const weights = await scene.headRows(scene.parts[state.part].sites[layer], head, members);
-  if (!weights) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
+  const number = scene.parts[state.part].sites[layer];
+  const stored = await scene.headRows(number, head, members);
+  if (!stored) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
+  const weights = frame.isNormed ? await Promise.all(stored.map((own) => normedRow(scene, number, head, own))) : stored;
   const row = new Float32Array(frame.columns.labels.length);
   frame.columns.members.forEach((keys, j) => {
     for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
@@ -63,13 +65,6 @@ export function stepCount(scene, partNumber) {
   const site = scene.sites[scene.parts[partNumber].sites[0]];
   if (scene.steps?.sequence !== site.query_sequence) return 0;
   return Math.max(0, site.queries - scene.steps.prompt);
-}
-
-/** The map of a head whose weights are multiplied by the lengths of the values: what each key adds to a query. */
-async function normedMap(scene, site, head) {
-  const [map, norms] = await Promise.all([scene.headMap(site, head), scene.loader.read(scene.sites[site].norms)]);
-  const lengths = norms.subarray(head * map.keys, (head + 1) * map.keys);
-  return { ...map, top: null, data: map.data.map((weight, index) => weight * lengths[index % map.keys]) };
 }
 
 function mapOf(scene, state, site, isOverLayers) {

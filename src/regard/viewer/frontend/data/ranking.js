@@ -3,7 +3,7 @@
 import { headRow } from "./frame.js";
 
 /**
- * The heads of a state's part, the strongest first, as {layer, head, weight, partner}. With a query alone the weight is
+ * The heads of a state's part, the strongest first, as {layer, head, weight, isNormed, partner}. With a query alone the weight is
  * that of its strongest partner, which is named: another word that is not special. A weight that is not stored is null.
  * `frame` is that of any head, for its words.
  */
@@ -23,7 +23,7 @@ export async function rankedByPair(scene, state, frame) {
 function matchOfRow(row, frame, i, key) {
   const j = !row ? -1 : (key ?? strongestPartner(row, frame, i));
   const weight = j >= 0 && Number.isFinite(row[j]) ? row[j] : null;
-  return { weight, partner: key === null && weight !== null ? frame.columns.labels[j] : null };
+  return { weight, isNormed: frame.isNormed, partner: key === null && weight !== null ? frame.columns.labels[j] : null };
 }
 
 function strongestPartner(row, frame, i) {

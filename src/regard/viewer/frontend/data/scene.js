@@ -3,6 +3,9 @@
 import { fetchLoader, inlineLoader } from "./chunks.js";
 import { combinedKnowledge, eachRun, partialMap, valuesOfCodes } from "./partial_map.js";
 
+/** Positions up to which pictures of a map follow words, hidden tokens, steps and lengths of values. */
+export const MOST_FOLLOWED = 512;
+
 const CACHE_SIZE = 48 << 20; // numbers of maps that stay in memory
 
 /**

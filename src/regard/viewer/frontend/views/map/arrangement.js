@@ -52,13 +52,14 @@ function headsByFigure(sites, heads, figure) {
 
 function rankedHeads(heads, ranking) {
   const shown = new Set(heads.map(({ layer, head }) => `${layer}-${head}`));
-  return ranking.filter(({ layer, head }) => shown.has(`${layer}-${head}`)).map(({ layer, head, weight, partner }) => {
-    return { layer, head, value: weight === null ? "not stored" : percent(weight), partner };
+  return ranking.filter(({ layer, head }) => shown.has(`${layer}-${head}`)).map(({ layer, head, weight, isNormed, partner }) => {
+    return { layer, head, value: weight === null ? "not stored" : pairText(weight, isNormed), partner };
   });
 }
 
-/** A weight as a share of a hundred. */
-export function percent(weight) {
+/** A weight as a share of a hundred; times the length of a value it is none. */
+export function pairText(weight, isNormed) {
+  if (isNormed) return readableWeight(weight);
   const share = 100 * weight;
   return share > 0 && share < 1 ? "<1 %" : `${share.toFixed(0)} %`;
 }

@@ -1,14 +1,14 @@
 // The picture of one head on the map: as it is stored, or of the words and tokens that are shown.
 
 import { frameOf, tileShape } from "../../data/frame.js";
-import { thumbnail } from "../../data/scene.js";
+import { isNormed } from "../../data/norms.js";
+import { MOST_FOLLOWED, thumbnail } from "../../data/scene.js";
 
-const MOST_FOLLOWED = 512; // positions up to which pictures follow words, hidden tokens and steps
 const MOST_EXACT = 64; // positions of which a thumbnail shows each pair
 
 /** What the picture of a head depends on. */
 export function pictureKey(scene, state) {
-  return JSON.stringify([state.unit, state.special, state.colour, scene.steps ? state.step : null]);
+  return JSON.stringify([state.unit, state.special, state.colour, scene.steps ? state.step : null, state.measure]);
 }
 
 /** Weights and their largest, {data, height, width, peak}. */
@@ -30,6 +30,7 @@ export function headFrame(scene, state, layer, head) {
 
 function isFollowed(scene, state, site) {
   const longest = Math.max(site.queries, site.keys);
+  if (isNormed(scene, state)) return true;
   const isPlain = state.unit === "pieces" && state.special === "shown" && !(scene.steps && state.step !== null);
   if (isPlain) return state.colour === "log" && longest <= MOST_EXACT;
   return longest <= MOST_FOLLOWED;

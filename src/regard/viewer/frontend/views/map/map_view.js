@@ -59,7 +59,7 @@ class MapView {
 
   /** The heads by what the chosen words give; asked for again where something that it depends on has changed. */
   rank(scene, state, frame) {
-    const key = JSON.stringify([state.part, state.unit, state.special, state.step, state.pair]);
+    const key = JSON.stringify([state.part, state.unit, state.special, state.step, state.pair, state.measure]);
     if (this.ranked?.scene !== scene || this.ranked.key !== key) this.ranked = { scene, key, ranking: rankedByPair(scene, state, frame) };
     return this.ranked.ranking;
   }
@@ -97,7 +97,7 @@ class MapView {
     const { part } = this.state;
     return this.context.tooltip.show(event.clientX, event.clientY, [
       `${isolated(frame.rows.labels[i])} → ${isolated(frame.columns.labels[j])}`,
-      { text: markedWeight(weight), kind: "number" },
+      { text: `${markedWeight(weight)}${frame.isNormed ? " with × value" : ""}`, kind: "number" },
       { text: `${layerName(this.context.scene, part, cell.layer)} · head ${cell.head}`, kind: "muted" },
     ]);
   }

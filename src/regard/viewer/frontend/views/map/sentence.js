@@ -4,7 +4,7 @@ import { indexOfPosition } from "../../data/ranking.js";
 import { make } from "../../drawing/elements.js";
 import { visibleLabel, withoutControls } from "../../drawing/labels.js";
 import { unitName } from "../../state/state.js";
-import { percent } from "./arrangement.js";
+import { pairText } from "./arrangement.js";
 
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
 
@@ -112,7 +112,8 @@ class Sentence {
     }
     const missing = ranking.filter(({ weight }) => weight === null).length;
     const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
-    this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " → ", make("bdi", {}, visibleLabel(partner)), ` ${percent(best.weight)} in ${nameOf(best)}.${note}`);
+    const share = frame.isRenormalised ? ", of its row renormalised without special tokens" : "";
+    this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " → ", make("bdi", {}, visibleLabel(partner)), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? " as weight × length of the value" : ""} in ${nameOf(best)}${share}.${note}`);
     this.context.announce(withoutControls(this.finding.textContent));
   }
 }
