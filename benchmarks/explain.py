@@ -126,7 +126,7 @@ def minilm(quick: bool) -> explain.Evaluation:
     with torch.no_grad():
         meant = embed(**paraphrases)
     ways = [explain.AttentionMask(), explain.MaskToken(tokenizer.mask_token_id)]
-    ways.append(explain.MeanEmbedding())
+    ways += [explain.MeanEmbedding(), explain.Forbid()]
     print(f"\nMiniLM: {len(pairs)} sentences, how near each is to its paraphrase\n")
     result = explain.recommend(
         embed,

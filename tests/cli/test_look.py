@@ -141,6 +141,16 @@ def test_the_reaction_model_maps_atoms(tmp_path):
         (["--model", "."], "there is no config.json"),
         (["--model", "nowhere:build"], "No module named 'nowhere'"),
         (["hello", "--model", "rxnmapper"], "is not a reaction in SMILES"),
+        (["--forbid", "it"], "--forbid 'it': expected two words, as it:animal"),
+        (["--forbid", ":it"], "--forbid ':it': expected two words"),
+        (["--forbid", "it:animl"], "--forbid it:animl: 'animl' is not among the words: [CLS] The"),
+        (["--forbid", "it:cross", "--forbid", "dog:it"], "--forbid dog:it: 'dog' is not among"),
+        (["--forbid", "cat:on", "--model", "smollm2"], "so there is nothing to forbid; a causal"),
+        (
+            ["--forbid", "a:b", "--model", "whisper", "--html", "x.html"],
+            "--forbid a:b: whisper has no words",
+        ),
+        (["--forbid", "a:b", "--model", "smollm2", "--generate", "2"], "without --generate"),
     ],
 )
 def test_a_wrong_option_says_what_would_fit(tmp_path, options, text):
@@ -349,6 +359,41 @@ def test_the_numbers_are_those_of_the_model(tmp_path):
     assert (shown["layer"], shown["head"], shown["words"]) == (1, 8, found["words"][1:5])
     torch.testing.assert_close(torch.tensor(shown["weights"]), inner / inner.sum(-1, keepdim=True))
     assert shown["weight_of_pair"] == shown["weights"][1][2], "what the finding is in the map"
+
+
+def test_forbidden_words_before_and_after(tmp_path):
+    done = look(
+        *(tmp_path, "--forbid", "it:animal", "--forbid", "it:[SEP]"),
+        *("--html", "it.html", "--out", "it.svg"),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "it -> animal 65 % in layer 3 head 1"
+    assert lines[1] == "then without it -> animal, it -> [SEP], in every layer and head"
+    assert cells(done.stdout, "animal")[0] == "65 -> 0"
+    assert all(cell.endswith(" -> 0") for cell in cells(done.stdout, "animal"))
+    assert lines.index("before") < lines.index("after"), "both maps"
+    assert "--forbid it:animal --forbid 'it:[SEP]' --word it --to animal" in lines[-1]
+    picture = (tmp_path / "it.svg").read_text()
+    assert all(f">{title}</text>" in picture for title in ("before", "after", "difference"))
+    (scene,) = manifest(tmp_path / "it.html")["scenes"]
+    assert [part["label"] for part in scene["parts"]] == ["before", "after", "difference"]
+    kinds = [scene["sites"][part["sites"][3]]["kind"] for part in scene["parts"]]
+    assert kinds == ["distribution", "distribution", "signed"] and len(scene["sequences"]) == 1
+    assert scene["start"].startswith("view=lines&part=0&layer=3&head=1&unit=words")
+
+
+def test_forbidden_words_are_left_out_of_the_softmax(tmp_path):
+    options = ("see that girl run", "--layer", "0", "--head", "1", "--json", "--word", "that")
+    before = json.loads(look(tmp_path, *options).stdout)
+    found = json.loads(look(tmp_path, *options, "--forbid", "that:girl").stdout)
+    assert found["forbidden"] == [{"query": "that", "key": "girl"}]
+    assert found["map"] == before["map"] and found["heads"] == before["heads"]
+    weights = torch.tensor(before["map"]["weights"])
+    weights[1, 2] = 0  # in the lowest layer nothing else has changed
+    weights[1] /= weights[1].sum()
+    torch.testing.assert_close(torch.tensor(found["after"]["map"]["weights"]), weights)
+    assert [head["key"] == "girl" for head in found["after"]["heads"]] == [False]
 
 
 def test_the_page_opens_at_what_was_asked_for(tmp_path):

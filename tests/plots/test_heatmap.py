@@ -51,7 +51,10 @@ def test_a_map_of_thousands_is_pooled_and_drawn_in_logarithms(tmp_path):
     ("options", "text"),
     [
         ({"values": torch.ones(1, 2, 2)}, "3 axes .* expected 2"),
-        ({"values": torch.ones(2, 2), "colour": "red"}, "expected 'linear' or 'log'"),
+        (
+            {"values": torch.ones(2, 2), "colour": "red"},
+            "expected one of 'linear', 'log', 'diverging'",
+        ),
     ],
 )
 def test_what_cannot_be_drawn(options, text):
@@ -108,3 +111,22 @@ def test_negative_weights_of_large_maps_have_colours_of_their_own(tmp_path):
     height, width = picture.shape[:2]
     bands = [tuple(picture[int(share * height), int(0.45 * width)]) for share in (0.2, 0.5, 0.8)]
     assert len(set(bands)) == 3
+
+
+def test_diverging_colours_are_those_of_the_sign(tmp_path):
+    values = torch.full((90, 90), 0.5)
+    values[:30], values[30:60] = 0.0, -0.25
+    picture = imread(Heatmap(values, colour="diverging").save(tmp_path / "m.png"))[..., :3]
+    height, width = picture.shape[:2]
+    nothing, below, above = (
+        picture[int(share * height), int(0.45 * width)] for share in (0.2, 0.5, 0.8)
+    )
+    assert nothing.min() > 0.9, "0 is white"
+    assert below[2] > below[0] + 0.1 and above[0] > above[2] + 0.1
+    assert below.min() > above.min(), "half as strong"
+
+
+def test_maps_with_one_scale(tmp_path):
+    labels = tuple("ab")
+    strong = Heatmap(torch.full((2, 2), 0.4), labels, labels, most=0.8).save(tmp_path / "a.svg")
+    assert ">0.8</text>" in strong.read_text() and ">0.0</text>" in strong.read_text()

@@ -5,7 +5,7 @@ import torch
 from matplotlib.image import imread
 
 from regard.errors import RegardError, ShapeError
-from regard.plots import Grid, Heatmap, Overlay, Profile, Rows, Text
+from regard.plots import Columns, Grid, Heatmap, Overlay, Profile, Rows, Text
 from regard.plots.letters import readable, shown
 
 HARD = ["[CLS]", "猫", "שלום", "سلام", "naïve", "🐱", "$x$", "</s>", "\n", " ", "a" * 80, ""]
@@ -19,6 +19,7 @@ SPECS = {
     "text": Text(HARD, WEIGHTS[0] - 0.1, "words", marked=[1]),
     "overlay": Overlay(torch.rand(20, 30, 3), torch.rand(4, 6), "patches", (1, 2)),
     "rows": Rows([Text(HARD, WEIGHTS[0]), Heatmap(WEIGHTS)], "both"),
+    "columns": Columns([Heatmap(WEIGHTS, most=1.0), Heatmap(WEIGHTS - 0.1, colour="diverging")]),
     "nothing": Heatmap(torch.zeros(3, 3)),
     "signed": Heatmap(torch.randn(5, 5)),
     "unknown numbers": Heatmap(torch.full((4, 4), float("nan"))),
@@ -77,7 +78,8 @@ def test_words_without_weight_have_no_colour(tmp_path):
         (lambda: Profile(torch.ones(2, 3), ["a"]), ShapeError, "1 labels for 2"),
         (lambda: Text(["a"], torch.ones(2)), ShapeError, "1 labels for 2"),
         (lambda: Overlay(torch.ones(3, 4), torch.ones(2, 2)), ShapeError, "expected .row, column"),
-        (lambda: Rows([]), RegardError, "nothing to draw"),
+        (lambda: Rows([]), RegardError, "Rows: there is nothing to draw"),
+        (lambda: Columns([]), RegardError, "Columns: there is nothing to draw"),
     ],
 )
 def test_what_is_refused(make, error, said):

@@ -16,6 +16,7 @@ from regard.errors import RegardError
 from regard.record import Record, Trace
 from regard.viewer import page
 from regard.viewer.document import policy, script, style
+from regard.viewer.scene import PageOptions, Scene, scenes_of
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
@@ -60,8 +61,6 @@ def trace_of(tokens):
 
 
 def _records(size):
-    from regard.viewer.scene import Scene
-
     for site in Scene.of(torch.full((1, 2, size, size), 1 / size)).sites:
         assert isinstance(site.record, Record)
         yield site.record
@@ -144,3 +143,42 @@ class TestPair:
     def test_words_that_are_none(self, without_shape_checks):
         with pytest.raises(RegardError, match="expected Words, or a list of them"):
             page(trace_of(["a"]), words="a")
+
+
+class TestRuns:
+    """One view of two runs and their difference."""
+
+    @staticmethod
+    def trace(seed, size=4, names=("a", "b")):
+        torch.manual_seed(seed)
+        layers = [torch.randn(1, 2, size, size).softmax(-1) for _ in names]
+        return Trace([site.record for site in Scene.of(layers).sites])
+
+    def test_the_difference_is_exact(self):
+        before, after = self.trace(0), self.trace(1)
+        (scene,) = scenes_of([before, after], PageOptions(runs=("plain", "edited")))
+        assert [part.label for part in scene.parts] == ["plain", "edited", "difference"]
+        assert [part.sites for part in scene.parts] == [[0, 1], [2, 3], [4, 5]]
+        for number in range(2):
+            record = scene.sites[4 + number].record
+            assert record.kind == "signed"
+            expected = after[number].weights() - before[number].weights()
+            assert torch.equal(record.weights(), expected)
+        found = Reader(page([before, after], runs=("plain", "edited")).html)
+        (manifest,) = [text for about, text in found.texts if about.get("id") == "manifest"]
+        parts = json.loads(manifest)["scenes"][0]["parts"]
+        assert [sorted(part["maps"]) for part in parts] == [
+            ["max", "mean", "rollout"],
+            ["max", "mean", "rollout"],
+            ["max", "mean"],
+        ]
+
+    def test_runs_that_cannot_be_compared(self):
+        for attention, runs, text in (
+            (self.trace(0), ("a", "b"), "but one trace, expected a list of two traces"),
+            ([self.trace(0), self.trace(1)], ("a",), "expected two names, as"),
+            ([self.trace(0), self.trace(1, 5)], ("a", "b"), "expected texts of the same length"),
+            ([self.trace(0), self.trace(1, names="abc")], ("a", "b"), "of the same model"),
+        ):
+            with pytest.raises(RegardError, match=text):
+                page(attention, runs=runs)

@@ -18,7 +18,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.models import EXAMPLES, FILES, PACKAGED, look_at, over_words
+from regard.aggregate import Words
+from regard.cli.comparison import RUNS, Comparison, ForbiddenPair
+from regard.cli.models import EXAMPLES, FILES, PACKAGED, look_at, model_run, over_words
 from regard.cli.packaged import LookResult
 from regard.cli.terminal import Ink, cut, heatmap, ink_of, label
 from regard.cli.word_attention import (
@@ -29,7 +31,7 @@ from regard.cli.word_attention import (
     words_of_positions,
 )
 from regard.errors import RegardError
-from regard.plots import Heatmap
+from regard.plots import Heatmap, Spec
 from regard.plots.specs import checked_path
 from regard.viewer.document import checked_page_path
 from regard.viewer.scene import Scene
@@ -37,6 +39,7 @@ from regard.viewer.scene import Scene
 _HEADS = 5  # clearest heads that the table shows
 _ROWS = 40  # words that fit a terminal
 _WIDEST_WORD = 18
+_PAIR = len("100 -> 100")  # characters of a cell with two numbers
 
 
 def look(
@@ -67,6 +70,13 @@ def look(
         str | None,
         typer.Option(help="Rank the heads by the attention from --word to this word."),
     ] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Two words, as it:animal: run again with the first forbidden to attend to the "
+            "second, in every layer and head, and show before and after. May be repeated."
+        ),
+    ] = None,
     pieces: Annotated[bool, typer.Option("--pieces", help="Show tokens instead of words.")] = False,
     out: Annotated[
         Path | None,
@@ -92,6 +102,8 @@ def look(
     ] = False,
 ) -> None:
     """Find the heads in which a word attends most clearly, and show the map of the clearest one."""
+    if forbid:
+        _check_forbid(forbid[0], model, generate)
     if to is not None and word is None:
         raise RegardError(f"--to {to!r} needs --word, the word that attends to it")
     if out is None and html is None and not as_json:
@@ -104,31 +116,52 @@ def look(
     if model in FILES and (html is None or as_json):
         raise RegardError(f"--model {model} is shown on a page only: add --html attention.html")
     console = Console(stderr=as_json)
+    comparison = None
     with console.status(f"running {model}"):
-        result = look_at(model, _utf8(text), generate)
+        run = model_run(model, _utf8(text)) if forbid else None
+        result = look_at(model, _utf8(text), generate) if run is None else run.look()
     choice = HeadChoice(layer, head)
     if model in FILES:
         start = _start_of_file(result, choice, word)
     else:
-        if word is None and text is None and not pieces and not generate:
+        words = _words(result, pieces)
+        pairs = [ForbiddenPair.of(_utf8(pair) or "", words) for pair in forbid or []]
+        if pairs and word is None:
+            word, to = pairs[0].query, pairs[0].key
+        elif word is None and text is None and not pieces and not generate:
             _, word, to = EXAMPLES.get(model, ("", None, None))
-        attention = _attention(result, choice, _utf8(word), _utf8(to), pieces)
+        attention = WordAttention.of(over_words(result), words, _utf8(word), _utf8(to), choice)
         start = _start(result, attention, pieces)
+        if run is not None:
+            comparison = Comparison.of(run, result, attention, pairs)
         if as_json:
-            print(json.dumps(_as_dict(result, attention, out, html), allow_nan=False))
+            print(json.dumps(_as_dict(result, attention, comparison, out, html), allow_nan=False))
         else:
-            _show(console, result, attention)
+            _show(console, result, attention, comparison)
         if out is not None:
-            _picture(result, attention).save(out)
+            _picture(result, attention, comparison).save(out)
             if not as_json:
                 console.print(Text.assemble("map as a picture: ", (str(out), "bold")))
     if html is not None:
         with console.status("making the page"):
-            replace(result, start=start).page().save(html)
+            started = replace(result, start=start)
+            page = started.page() if comparison is None else comparison.page(started)
+            page.save(html)
         if not as_json:
             console.print(Text.assemble("page of every head: ", (str(html), "bold")))
     if model not in FILES and not as_json:
-        _print_next(console, text, model, attention, html, generate)
+        _print_next(console, text, model, attention, html, generate, forbid or [])
+
+
+def _check_forbid(pair: str, model: str, generate: int) -> None:
+    """Refuse what cannot run twice over the same words."""
+    if model in FILES:
+        raise RegardError(f"--forbid {pair}: {model} has no words, expected a model of text")
+    if generate:
+        raise RegardError(
+            f"--forbid {pair} with --generate {generate}: the model may write another text then, "
+            "and two texts cannot be compared word by word; give the whole text without --generate"
+        )
 
 
 def _utf8(text: str | None) -> str | None:
@@ -138,19 +171,20 @@ def _utf8(text: str | None) -> str | None:
     )
 
 
-def _attention(
-    result: LookResult, choice: HeadChoice, word: str | None, to: str | None, pieces: bool
-) -> WordAttention:
-    """What the word attends to in the layers over all words."""
+def _words(result: LookResult, pieces: bool) -> Words:
+    """The words of the layers over all of them."""
     records = over_words(result)
     if not records:
         raise RegardError(f"{result.title}: no attention over all words was captured")
     words = result.words[0] if result.words else words_of_positions(records[0].shape.keys)
-    return WordAttention.of(records, pieces_of(words) if pieces else words, word, to, choice)
+    return pieces_of(words) if pieces else words
 
 
-def _show(console: Console, result: LookResult, attention: WordAttention) -> None:
-    """A sentence, the table of the word, and the map of the clearest head."""
+def _show(
+    console: Console, result: LookResult, attention: WordAttention, comparison: Comparison | None
+) -> None:
+    """A sentence, the table of the word, and the map of the clearest head; with a comparison
+    before and after."""
     ink = ink_of(console)
     if result.written is not None:
         console.print(Text.assemble("it went on: ", (label(result.written), "bold")))
@@ -158,7 +192,9 @@ def _show(console: Console, result: LookResult, attention: WordAttention) -> Non
         console.print(Text(f"it ended with {label(result.end)}, which was not fed: it has no row"))
     if attention.ranking:  # a text of one word has no other
         console.print(Text(_in_ink(_sentence(attention.ranking[0]), ink), "bold"))
-    console.print(_table(attention, console.width, ink))
+    if comparison is not None:
+        console.print(Text(_in_ink(_headline(comparison), ink), "bold"))
+    console.print(_table(attention, console.width, ink, comparison))
     for remark in _remarks(attention):
         console.print(Text(_in_ink(remark, ink), "dim"))
     layer, head = attention.shown
@@ -170,7 +206,20 @@ def _show(console: Console, result: LookResult, attention: WordAttention) -> Non
         style="italic",
     )
     names = attention.names
-    console.print(heatmap(attention.map, names, names, width=console.width, ink=ink))
+    if comparison is None:
+        console.print(heatmap(attention.map, names, names, width=console.width, ink=ink))
+        return
+    maps = [attention.map, comparison.shown.map]
+    peak = max(float(values.max()) for values in maps) or 1.0
+    for run, values in zip(RUNS, maps):
+        console.print(Text(run, "bold"))
+        console.print(heatmap(values, names, names, width=console.width, ink=ink, peak=peak))
+
+
+def _headline(comparison: Comparison) -> str:
+    """What was forbidden, with words that cannot disturb a terminal."""
+    pairs = ", ".join(f"{label(query)} → {label(key)}" for query, key in comparison.names)
+    return f"then without {pairs}, in every layer and head"
 
 
 def _sentence(head: RankedHead) -> str:
@@ -234,21 +283,28 @@ def _columns(attention: WordAttention) -> tuple[str, list[tuple[int, int, str]]]
     ]
 
 
-def _table(attention: WordAttention, width: int, ink: Ink) -> Group:
-    """A row per word: its share of the chosen word's attention, head by head."""
+def _table(attention: WordAttention, width: int, ink: Ink, comparison: Comparison | None) -> Group:
+    """A row per word: its share of the chosen word's attention, head by head, before and after."""
     heading, columns = _columns(attention)
     columns = columns or [(*attention.shown, f"h{attention.shown[1]}")]
     names = [cut(label(name), _WIDEST_WORD, ink) for name in attention.row_names]
-    fitting = _fitting(names, [name for *_, name in columns], width)
+    cell = 3 if comparison is None else _PAIR
+    fitting = _fitting(names, [name for *_, name in columns], width, cell)
     shown = columns[:fitting]
     title = f"what “{label(attention.name)}” attends to {heading}, in percent"
+    if comparison is not None:
+        title += ", before → after"
     if fitting < len(columns):
         title += f"; the clearest {fitting} of {len(columns)} fit this terminal"
     if attention.choice.layer is not None or attention.choice.head is not None:
         shown = sorted(shown)
     rows = [attention.rows[layer][head] for layer, head, _ in shown]
+    after = None
+    if comparison is not None:
+        after = [comparison.after.rows[layer][head] for layer, head, _ in shown]
     n_words = len(names) - bool(attention.set_aside)
-    order = torch.stack(rows).sum(0)[:n_words].topk(min(_ROWS, n_words)).indices.tolist()
+    strength = torch.stack([*rows, *(after or [])]).sum(0)[:n_words]
+    order = strength.topk(min(_ROWS, n_words)).indices.tolist()
     if len(order) < n_words:
         title += f"; the {_ROWS} of {n_words} words that it attends to most"
     table = Table(box=box.ASCII if ink == "ascii" else box.HEAVY_HEAD)
@@ -256,21 +312,25 @@ def _table(attention: WordAttention, width: int, ink: Ink) -> Group:
     for *_, name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     for index in [*sorted(order), *range(n_words, len(names))]:
-        table.add_row(Text(names[index]), *[f"{100 * float(row[index]):.0f}" for row in rows])
+        cells = [f"{100 * float(row[index]):.0f}" for row in rows]
+        if after is not None:
+            others = [f"{100 * float(row[index]):.0f}" for row in after]
+            cells = [_in_ink(f"{old} → {new}", ink) for old, new in zip(cells, others)]
+        table.add_row(Text(names[index]), *cells)
     return Group(Text(_in_ink(title, ink), "italic"), table)
 
 
-def _fitting(names: list[str], columns: list[str], width: int) -> int:
-    """How many columns fit beside the words."""
+def _fitting(names: list[str], columns: list[str], width: int, cell: int) -> int:
+    """How many columns fit beside the words; the numbers of a cell take `cell` characters."""
     room = width - 4 - max(map(cell_len, names), default=0)
     for count, name in enumerate(columns):
-        room -= 3 + max(3, len(name))
+        room -= 3 + max(cell, len(name))
         if room < 0:
             return max(1, count)
     return len(columns)
 
 
-def _picture(result: LookResult, attention: WordAttention) -> Heatmap:
+def _picture(result: LookResult, attention: WordAttention, comparison: Comparison | None) -> Spec:
     """The map of the clearest head, with the finding as its title."""
     names = attention.names
     layer, head = attention.shown
@@ -278,7 +338,8 @@ def _picture(result: LookResult, attention: WordAttention) -> Heatmap:
     if attention.ranking:
         clearest = attention.ranking[0]
         title = f"{_pair(clearest)} {100 * clearest.match.weight:.0f} %: {title}"
-    return Heatmap(attention.map, names, names, title + _renormalised(attention))
+    picture = Heatmap(attention.map, names, names, title + _renormalised(attention))
+    return picture if comparison is None else comparison.picture(picture)
 
 
 def _start(result: LookResult, attention: WordAttention, pieces: bool) -> str:
@@ -316,13 +377,18 @@ def _start_of_file(result: LookResult, choice: HeadChoice, word: str | None) -> 
 
 
 def _as_dict(
-    result: LookResult, attention: WordAttention, out: Path | None, html: Path | None
+    result: LookResult,
+    attention: WordAttention,
+    comparison: Comparison | None,
+    out: Path | None,
+    html: Path | None,
 ) -> dict[str, Any]:
     """All that the command found, and the files it writes."""
     files = {"picture": out, "page": html}
     return {
         "model": result.title,
         **attention.as_dict(),
+        **({} if comparison is None else comparison.as_dict()),
         "written": result.written,
         "end": result.end,
         **{kind: None if path is None else str(path) for kind, path in files.items()},
@@ -336,15 +402,18 @@ def _print_next(
     attention: WordAttention,
     html: Path | None,
     generate: int,
+    forbid: list[str],
 ) -> None:
     """A command that leads on: the page of this word, or another sentence once there is one."""
     words = ["regard", "look"]
-    if text is None and model == "minilm":
+    if text is None and model == "minilm" and not forbid:
         words += ["see that girl run", "--word", "that"]
     else:
         words += [] if text is None else [text]
         words += [] if model == "minilm" else ["--model", model]
         words += ["--generate", str(generate)] if generate else []
+        for pair in forbid:
+            words += ["--forbid", pair]
         words += ["--word", attention.reference]
         words += ["--to", attention.ranking[0].match.key] if html and attention.ranking else []
         words += [] if html else ["--html", "look.html"]

@@ -55,6 +55,13 @@ class ModelRun:
             self.run()
         return trace
 
+    def look(self) -> LookResult:
+        """The attention of one run, with its words."""
+        result = LookResult(self.trace(), self.title, [] if self.words is None else [self.words])
+        if self.words is None or not over_words(result):
+            return result
+        return replace(result, trace=result.trace.with_tokens(self.words.tokens))
+
 
 def model_run(model: str, text: str | None) -> ModelRun:
     """The model that an option names, with a text to run it on.
@@ -90,11 +97,7 @@ def look_at(model: str, text: str | None, generate: int = 0) -> LookResult:
         load, example = FILES[model]
         with packaged.quietly():
             return load().look(example if text is None else Path(text))
-    run = model_run(model, text)
-    result = LookResult(run.trace(), run.title, [] if run.words is None else [run.words])
-    if run.words is None or not over_words(result):
-        return result
-    return replace(result, trace=result.trace.with_tokens(run.words.tokens))
+    return model_run(model, text).look()
 
 
 def over_words(result: LookResult) -> list[Record]:

@@ -20,6 +20,7 @@ from regard.explain.tasks.inputs import Inputs
 from regard.explain.tasks.replacements import (
     AttentionMask,
     Deletion,
+    Forbid,
     MaskToken,
     MeanEmbedding,
     Replacement,
@@ -36,6 +37,7 @@ __all__ = [
     "Curve",
     "Deletion",
     "Evaluation",
+    "Forbid",
     "Inputs",
     "Interval",
     "MaskToken",

@@ -54,8 +54,7 @@ def _capture(task: Task, run: Callable[[], Any], grad: bool) -> tuple[Trace, Res
     alone = task.modules[0] if len(task.modules) == 1 else None
     with ExitStack() as stack:
         residual = None if alone is None else stack.enter_context(ResidualStream(alone))
-        model = task.model if alone is None else alone
-        trace = stack.enter_context(capture(model, grad=grad, values=True))
+        trace = stack.enter_context(capture(task.module, grad=grad, values=True))
         run()
     return trace, residual
 

@@ -6,6 +6,7 @@ from regard.plots.of_trace import alignment, by_head, grid, heatmap, plot, profi
 from regard.plots.specs import (
     COLUMN,
     PAGE,
+    Columns,
     Grid,
     Heatmap,
     Overlay,
@@ -19,6 +20,7 @@ from regard.plots.specs import (
 __all__ = [
     "COLUMN",
     "PAGE",
+    "Columns",
     "Grid",
     "Heatmap",
     "Overlay",

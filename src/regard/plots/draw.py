@@ -18,6 +18,7 @@ from torch import Tensor
 from regard.errors import MissingExtraError
 from regard.plots.specs import (
     Colour,
+    Columns,
     Grid,
     Heatmap,
     Overlay,
@@ -36,6 +37,7 @@ _MOST_LABELS = 40  # of an axis
 _MOST_LABELLED = 6  # lines with their names at their ends; with more, each has a picture
 _MOST_PICTURES = 48
 _WEIGHTS = "viridis"  # even steps look even, also to the colour-blind
+_DIVERGING = "RdBu_r"
 _TEXT_WIDTH = 9.0  # of a line of text, in inches for letters of ten points
 _LETTER = 0.0079  # inches of a letter of a title, for each point of its size
 _SMALLEST = 6.0  # points of a title of ten-point labels
@@ -167,8 +169,8 @@ def _(spec: Heatmap, figure: Any, pen: Pen) -> None:
     clip = spec.clip and max(values.shape) > _MOST_UNCLIPPED
     image = axes.imshow(
         _pooled(values, _MOST_CELLS).numpy(),
-        cmap=_WEIGHTS,
-        norm=_norm(spec.colour, values, clip=clip),
+        cmap=_map_of(spec.colour),
+        norm=_norm(spec.colour, values, clip=clip, most=spec.most),
         aspect="auto",
         interpolation="nearest",
         extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
@@ -186,16 +188,19 @@ def _(spec: Heatmap, figure: Any, pen: Pen) -> None:
         _ticks(axes.set_yticks, spec.rows, every, 0, pen)
     room = 0.7 * across / max(1, columns)
     if max(values.shape) <= _MOST_WITH_VALUES and room >= 4.6 * 8 * _LETTER * pen.scale:
-        _write_values(axes, values, pen)
+        _write_values(axes, values, image, pen)
 
 
-def _write_values(axes: Any, values: Tensor, pen: Pen) -> None:
-    finite = values[values.isfinite()]
-    middle = float(finite.max()) / 2 if finite.numel() else 0.0
+def _write_values(axes: Any, values: Tensor, image: Any, pen: Pen) -> None:
+    """Numbers in the cells, in black or white, whichever differs more from the colour."""
     font = {"ha": "center", "va": "center", "fontsize": pen.points(8)}
     for i, row in enumerate(values.tolist()):
         for j, value in enumerate(row):
-            axes.text(j, i, f"{value:.2f}", color="black" if value > middle else "white", **font)
+            red, green, blue, _ = image.cmap(image.norm(value))
+            light = 0.3 * red + 0.59 * green + 0.11 * blue > 0.45
+            axes.text(
+                j, i, f"{round(value, 2) + 0.0:.2f}", color="black" if light else "white", **font
+            )
 
 
 def _scale(figure: Any, axes: Any, image: Any, values: Tensor, **options: Any) -> None:
@@ -205,12 +210,23 @@ def _scale(figure: Any, axes: Any, image: Any, values: Tensor, **options: Any) -
     figure.colorbar(image, ax=axes, extend="max" if cut else "neither", **options)
 
 
-def _norm(colour: Colour, values: Tensor, clip: bool) -> Any:
+def _map_of(colour: Colour) -> str:
+    return _DIVERGING if colour == "diverging" else _WEIGHTS
+
+
+def _norm(colour: Colour, values: Tensor, clip: bool, most: float | None = None) -> Any:
     """How weights become colours; clipped ones share the colour of the 99th percentile, of
     positive and of negative weights. Negative ones have no logarithm: then colours are linear."""
     from matplotlib.colors import LogNorm, Normalize
 
+    if colour == "diverging":
+        sizes = values[values.isfinite() & (values != 0)].abs()
+        if most is None:
+            most = 1.0 if not sizes.numel() else _percentile(sizes) if clip else float(sizes.max())
+        return Normalize(-most, most, clip=clip)
     positive = values[values.isfinite() & (values > 0)]
+    if most is not None:
+        return Normalize(0.0, most, clip=clip)
     if not positive.numel():
         return Normalize(0.0, 1.0)
     most = float(positive.max())
@@ -275,7 +291,9 @@ def _(spec: Grid, figure: Any, pen: Pen) -> None:
             if head >= len(maps):
                 axes.axis("off")
                 continue
-            image = axes.imshow(maps[head].numpy(), cmap=_WEIGHTS, norm=norm, aspect="auto")
+            image = axes.imshow(
+                maps[head].numpy(), cmap=_map_of(spec.colour), norm=norm, aspect="auto"
+            )
             if layer == 0:
                 axes.set_title(f"{head}", fontsize=pen.points(9))
             if head == 0:
@@ -575,12 +593,21 @@ def _(spec: Rows, pen: Pen) -> tuple[float, float]:
     return max(across for across, _ in sizes), min(60.0, sum(down for _, down in sizes))
 
 
+@_size.register
+def _(spec: Columns, pen: Pen) -> tuple[float, float]:
+    sizes = [_size(part, pen) for part in spec.parts]
+    return min(60.0, sum(across for across, _ in sizes)), max(down for _, down in sizes)
+
+
 @_draw.register
 def _(spec: Rows, figure: Any, pen: Pen) -> None:
     if spec.title:
         title, font = pen.heading(spec.title, _size(spec, pen)[0] - pen.scale)
         figure.suptitle(title, **font)
-    heights = [_size(part, pen)[1] for part in spec.parts]
-    parts = figure.subfigures(len(spec.parts), 1, squeeze=False, height_ratios=heights)
-    for part, room in zip(spec.parts, parts[:, 0]):
+    across, down = zip(*(_size(part, pen) for part in spec.parts))
+    if isinstance(spec, Columns):
+        rooms = figure.subfigures(1, len(spec.parts), squeeze=False, width_ratios=across)
+    else:
+        rooms = figure.subfigures(len(spec.parts), 1, squeeze=False, height_ratios=down)
+    for part, room in zip(spec.parts, rooms.flat):
         _draw(part, room, pen)

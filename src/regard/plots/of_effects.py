@@ -27,6 +27,7 @@ def effects(table: Effects, *, title: str | None = None) -> Heatmap:
         title=f"metric {table.reference:.3g}{target}" if title is None else title,
         row_title=table.row_title,
         column_title=table.column_title,
+        colour="diverging",
         value_title="effect",
         clip=False,
     )

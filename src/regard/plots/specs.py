@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from jaxtyping import Float
 from torch import Tensor
@@ -16,7 +16,7 @@ from regard.files import check_folder
 from regard.types import brief
 
 FORMATS = (".png", ".svg", ".pdf")
-Colour = Literal["linear", "log"]
+Colour = Literal["linear", "log", "diverging"]
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,9 @@ class Heatmap(Spec):
     """Weights of one map, (query, key), with a label for every row and column, or none.
 
     `colour` is linear, up to the 99th percentile on large maps, so that one strong weight does not
-    darken all others; or logarithmic, for maps whose weights span many powers of ten. `clip=False`
-    shows the largest as what it is, at any size.
+    darken all others; logarithmic, for maps whose weights span many powers of ten; or diverging,
+    for differences: white at 0, one hue on either side. `clip=False` shows the largest as what it
+    is, at any size. `most` is the weight of the strongest colour, where several maps share one.
     """
 
     values: Float[Tensor, "query key"]
@@ -87,6 +88,7 @@ class Heatmap(Spec):
     colour: Colour = "linear"
     value_title: str = "weight"
     clip: bool = True
+    most: float | None = None  #: of the colours; that of the map when None
 
     def __post_init__(self) -> None:
         _check_axes("Heatmap: values", self.values, ("query", "key"))
@@ -192,7 +194,12 @@ class Rows(Spec):
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise RegardError("Rows: there is nothing to draw")
+            raise RegardError(f"{type(self).__name__}: there is nothing to draw")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Columns(Rows):
+    """Several pictures beside each other."""
 
 
 def checked_path(path: str | Path) -> Path:
@@ -218,5 +225,6 @@ def _check_labels(what: str, labels: Sequence[str] | None, size: int, axis: str)
 
 
 def _check_colour(what: str, colour: str) -> None:
-    if colour not in ("linear", "log"):
-        raise RegardError(f"{what}: colour={colour!r}, expected 'linear' or 'log'")
+    if colour not in get_args(Colour):
+        expected = ", ".join(map(repr, get_args(Colour)))
+        raise RegardError(f"{what}: colour={colour!r}, expected one of {expected}")

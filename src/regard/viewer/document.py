@@ -65,6 +65,7 @@ def page(
     image: Tensor | None = None,
     patches: tuple[int, int] | None = None,
     names: tuple[str, str] | None = None,
+    runs: tuple[str, str] | None = None,
     start: str = PageOptions.start,
     budget: int = BUDGET,
     axes: str | None = None,
@@ -89,6 +90,8 @@ def page(
             positions when None.
         names: names of the query and key texts, as ("Translation", "Source"); the views then show
             the latter first.
+        runs: names of two traces over the same positions, as ("before", "after"): one view then
+            switches between them and their difference, in diverging colours.
         start: the initial state, as in the fragment of a link: "view=lines&unit=words".
         budget: target size of the file in bytes; what does not fit is stored less exactly, and
             the page says so.
@@ -104,6 +107,7 @@ def page(
         image=image,
         patches=patches,
         names=names,
+        runs=runs,
         start=start,
         axes=axes,
         kind=kind,

@@ -21,6 +21,7 @@ from regard.tracing import stitch
 from regard.types import Kind
 from regard.viewer.opening import opening
 from regard.viewer.picture import Picture
+from regard.viewer.runs import differences
 
 _MARKS = {"##": "wordpiece", "▁": "sentencepiece", "Ġ": "byte_level"}
 _LABELS = {"self": "self-attention", "cross": "cross-attention"}
@@ -42,6 +43,7 @@ class PageOptions:
     image: Tensor | None = None
     patches: tuple[int, int] | None = None
     names: tuple[str, str] | None = None
+    runs: tuple[str, str] | None = None
     start: str = ""
     axes: str | None = None
     kind: Kind = "distribution"
@@ -104,23 +106,25 @@ def scenes_of(attentions: Sequence[Any], options: PageOptions) -> list[Scene]:
     if not all(isinstance(each, Words) for each in all_words):
         raise RegardError(f"page: words={words!r:.60}, expected Words, or a list of them")
     _check_start(options.start)
-    titles = _titles(options.title, len(attentions))
+    groups = _grouped(attentions, options.runs)
+    titles = _titles(options.title, len(groups))
     scenes, unused = [], set(range(len(all_words)))
-    for attention, title in zip(attentions, titles):
-        trace, prompt = _trace(attention, options.axes, options.kind)
-        records = list(trace)
+    for group, title in zip(groups, titles):
+        traces = [_trace(attention, options.axes, options.kind) for attention in group]
+        prompt = traces[0][1]
+        records = list(traces[0][0])
         _check_example(example, records)
         line_numbers = _Lines(example, all_words)
         parts: list[Part] = []
         sites: list[Site] = []
-        for name, label, members in _parts(records):
+        for run, name, label, members in _parts_of_runs([t for t, _ in traces], options.runs):
             first = len(sites)
             numbers, _ = layer_numbers([layer_of(record) for record in members])
             sites += [
                 Site(record, number, *line_numbers.of(record, name), label)
                 for record, number, label in zip(members, numbers, _labels(members))
             ]
-            parts.append(Part(name, label, list(range(first, len(sites)))))
+            parts.append(Part(f"{name} {run}".strip(), label, list(range(first, len(sites)))))
         lines, used = line_numbers.finished()
         if options.names is not None:
             lines = _named_lines(lines, sites, options.names)
@@ -141,6 +145,31 @@ def scenes_of(attentions: Sequence[Any], options: PageOptions) -> list[Scene]:
         scenes.append(Scene(title, example, lines, sites, parts, prompt, grows, picture, start))
     _check_words([all_words[number] for number in sorted(unused)], scenes)
     return scenes
+
+
+def _grouped(attentions: Sequence[Any], runs: tuple[str, str] | None) -> list[tuple[Any, ...]]:
+    """What each scene shows: one trace, or two runs of a model."""
+    if runs is None:
+        return [(attention,) for attention in attentions]
+    if len(runs) != 2 or not all(isinstance(run, str) for run in runs):
+        raise RegardError(f"page: runs={runs!r:.60}, expected two names, as ('before', 'after')")
+    if len(attentions) != 2:
+        raise RegardError(f"page: runs={runs!r}, but one trace, expected a list of two traces")
+    return [tuple(attentions)]
+
+
+def _parts_of_runs(
+    runs: Sequence[Trace], names: tuple[str, str] | None
+) -> Iterator[tuple[str, str, str, list[Record]]]:
+    """The parts of a trace; of two runs those of each, and of the difference, after their names."""
+    if names is None:
+        yield from (("", *part) for part in _parts(list(runs[0])))
+        return
+    first, second = map(list, runs)
+    for run, records in zip([*names, "difference"], [first, second, [*differences(first, second)]]):
+        parts = list(_parts(records))
+        for name, label, members in parts:
+            yield run, name, run if len(parts) == 1 else f"{label}, {run}", members
 
 
 def _grids(sites: Sequence[Site]) -> dict[int, tuple[int, int]]:

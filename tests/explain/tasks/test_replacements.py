@@ -149,3 +149,33 @@ def test_the_mean_is_over_all_batches():
         assert len(tasks) == 3
         for task in tasks:
             torch.testing.assert_close(task.inputs.mean, whole, rtol=0, atol=1e-12)
+
+
+def test_forbidden_is_out_of_attention_for_all_others(bert, removed):
+    """Read at a token that is never removed, both are the same; nothing else has changed."""
+    data = padded()
+    task = explain.Task(bert, data, special=[CLS])
+    forbidden = task.scores(removed, explain.Forbid())
+    torch.testing.assert_close(forbidden, task.scores(removed, explain.AttentionMask()))
+    assert not torch.allclose(forbidden, task.original)
+    assert torch.equal(task.scores(removed & False, explain.Forbid()), task.original)
+
+
+def test_forbidden_needs_no_mask_and_takes_layers(bert, removed):
+    ids = padded()["input_ids"]
+    task = explain.Task(lambda ids: bert(input_ids=ids).logits, ids, special=[CLS])
+    everywhere = task.scores(removed, explain.Forbid())
+    last = task.scores(removed, explain.Forbid(where="*layer.1.*"))
+    want = shares(bert, task, input_ids=ids, attention_mask=(~removed).long())
+    torch.testing.assert_close(everywhere, want)
+    assert not torch.allclose(last, everywhere) and not torch.allclose(last, task.original)
+
+
+def test_forbidden_where_nothing_attends(bert, removed):
+    task = explain.Task(bert, padded(), special=[CLS])
+    with pytest.raises(RegardError, match=r"allow\(.*where='layers' matches none of 2 sites"):
+        task.scores(removed, explain.Forbid(where="layers"))
+    linear = torch.nn.Sequential(torch.nn.Embedding(23, 2), torch.nn.Flatten(1))
+    plain = explain.Task(linear, padded()["input_ids"], special=[CLS])
+    with pytest.raises(RegardError, match="the model has no attention that can be seen"):
+        plain.scores(removed, explain.Forbid())

@@ -1,12 +1,16 @@
 """Each control of the page, clicked as a person does."""
 
 import io
+import re
 
 import pytest
+import torch
 from looking import agrees
 from PIL import Image, ImageChops
 from playwright.sync_api import expect
 from viewer_traces import Drawn
+
+import regard
 
 MATRIX = "view=matrix&layer=3&head=1"
 NAMES = {"mean": "Mean", "max": "Largest", "rollout": "Rollout", "relevance": "Relevance"}
@@ -387,6 +391,21 @@ def test_two_traces_side_by_side(open_page, sentence_trace, graded_trace, tmp_pa
     expect(looking.by("matrix-canvas")).to_have_count(2)
     boxes = [looking.by("matrix-canvas").nth(place).bounding_box() for place in range(2)]
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
+
+
+def test_a_switch_between_two_runs_and_their_difference(open_page, tmp_path):
+    from regard.viewer import page
+
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    x = torch.randn(1, 5, 16)
+    traces = [regard.trace(layer, inputs) for inputs in (x, x + 1)]
+    made = page(traces, runs=("before", "after"))
+    looking = open_page(made.save(tmp_path / "runs.html"), "view=matrix&layer=0&head=1")
+    expect(looking.by("status")).to_contain_text("before")
+    positive = looking.picture()
+    looking.choose("part-select", "(?i)difference")
+    expect(looking.by("legend")).to_have_attribute("aria-label", re.compile("from -0"))
+    assert looking.hash()["head"] == "1" and changed(positive, looking.picture())
 
 
 def test_the_help_names_the_keys(open_page, sentence_trace):

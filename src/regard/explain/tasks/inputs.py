@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.editing import Change
 from regard.errors import RegardError, ShapeError, UnavailableError
 
 Removed = Bool[Tensor, "example position"]
@@ -33,6 +34,7 @@ class Inputs:
         direct: whether the embeddings are the main tensor itself.
         mean: the mean of the embeddings over all removable positions of the data, (width,).
         swapped: whether `embeddings` replace the output of the model's embedding.
+        changes: to the attention of the model, as `regard.edit` takes them.
     """
 
     named: Mapping[str, Any]
@@ -41,6 +43,7 @@ class Inputs:
     direct: bool = False
     mean: Tensor | None = None
     swapped: bool = False
+    changes: tuple[Change, ...] = ()
 
     @classmethod
     def of(cls, inputs: Any, input_name: str | None = None) -> Inputs:
@@ -128,6 +131,10 @@ class Inputs:
             named = {**self.named, self.main: embeddings}
             return replace(self, named=named, embeddings=embeddings)
         return replace(self, embeddings=embeddings, swapped=True)
+
+    def with_changes(self, *changes: Change) -> Inputs:
+        """The same with more changes to the attention of the model."""
+        return replace(self, changes=(*self.changes, *changes))
 
     def need_embeddings(self) -> Tensor:
         """The embeddings, or an error that says how to name them."""

@@ -19,8 +19,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from regard.editing import allow
 from regard.errors import RegardError, UnavailableError
 from regard.explain.tasks.inputs import MASKS, Inputs, Removed
+from regard.masks import pairs
 
 #: A way to remove positions; tables show its `name`, if it has one.
 Replacement = Callable[[Inputs, Tensor], Inputs]
@@ -63,6 +65,26 @@ class AttentionMask:
         mask: Tensor = inputs.named[mask_name]
         masked = 0 if MASKS[mask_name] else 1
         return inputs.with_tensor(mask_name, mask.masked_fill(removed, masked))
+
+
+@dataclass(frozen=True)
+class Forbid:
+    """No other position may attend to a removed one, in any model (`regard.edit`): a causal test.
+
+    The input stays as it is, and so does what a removed position makes of itself: only what others
+    take from it through attention is gone.
+
+    Args:
+        where: which attentions, as in `regard.capture`; all when None.
+    """
+
+    where: Any = None
+    name: ClassVar[str] = "forbidden"
+
+    def __call__(self, inputs: Inputs, removed: Removed) -> Inputs:
+        own = torch.eye(removed.shape[1], dtype=torch.bool, device=removed.device)
+        allowed = ~removed[:, None, None, :] | own  # (example, 1, query, key)
+        return inputs.with_changes(allow(pairs(allowed), where=self.where))
 
 
 @dataclass(frozen=True)

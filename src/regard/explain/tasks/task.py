@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.anatomy.modes import evaluation_mode
+from regard.editing import edit
 from regard.errors import RegardError, ShapeError
 from regard.explain.tasks.inputs import Inputs, Removed, removable_of, without_marks
 from regard.explain.tasks.passes import Model, call, observed_embedding, outermost
@@ -128,7 +129,15 @@ class Task:
 
     def run(self, inputs: Inputs) -> Any:
         """What the model returns for these inputs."""
-        return call(self.model, inputs, self.embedding)
+        if not inputs.changes:
+            return call(self.model, inputs, self.embedding)
+        with edit(self.module, *inputs.changes):
+            return call(self.model, inputs, self.embedding)
+
+    @property
+    def module(self) -> Model:
+        """The module that the model calls where it is one, else the model."""
+        return self.modules[0] if len(self.modules) == 1 else self.model
 
     @torch.no_grad()
     def scores(
