@@ -35,10 +35,10 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path) -> None:
     model, shape = transformer_of(checkpoint)
     spec = _specification(library, model, shape, _alignment_layer(checkpoint, model))
     _fill_ends(spec, model)
-    for their_block, block in zip(spec.encoder.layer, model.encoder.layers):
+    for their_block, block in zip(spec.encoder.layer, model.encoder_blocks):
         _fill_attention(their_block.self_attention, block.self_attention, 3)
         _fill_feed_forward(their_block.ffn, block.feed_forward)
-    for their_block, block in zip(spec.decoder.layer, model.decoder.layers):
+    for their_block, block in zip(spec.decoder.layer, model.decoder_blocks):
         _fill_attention(their_block.self_attention, block.self_attention, 3)
         _fill_attention(their_block.attention, block.cross_attention, 1)
         _fill_feed_forward(their_block.ffn, block.feed_forward)
@@ -70,7 +70,7 @@ def _alignment_layer(checkpoint: Checkpoint, model: Transformer) -> int:
 def _specification(library: Any, model: Transformer, shape: Shape, alignment_layer: int) -> Any:
     """Sizes, options and special tokens, without weights."""
     spec = library.specs.TransformerSpec.from_config(
-        (len(model.encoder.layers), len(model.decoder.layers)),
+        (len(model.encoder_blocks), len(model.decoder_blocks)),
         shape.n_heads,
         pre_norm=shape.norm == "pre",
         activation=library.specs.Activation[shape.activation.upper()],

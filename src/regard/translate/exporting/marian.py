@@ -67,7 +67,8 @@ def _pieces(side: str, vocabulary: object) -> PieceVocabulary:
 
 
 def _config(library: Any, checkpoint: Checkpoint, model: Transformer, shape: Shape) -> Any:
-    embeddings, feed_forward = model.embeddings, model.encoder.layers[0].feed_forward.part
+    embeddings = model.embeddings
+    feed_forward: Any = model.encoder_blocks[0].feed_forward.part
     tied = embeddings.output is None
     return library.MarianConfig(
         architectures=["MarianMTModel"],
@@ -75,8 +76,8 @@ def _config(library: Any, checkpoint: Checkpoint, model: Transformer, shape: Sha
         decoder_vocab_size=len(checkpoint.target),
         max_position_embeddings=POSITIONS,
         d_model=model.positions.width,
-        encoder_layers=len(model.encoder.layers),
-        decoder_layers=len(model.decoder.layers),
+        encoder_layers=len(model.encoder_blocks),
+        decoder_layers=len(model.decoder_blocks),
         encoder_attention_heads=shape.n_heads,
         decoder_attention_heads=shape.n_heads,
         encoder_ffn_dim=feed_forward.widen.out_features,
